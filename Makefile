@@ -1,0 +1,117 @@
+# Every command of the project; `make` alone lists them. Each does all of its own set-up.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+UV := $(VENV)/bin/uv
+# Airflow and Spark start their own parts by name.
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+# Nothing phones home.
+export AIRFLOW__USAGE_DATA_COLLECTION__ENABLED := False
+export GX_ANALYTICS_ENABLED := False
+
+# A stamp carries the content it was made for in its name: what changed is installed again, what did
+# not change is not, and an interrupted step leaves no stamp. The path counts because an environment
+# cannot be moved.
+MADE := $(VENV)/.made-$(shell pwd | cksum | tr ' ' -)
+INSTALLED := $(MADE)-$(shell cat requirements.txt pyproject.toml | cksum | tr ' ' -)
+INSTALLED_DEV := $(INSTALLED)-$(shell cksum < requirements-dev.txt | tr ' ' -)
+# What a first set-up needs on disk, and what a run needs after it, in GB.
+FREE_GB := $(if $(wildcard $(INSTALLED)),1,5)
+
+FAST := not broker and not spark and not airflow and not e2e
+REAL := broker or spark or airflow or e2e
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# -- set-up --------------------------------------------------------------------------------------
+
+.PHONY: preflight
+preflight:
+	@sh include/jvm/preflight.sh $(FREE_GB)
+
+$(MADE): | preflight
+	@echo "[1/3] Python environment in $(VENV)"
+	@# One that works and was made here stays: what it holds need not be installed again.
+	@grep -qsF "$(CURDIR)/$(VENV)" $(VENV)/bin/activate && $(PYTHON) -m pip --version 2> /dev/null \
+	    | grep -qF "(python 3.11)" || rm -rf $(VENV)
+	@[ -d $(VENV) ] || "$$(sh include/jvm/preflight.sh --python)" -m venv $(VENV)
+	@# uv, of the version and hashes that the lock of the development tools has.
+	@awk '/^[^ #]/ { uv = /^uv==/ } uv && !/^ *#/' requirements-dev.txt > $(VENV)/uv.txt
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/uv.txt
+	@touch $@
+
+$(INSTALLED): $(MADE)
+	@echo "[2/3] Python packages of requirements.txt (a minute or two the first time)"
+	@rm -f $(MADE)-*
+	@$(UV) pip install --require-hashes -r requirements.txt
+	@$(UV) pip install --quiet --no-deps -e .
+	@touch $@
+
+$(INSTALLED_DEV): $(INSTALLED)
+	@echo "[+] Development tools of requirements-dev.txt"
+	@rm -f $(INSTALLED)-*
+	@$(UV) pip install --require-hashes -r requirements-dev.txt
+	@touch $@
+
+.PHONY: jvm
+jvm: $(INSTALLED)
+	@$(PYTHON) include/jvm/fetch.py --heading "[3/3] JVM parts: Delta, Kafka (minutes the first time)"
+
+.PHONY: setup
+setup: preflight $(INSTALLED) jvm ## Install all that Tidemark needs to run (.venv, .tidemark/jvm)
+
+.PHONY: setup-dev
+setup-dev: setup $(INSTALLED_DEV) ## Install the tools for checks and tests as well
+
+.PHONY: lock
+lock: $(MADE) ## Resolve requirements*.in anew into requirements*.txt
+	@for name in requirements requirements-dev requirements-docker; do \
+	    echo "$$name.txt"; \
+	    $(UV) pip compile $$name.in --quiet --python-version 3.11 --generate-hashes -o $$name.txt; \
+	done
+
+# -- run -----------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: setup ## Watch it work: broker, Airflow, Spark, tables and quality report, then stop all
+	@$(VENV)/bin/tidemark demo
+
+.PHONY: up
+up: setup ## Start the broker and Airflow with the DAGs, and print address and login
+	@$(VENV)/bin/tidemark up
+
+.PHONY: down
+down: ## Stop what `make up` started
+	@if [ -x $(VENV)/bin/tidemark ]; then $(VENV)/bin/tidemark down; else echo "nothing is set up"; fi
+
+.PHONY: bench
+bench: setup-dev ## Compare with Spark's own ways to read Kafka, as ratios
+	@$(PYTHON) -m bench
+
+# -- check ---------------------------------------------------------------------------------------
+
+.PHONY: check
+check: setup-dev ## Format, lint, types, architecture, fast tests (under two minutes)
+	@echo "== format" && ruff format --check
+	@echo "== lint" && ruff check
+	@echo "== types" && mypy
+	@echo "== architecture" && lint-imports
+	@echo "== fast tests" && $(PYTHON) -m pytest -m "$(FAST)"
+
+.PHONY: test
+test: check ## All of check, then the tests on real Kafka, Spark and Airflow
+	@echo "== tests on real parts" && $(PYTHON) -m pytest -m "$(REAL)"
+
+.PHONY: clean
+clean: down ## Remove .venv, caches and everything under .tidemark, tables included
+	@rm -rf $(VENV) .tidemark .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf include/*.egg-info
+	@find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,74 @@
+#!/bin/sh
+# Check this machine before anything long is started: one line for each thing that is missing,
+# with what was found, what is needed and what to do. All are reported at once.
+#
+#   preflight.sh FREE_GB    check; exit code 1 if anything is missing
+#   preflight.sh --python   print the Python 3.11 to make the environment with
+set -u
+
+failed=0
+problem() {
+    echo "tidemark: $*" >&2
+    failed=1
+}
+
+# The environment to be made must not be made from itself.
+PATH=$(printf '%s' "$PATH" | sed "s#$(pwd)/\.venv/bin:##g")
+
+# A name on PATH is not enough: version managers leave launchers that refuse to run.
+python=""
+found_python="none on PATH"
+for candidate in python3.11 python3; do
+    version=$("$candidate" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null) \
+        || continue
+    case $version in
+        3.11.*)
+            python=$candidate
+            break
+            ;;
+    esac
+    found_python="$version ($(command -v "$candidate"))"
+done
+if [ "${1:-}" = --python ]; then
+    [ -n "$python" ] && command -v "$python"
+    exit
+fi
+if [ -z "$python" ]; then
+    problem "Python: found $found_python, need 3.11;" \
+        "install Python 3.11 so that python3.11 is on PATH"
+elif ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+    problem "Python: $version ($(command -v "$python")) lacks the modules venv and ensurepip, need" \
+        "them; install the package python3.11-venv"
+fi
+
+# Spark, Ivy and the broker all take JAVA_HOME before PATH.
+if [ -n "${JAVA_HOME:-}" ]; then
+    java=$JAVA_HOME/bin/java
+    java_place="JAVA_HOME=$JAVA_HOME"
+else
+    java=$(command -v java) || java=""
+    java_place=${java:-none on PATH}
+fi
+if [ -z "$java" ]; then
+    found_java=$java_place
+elif [ ! -x "$java" ]; then
+    found_java="no bin/java in $java_place"
+else
+    # `openjdk version "17.0.15"`; Java 8 says "1.8.0_402".
+    java_version=$("$java" -version 2>&1 | sed -n 's/^.* version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p')
+    found_java="${java_version:-a java that tells no version} ($java_place)"
+fi
+case $found_java in
+    "17 ("*) ;;
+    *)
+        problem "Java: found $found_java, need 17;" \
+            "install a Java 17 runtime and put it on PATH, or set JAVA_HOME to it"
+        ;;
+esac
+
+free_kb=$(df -Pk . | awk 'NR == 2 { print $4 }')
+if [ "$free_kb" -lt $((${1:-0} * 1024 * 1024)) ]; then
+    problem "Disk: found $((free_kb / 1024)) MB free in $(pwd), need ${1}000 MB;" \
+        "free some space, or clone to a larger disk"
+fi
+exit $failed

@@ -1,0 +1,1 @@
+"""Tidemark: Kafka into Delta Lake, in scheduled batches of explicit offset ranges."""

@@ -1,0 +1,1 @@
+"""One third-party library or one outside system each; adapters never import each other."""

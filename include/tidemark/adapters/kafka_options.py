@@ -1,0 +1,181 @@
+"""One Kafka connection, two clients: librdkafka plans and verifies, the Java client reads.
+
+A connection of Airflow's Kafka type keeps everything in its `extra`, in librdkafka's names. Here
+it is checked once, and translated to the Java client's names for Spark. Values never appear in an
+error: some are secrets.
+
+Sources: librdkafka's CONFIGURATION.md; Kafka's consumer configuration reference and KIP-651 (PEM).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tidemark.core.marks import IsolationLevel
+from tidemark.errors import InvalidConnection
+
+_SAME_NAME = frozenset(
+    {
+        "bootstrap.servers",
+        "client.id",
+        "client.rack",
+        "security.protocol",
+        "ssl.endpoint.identification.algorithm",
+    }
+)
+_SASL = frozenset({"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"})
+_TLS = frozenset(
+    {
+        "ssl.ca.location",
+        "ssl.ca.pem",
+        "ssl.certificate.location",
+        "ssl.certificate.pem",
+        "ssl.key.location",
+        "ssl.key.pem",
+        "ssl.key.password",
+    }
+)
+# Other users of the same connection need these; a free consumer has no group and commits nothing.
+_OF_GROUPS = frozenset({"group.id", "auto.offset.reset", "enable.auto.commit"})
+
+_LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+READER_DEFAULTS: Mapping[str, str] = {
+    # The Java client's own defaults fit a service that waits for records; a batch reads a known
+    # range as fast as it can (bench/README.md has the measurements).
+    "max.poll.records": "20000",
+    "max.partition.fetch.bytes": str(32 * 1024 * 1024),
+    "fetch.max.bytes": str(128 * 1024 * 1024),
+    "receive.buffer.bytes": str(1024 * 1024),
+}
+"""Settings of the Java consumer that Tidemark chooses, whatever the connection says."""
+
+
+def client_config(connection: str, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Check a connection's `extra` and return it as librdkafka configuration.
+
+    Args:
+        connection: The connection's id, for errors.
+        extra: The connection's `extra`.
+
+    Returns:
+        What librdkafka takes, without the settings of consumer groups.
+
+    Raises:
+        InvalidConnection: Keys that cannot be translated, or a combination that cannot work.
+    """
+    config = {key: value for key, value in extra.items() if key not in _OF_GROUPS}
+    if not str(config.get("bootstrap.servers", "")).strip():
+        raise InvalidConnection(
+            connection=connection,
+            rule="bootstrap.servers in the connection's extra, as host:port,host:port",
+            problem="no bootstrap.servers",
+        )
+    known = _SAME_NAME | _SASL | _TLS
+    unknown = sorted(set(config) - known)
+    if unknown:
+        raise InvalidConnection(
+            connection=connection,
+            rule=f"keys among {', '.join(sorted(known | _OF_GROUPS))}",
+            problem=f"unknown key(s) {', '.join(unknown)}",
+        )
+    _check_sasl(connection, config)
+    return config
+
+
+def _check_sasl(connection: str, config: Mapping[str, Any]) -> None:
+    mechanism = _mechanism(config)
+    if mechanism is None:
+        if str(config.get("security.protocol", "")).upper().startswith("SASL"):
+            raise InvalidConnection(
+                connection=connection,
+                rule=f"sasl.mechanism, one of {', '.join(_LOGIN_MODULES)}",
+                problem="security.protocol says SASL and there is no sasl.mechanism",
+            )
+        return
+    if mechanism not in _LOGIN_MODULES:
+        raise InvalidConnection(
+            connection=connection,
+            rule=f"sasl.mechanism, one of {', '.join(_LOGIN_MODULES)}",
+            problem=f"sasl.mechanism {mechanism}",
+        )
+    for key in ("sasl.username", "sasl.password"):
+        if not config.get(key):
+            raise InvalidConnection(
+                connection=connection, rule=f"{key} beside sasl.mechanism", problem=f"no {key}"
+            )
+
+
+def _mechanism(config: Mapping[str, Any]) -> str | None:
+    value = config.get("sasl.mechanism") or config.get("sasl.mechanisms")
+    return str(value) if value else None
+
+
+def java_options(config: Mapping[str, Any]) -> dict[str, str]:
+    """Translate a checked configuration into the Java client's names.
+
+    Args:
+        config: What `client_config` returned.
+
+    Returns:
+        Java client settings. PEM files are read here, so that executors need no files.
+    """
+    options = {key: str(config[key]) for key in _SAME_NAME if key in config}
+    if options.get("ssl.endpoint.identification.algorithm") == "none":
+        options["ssl.endpoint.identification.algorithm"] = ""
+    if "security.protocol" in options:
+        options["security.protocol"] = options["security.protocol"].upper()
+    mechanism = _mechanism(config)
+    if mechanism:
+        options["sasl.mechanism"] = mechanism
+        options["sasl.jaas.config"] = (
+            f"{_LOGIN_MODULES[mechanism]} required "
+            f"username={_quoted(config['sasl.username'])} "
+            f"password={_quoted(config['sasl.password'])};"
+        )
+    return options | _tls_options(config)
+
+
+def _tls_options(config: Mapping[str, Any]) -> dict[str, str]:
+    options = {}
+    authority = _pem(config, "ssl.ca")
+    if authority:
+        options["ssl.truststore.type"] = "PEM"
+        options["ssl.truststore.certificates"] = authority
+    certificate, key = _pem(config, "ssl.certificate"), _pem(config, "ssl.key")
+    if certificate and key:
+        options["ssl.keystore.type"] = "PEM"
+        options["ssl.keystore.certificate.chain"] = certificate
+        options["ssl.keystore.key"] = key
+    if "ssl.key.password" in config:
+        options["ssl.key.password"] = str(config["ssl.key.password"])
+    return options
+
+
+def _pem(config: Mapping[str, Any], name: str) -> str | None:
+    if f"{name}.pem" in config:
+        return str(config[f"{name}.pem"])
+    if f"{name}.location" in config:
+        return Path(str(config[f"{name}.location"])).read_text(encoding="utf-8")
+    return None
+
+
+def _quoted(value: Any) -> str:
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def spark_options(config: Mapping[str, Any], isolation_level: IsolationLevel) -> dict[str, str]:
+    """Options of Spark's Kafka source for a connection, with the reader's defaults."""
+    java = {
+        **READER_DEFAULTS,
+        **java_options(config),
+        "isolation.level": isolation_level.value,
+    }
+    return {f"kafka.{key}": value for key, value in java.items()}

@@ -1,0 +1,111 @@
+"""Great Expectations, imported with its telemetry off, in memory but for its pages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from tidemark.core.quality import SliceRef
+
+# Read while the library is imported: it must be in place before.
+os.environ["GX_ANALYTICS_ENABLED"] = "False"
+
+import great_expectations as gx  # noqa: E402
+from great_expectations.data_context.types.base import (  # noqa: E402
+    DataContextConfig,
+    InMemoryStoreBackendDefaults,
+)
+from great_expectations.data_context.types.resource_identifiers import (  # noqa: E402
+    ExpectationSuiteIdentifier,
+    ValidationResultIdentifier,
+)
+
+_SITE = "data_docs"
+
+
+def open_context(site: Path) -> gx.data_context.EphemeralDataContext:
+    """A context that lives in memory and leaves pages on disk, and nothing else.
+
+    Suites come from files and code on every run, so no copy of them is kept that could go stale;
+    results are kept by the results table.
+
+    Args:
+        site: Folder of the pipeline's Data Docs.
+    """
+    config = DataContextConfig(
+        analytics_enabled=False,
+        progress_bars={"globally": False},
+        store_backend_defaults=InMemoryStoreBackendDefaults(),
+        data_docs_sites={
+            _SITE: {
+                "module_name": "tidemark.adapters.quality.site",
+                "class_name": "OfflineSiteBuilder",
+                "store_backend": {
+                    "class_name": "TupleFilesystemStoreBackend",
+                    "base_directory": str(site),
+                },
+                "site_section_builders": {"profiling": "none"},
+            }
+        },
+    )
+    return gx.get_context(mode="ephemeral", project_config=config)
+
+
+def publish(
+    context: gx.data_context.EphemeralDataContext,
+    validated: Sequence[gx.core.ExpectationSuiteValidationResult],
+    ref: SliceRef,
+    run_at: datetime,
+) -> dict[str, Path]:
+    """Make the pages of a run; those of the same plan and time are replaced.
+
+    Args:
+        context: Where to.
+        validated: Results of the run, one for each suite.
+        ref: The slice that was validated.
+        run_at: Time of the run.
+
+    Returns:
+        Pages by the name of their suite.
+    """
+    run = gx.RunIdentifier(run_name=f"plan-{ref.plan_sequence:06d}", run_time=run_at)
+    suites, places = [], []
+    for result in validated:
+        suite = ExpectationSuiteIdentifier(name=result.suite_name)
+        place = ValidationResultIdentifier(
+            expectation_suite_identifier=suite, run_id=run, batch_identifier=result.batch_id
+        )
+        result.meta |= {
+            "run_id": run,
+            "validation_time": run.run_time,
+            "batch_parameters": None,
+            "batch_spec": {
+                "data_asset_name": f"{ref.table}, plan {ref.plan_sequence}",
+                "table": ref.table,
+                "table_version": ref.table_version,
+                "plan_sequence": ref.plan_sequence,
+            },
+        }
+        context.validation_results_store.store_validation_results(
+            suite_validation_result=result,
+            suite_validation_result_identifier=place,
+            expectation_suite_identifier=suite,
+        )
+        suites.append(suite)
+        places.append(place)
+    context.build_data_docs(site_names=[_SITE], resource_identifiers=[*suites, *places])
+    return {
+        place.expectation_suite_identifier.name: _page(context, place) for place in places
+    }
+
+
+def _page(
+    context: gx.data_context.EphemeralDataContext, place: ValidationResultIdentifier
+) -> Path:
+    (site,) = context.get_docs_sites_urls(
+        resource_identifier=place, site_name=_SITE, only_if_exists=True
+    )
+    return Path(unquote(urlsplit(site["site_url"]).path))

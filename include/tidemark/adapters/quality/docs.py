@@ -1,0 +1,113 @@
+"""Data Docs: where a pipeline's pages live, and the start pages that lead to them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from tidemark.core.quality import QualityReport
+
+TEMPLATES = Path(__file__).parent / "templates"
+RUNS_LISTED = 200
+"""Runs that a start page lists. Pages of older runs stay in their folders."""
+
+_RUNS = "runs.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocsFolders:
+    """Where one pipeline's pages live; no other pipeline writes there.
+
+    Attributes:
+        home: Folder of all quality state.
+        pipeline: Pipeline name.
+    """
+
+    home: Path
+    pipeline: str
+
+    @property
+    def site(self) -> Path:
+        """The pipeline's Data Docs."""
+        return self.home / "data_docs" / self.pipeline
+
+    @property
+    def index(self) -> Path:
+        """Start page of the pipeline's Data Docs."""
+        return self.site / "index.html"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second check of the same pipeline out, in whatever process on this machine."""
+        with _locked(self.site / ".lock"):
+            yield
+
+
+def write_index(folders: DocsFolders, report: QualityReport, pages: Mapping[str, Path]) -> None:
+    """Add a run to its pipeline's start page, and to the page over all pipelines.
+
+    Call it with the pipeline's folders locked.
+
+    Args:
+        folders: The pipeline's folders.
+        report: What the run found.
+        pages: The run's pages by suite.
+    """
+    run = {
+        "verdict": str(report.verdict),
+        "plan": report.plan_sequence,
+        "table_version": report.table_version,
+        "run_at": report.run_at.isoformat(),
+        "failed": [
+            f"{result.severity}: {result.expectation}"
+            for result in report.results
+            if not result.passed
+        ],
+        "pages": {
+            suite: page.relative_to(folders.site).as_posix() for suite, page in pages.items()
+        },
+    }
+    runs = [run, *(old for old in _runs(folders.site) if old["pages"] != run["pages"])]
+    runs = sorted(runs, key=lambda one: str(one["run_at"]), reverse=True)[:RUNS_LISTED]
+    _replace(folders.site / _RUNS, json.dumps(runs, indent=1))
+    _replace(folders.index, _rendered("runs.html", pipeline=folders.pipeline, runs=runs))
+    sites = folders.site.parent
+    with _locked(sites / ".lock"):
+        newest = {
+            site.name: listed[0] for site in sorted(sites.iterdir()) if (listed := _runs(site))
+        }
+        _replace(sites / "index.html", _rendered("pipelines.html", newest=newest))
+
+
+def _runs(site: Path) -> list[dict[str, Any]]:
+    file = site / _RUNS
+    return list(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else []
+
+
+def _rendered(template: str, **values: Any) -> str:
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True)
+    return environment.get_template(template).render(**values)
+
+
+def _replace(file: Path, content: str) -> None:
+    """Write a file so that a reader sees the old one or the new one."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_name(f".{file.name}.{os.getpid()}")
+    new.write_text(content, encoding="utf-8")
+    new.replace(file)
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield

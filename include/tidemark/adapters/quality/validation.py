@@ -1,0 +1,214 @@
+"""Run expectations in Great Expectations and turn its results into ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
+from pyspark.sql import DataFrame
+
+from tidemark.adapters.quality.context import gx
+from tidemark.adapters.quality.suite import BUILT_IN_SUITE, Suite
+from tidemark.core.quality import CheckResult, Severity
+from tidemark.core.quality_checks import BuiltInCheck, Figure
+from tidemark.errors import EngineFailed
+
+COUNTS = {"result_format": "BASIC", "partial_unexpected_count": 0}
+"""Counts without examples. Every expectation of the suite shares one Spark aggregation: Spark
+answers the query for no examples at all without running a job."""
+
+EXAMPLES = {
+    "result_format": "SUMMARY",
+    "partial_unexpected_count": 10,
+    "unexpected_index_column_names": ["partition", "offset"],
+}
+"""Ten examples with their partition and offset; some Spark jobs for each expectation."""
+
+_POSITION = "tidemark_position"
+_BUILT_IN_NOTES = "Checks that Tidemark makes of every slice."
+
+
+def validate_figures(
+    context: gx.data_context.EphemeralDataContext,
+    asset: str,
+    checks: Sequence[BuiltInCheck],
+    figures: Mapping[str, Figure],
+) -> gx.core.ExpectationSuiteValidationResult:
+    """Validate the built-in checks on a table of one row; Spark has no part in it."""
+    expectations = [
+        {
+            "type": "expect_column_max_to_be_between",
+            "kwargs": {"column": check.name, "max_value": check.limit},
+            "severity": str(check.severity),
+            "description": _sentence(check),
+            "notes": figures[check.name].detail or None,
+        }
+        for check in checks
+        if figures[check.name].value is not None
+    ]
+    row = pd.DataFrame([{name: figure.value for name, figure in figures.items()}])
+    batch = (
+        context.data_sources.add_pandas("figures")
+        .add_dataframe_asset(asset)
+        .add_batch_definition_whole_dataframe("slice")
+        .get_batch({"dataframe": row})
+    )
+    suite = context.suites.add(_suite_of(BUILT_IN_SUITE.name, expectations, _BUILT_IN_NOTES))
+    return _in_order(batch.validate(suite, result_format=COUNTS))
+
+
+def validate_rows(
+    context: gx.data_context.EphemeralDataContext, asset: str, suite: Suite, rows: DataFrame
+) -> gx.core.ExpectationSuiteValidationResult:
+    """Validate a suite on a slice: counts for all in one pass, examples only of what failed.
+
+    Great Expectations would cache the slice and never release it; it is told not to.
+    """
+    batch = (
+        context.data_sources.add_spark("rows", persist=False)
+        .add_dataframe_asset(asset)
+        .add_batch_definition_whole_dataframe("slice")
+        .get_batch({"dataframe": rows})
+    )
+    result = _in_order(
+        batch.validate(
+            context.suites.add(_suite_of(suite.name, suite.expectations, suite.notes)),
+            result_format=COUNTS,
+        )
+    )
+    failed = [one.expectation_config.to_domain_obj() for one in result.results if not one.success]
+    if failed:
+        again = gx.ExpectationSuite(name=suite.name, expectations=failed)
+        shown = batch.validate(again, result_format=EXAMPLES).results
+        by_position = {_position(one): one for one in shown}
+        result.results = [by_position.get(_position(one), one) for one in result.results]
+    return result
+
+
+def _suite_of(
+    name: str, expectations: Sequence[Mapping[str, Any]], notes: str
+) -> gx.ExpectationSuite:
+    """A suite for Great Expectations, from configurations of a file or of the built-in checks.
+
+    Expectations remember their place, because results come back in another order. Their sentence
+    says the severity, because pages do not.
+    """
+    suite = gx.ExpectationSuite(name=name, notes=notes or None)
+    for position, one in enumerate(expectations):
+        shown = {
+            **one,
+            "severity": str(_severity(one)),
+            "meta": {**one.get("meta", {}), _POSITION: position},
+        }
+        if "description" in one:
+            shown["description"] = f"{one['description']} ({_severity(one)})"
+        suite.add_expectation_configuration(ExpectationConfiguration(**shown))
+    return suite
+
+
+def built_in_results(
+    checks: Sequence[BuiltInCheck],
+    figures: Mapping[str, Figure],
+    validated: gx.core.ExpectationSuiteValidationResult,
+) -> list[CheckResult]:
+    """Results of the built-in checks; one without a figure passes with nothing observed."""
+    passed = {
+        one.expectation_config.kwargs["column"]: bool(one.success) for one in _sound(validated)
+    }
+    return [
+        CheckResult(
+            check=check.name,
+            column=None,
+            severity=check.severity,
+            passed=passed.get(check.name, True),
+            observed=_with_detail(figures[check.name]),
+            expectation=_sentence(check),
+        )
+        for check in checks
+    ]
+
+
+def row_results(
+    suite: Suite, validated: gx.core.ExpectationSuiteValidationResult
+) -> list[CheckResult]:
+    """Results of a suite's own expectations, in the order of its file."""
+    return [
+        _row_result(expectation, one)
+        for expectation, one in zip(suite.expectations, _sound(validated), strict=True)
+    ]
+
+
+def _row_result(expectation: Mapping[str, Any], one: Any) -> CheckResult:
+    arguments = expectation.get("kwargs", {})
+    named = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    result = one.result or {}
+    return CheckResult(
+        check=expectation["type"],
+        column=arguments.get("column"),
+        severity=_severity(expectation),
+        passed=bool(one.success),
+        observed=_observed(result),
+        expectation=expectation.get("description") or f"{expectation['type']}({named})",
+        unexpected_count=result.get("unexpected_count"),
+        unexpected_percent=result.get("unexpected_percent"),
+    )
+
+
+def _severity(expectation: Mapping[str, Any]) -> Severity:
+    return Severity(expectation.get("severity", Severity.CRITICAL))
+
+
+def _observed(result: Mapping[str, Any]) -> str | int | float | None:
+    if "observed_value" in result:
+        value = result["observed_value"]
+        return value if value is None or isinstance(value, int | float) else str(value)
+    if "unexpected_count" not in result:
+        return None
+    looked_at = result["element_count"] - result.get("missing_count", 0)
+    return f"{result['unexpected_count']:,} of {looked_at:,} unexpected"
+
+
+def _with_detail(figure: Figure) -> str | float | None:
+    if figure.value is None or not figure.detail:
+        return figure.value
+    return f"{figure.value:g} ({figure.detail})"
+
+
+def _sentence(check: BuiltInCheck) -> str:
+    return check.sentence.format(limit=f"{check.limit:,g}")
+
+
+def _sound(validated: gx.core.ExpectationSuiteValidationResult) -> list[Any]:
+    """The results, if every expectation could be evaluated at all.
+
+    Raises:
+        EngineFailed: One could not, which says nothing about the data.
+    """
+    for one in validated.results:
+        if (one.exception_info or {}).get("raised_exception") is not False:
+            reason = _reason(one.exception_info or {})
+            if reason:
+                raise EngineFailed(
+                    operation=f"evaluating {one.expectation_config.type}", reason=reason
+                )
+    return list(validated.results)
+
+
+def _reason(info: Mapping[str, Any]) -> str:
+    """First line of the first exception; Great Expectations nests them by metric."""
+    nested = [info, *(one for one in info.values() if isinstance(one, Mapping))]
+    messages = [str(one["exception_message"]) for one in nested if one.get("exception_message")]
+    return messages[0].strip().splitlines()[0] if messages else ""
+
+
+def _in_order(
+    result: gx.core.ExpectationSuiteValidationResult,
+) -> gx.core.ExpectationSuiteValidationResult:
+    result.results = sorted(result.results, key=_position)
+    return result
+
+
+def _position(one: Any) -> int:
+    return int(one.expectation_config.meta[_POSITION])

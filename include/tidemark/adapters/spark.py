@@ -1,0 +1,75 @@
+"""The Spark session and the settings it needs, each with its reason."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tidemark.core.layout import Layout
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_STATIC: Mapping[str, str] = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Offsets and timestamps mean the same wherever the driver runs.
+    "spark.sql.session.timeZone": "UTC",
+    # Delta reads its own log with this many tasks; the default of 50 suits huge tables.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.shuffle.partitions": "8",
+    # Nobody watches the page of a short batch, and it costs start-up time.
+    "spark.ui.enabled": "false",
+    # Keys, values and offsets hardly repeat: a dictionary is built and thrown away.
+    "spark.hadoop.parquet.enable.dictionary#key": "false",
+    "spark.hadoop.parquet.enable.dictionary#value": "false",
+    "spark.hadoop.parquet.enable.dictionary#offset": "false",
+    # Minima and maxima of binary payloads help no query.
+    "spark.hadoop.parquet.column.statistics.enabled#key": "false",
+    "spark.hadoop.parquet.column.statistics.enabled#value": "false",
+    "spark.hadoop.parquet.page.write-checksum.enabled": "false",
+}
+
+
+def submit_settings(layout: Layout, overrides: Mapping[str, str]) -> dict[str, str]:
+    """Settings for `spark-submit --conf`, for every job of Tidemark.
+
+    Args:
+        layout: Where the jars and the class archive are.
+        overrides: The pipeline spec's `spark` section; wins over everything here.
+    """
+    jars = f"{layout.spark_jars}/*"
+    java_options = [
+        f"-Dlog4j2.configurationFile=file:{layout.project}/include/jvm/log4j2-spark.properties",
+        # JDK 17 ignores an archive that does not fit the class path or the JVM, so it cannot harm.
+        f"-XX:SharedArchiveFile={layout.class_archive}",
+        "-Xshare:auto",
+        "-Xlog:cds=off",
+        "-Xlog:cds+dynamic=off",
+    ]
+    return {
+        **_STATIC,
+        # On the class path, not `--jars`: nothing is copied for each application.
+        "spark.driver.extraClassPath": jars,
+        "spark.executor.extraClassPath": jars,
+        "spark.driver.extraJavaOptions": " ".join(java_options),
+        "spark.pyspark.python": sys.executable,
+        "spark.sql.warehouse.dir": str(layout.home / "spark-warehouse"),
+        **overrides,
+    }
+
+
+def open_session(app_name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """The session of this process.
+
+    Args:
+        app_name: Name of the Spark application.
+        settings: Only where no spark-submit has set them, as in tests and benchmarks.
+    """
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(app_name)
+    for key, value in (settings or {}).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

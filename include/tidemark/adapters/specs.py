@@ -1,0 +1,203 @@
+"""Pipeline specs from YAML files, parsed by Pydantic, where unknown keys are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from tidemark.core.marks import IsolationLevel
+from tidemark.core.spec import PipelineSpec, StartPolicy
+from tidemark.errors import Problem, SpecError
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _StartAt(_Section):
+    timestamp: AwareDatetime
+
+    @field_validator("timestamp", mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return datetime.fromisoformat(value) if isinstance(value, str) else value
+
+
+class _Limits(_Section):
+    records_per_run: int | None = Field(default=None, ge=1)
+    records_per_task: int = Field(default=1_000_000, ge=1_000)
+
+
+class _Quality(_Section):
+    suite: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_]*$")
+
+
+class _Spec(_Section):
+    """The YAML file's form; docs/pipelines.md is its documentation."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    description: str = ""
+    topic: str = Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")
+    connection: str = Field(default="kafka_default", pattern=r"^[a-zA-Z0-9_.-]+$")
+    target: str | None = Field(default=None, min_length=1)
+    schedule: str
+    start: Literal["earliest", "latest", "none"] | _StartAt = "none"
+    isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    limits: _Limits = _Limits()
+    quality: _Quality = _Quality()
+    retries: int = Field(default=3, ge=0, le=20)
+    tags: list[str] = Field(default_factory=list)
+    spark: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("schedule")
+    @classmethod
+    def _is_schedule(cls, value: str) -> str:
+        if value in _PRESETS or len(value.split()) == _CRON_FIELDS:
+            return value
+        raise ValueError(f"a cron expression of five fields or one of {', '.join(_PRESETS)}")
+
+    @field_validator("spark")
+    @classmethod
+    def _are_spark_settings(cls, value: dict[str, str]) -> dict[str, str]:
+        for key in value:
+            if not key.startswith("spark.") or key.startswith("spark.kafka."):
+                raise ValueError(f"keys that begin with 'spark.', not {key!r}")
+        return value
+
+    def to_spec(self) -> PipelineSpec:
+        timed = isinstance(self.start, _StartAt)
+        return PipelineSpec(
+            name=self.name,
+            description=self.description.strip(),
+            topic=self.topic,
+            connection=self.connection,
+            target=self.target or f"bronze/{self.name}",
+            schedule=self.schedule,
+            start=StartPolicy.TIMESTAMP if timed else StartPolicy(str(self.start)),
+            start_at=self.start.timestamp if isinstance(self.start, _StartAt) else None,
+            isolation_level=IsolationLevel(self.isolation_level),
+            records_per_run=self.limits.records_per_run,
+            records_per_task=self.limits.records_per_task,
+            suite=self.quality.suite,
+            retries=self.retries,
+            tags=tuple(self.tags),
+            spark=dict(self.spark),
+        )
+
+
+_PRESETS = ("@once", "@continuous", "@hourly", "@daily", "@weekly", "@monthly", "@yearly")
+_CRON_FIELDS = 5
+
+
+def load_specs(folder: Path, suites: Path) -> Mapping[str, PipelineSpec]:
+    """Read every spec in a folder.
+
+    Args:
+        folder: Holds one YAML file for each pipeline.
+        suites: Holds the quality suites that specs name.
+
+    Returns:
+        Specs by name, sorted.
+
+    Raises:
+        SpecError: With every problem of every file, those between files included.
+    """
+    problems: list[Problem] = []
+    found: dict[Path, PipelineSpec] = {}
+    for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
+        spec = _load(path, problems)
+        if spec:
+            found[path] = spec
+            problems += _file_problems(path, spec, suites)
+    problems += _shared(found, "name", lambda spec: spec.name)
+    problems += _shared(found, "target", lambda spec: spec.target.rstrip("/"))
+    if problems:
+        raise SpecError(problems=tuple(problems))
+    return {spec.name: spec for spec in sorted(found.values(), key=lambda spec: spec.name)}
+
+
+def _load(path: Path, problems: list[Problem]) -> PipelineSpec | None:
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as broken:
+        problems.append(_problem(path, "(file)", "YAML", " ".join(str(broken).split())))
+        return None
+    if not isinstance(raw, dict):
+        problems.append(_problem(path, "(file)", "a mapping of keys", type(raw).__name__))
+        return None
+    try:
+        return _Spec.model_validate(raw).to_spec()
+    except ValidationError as invalid:
+        problems += [_from_pydantic(path, error) for error in invalid.errors()]
+        return None
+
+
+def _problem(path: Path, key: str, expected: str, found: str) -> Problem:
+    return Problem(file=path.name, key=key, expected=expected, found=found)
+
+
+def _from_pydantic(path: Path, error: Mapping[str, Any]) -> Problem:
+    location = [str(part) for part in error["loc"] if not str(part).startswith(("literal[", "_"))]
+    key = ".".join(location)
+    match error["type"]:
+        case "extra_forbidden":
+            section = _SECTIONS.get(".".join(location[:-1]), _Spec)
+            return _problem(path, key, f"one of {', '.join(section.model_fields)}", "unknown key")
+        case "missing":
+            return _problem(path, key, "a value", "nothing")
+        case "value_error":
+            return _problem(path, key, str(error["ctx"]["error"]), repr(error["input"]))
+        case _:
+            expected = error["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+            return _problem(path, key, expected, repr(error["input"]))
+
+
+_SECTIONS: Mapping[str, type[_Section]] = {
+    "limits": _Limits,
+    "quality": _Quality,
+    "start": _StartAt,
+}
+
+
+def _file_problems(path: Path, spec: PipelineSpec, suites: Path) -> list[Problem]:
+    problems = []
+    if path.stem != spec.name:
+        problems.append(_problem(path, "name", f"{path.stem!r}, the file's name", repr(spec.name)))
+    if spec.suite and not (suites / f"{spec.suite}.json").is_file():
+        available = ", ".join(sorted(file.stem for file in suites.glob("*.json"))) or "none yet"
+        problems.append(
+            _problem(path, "quality.suite", f"a suite that exists ({available})", repr(spec.suite))
+        )
+    limit = spec.records_per_run
+    if limit is not None and limit < _MIN_SHARE:
+        problems.append(
+            _problem(
+                path,
+                "limits.records_per_run",
+                f"at least {_MIN_SHARE}, so that every partition gets a share",
+                str(limit),
+            )
+        )
+    return problems
+
+
+_MIN_SHARE = 100
+
+
+def _shared(found: Mapping[Path, PipelineSpec], key: str, value_of: Any) -> list[Problem]:
+    """Two pipelines may share a topic, and neither a name nor a target."""
+    first: dict[str, Path] = {}
+    problems = []
+    for path, spec in found.items():
+        value = value_of(spec)
+        if value in first:
+            problems.append(
+                _problem(path, key, f"a {key} of its own", f"{value!r}, as in {first[value].name}")
+            )
+        first.setdefault(value, path)
+    return problems

@@ -1,0 +1,1 @@
+"""Pure values and rules: the standard library only, no I/O, no clock."""

@@ -1,0 +1,93 @@
+"""Where things live on disk, said once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The folders of one checkout (`project`) and of one running state (`home`).
+
+    Attributes:
+        project: The checkout: dags/, jobs/, include/ are below it.
+        home: State that may be thrown away as a whole: broker data, lakehouse, Airflow.
+            `.tidemark` in the project by default; the demo and the tests have homes of their own.
+        lakehouse_root: Path or object-store URI that tables live below; `home`/lakehouse if None.
+    """
+
+    project: Path
+    home: Path
+    lakehouse_root: str | None = None
+
+    @property
+    def specs(self) -> Path:
+        """Pipeline specs, one YAML file each."""
+        return self.project / "include" / "pipelines"
+
+    @property
+    def expectations(self) -> Path:
+        """Quality suites, one JSON file each."""
+        return self.project / "include" / "expectations"
+
+    @property
+    def jobs(self) -> Path:
+        """The spark-submit entry points."""
+        return self.project / "jobs"
+
+    @property
+    def jvm(self) -> Path:
+        """JVM parts fetched by `make setup`, shared by every home of the checkout."""
+        return self.project / ".tidemark" / "jvm"
+
+    @property
+    def spark_jars(self) -> Path:
+        """Jars that go before Spark's own class path."""
+        return self.jvm / "spark"
+
+    @property
+    def kafka_jars(self) -> Path:
+        """Jars of the embedded broker and Kafka's tools."""
+        return self.jvm / "kafka"
+
+    @property
+    def class_archive(self) -> Path:
+        """Class-data-sharing archive that shortens the start of short Spark jobs."""
+        return self.jvm / "spark.jsa"
+
+    @property
+    def broker(self) -> Path:
+        """Data, logs and process ids of the embedded broker."""
+        return self.home / "broker"
+
+    @property
+    def airflow(self) -> Path:
+        """AIRFLOW_HOME of `make up` and the demo."""
+        return self.home / "airflow"
+
+    @property
+    def lakehouse(self) -> str:
+        """What every table is below."""
+        return self.lakehouse_root or str(self.home / "lakehouse")
+
+    @property
+    def control_table(self) -> str:
+        """The external offset store."""
+        return f"{self.lakehouse}/control/offset_ranges"
+
+    @property
+    def quality_results(self) -> str:
+        """Delta table of verdicts and metrics."""
+        return f"{self.lakehouse}/quality/results"
+
+    @property
+    def quality_home(self) -> Path:
+        """Great Expectations project and Data Docs."""
+        return self.home / "quality"
+
+    def data_table(self, target: str) -> str:
+        """Resolve a spec's `target`: kept if it is a URI or absolute, else below the lakehouse."""
+        if "://" in target or target.startswith("/"):
+            return target
+        return f"{self.lakehouse}/{target}"

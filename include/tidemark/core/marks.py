@@ -1,0 +1,48 @@
+"""What a broker says about a topic at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class IsolationLevel(StrEnum):
+    """Kafka's `isolation.level`: what a reader may see, and so where its log ends (S8)."""
+
+    READ_COMMITTED = "read_committed"
+    """Up to the last stable offset, aborted transactions left out."""
+    READ_UNCOMMITTED = "read_uncommitted"
+    """Up to the high-water mark."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """The readable log of one partition is `[low, end)`.
+
+    Attributes:
+        low: Low-water mark (log start offset).
+        end: Last stable offset or high-water mark, by the isolation level that was asked for.
+    """
+
+    low: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicMarks:
+    """One topic's identity and the marks of all its partitions.
+
+    Attributes:
+        cluster_id: Kafka's id of the cluster.
+        topic: Topic name.
+        topic_id: Kafka's UUID of this incarnation of the topic, in its text form.
+        isolation_level: The level that `end` of each partition was read with.
+        partitions: Marks by partition number.
+    """
+
+    cluster_id: str
+    topic: str
+    topic_id: str
+    isolation_level: IsolationLevel
+    partitions: Mapping[int, Marks]

@@ -1,0 +1,95 @@
+"""Half-open offset ranges and sets of them.
+
+Every range inside Tidemark is `[start, end)`: `end` is the next offset to read, as in Kafka's own
+committed offsets. Offsets are 64-bit and may be sparse (S6), so the size of a range is an upper
+bound on its records, never a count of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """A half-open run of offsets `[start, end)` in one partition that the context names."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.end:
+            raise ValueError(f"a span needs 0 <= start < end, got [{self.start}, {self.end})")
+
+    @property
+    def size(self) -> int:
+        """Number of offsets in the span; at most this many records."""
+        return self.end - self.start
+
+    def __str__(self) -> str:
+        return f"[{self.start}, {self.end})"
+
+
+@dataclass(frozen=True, slots=True)
+class SpanSet:
+    """A set of offsets kept as sorted, disjoint spans; adjacent spans are one."""
+
+    spans: tuple[Span, ...] = ()
+
+    @classmethod
+    def of(cls, spans: Iterable[Span]) -> Self:
+        """Normalise spans given in any order, overlapping or adjacent."""
+        merged: list[Span] = []
+        for span in sorted(spans):
+            if merged and span.start <= merged[-1].end:
+                merged[-1] = Span(merged[-1].start, max(merged[-1].end, span.end))
+            else:
+                merged.append(span)
+        return cls(tuple(merged))
+
+    def __iter__(self) -> Iterator[Span]:
+        return iter(self.spans)
+
+    def __bool__(self) -> bool:
+        return bool(self.spans)
+
+    @property
+    def size(self) -> int:
+        """Number of offsets in the set."""
+        return sum(span.size for span in self.spans)
+
+    def union(self, other: SpanSet) -> SpanSet:
+        """Offsets in either set."""
+        return SpanSet.of((*self.spans, *other.spans))
+
+    def missing_from(self, wanted: Span) -> SpanSet:
+        """The part of `wanted` that is not in this set."""
+        gaps = []
+        cursor = wanted.start
+        for span in self.spans:
+            if span.end <= cursor:
+                continue
+            if span.start >= wanted.end:
+                break
+            if span.start > cursor:
+                gaps.append(Span(cursor, span.start))
+            cursor = span.end
+        if cursor < wanted.end:
+            gaps.append(Span(cursor, wanted.end))
+        return SpanSet(tuple(gaps))
+
+    def overlap(self, wanted: Span) -> int:
+        """Number of offsets of `wanted` that are in this set."""
+        return wanted.size - self.missing_from(wanted).size
+
+    def contiguous_end(self, start: int) -> int:
+        """The end of the unbroken run that begins at `start`; `start` itself if there is none.
+
+        With a set of landed offsets this is the committed offset (S3): it cannot pass a gap.
+        """
+        for span in self.spans:
+            if span.start <= start < span.end:
+                return span.end
+        return start

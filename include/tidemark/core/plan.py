@@ -1,0 +1,206 @@
+"""A plan: a frozen, recorded set of offset ranges for one pipeline."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tidemark.core.marks import IsolationLevel
+from tidemark.core.offsets import Span, SpanSet
+
+
+class PlanKind(StrEnum):
+    """Which chain of plans a plan belongs to; each chain lands in its own order."""
+
+    LIVE = "live"
+    """Follows the log; made by scheduled runs."""
+    BACKFILL = "backfill"
+    """Takes an explicit range that somebody asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class PlannedRange:
+    """Offsets `[start, end)` of one partition, with the marks seen when they were planned.
+
+    Attributes:
+        partition: Partition number.
+        start: First offset to read.
+        end: Next offset after the range.
+        low_water_mark: Log start when planned.
+        end_mark: End of the readable log when planned; `end_mark - end` is left for later.
+    """
+
+    partition: int
+    start: int
+    end: int
+    low_water_mark: int
+    end_mark: int
+
+    def __post_init__(self) -> None:
+        if self.partition < 0:
+            raise ValueError(f"a partition is not negative, got {self.partition}")
+        Span(self.start, self.end)
+
+    @property
+    def span(self) -> Span:
+        """The range without its partition."""
+        return Span(self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one run reads, decided before anything is read. It never changes (I4).
+
+    Attributes:
+        pipeline: Pipeline name.
+        sequence: Number of the plan in its pipeline, from 1, both kinds counted together.
+        kind: The chain it belongs to.
+        epoch: Changes when the data table is rewound, so that its transaction ids are new.
+        cluster_id: Kafka cluster that the offsets belong to.
+        topic: Topic name.
+        topic_id: Incarnation of the topic that the offsets belong to.
+        isolation_level: What the reader may see.
+        requested_by: Who asked: `airflow:<dag>:<run>` or `cli:<user>:<id>`. Asking again with
+            the same value returns this plan.
+        ranges: Sorted by partition and start; ranges of one partition do not touch.
+    """
+
+    pipeline: str
+    sequence: int
+    kind: PlanKind
+    epoch: int
+    cluster_id: str
+    topic: str
+    topic_id: str
+    isolation_level: IsolationLevel
+    requested_by: str
+    ranges: tuple[PlannedRange, ...]
+
+    def __post_init__(self) -> None:
+        if not self.ranges:
+            raise ValueError("a plan has at least one range; nothing to do is no plan")
+        if list(self.ranges) != sorted(self.ranges):
+            raise ValueError("a plan's ranges are sorted by partition and start")
+        for before, after in zip(self.ranges, self.ranges[1:], strict=False):
+            if before.partition == after.partition and after.start <= before.end:
+                raise ValueError(f"ranges overlap or touch: {before} and {after}")
+
+    @property
+    def size(self) -> int:
+        """Number of offsets planned; at most this many records."""
+        return sum(planned.span.size for planned in self.ranges)
+
+    @property
+    def app_id(self) -> str:
+        """The Delta transaction's application id: one per pipeline, epoch and chain."""
+        suffix = "" if self.kind is PlanKind.LIVE else f":{self.kind}"
+        return f"tidemark:{self.pipeline}:{self.epoch}{suffix}"
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over all that decides which records the plan names, in hexadecimal."""
+        return hashlib.sha256(_canonical(self._identity()).encode()).hexdigest()
+
+    def spans(self) -> Mapping[int, SpanSet]:
+        """Planned offsets by partition."""
+        by_partition: dict[int, list[Span]] = {}
+        for planned in self.ranges:
+            by_partition.setdefault(planned.partition, []).append(planned.span)
+        return {partition: SpanSet.of(spans) for partition, spans in by_partition.items()}
+
+    def commit_metadata(self) -> str:
+        """JSON for the data table's commit: enough to tell there which plan landed."""
+        return _canonical({**self._identity(), "fingerprint": self.fingerprint})
+
+    def as_record(self) -> dict[str, Any]:
+        """The plan as plain values, for `--json`."""
+        return {
+            **self._identity(),
+            "fingerprint": self.fingerprint,
+            "requested_by": self.requested_by,
+            "offsets": self.size,
+            "left": sum(planned.end_mark - planned.end for planned in self._last_ranges()),
+        }
+
+    def explain(self) -> str:
+        """What the plan will read and what it leaves, for people."""
+        lines = [
+            f"plan {self.sequence} of pipeline {self.pipeline} ({self.kind}), "
+            f"asked for by {self.requested_by}",
+            f"topic {self.topic}, id {self.topic_id}, {self.isolation_level}",
+            f"{self.size:,} offset(s) in {len(self.ranges)} range(s):",
+            f"{'partition':>10} {'start':>14} {'end':>14} {'offsets':>12} "
+            f"{'log start':>14} {'log end':>14}",
+        ]
+        lines += [
+            f"{r.partition:>10} {r.start:>14,} {r.end:>14,} {r.span.size:>12,} "
+            f"{r.low_water_mark:>14,} {r.end_mark:>14,}"
+            for r in self.ranges
+        ]
+        return "\n".join(lines)
+
+    def _last_ranges(self) -> list[PlannedRange]:
+        return list({planned.partition: planned for planned in self.ranges}.values())
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "sequence": self.sequence,
+            "kind": str(self.kind),
+            "epoch": self.epoch,
+            "cluster_id": self.cluster_id,
+            "topic": self.topic,
+            "topic_id": self.topic_id,
+            "isolation_level": str(self.isolation_level),
+            "ranges": [[r.partition, r.start, r.end] for r in self.ranges],
+        }
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeCount:
+    """What landed of one planned range.
+
+    Attributes:
+        partition: Partition number.
+        start: First planned offset.
+        end: Next offset after the planned range.
+        records: Records in the data table.
+    """
+
+    partition: int
+    start: int
+    end: int
+    records: int
+
+    @property
+    def holes(self) -> int:
+        """Offsets of the range that no reader sees: compacted, aborted, or markers (S6)."""
+        return self.end - self.start - self.records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landing:
+    """A plan's commit as the data table's own log shows it (I5).
+
+    Attributes:
+        sequence: The plan's number, which is the transaction version.
+        table_version: Version of the data table that the commit made.
+        counts: One for each planned range, in the plan's order.
+    """
+
+    sequence: int
+    table_version: int
+    counts: tuple[RangeCount, ...]
+
+    @property
+    def records(self) -> int:
+        """Records that the plan landed."""
+        return sum(count.records for count in self.counts)

@@ -1,0 +1,209 @@
+"""Deciding what to read: pure functions from a ledger and marks to ranges or a named error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidemark.core.ledger import Ledger
+from tidemark.core.marks import TopicMarks
+from tidemark.core.offsets import Span
+from tidemark.core.plan import Plan, PlanKind, PlannedRange
+from tidemark.errors import (
+    ClusterChanged,
+    EndBehindCommitted,
+    InvalidRange,
+    LostRange,
+    PartitionsShrunk,
+    TopicRecreated,
+)
+
+
+def check_identity(ledger: Ledger, marks: TopicMarks) -> None:
+    """Refuse a topic that is not the one the committed offsets belong to.
+
+    Raises:
+        ClusterChanged: The connection leads to another cluster.
+        TopicRecreated: The topic has another id.
+        PartitionsShrunk: Known partitions are gone.
+    """
+    if ledger.cluster_id is None or ledger.topic_id is None:
+        return
+    if ledger.cluster_id != marks.cluster_id:
+        raise ClusterChanged(
+            pipeline=ledger.pipeline,
+            known_cluster_id=ledger.cluster_id,
+            current_cluster_id=marks.cluster_id,
+        )
+    if ledger.topic_id != marks.topic_id:
+        raise TopicRecreated(
+            pipeline=ledger.pipeline,
+            topic=marks.topic,
+            known_topic_id=ledger.topic_id,
+            current_topic_id=marks.topic_id,
+        )
+    missing = tuple(sorted(set(ledger.starts) - set(marks.partitions)))
+    if missing:
+        raise PartitionsShrunk(pipeline=ledger.pipeline, topic=marks.topic, missing=missing)
+
+
+def check_readable(plan: Plan, marks: TopicMarks) -> None:
+    """Refuse to execute a plan whose records the topic cannot give any more, or not yet.
+
+    Spark's reader would return other records, fewer records, or stall (docs/design.md, hazards).
+
+    Raises:
+        ClusterChanged, TopicRecreated, PartitionsShrunk: As in `check_identity`.
+        LostRange: Retention removed the beginning of a range.
+        EndBehindCommitted: The log now ends before a range does.
+    """
+    known = Ledger(
+        pipeline=plan.pipeline,
+        cluster_id=plan.cluster_id,
+        topic_id=plan.topic_id,
+        starts={planned.partition: planned.start for planned in plan.ranges},
+    )
+    check_identity(known, marks)
+    for planned in plan.ranges:
+        _check_span(plan.pipeline, marks, planned.partition, planned.start, planned.end)
+
+
+def _check_span(pipeline: str, marks: TopicMarks, partition: int, start: int, end: int) -> None:
+    here = marks.partitions[partition]
+    if start < here.low:
+        raise LostRange(
+            pipeline=pipeline,
+            topic=marks.topic,
+            partition=partition,
+            start=start,
+            end=here.low if start == end else min(here.low, end),
+        )
+    if end > here.end:
+        raise EndBehindCommitted(
+            pipeline=pipeline, topic=marks.topic, partition=partition, offset=end, end=here.end
+        )
+
+
+def new_partitions(ledger: Ledger, marks: TopicMarks) -> Mapping[int, int]:
+    """Where to begin in partitions added to a topic that the pipeline already reads (S10).
+
+    A partition that appeared since the last plan is read from its very start, whatever the start
+    policy says about the first plan: `latest` would lose what was written before we looked.
+    """
+    return {} if not ledger.starts else {p: 0 for p in marks.partitions if p not in ledger.starts}
+
+
+def live_ranges(
+    ledger: Ledger, starts: Mapping[int, int], marks: TopicMarks, limit: int | None
+) -> tuple[PlannedRange, ...]:
+    """The unread part of every partition, cut to the limit.
+
+    Args:
+        ledger: What is landed or planned already.
+        starts: First offset to read of every partition that `ledger` knows nothing about.
+        marks: The topic's marks now.
+        limit: Most offsets over all partitions; None for all there are.
+
+    Raises:
+        LostRange: Retention passed a committed offset.
+        EndBehindCommitted: The log ends before a committed offset.
+    """
+    unread = {}
+    for partition, here in sorted(marks.partitions.items()):
+        known = partition in ledger.starts
+        committed = ledger.committed_offset(partition) if known else starts[partition]
+        _check_span(ledger.pipeline, marks, partition, committed, committed)
+        if committed < here.end:
+            gaps = ledger.taken(partition).missing_from(Span(committed, here.end))
+            if gaps:
+                unread[partition] = gaps.spans[0]
+    allotted = share({p: span.size for p, span in unread.items()}, limit)
+    return tuple(
+        _planned(marks, partition, Span(span.start, span.start + allotted[partition]))
+        for partition, span in unread.items()
+        if allotted[partition]
+    )
+
+
+def backfill_ranges(
+    ledger: Ledger, marks: TopicMarks, partition: int, start: int, end: int
+) -> tuple[PlannedRange, ...]:
+    """The part of a wanted range that is neither landed nor planned; empty if all of it is.
+
+    Raises:
+        InvalidRange: The range is not inside the partition's readable log.
+    """
+    rule = _broken_rule(marks, partition, start, end)
+    if rule:
+        raise InvalidRange(topic=marks.topic, partition=partition, start=start, end=end, rule=rule)
+    missing = ledger.taken(partition).missing_from(Span(start, end))
+    return tuple(_planned(marks, partition, span) for span in missing)
+
+
+def _broken_rule(marks: TopicMarks, partition: int, start: int, end: int) -> str | None:
+    if partition not in marks.partitions:
+        return f"a partition from 0 to {max(marks.partitions)}"
+    here = marks.partitions[partition]
+    if not 0 <= start < end:
+        return "0 <= start < end; the end is the next offset after the range"
+    if start < here.low:
+        return f"a start of at least {here.low}, the low-water mark"
+    if end > here.end:
+        return f"an end of at most {here.end}, the end of the readable log"
+    return None
+
+
+def _planned(marks: TopicMarks, partition: int, span: Span) -> PlannedRange:
+    here = marks.partitions[partition]
+    return PlannedRange(
+        partition=partition,
+        start=span.start,
+        end=span.end,
+        low_water_mark=here.low,
+        end_mark=here.end,
+    )
+
+
+def share(backlogs: Mapping[int, int], limit: int | None) -> Mapping[int, int]:
+    """Divide `limit` offsets over partitions, max-min fair: a small backlog waits for no big one.
+
+    Every partition gets an equal part; what a short one does not need goes to the others, and what
+    cannot be divided goes to the longest. Deterministic.
+
+    Args:
+        backlogs: Unread offsets by partition.
+        limit: Most offsets to hand out; None for no limit.
+
+    Returns:
+        Offsets by partition; they add up to `min(limit, sum(backlogs))`.
+    """
+    if limit is None or sum(backlogs.values()) <= limit:
+        return dict(backlogs)
+    granted: dict[int, int] = {}
+    left = limit
+    by_size = sorted(backlogs, key=lambda partition: (backlogs[partition], -partition))
+    for waiting, partition in zip(range(len(by_size), 0, -1), by_size, strict=True):
+        granted[partition] = min(backlogs[partition], left // waiting)
+        left -= granted[partition]
+    return granted
+
+
+def build_plan(
+    ledger: Ledger,
+    marks: TopicMarks,
+    kind: PlanKind,
+    requested_by: str,
+    ranges: tuple[PlannedRange, ...],
+) -> Plan:
+    """The next plan of a pipeline over `ranges`."""
+    return Plan(
+        pipeline=ledger.pipeline,
+        sequence=ledger.next_sequence,
+        kind=kind,
+        epoch=ledger.epoch,
+        cluster_id=marks.cluster_id,
+        topic=marks.topic,
+        topic_id=marks.topic_id,
+        isolation_level=marks.isolation_level,
+        requested_by=requested_by,
+        ranges=ranges,
+    )

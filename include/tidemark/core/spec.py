@@ -1,0 +1,63 @@
+"""A pipeline spec: what to read, where to put it, how often, with which policies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from tidemark.core.marks import IsolationLevel
+
+
+class StartPolicy(StrEnum):
+    """Where a pipeline begins in partitions it has never read (S9, `auto.offset.reset`)."""
+
+    EARLIEST = "earliest"
+    """At the low-water mark of the first plan."""
+    LATEST = "latest"
+    """At the end of the log of the first plan: only what comes after it."""
+    TIMESTAMP = "timestamp"
+    """At the first record at or after `start_at`; at the end of the log if there is none."""
+    NONE = "none"
+    """Nowhere: refuse to choose."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSpec:
+    """One pipeline, as its YAML file says it; docs/pipelines.md explains every key.
+
+    Attributes:
+        name: Unique name, `[a-z][a-z0-9_]*`; names the DAG and the bronze table.
+        description: One or two sentences for the DAG's page.
+        topic: Kafka topic.
+        connection: Airflow connection id of the Kafka cluster.
+        target: Table path below the lakehouse, or an absolute path or URI.
+        schedule: Cron expression or Airflow preset.
+        start: Where partitions without a committed offset begin.
+        start_at: The moment for `StartPolicy.TIMESTAMP`, else None.
+        isolation_level: What the reader may see.
+        records_per_run: Most offsets that one plan takes over all partitions; None = no limit.
+        records_per_task: Most offsets that one Spark task reads; long ranges are split by it.
+        suite: Quality suite's file name in include/expectations without its ending; None = only
+            the built-in checks.
+        retries: How often the DAG repeats a task that failed for a reason that may pass.
+        tags: Tags of the DAG.
+        spark: Spark settings that win over Tidemark's own.
+    """
+
+    name: str
+    topic: str
+    connection: str
+    target: str
+    schedule: str
+    description: str = ""
+    start: StartPolicy = StartPolicy.NONE
+    start_at: datetime | None = None
+    isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
+    records_per_run: int | None = None
+    records_per_task: int = 1_000_000
+    suite: str | None = None
+    retries: int = 3
+    tags: tuple[str, ...] = ()
+    spark: Mapping[str, str] = field(default_factory=dict)

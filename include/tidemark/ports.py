@@ -1,0 +1,110 @@
+"""What the services need from the world, as small as each need is.
+
+Planning gets readers only; nothing that plans can write a data table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol, TypeAlias
+
+from tidemark.core.events import ControlEvent
+from tidemark.core.ledger import Ledger
+from tidemark.core.marks import IsolationLevel, TopicMarks
+from tidemark.core.plan import Landing, Plan
+from tidemark.core.quality import QualityReport, SliceExpectation, SliceRef
+
+Clock: TypeAlias = Callable[[], datetime]
+"""The present, in UTC."""
+
+
+class MarkReader(Protocol):
+    """Reads a topic's identity and marks; needs Describe on the topic, and no group."""
+
+    def topic_marks(self, topic: str, isolation_level: IsolationLevel) -> TopicMarks:
+        """Marks of every partition, in calls whose number does not grow with the partitions.
+
+        Raises:
+            TopicMissing, KafkaUnavailable, KafkaRefused
+        """
+        ...
+
+    def offsets_at(
+        self, topic: str, partitions: Sequence[int], moment: datetime
+    ) -> Mapping[int, int]:
+        """First offset whose record is stamped at or after `moment`; the end where none is.
+
+        Raises:
+            TopicMissing, KafkaUnavailable, KafkaRefused
+        """
+        ...
+
+
+class ControlReader(Protocol):
+    """Reads what was planned and what became of it."""
+
+    def ledger(self, pipeline: str) -> Ledger:
+        """The pipeline's state now; an empty ledger for a pipeline without events."""
+        ...
+
+
+class ControlTable(ControlReader, Protocol):
+    """The external offset store: append-only, with a compare-and-set per pipeline."""
+
+    def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
+        """Record `events` as the one commit after `ledger`, all or nothing.
+
+        Raises:
+            ControlConflict: Another writer recorded that event number first; nothing was written.
+        """
+        ...
+
+
+class DataLog(Protocol):
+    """Reads the log of a pipeline's data table, which is the truth about landing (I5)."""
+
+    def find(self, plan: Plan) -> Landing | None:
+        """The commit that landed `plan`; None if the table has none.
+
+        Raises:
+            ForeignCommit: The plan's transaction is there with another plan's fingerprint.
+        """
+        ...
+
+
+class Sink(Protocol):
+    """Writes exactly one plan to the data table."""
+
+    def land(self, plan: Plan) -> None:
+        """Read the plan's ranges from Kafka and append them in one transaction.
+
+        Returning says nothing: a stale transaction is skipped with success. Ask `DataLog`.
+
+        Raises:
+            EngineFailed: The engine gave up; whether it had committed is for `DataLog` to say.
+            ForeignTable: The target is a table of another shape.
+        """
+        ...
+
+
+class QualityChecker(Protocol):
+    """Runs quality suites over landed slices and keeps the results."""
+
+    def check(
+        self,
+        subject: SliceRef,
+        expected: tuple[SliceExpectation, ...],
+        suite: str | None,
+        run_at: datetime,
+    ) -> QualityReport:
+        """Validate a slice; a failed expectation is a result, not an exception.
+
+        Raises:
+            SpecError: The suite's file cannot be used.
+        """
+        ...
+
+    def record(self, report: QualityReport) -> None:
+        """Keep a report's results as one more attempt."""
+        ...

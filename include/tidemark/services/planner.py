@@ -1,0 +1,221 @@
+"""Making a plan: settle what is open, look at the log, record what is to be read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tidemark.core import planning
+from tidemark.core.events import Adopted, ControlEvent, Planned, Started
+from tidemark.core.ledger import Ledger
+from tidemark.core.marks import TopicMarks
+from tidemark.core.plan import Plan, PlanKind, PlannedRange
+from tidemark.core.spec import PipelineSpec, StartPolicy
+from tidemark.errors import ControlConflict, NoStartOffset, PlanOpen
+from tidemark.ports import Clock, ControlTable, DataLog, MarkReader
+from tidemark.services.recording import record_landing
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 5
+
+
+class PlanOutcome(StrEnum):
+    """How a request for a plan ended."""
+
+    NEW = "new"
+    """A plan was made and recorded."""
+    KEPT = "kept"
+    """The requester has a plan already, landed or not."""
+    ADOPTED = "adopted"
+    """A plan that another run left open was taken over."""
+    NOTHING = "nothing to do"
+    """Everything asked for is landed; no plan."""
+    DRAFT = "draft"
+    """A dry run: this plan would be recorded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planning:
+    """The answer to a request for a plan.
+
+    Attributes:
+        outcome: How it ended.
+        plan: None exactly if there is nothing to do.
+    """
+
+    outcome: PlanOutcome
+    plan: Plan | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillRequest:
+    """Offsets `[start, end)` of one partition that somebody wants landed."""
+
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planner:
+    """Makes plans for one pipeline. Reads Kafka and the data table's log, writes control events."""
+
+    spec: PipelineSpec
+    marks: MarkReader
+    control: ControlTable
+    data_log: DataLog
+    now: Clock
+
+    def plan(self, requested_by: str) -> Planning:
+        """Plan the unread part of the log, or return the plan this requester has.
+
+        Raises:
+            LostRange, EndBehindCommitted, TopicRecreated, ClusterChanged, PartitionsShrunk: The
+                log no longer fits what was committed.
+            NoStartOffset: Policy `none` and no committed offset.
+            ControlConflict: Other writers were first, several times over.
+        """
+        return self._with_retries(PlanKind.LIVE, requested_by, None)
+
+    def backfill(self, request: BackfillRequest, requested_by: str) -> Planning:
+        """Plan the part of a range that is neither landed nor planned.
+
+        Raises:
+            InvalidRange: The range is not inside the readable log.
+            PlanOpen: Another backfill of this pipeline has not landed.
+        """
+        return self._with_retries(PlanKind.BACKFILL, requested_by, request)
+
+    def preview(self, request: BackfillRequest | None = None) -> Planning:
+        """What `plan` or `backfill` would record now. Writes nothing."""
+        ledger = self.control.ledger(self.spec.name)
+        kind = PlanKind.LIVE if request is None else PlanKind.BACKFILL
+        opened = ledger.open_plan(kind)
+        if opened:
+            return Planning(outcome=PlanOutcome.DRAFT, plan=opened.plan)
+        events = self._draft(ledger, kind, "preview", request)
+        plan = _plan_in(events)
+        return Planning(outcome=PlanOutcome.DRAFT if plan else PlanOutcome.NOTHING, plan=plan)
+
+    def _with_retries(
+        self, kind: PlanKind, requested_by: str, request: BackfillRequest | None
+    ) -> Planning:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return self._once(kind, requested_by, request)
+            except ControlConflict as conflict:
+                if attempt == _ATTEMPTS:
+                    raise
+                log.info(
+                    "planning again after a conflict pipeline=%s event=%d attempt=%d",
+                    conflict.pipeline,
+                    conflict.event_number,
+                    attempt,
+                )
+        raise AssertionError("unreachable")
+
+    def _once(self, kind: PlanKind, requested_by: str, request: BackfillRequest | None) -> Planning:
+        ledger = self.control.ledger(self.spec.name)
+        mine = ledger.plan_of(requested_by)
+        if mine:
+            return Planning(outcome=PlanOutcome.KEPT, plan=mine.plan)
+        opened = ledger.open_plan(kind)
+        if opened:
+            landing = self.data_log.find(opened.plan)
+            if landing is None:
+                return self._take_over(ledger, opened.plan, requested_by)
+            record_landing(self.control, ledger, opened.plan, landing, self.now())
+            ledger = self.control.ledger(self.spec.name)
+        events = self._draft(ledger, kind, requested_by, request)
+        if events:
+            self.control.append(ledger, events, self.now())
+        plan = _plan_in(events)
+        if plan is None:
+            log.info("nothing to do pipeline=%s topic=%s", self.spec.name, self.spec.topic)
+            return Planning(outcome=PlanOutcome.NOTHING, plan=None)
+        log.info(
+            "planned pipeline=%s plan=%d kind=%s offsets=%d ranges=%d",
+            plan.pipeline,
+            plan.sequence,
+            plan.kind,
+            plan.size,
+            len(plan.ranges),
+        )
+        return Planning(outcome=PlanOutcome.NEW, plan=plan)
+
+    def _take_over(self, ledger: Ledger, plan: Plan, requested_by: str) -> Planning:
+        if plan.kind is PlanKind.BACKFILL:
+            raise PlanOpen(
+                pipeline=plan.pipeline, sequence=plan.sequence, requested_by=plan.requested_by
+            )
+        adopted = Adopted(sequence=plan.sequence, requested_by=requested_by)
+        self.control.append(ledger, [adopted], self.now())
+        log.info("took over pipeline=%s plan=%d", plan.pipeline, plan.sequence)
+        return Planning(outcome=PlanOutcome.ADOPTED, plan=plan)
+
+    def _draft(
+        self,
+        ledger: Ledger,
+        kind: PlanKind,
+        requested_by: str,
+        request: BackfillRequest | None,
+    ) -> list[ControlEvent]:
+        marks = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
+        planning.check_identity(ledger, marks)
+        starts = self._starts(ledger, marks)
+        ranges = self._ranges(ledger, starts, marks, request)
+        events: list[ControlEvent] = []
+        if starts:
+            events.append(
+                Started(
+                    cluster_id=marks.cluster_id,
+                    topic=marks.topic,
+                    topic_id=marks.topic_id,
+                    requested_by=requested_by,
+                    offsets=starts,
+                )
+            )
+        if ranges:
+            plan = planning.build_plan(ledger, marks, kind, requested_by, ranges)
+            events.append(Planned(plan=plan))
+        return events
+
+    def _ranges(
+        self,
+        ledger: Ledger,
+        starts: Mapping[int, int],
+        marks: TopicMarks,
+        request: BackfillRequest | None,
+    ) -> tuple[PlannedRange, ...]:
+        if request is None:
+            return planning.live_ranges(ledger, starts, marks, self.spec.records_per_run)
+        return planning.backfill_ranges(
+            ledger, marks, request.partition, request.start, request.end
+        )
+
+    def _starts(self, ledger: Ledger, marks: TopicMarks) -> Mapping[int, int]:
+        if ledger.starts:
+            return planning.new_partitions(ledger, marks)
+        match self.spec.start:
+            case StartPolicy.EARLIEST:
+                return {p: here.low for p, here in marks.partitions.items()}
+            case StartPolicy.LATEST:
+                return {p: here.end for p, here in marks.partitions.items()}
+            case StartPolicy.TIMESTAMP if self.spec.start_at:
+                found = self.marks.offsets_at(
+                    self.spec.topic, sorted(marks.partitions), self.spec.start_at
+                )
+                return {p: min(found[p], here.end) for p, here in marks.partitions.items()}
+            case _:
+                raise NoStartOffset(
+                    pipeline=self.spec.name,
+                    topic=marks.topic,
+                    partitions=tuple(sorted(marks.partitions)),
+                )
+
+
+def _plan_in(events: list[ControlEvent]) -> Plan | None:
+    return next((event.plan for event in events if isinstance(event, Planned)), None)

@@ -1,0 +1,71 @@
+"""Judging what a plan landed: the written slice, never the topic."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from tidemark.core.quality import QualityReport, SliceExpectation, SliceRef
+from tidemark.core.spec import PipelineSpec
+from tidemark.errors import PlanNotLanded, QualityFailed
+from tidemark.ports import Clock, ControlReader, QualityChecker
+from tidemark.services.ingest import plan_record
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """Runs the quality suite of one pipeline over what its plans landed.
+
+    Attributes:
+        spec: The pipeline.
+        data_table: Path or URI of its data table.
+        control: Where the plan and its counts are recorded.
+        checker: Runs the suite and keeps the results.
+        now: The clock.
+    """
+
+    spec: PipelineSpec
+    data_table: str
+    control: ControlReader
+    checker: QualityChecker
+    now: Clock
+
+    def check(self, sequence: int) -> QualityReport:
+        """Check one landed plan and keep the result. Repeating it adds another attempt.
+
+        Raises:
+            UnknownPlan: No such plan.
+            PlanNotLanded: Nothing to check yet.
+        """
+        record = plan_record(self.control, self.spec.name, sequence)
+        if record.landing is None:
+            raise PlanNotLanded(pipeline=self.spec.name, sequence=sequence)
+        subject = SliceRef(
+            pipeline=self.spec.name,
+            table=self.data_table,
+            table_version=record.landing.table_version,
+            plan_sequence=sequence,
+        )
+        expected = SliceExpectation.of(record.plan, record.landing)
+        report = self.checker.check(subject, expected, self.spec.suite, self.now())
+        self.checker.record(report)
+        log.info("checked pipeline=%s plan=%d verdict=%s", self.spec.name, sequence, report.verdict)
+        return report
+
+
+def raise_if_failed(report: QualityReport) -> None:
+    """Turn a failed verdict into the error that fails a run.
+
+    Raises:
+        QualityFailed: A critical check did not hold.
+    """
+    failed = tuple(result.check for result in report.failed_critical())
+    if failed:
+        raise QualityFailed(
+            pipeline=report.pipeline,
+            sequence=report.plan_sequence,
+            failed=failed,
+            data_docs=report.data_docs,
+        )

@@ -1,0 +1,126 @@
+"""How far each pipeline is behind its topic: lag without a consumer group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark.core import planning
+from tidemark.core.ledger import Ledger
+from tidemark.core.marks import TopicMarks
+from tidemark.core.spec import PipelineSpec
+from tidemark.errors import TidemarkError
+from tidemark.ports import ControlReader, MarkReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatus:
+    """One partition: the readable log `[low, end)` and how far of it has landed.
+
+    Attributes:
+        partition: Partition number.
+        low: Low-water mark.
+        end: End of the readable log at the pipeline's isolation level.
+        committed: Committed offset; None if the pipeline has not begun here.
+    """
+
+    partition: int
+    low: int
+    end: int
+    committed: int | None
+
+    @property
+    def lag(self) -> int | None:
+        """Unread offsets, an upper bound on unread records; None if not begun."""
+        return None if self.committed is None else max(0, self.end - self.committed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineStatus:
+    """One pipeline at one moment.
+
+    Attributes:
+        pipeline: Pipeline name.
+        topic: Topic name.
+        partitions: Sorted by number.
+        last_landed: Newest landed plan; None before the first.
+        open_plans: Plans recorded and not landed.
+        records: Records landed by all plans.
+        problem: What a run would be refused for now; None if it would go ahead.
+    """
+
+    pipeline: str
+    topic: str
+    partitions: tuple[PartitionStatus, ...]
+    last_landed: int | None
+    open_plans: tuple[int, ...]
+    records: int
+    problem: TidemarkError | None
+
+    @property
+    def lag(self) -> int:
+        """Unread offsets over all partitions that the pipeline has begun."""
+        return sum(here.lag or 0 for here in self.partitions)
+
+    def as_record(self) -> dict[str, Any]:
+        """The status as plain values, for `--json`."""
+        return {
+            "pipeline": self.pipeline,
+            "topic": self.topic,
+            "lag": self.lag,
+            "records": self.records,
+            "last_landed_plan": self.last_landed,
+            "open_plans": list(self.open_plans),
+            "problem": self.problem.as_record() if self.problem else None,
+            "partitions": [
+                {
+                    "partition": here.partition,
+                    "low_water_mark": here.low,
+                    "end": here.end,
+                    "committed_offset": here.committed,
+                    "lag": here.lag,
+                }
+                for here in self.partitions
+            ],
+        }
+
+
+def pipeline_status(
+    spec: PipelineSpec, marks: MarkReader, control: ControlReader
+) -> PipelineStatus:
+    """Compare a pipeline's ledger with its topic. Reads only.
+
+    Raises:
+        TopicMissing, KafkaUnavailable, KafkaRefused
+    """
+    ledger = control.ledger(spec.name)
+    here = marks.topic_marks(spec.topic, spec.isolation_level)
+    landed = [record for record in ledger.plans.values() if record.landing]
+    return PipelineStatus(
+        pipeline=spec.name,
+        topic=spec.topic,
+        partitions=tuple(
+            PartitionStatus(
+                partition=number,
+                low=mark.low,
+                end=mark.end,
+                committed=ledger.committed_offset(number) if number in ledger.starts else None,
+            )
+            for number, mark in sorted(here.partitions.items())
+        ),
+        last_landed=max((record.plan.sequence for record in landed), default=None),
+        open_plans=tuple(record.plan.sequence for record in ledger.open_plans()),
+        records=sum(record.landing.records for record in landed if record.landing),
+        problem=_problem(ledger, here),
+    )
+
+
+def _problem(ledger: Ledger, marks: TopicMarks) -> TidemarkError | None:
+    try:
+        planning.check_identity(ledger, marks)
+        if ledger.starts:
+            starts = planning.new_partitions(ledger, marks)
+            planning.live_ranges(ledger, starts, marks, limit=None)
+    except TidemarkError as problem:
+        return problem
+    return None

@@ -1,0 +1,193 @@
+"""The only place that reads the environment and builds adapters.
+
+Heavy libraries are imported by the function that needs them: planning never loads Spark, and a
+DAG file that asks for the specs loads nothing but the YAML parser.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidemark.core.layout import Layout
+from tidemark.core.spec import PipelineSpec
+from tidemark.errors import InvalidConnection, UnknownConnection, UnknownPipeline
+
+if TYPE_CHECKING:
+    from tidemark.ports import ControlTable, DataLog, MarkReader
+    from tidemark.services.ingest import Ingest
+    from tidemark.services.planner import Planner
+    from tidemark.services.quality import Quality
+    from tidemark.services.status import PipelineStatus
+
+CONNECTION_PREFIX = "AIRFLOW_CONN_"
+"""Airflow's own way to define a connection in the environment, in its JSON form."""
+
+
+def utc_now() -> datetime:
+    """The clock that services are given."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class App:
+    """Tidemark on one machine: its folders, its connections, its services.
+
+    Attributes:
+        environ: The environment; tests and DAGs pass their own.
+    """
+
+    environ: Mapping[str, str]
+
+    @classmethod
+    def from_environment(cls, extra: Mapping[str, str] | None = None) -> App:
+        """The app of this process; `extra` wins over the process's variables."""
+        return cls(environ={**os.environ, **(extra or {})})
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Folders, by TIDEMARK_PROJECT, TIDEMARK_HOME and TIDEMARK_LAKEHOUSE."""
+        project = Path(self.environ.get("TIDEMARK_PROJECT", Path(__file__).parents[2])).resolve()
+        home = Path(self.environ.get("TIDEMARK_HOME", project / ".tidemark")).resolve()
+        return Layout(
+            project=project, home=home, lakehouse_root=self.environ.get("TIDEMARK_LAKEHOUSE")
+        )
+
+    @cached_property
+    def specs(self) -> Mapping[str, PipelineSpec]:
+        """Every pipeline spec by name.
+
+        Raises:
+            SpecError: With every problem of every file.
+        """
+        from tidemark.adapters.specs import load_specs
+
+        specs = self.environ.get("TIDEMARK_PIPELINES")
+        return load_specs(Path(specs) if specs else self.layout.specs, self.layout.expectations)
+
+    def spec(self, pipeline: str) -> PipelineSpec:
+        """One spec.
+
+        Raises:
+            UnknownPipeline, SpecError
+        """
+        if pipeline not in self.specs:
+            raise UnknownPipeline(pipeline=pipeline, known=tuple(self.specs))
+        return self.specs[pipeline]
+
+    def kafka_config(self, connection: str) -> dict[str, Any]:
+        """A Kafka connection as librdkafka configuration. Holds secrets: never log it.
+
+        Raises:
+            UnknownConnection, InvalidConnection
+        """
+        from tidemark.adapters.kafka_options import client_config
+
+        return client_config(connection, self._connection_extra(connection))
+
+    def marks(self, spec: PipelineSpec) -> MarkReader:
+        """Reads the marks of the pipeline's cluster."""
+        from tidemark.adapters.kafka import KafkaMarkReader
+
+        return KafkaMarkReader(self.kafka_config(spec.connection))
+
+    def control(self) -> ControlTable:
+        """The control table."""
+        from tidemark.adapters.control_table import DeltaControlTable
+
+        return DeltaControlTable(self.layout.control_table)
+
+    def data_log(self, spec: PipelineSpec) -> DataLog:
+        """The log of the pipeline's data table."""
+        from tidemark.adapters.data_log import DeltaDataLog
+
+        return DeltaDataLog(self.layout.data_table(spec.target))
+
+    def planner(self, pipeline: str) -> Planner:
+        """Makes plans; needs no JVM."""
+        from tidemark.services.planner import Planner
+
+        spec = self.spec(pipeline)
+        return Planner(
+            spec=spec,
+            marks=self.marks(spec),
+            control=self.control(),
+            data_log=self.data_log(spec),
+            now=utc_now,
+        )
+
+    def ingest(self, pipeline: str) -> Ingest:
+        """Executes plans; starts or joins this process's Spark session."""
+        from tidemark.adapters.kafka_options import spark_options
+        from tidemark.adapters.sink import SparkDeltaSink
+        from tidemark.adapters.spark import open_session
+        from tidemark.services.ingest import Ingest
+
+        spec = self.spec(pipeline)
+        sink = SparkDeltaSink(
+            session=open_session(f"tidemark-ingest-{spec.name}"),
+            uri=self.layout.data_table(spec.target),
+            kafka_options=spark_options(self.kafka_config(spec.connection), spec.isolation_level),
+            records_per_task=spec.records_per_task,
+            now=utc_now,
+        )
+        return Ingest(
+            spec=spec,
+            marks=self.marks(spec),
+            control=self.control(),
+            data_log=self.data_log(spec),
+            sink=sink,
+            now=utc_now,
+        )
+
+    def quality(self, pipeline: str) -> Quality:
+        """Checks landed plans; starts or joins this process's Spark session."""
+        from tidemark.adapters.quality import GreatExpectationsQuality
+        from tidemark.adapters.spark import open_session
+        from tidemark.services.quality import Quality
+
+        spec = self.spec(pipeline)
+        return Quality(
+            spec=spec,
+            data_table=self.layout.data_table(spec.target),
+            control=self.control(),
+            checker=GreatExpectationsQuality(
+                open_session(f"tidemark-quality-{spec.name}"), self.layout
+            ),
+            now=utc_now,
+        )
+
+    def status(self, pipeline: str) -> PipelineStatus:
+        """How far one pipeline is behind its topic."""
+        from tidemark.services.status import pipeline_status
+
+        spec = self.spec(pipeline)
+        return pipeline_status(spec, self.marks(spec), self.control())
+
+    def spark_settings(self, spec: PipelineSpec) -> dict[str, str]:
+        """`--conf` settings of every Spark job of a pipeline."""
+        from tidemark.adapters.spark import submit_settings
+
+        return submit_settings(self.layout, spec.spark)
+
+    def _connection_extra(self, connection: str) -> Mapping[str, Any]:
+        text = self.environ.get(f"{CONNECTION_PREFIX}{connection.upper()}")
+        if text is None:
+            raise UnknownConnection(connection=connection)
+        try:
+            extra = json.loads(text)["extra"]
+            parsed = json.loads(extra) if isinstance(extra, str) else extra
+        except (ValueError, KeyError, TypeError):
+            # The original error would quote the value, which may hold a password.
+            raise InvalidConnection(
+                connection=connection,
+                rule='JSON such as {"conn_type": "kafka", "extra": {"bootstrap.servers": "…"}}',
+                problem="something else",
+            ) from None
+        return dict(parsed)

@@ -1,0 +1,1 @@
+"""Tests mirror include/tidemark; what they share is in conftest.py and support/."""

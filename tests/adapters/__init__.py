@@ -1,0 +1,1 @@
+"""Adapters against the real systems they speak to."""

@@ -1,0 +1,65 @@
+"""Plans are frozen, tell what they are, and are recognised by their fingerprint."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+
+from tests.support.plans import make_plan, make_range
+from tidemark.core.plan import PlanKind
+
+
+def test_i4_a_plan_cannot_be_changed() -> None:
+    """A plan is a frozen value."""
+    plan = make_plan((0, 0, 5))
+    with pytest.raises(FrozenInstanceError):
+        plan.sequence = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "ranges", [(), ((1, 0, 5), (0, 0, 5)), ((0, 0, 5), (0, 4, 9)), ((0, 0, 5), (0, 5, 9))]
+)
+def test_malformed_plans_cannot_be_built(ranges: tuple[tuple[int, int, int], ...]) -> None:
+    """Empty, unsorted, overlapping and touching ranges are refused."""
+    with pytest.raises(ValueError, match="range"):
+        make_plan(*ranges)
+
+
+def test_the_fingerprint_covers_all_that_names_records() -> None:
+    """Any change to what would be read changes the fingerprint; who asked does not."""
+    plan = make_plan((0, 0, 5))
+    others = [
+        replace(plan, sequence=2),
+        replace(plan, epoch=1),
+        replace(plan, topic_id="id-2"),
+        replace(plan, cluster_id="other"),
+        replace(plan, kind=PlanKind.BACKFILL),
+        replace(plan, ranges=(make_range(0, 0, 6),)),
+    ]
+    assert len({plan.fingerprint, *(other.fingerprint for other in others)}) == 1 + len(others)
+    assert replace(plan, requested_by="somebody else").fingerprint == plan.fingerprint
+
+
+def test_backfills_have_a_transaction_id_of_their_own() -> None:
+    """Live plans and backfills land in orders of their own."""
+    plan = make_plan((0, 0, 5))
+    assert plan.app_id == "tidemark:events:0"
+    assert replace(plan, kind=PlanKind.BACKFILL).app_id == "tidemark:events:0:backfill"
+
+
+def test_commit_metadata_names_the_plan() -> None:
+    """The data table's commit alone says which plan it was."""
+    plan = make_plan((0, 0, 5), (2, 7, 9))
+    metadata = json.loads(plan.commit_metadata())
+    assert metadata["fingerprint"] == plan.fingerprint
+    assert metadata["ranges"] == [[0, 0, 5], [2, 7, 9]]
+
+
+def test_explain_shows_every_range() -> None:
+    """A person can read what will be read."""
+    text = make_plan((0, 0, 5), (2, 7_000, 9_000)).explain()
+    assert "2,005 offset(s) in 2 range(s)" in text
+    assert "7,000" in text
+    assert "9,000" in text

@@ -1,0 +1,175 @@
+"""Executing plans over in-memory adapters: once, whatever happens."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.plans import MemoryPipeline, make_plan
+from tidemark.core.ledger import Ledger
+from tidemark.core.plan import Plan
+from tidemark.errors import (
+    EndBehindCommitted,
+    EngineFailed,
+    ForeignCommit,
+    LostRange,
+    NotLanded,
+    TopicRecreated,
+    UnknownPlan,
+)
+
+
+def planned(records: int = 5) -> MemoryPipeline:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, records)
+    pipeline.planner.plan("run-1")
+    return pipeline
+
+
+def test_i1_every_visible_record_lands_once() -> None:
+    """Executing a plan any number of times has the effect of once (I4)."""
+    pipeline = planned()
+    pipeline.kafka.add_holes("events", 1, 2)
+    first = pipeline.ingest.execute(1)
+    again = pipeline.ingest.execute(1)
+    assert (first.wrote, again.wrote) == (True, False)
+    assert first.landing == again.landing
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+
+
+def test_s6_holes_are_accounted_for() -> None:
+    """A range of markers only lands no record and still moves the committed offset."""
+    pipeline = MemoryPipeline()
+    pipeline.kafka.add_holes("events", 0, 3)
+    pipeline.run("a")
+    (count,) = pipeline.ledger.plans[1].landing.counts  # type: ignore[union-attr]
+    assert (count.records, count.holes) == (0, 3)
+    assert pipeline.committed()[0] == 3
+
+
+def test_an_unknown_plan_is_named() -> None:
+    """The error says which plans there are."""
+    with pytest.raises(UnknownPlan, match="from 1 to 1"):
+        planned().ingest.execute(7)
+
+
+def test_a_lost_answer_is_looked_up_before_anything_is_done_again() -> None:
+    """Commit done, answer lost: the run ends well and nothing is doubled."""
+    pipeline = planned()
+
+    def lose(_: Plan) -> None:
+        raise EngineFailed(operation="committing", reason="connection reset")
+
+    pipeline.table.after_commit = lose
+    assert pipeline.ingest.execute(1).landing.records == 5
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+
+
+def test_a_failure_before_the_commit_leaves_the_plan_open() -> None:
+    """The error passes through, and a retry lands the same plan."""
+    pipeline = planned()
+
+    def fail(_: Plan) -> None:
+        raise EngineFailed(operation="reading", reason="executor lost")
+
+    pipeline.table.before_commit = fail
+    with pytest.raises(EngineFailed):
+        pipeline.ingest.execute(1)
+    assert pipeline.committed() == {0: 0, 1: 0}
+    pipeline.table.before_commit = lambda _plan: None
+    pipeline.ingest.execute(1)
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+
+
+def test_a_second_driver_of_one_plan_confirms_and_ends_well() -> None:
+    """The other driver commits first: this one finds it and writes nothing."""
+    pipeline = planned()
+
+    def other_first(plan: Plan) -> None:
+        pipeline.table.before_commit = lambda _plan: None
+        pipeline.table.land(plan)
+
+    pipeline.table.before_commit = other_first
+    pipeline.ingest.execute(1)
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+
+
+def test_a_stale_transaction_skipped_with_success_is_not_believed() -> None:
+    """Step 3, confirm: without it this run would have succeeded having written nothing."""
+    pipeline = planned()
+    pipeline.table.commits.append(("tidemark:events:0", 2, "of a later plan"))
+    with pytest.raises(NotLanded):
+        pipeline.ingest.execute(1)
+    assert pipeline.committed() == {0: 0, 1: 0}
+
+
+def test_another_plan_under_our_number_is_refused() -> None:
+    """The control table and the data table are of different histories."""
+    pipeline = planned()
+    pipeline.table.commits.append(("tidemark:events:0", 1, "another fingerprint"))
+    with pytest.raises(ForeignCommit):
+        pipeline.ingest.execute(1)
+
+
+def test_a_topic_recreated_between_plan_and_land_is_refused() -> None:
+    """Although the new topic has the offsets that were planned."""
+    pipeline = planned()
+    pipeline.kafka.create("events", 2, "id-2")
+    pipeline.produce(0, 50)
+    with pytest.raises(TopicRecreated):
+        pipeline.ingest.execute(1)
+    assert pipeline.table.rows == []
+
+
+def test_records_deleted_between_plan_and_land_are_a_lost_range() -> None:
+    """The reader would have returned fewer rows."""
+    pipeline = planned()
+    pipeline.kafka.delete_records("events", 0, before=2)
+    with pytest.raises(LostRange):
+        pipeline.ingest.execute(1)
+    assert pipeline.table.rows == []
+
+
+def test_a_log_truncated_between_plan_and_land_is_refused() -> None:
+    """The reader would have stalled, then returned fewer rows."""
+    pipeline = planned()
+    pipeline.kafka.topics["events"][0].end = 3
+    with pytest.raises(EndBehindCommitted):
+        pipeline.ingest.execute(1)
+
+
+def test_a_conflict_while_recording_is_retried() -> None:
+    """Another writer's event between reading the ledger and recording does not lose the landing."""
+    pipeline = planned()
+    rival = MemoryPipeline(kafka=pipeline.kafka, control=pipeline.control)
+
+    def rival_first(_: Ledger) -> None:
+        pipeline.control.before_append = lambda _ledger: None
+        rival.planner.plan("rival")
+
+    pipeline.control.before_append = rival_first
+    pipeline.ingest.execute(1)
+    assert pipeline.committed() == {0: 5, 1: 0}
+
+
+def test_two_open_drivers_record_one_landing() -> None:
+    """Recording twice would be a second `landed` event for one plan."""
+    pipeline = planned()
+    pipeline.ingest.execute(1)
+    pipeline.ingest.execute(1)
+    landed = [row for row in pipeline.control.rows if row["event"] == "landed"]
+    assert len(landed) == 1
+
+
+def test_plans_of_another_pipeline_do_not_exist_here() -> None:
+    """A plan is found in its own pipeline only."""
+    pipeline = planned()
+    assert make_plan((0, 0, 5)).pipeline == "events"
+    other = MemoryPipeline(
+        spec=type(pipeline.spec)(
+            name="other", topic="events", connection="c", target="t", schedule="@daily"
+        ),
+        kafka=pipeline.kafka,
+        control=pipeline.control,
+    )
+    with pytest.raises(UnknownPlan, match="no plan yet"):
+        other.ingest.execute(1)

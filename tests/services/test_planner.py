@@ -1,0 +1,266 @@
+"""Planning over in-memory adapters: policies, ownership, recovery, races."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.support.plans import MemoryPipeline, make_spec
+from tidemark.core.ledger import Ledger
+from tidemark.core.marks import IsolationLevel
+from tidemark.core.spec import StartPolicy
+from tidemark.errors import ControlConflict, LostRange, NoStartOffset, PlanOpen, TopicMissing
+from tidemark.services.planner import BackfillRequest, PlanOutcome
+
+
+def ranges(pipeline: MemoryPipeline, sequence: int) -> list[tuple[int, int, int]]:
+    plan = pipeline.ledger.plans[sequence].plan
+    return [(r.partition, r.start, r.end) for r in plan.ranges]
+
+
+def test_s9_earliest_begins_at_the_low_water_mark() -> None:
+    """The first plan takes all that is still in the log."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 10)
+    pipeline.kafka.delete_records("events", 0, before=4)
+    assert pipeline.planner.plan("a").outcome is PlanOutcome.NEW
+    assert ranges(pipeline, 1) == [(0, 4, 10)]
+
+
+def test_s9_latest_takes_nothing_at_first_and_everything_after() -> None:
+    """The position is recorded by the first run, so that later records are not skipped."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, 10)
+    assert pipeline.planner.plan("a").outcome is PlanOutcome.NOTHING
+    pipeline.produce(0, 5)
+    pipeline.planner.plan("b")
+    assert ranges(pipeline, 1) == [(0, 10, 15)]
+
+
+def test_s9_a_timestamp_begins_at_the_first_record_not_before_it() -> None:
+    """A partition without such a record begins at its end."""
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    ms = int(moment.timestamp() * 1000)
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.TIMESTAMP, start_at=moment))
+    pipeline.produce(0, 3, timestamp_ms=ms - 1)
+    pipeline.produce(0, 4, timestamp_ms=ms)
+    pipeline.produce(1, 2, timestamp_ms=ms - 1)
+    pipeline.planner.plan("a")
+    assert ranges(pipeline, 1) == [(0, 3, 7)]
+    assert pipeline.committed() == {0: 3, 1: 2}
+
+
+def test_s9_none_refuses_to_choose() -> None:
+    """Nothing is recorded."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.NONE))
+    with pytest.raises(NoStartOffset):
+        pipeline.planner.plan("a")
+    assert pipeline.control.rows == []
+
+
+def test_s8_a_plan_ends_at_the_last_stable_offset() -> None:
+    """Records of an open transaction stay unread until it ends; then they are planned."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 10)
+    pipeline.kafka.topics["events"][0].stable = 6
+    pipeline.run("a")
+    assert ranges(pipeline, 1) == [(0, 0, 6)]
+    pipeline.kafka.topics["events"][0].stable = None
+    pipeline.run("b")
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+
+
+def test_s8_read_uncommitted_plans_to_the_high_water_mark() -> None:
+    """The end is planned with the reading's isolation level."""
+    spec = make_spec(isolation_level=IsolationLevel.READ_UNCOMMITTED)
+    pipeline = MemoryPipeline(spec=spec)
+    pipeline.produce(0, 10)
+    pipeline.kafka.topics["events"][0].stable = 6
+    pipeline.planner.plan("a")
+    assert ranges(pipeline, 1) == [(0, 0, 10)]
+
+
+def test_nothing_new_is_no_plan() -> None:
+    """A second run over an unchanged log records nothing."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 3)
+    pipeline.run("a")
+    before = list(pipeline.control.rows)
+    assert pipeline.planner.plan("b").outcome is PlanOutcome.NOTHING
+    assert pipeline.control.rows == before
+
+
+def test_asking_again_returns_the_same_plan() -> None:
+    """I4: a run keeps its plan, although the log has grown; also after it landed."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 3)
+    first = pipeline.planner.plan("run-1")
+    pipeline.produce(0, 3)
+    again = pipeline.planner.plan("run-1")
+    assert (again.outcome, again.plan) == (PlanOutcome.KEPT, first.plan)
+    pipeline.ingest.execute(1)
+    landed = pipeline.planner.plan("run-1")
+    assert (landed.outcome, landed.plan) == (PlanOutcome.KEPT, first.plan)
+
+
+def test_an_open_plan_is_taken_over_unchanged() -> None:
+    """The next run executes the same plan, and keeps it when asked again."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 3)
+    first = pipeline.planner.plan("run-1").plan
+    pipeline.produce(0, 3)
+    taken = pipeline.planner.plan("run-2")
+    assert (taken.outcome, taken.plan) == (PlanOutcome.ADOPTED, first)
+    pipeline.ingest.execute(1)
+    assert pipeline.planner.plan("run-2").outcome is PlanOutcome.KEPT
+
+
+def test_i5_a_plan_that_landed_unrecorded_is_found_and_recorded_by_the_planner() -> None:
+    """The data table's log is the truth: no Spark is needed to finish the bookkeeping."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 3)
+    plan = pipeline.planner.plan("run-1").plan
+    assert plan is not None
+    pipeline.table.land(plan)
+    pipeline.produce(0, 2)
+    assert pipeline.planner.plan("run-2").outcome is PlanOutcome.NEW
+    assert pipeline.committed() == {0: 3, 1: 0}
+    assert ranges(pipeline, 2) == [(0, 3, 5)]
+
+
+def test_limits_are_shared_and_the_rest_is_taken_by_later_runs() -> None:
+    """Runs with a limit add up to everything, each record once."""
+    pipeline = MemoryPipeline(spec=make_spec(records_per_run=100))
+    pipeline.produce(0, 250)
+    pipeline.produce(1, 30)
+    sizes = []
+    while plan := pipeline.run(f"run-{len(sizes)}"):
+        sizes.append(plan.size)
+    assert sizes == [100, 100, 80]
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+
+
+def test_s10_a_new_partition_is_picked_up_from_its_start() -> None:
+    """Also by a pipeline that began at the latest offset."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST), partitions=1)
+    pipeline.run("a")
+    pipeline.kafka.topics["events"][1] = type(pipeline.kafka.topics["events"][0])()
+    pipeline.produce(1, 4)
+    pipeline.run("b")
+    assert pipeline.landed_identities() == [("id-1", 1, offset) for offset in range(4)]
+
+
+def test_s7_a_lost_range_stops_the_pipeline_and_writes_nothing() -> None:
+    """I7: a named error, and everything as it was."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 5)
+    pipeline.run("a")
+    pipeline.produce(0, 5)
+    pipeline.kafka.delete_records("events", 0, before=8)
+    before = list(pipeline.control.rows)
+    with pytest.raises(LostRange):
+        pipeline.planner.plan("b")
+    assert pipeline.control.rows == before
+
+
+def test_a_missing_topic_is_named() -> None:
+    """The error says which topic."""
+    pipeline = MemoryPipeline()
+    del pipeline.kafka.topic_ids["events"]
+    with pytest.raises(TopicMissing, match="events"):
+        pipeline.planner.plan("a")
+
+
+def test_s2_of_two_planners_one_wins_and_the_other_takes_its_plan_over() -> None:
+    """The compare-and-set makes the loser look again."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 3)
+    rival = MemoryPipeline(kafka=pipeline.kafka, control=pipeline.control)
+
+    def rival_first(_: Ledger) -> None:
+        pipeline.control.before_append = lambda _ledger: None
+        rival.planner.plan("rival")
+
+    pipeline.control.before_append = rival_first
+    mine = pipeline.planner.plan("mine")
+    assert mine.outcome is PlanOutcome.ADOPTED
+    assert len(pipeline.ledger.plans) == 1
+
+
+def test_conflicts_without_end_are_an_error() -> None:
+    """The planner gives up after some attempts, with the conflict's own error."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 3)
+
+    def refuse(ledger: Ledger) -> None:
+        raise ControlConflict(pipeline="events", event_number=ledger.event_number + 1)
+
+    pipeline.control.before_append = refuse
+    with pytest.raises(ControlConflict):
+        pipeline.planner.plan("a")
+    assert pipeline.control.rows == []
+
+
+def test_s13_two_pipelines_over_one_topic_have_their_own_progress() -> None:
+    """Neither sees or moves the other's offsets."""
+    first = MemoryPipeline()
+    first.produce(0, 4)
+    first.run("a")
+    second = MemoryPipeline(
+        spec=make_spec(name="strategy"), kafka=first.kafka, control=first.control
+    )
+    assert second.planner.plan("b").outcome is PlanOutcome.NEW
+    assert first.committed() == {0: 4, 1: 0}
+    assert second.committed() == {0: 0, 1: 0}
+
+
+def test_a_backfill_lands_only_what_is_missing_and_moves_nothing_back() -> None:
+    """I2, I3: the live chain's committed offset stays, older records appear once."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, 10)
+    pipeline.planner.plan("a")
+    pipeline.produce(0, 5)
+    pipeline.run("b")
+    asked = BackfillRequest(partition=0, start=4, end=12)
+    plan = pipeline.planner.backfill(asked, "fill").plan
+    assert plan is not None
+    assert ranges(pipeline, plan.sequence) == [(0, 4, 10)]
+    pipeline.ingest.execute(plan.sequence)
+    assert pipeline.committed() == {0: 15, 1: 0}
+    assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(4, 15)]
+    assert pipeline.planner.backfill(asked, "again").outcome is PlanOutcome.NOTHING
+
+
+def test_a_second_backfill_waits_for_the_first() -> None:
+    """The error names the open plan; the same requester gets its own plan back."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, 10)
+    request = BackfillRequest(partition=0, start=0, end=5)
+    opened = pipeline.planner.backfill(request, "first").plan
+    assert pipeline.planner.backfill(request, "first").plan == opened
+    with pytest.raises(PlanOpen):
+        pipeline.planner.backfill(BackfillRequest(partition=0, start=5, end=9), "second")
+
+
+def test_a_live_plan_leaves_an_open_backfills_range_alone() -> None:
+    """I2: two live ranges of one pipeline never overlap, landed or not."""
+    pipeline = MemoryPipeline()
+    pipeline.planner.plan("a")
+    pipeline.produce(0, 10)
+    pipeline.planner.backfill(BackfillRequest(partition=0, start=4, end=6), "fill")
+    pipeline.planner.plan("b")
+    assert ranges(pipeline, 2) == [(0, 0, 4)]
+
+
+def test_a_preview_writes_nothing() -> None:
+    """A dry run shows the plan that would be recorded."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 3)
+    preview = pipeline.planner.preview()
+    assert preview.outcome is PlanOutcome.DRAFT
+    assert pipeline.control.rows == []
+    recorded = pipeline.planner.plan("a").plan
+    assert preview.plan is not None
+    assert recorded is not None
+    assert preview.plan.fingerprint == recorded.fingerprint

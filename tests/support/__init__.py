@@ -1,0 +1,1 @@
+"""What tests share: readers that know nothing of Tidemark."""

@@ -1,0 +1,139 @@
+"""The independent reader: what librdkafka sees in a topic is what must be in a table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+Range = tuple[int, int]
+
+
+class Judged(NamedTuple):
+    """One record as librdkafka delivers it; None is not empty."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_type: int
+    timestamp_ms: int
+
+
+def read_ranges(
+    bootstrap: str,
+    topic: str,
+    ranges: Mapping[int, Range],
+    *,
+    isolation: str = "read_committed",
+    timeout_s: float = 60.0,
+) -> list[Judged]:
+    """Read every visible record of half-open ranges, ordered by partition and offset.
+
+    A range may end in holes (transaction markers, aborted records): reading it ends when the
+    position has passed its end, or when nothing further is visible.
+
+    Args:
+        bootstrap: Address list.
+        topic: Topic.
+        ranges: Partition to `(start, end)`; ends may lie past the end of the log.
+        isolation: read_committed or read_uncommitted.
+        timeout_s: Give up after so long.
+    """
+    consumer = _consumer(bootstrap, isolation)
+    ends = {partition: end for partition, (start, end) in ranges.items() if start < end}
+    consumer.assign([TopicPartition(topic, p, ranges[p][0]) for p in ends])
+    deadline = time.monotonic() + timeout_s
+    records: list[Judged] = []
+    try:
+        while ends:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{topic}: not read to the end in {timeout_s} s: {ends}")
+            for message in consumer.consume(1_000, timeout=0.2):
+                _take(message, ends, records)
+            for place in consumer.position([TopicPartition(topic, p) for p in ends]):
+                if place.offset >= ends[place.partition]:
+                    del ends[place.partition]
+    finally:
+        consumer.close()
+    return sorted(records, key=lambda record: (record.partition, record.offset))
+
+
+def read_all(bootstrap: str, topic: str, *, isolation: str = "read_committed") -> list[Judged]:
+    """Read every visible record that the topic holds now."""
+    return read_ranges(bootstrap, topic, log_ranges(bootstrap, topic), isolation=isolation)
+
+
+def log_ranges(bootstrap: str, topic: str, *, timeout_s: float = 60.0) -> dict[int, Range]:
+    """Low-water and high-water mark of every partition; waits while leaders change."""
+    consumer = _consumer(bootstrap, "read_uncommitted")
+    deadline = time.monotonic() + timeout_s
+    try:
+        while True:
+            try:
+                return _marks(consumer, topic)
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.05)
+    finally:
+        consumer.close()
+
+
+def _marks(consumer: Consumer, topic: str) -> dict[int, Range]:
+    described = consumer.list_topics(topic, timeout=10).topics[topic]
+    if described.error is not None:
+        raise KafkaException(described.error)
+    return {
+        partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+        for partition in sorted(described.partitions)
+    }
+
+
+def group_names(bootstrap: str) -> set[str]:
+    """Every consumer group that the cluster knows (S1)."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    return {group.group_id for group in admin.list_consumer_groups().result(timeout=30).valid}
+
+
+def _consumer(bootstrap: str, isolation: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            # The library wants a name; no group comes of it, as nothing joins and nothing commits.
+            "group.id": "judge",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "isolation.level": isolation,
+            "check.crcs": True,
+        }
+    )
+
+
+def _take(message: Message, ends: dict[int, int], records: list[Judged]) -> None:
+    partition = message.partition()
+    error = message.error()
+    if error is not None:
+        if error.code() != KafkaError._PARTITION_EOF:
+            raise KafkaException(error)
+        ends.pop(partition, None)
+        return
+    if message.offset() < ends.get(partition, 0):
+        kind, milliseconds = message.timestamp()
+        records.append(
+            Judged(
+                partition,
+                message.offset(),
+                message.key(),
+                message.value(),
+                tuple(message.headers() or ()),
+                kind,
+                milliseconds,
+            )
+        )

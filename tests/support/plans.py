@@ -1,0 +1,139 @@
+"""Values that many tests need: specs, marks, plans, pipelines in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from tidemark.adapters.memory import MemoryControlTable, MemoryKafka, MemoryTable
+from tidemark.core.ledger import Ledger
+from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
+from tidemark.core.plan import Plan, PlanKind, PlannedRange
+from tidemark.core.spec import PipelineSpec, StartPolicy
+from tidemark.services.ingest import Ingest
+from tidemark.services.planner import Planner
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+def make_spec(**changes: Any) -> PipelineSpec:
+    """A spec over topic `events` that starts at the earliest offset."""
+    spec = PipelineSpec(
+        name="events",
+        topic="events",
+        connection="kafka_default",
+        target="bronze/events",
+        schedule="@hourly",
+        start=StartPolicy.EARLIEST,
+    )
+    return replace(spec, **changes)
+
+
+def make_marks(partitions: Mapping[int, tuple[int, int]], **changes: Any) -> TopicMarks:
+    """Marks of topic `events` from `{partition: (low, end)}`."""
+    marks = TopicMarks(
+        cluster_id="memory",
+        topic="events",
+        topic_id="id-1",
+        isolation_level=IsolationLevel.READ_COMMITTED,
+        partitions={p: Marks(low=low, end=end) for p, (low, end) in partitions.items()},
+    )
+    return replace(marks, **changes)
+
+
+def make_range(partition: int, start: int, end: int) -> PlannedRange:
+    """A planned range whose marks are its own bounds."""
+    return PlannedRange(
+        partition=partition, start=start, end=end, low_water_mark=start, end_mark=end
+    )
+
+
+def make_plan(*ranges: tuple[int, int, int], sequence: int = 1, **changes: Any) -> Plan:
+    """A plan of pipeline `events` over `(partition, start, end)` ranges."""
+    plan = Plan(
+        pipeline="events",
+        sequence=sequence,
+        kind=PlanKind.LIVE,
+        epoch=0,
+        cluster_id="memory",
+        topic="events",
+        topic_id="id-1",
+        isolation_level=IsolationLevel.READ_COMMITTED,
+        requested_by=f"test:{sequence}",
+        ranges=tuple(make_range(*some) for some in ranges),
+    )
+    return replace(plan, **changes)
+
+
+@dataclass
+class MemoryPipeline:
+    """One pipeline on in-memory adapters: a topic, a control table and a data table."""
+
+    spec: PipelineSpec = field(default_factory=make_spec)
+    partitions: int = 2
+    kafka: MemoryKafka = field(default_factory=MemoryKafka)
+    control: MemoryControlTable = field(default_factory=MemoryControlTable)
+
+    def __post_init__(self) -> None:
+        self.table = MemoryTable(kafka=self.kafka)
+        if self.spec.topic not in self.kafka.topics:
+            self.kafka.create(self.spec.topic, self.partitions, "id-1")
+
+    def produce(self, partition: int, count: int, timestamp_ms: int = 0) -> None:
+        """Append records to the topic."""
+        self.kafka.produce(self.spec.topic, partition, count, timestamp_ms)
+
+    @property
+    def planner(self) -> Planner:
+        """The planner under test."""
+        return Planner(
+            spec=self.spec,
+            marks=self.kafka,
+            control=self.control,
+            data_log=self.table,
+            now=lambda: NOW,
+        )
+
+    @property
+    def ingest(self) -> Ingest:
+        """The executor under test."""
+        return Ingest(
+            spec=self.spec,
+            marks=self.kafka,
+            control=self.control,
+            data_log=self.table,
+            sink=self.table,
+            now=lambda: NOW,
+        )
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the control table says now."""
+        return self.control.ledger(self.spec.name)
+
+    def committed(self) -> dict[int, int]:
+        """Committed offset by partition."""
+        ledger = self.ledger
+        return {partition: ledger.committed_offset(partition) for partition in ledger.starts}
+
+    def run(self, requested_by: str) -> Plan | None:
+        """Plan and, if there is something to do, ingest."""
+        plan = self.planner.plan(requested_by).plan
+        if plan:
+            self.ingest.execute(plan.sequence)
+        return plan
+
+    def landed_identities(self) -> list[tuple[str, int, int]]:
+        """(topic id, partition, offset) of every row, sorted; doubles stay doubles."""
+        return sorted(row[:3] for row in self.table.rows)
+
+    def visible_identities(self) -> list[tuple[str, int, int]]:
+        """(topic id, partition, offset) of every record a reader sees, sorted."""
+        topic = self.spec.topic
+        return sorted(
+            (self.kafka.topic_ids[topic], partition, offset)
+            for partition, log in self.kafka.topics[topic].items()
+            for offset in log.records
+        )

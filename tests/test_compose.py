@@ -1,0 +1,327 @@
+"""docker-compose.yaml and the Dockerfile, as far as they can be judged without Docker."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from jsonschema.validators import validator_for
+
+from tidemark.adapters.broker import Broker, BrokerConfig, Listener
+from tidemark.adapters.broker_process import free_ports
+from tidemark.core.layout import Layout
+from tidemark.wiring import App
+
+PROJECT = Path(__file__).resolve().parents[1]
+SECRETS = ("PASSWORD", "SECRET", "FERNET", "TOKEN")
+
+_VARIABLE = re.compile(r"\$\{(\w+)(?::?([?-])([^}]*))?\}")
+
+
+def _example_variables() -> set[str]:
+    lines = (PROJECT / ".env.example").read_text().splitlines()
+    return {line.split("=")[0] for line in lines if re.match(r"[A-Z_]+=", line)}
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    """The file as it is, `${...}` and all."""
+    loaded: dict[str, Any] = yaml.safe_load((PROJECT / "docker-compose.yaml").read_text())
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def services(compose: dict[str, Any]) -> dict[str, Any]:
+    """The services by name."""
+    found: dict[str, Any] = compose["services"]
+    return found
+
+
+def _strings(node: Any) -> list[str]:
+    if isinstance(node, dict):
+        return [s for value in node.values() for s in _strings(value)]
+    if isinstance(node, list):
+        return [s for value in node for s in _strings(value)]
+    return [node] if isinstance(node, str) else []
+
+
+# -- the file ------------------------------------------------------------------------------------
+
+
+def test_it_is_a_compose_file(compose: dict[str, Any]) -> None:
+    """It is valid by the Compose specification's own JSON schema."""
+    vendored = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
+    schema = json.loads(vendored.read_text())
+    validator = validator_for(schema)(schema)
+
+    assert [e.message for e in validator.iter_errors(compose)] == []
+    broken = {"services": {"kafka": {"image": 1, "no-such-key": True}}}
+    assert list(validator.iter_errors(broken))
+
+
+def test_it_has_the_parts(services: dict[str, Any]) -> None:
+    """Kafka with Kafdrop, every process of Airflow with its database, a Spark cluster."""
+    airflow = {f"airflow-{n}" for n in ("api-server", "scheduler", "dag-processor", "triggerer")}
+
+    assert services.keys() == airflow | {
+        "airflow-init",
+        "kafka",
+        "kafdrop",
+        "postgres",
+        "spark-master",
+        "spark-worker",
+    }
+
+
+def test_every_image_is_pinned(services: dict[str, Any]) -> None:
+    """A tag with a full version, never `latest` and never none; the Dockerfile's base too."""
+    base = re.search(r"^FROM (\S+)$", (PROJECT / "Dockerfile").read_text(), flags=re.MULTILINE)
+    assert base is not None
+    images = {name: service["image"] for name, service in services.items()}
+
+    for name, image in {**images, "Dockerfile": base[1]}.items():
+        assert re.fullmatch(r"[\w./-]+:\d+\.\d+(\.\d+)?[\w.-]*", image), f"{name}: {image}"
+
+
+def test_every_service_that_stays_up_has_a_health_check(services: dict[str, Any]) -> None:
+    """And the one that ends is waited for until it ended well."""
+    ending = {name for name, service in services.items() if service["restart"] == "no"}
+    assert ending == {"airflow-init"}
+
+    for name, service in services.items():
+        assert ("healthcheck" in service) != (name in ending), name
+    for name in services.keys() - ending:
+        for needed, how in services[name].get("depends_on", {}).items():
+            expected = "service_completed_successfully" if needed in ending else "service_healthy"
+            assert how == {"condition": expected}, f"{name} -> {needed}"
+
+
+def test_every_published_port_is_bound_to_this_machine(services: dict[str, Any]) -> None:
+    """Nothing is offered to the network, and no two services want one port."""
+    published = [port for service in services.values() for port in service.get("ports", [])]
+
+    assert len(published) == 4
+    assert all(re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port) for port in published), published
+    assert len({port.split(":")[1] for port in published}) == len(published)
+
+
+def test_it_holds_no_secret(services: dict[str, Any]) -> None:
+    """What is secret comes from .env and stops the start with a message if it is not there."""
+    for name, service in services.items():
+        for variable, value in service.get("environment", {}).items():
+            if any(word in variable for word in SECRETS):
+                assert re.fullmatch(r"\$\{\w+:\?[^}]+\}", value), f"{name}: {variable}"
+            credentials = re.search(r"://[^:/@]+:([^@]+)@", value)
+            if credentials:
+                assert re.fullmatch(r"\$\{\w+:\?[^}]+\}", credentials[1]), f"{name}: {variable}"
+
+
+def test_the_example_names_every_variable_and_no_value(compose: dict[str, Any]) -> None:
+    """.env.example and the file belong to each other."""
+    text = "\n".join(_strings(compose))
+    used = {match[1] for match in _VARIABLE.finditer(text)}
+
+    # What is neither ${NAME...} nor the escape $$ would be taken by Compose for a variable.
+    assert "$" not in _VARIABLE.sub("", text).replace("$$", "")
+    assert used == _example_variables()
+    assert not re.search(r"^[A-Z_]+=.+$", (PROJECT / ".env.example").read_text(), re.MULTILINE)
+
+
+def test_versions_are_those_of_the_locks(services: dict[str, Any]) -> None:
+    """Broker by ivy.xml; Airflow and Spark come from requirements.txt into the project's image."""
+    ivy_file = (PROJECT / "include" / "jvm" / "ivy.xml").read_text()
+    broker = re.search(r'name="kafka_2.13" rev="([\d.]+)"', ivy_file)
+    version = re.search(r'^version = "([\d.]+)"', (PROJECT / "pyproject.toml").read_text(), re.M)
+    assert broker is not None
+    assert version is not None
+    image = (PROJECT / "Dockerfile").read_text()
+
+    assert services["kafka"]["image"] == f"apache/kafka:{broker[1]}"
+    for name in services:
+        if name.startswith(("airflow-", "spark-")):
+            assert services[name]["image"] == f"tidemark:{version[1]}"
+            assert services[name]["build"] == "."
+    assert "--require-hashes -r requirements.txt -r requirements-docker.txt" in image
+    assert "FROM python:3.11." in image
+    assert "openjdk-17-jre" in image
+
+
+def test_the_docker_lock_agrees_with_the_lock() -> None:
+    """A package that both locks pin has one version; the drivers of the database URL are there."""
+
+    def pins(name: str) -> dict[str, str]:
+        text = (PROJECT / name).read_text()
+        return dict(re.findall(r"^([\w.-]+)==(\S+)", text, flags=re.MULTILINE))
+
+    main, docker = pins("requirements.txt"), pins("requirements-docker.txt")
+
+    assert {n: v for n, v in docker.items() if main.get(n, v) != v} == {}
+    assert {"psycopg2-binary", "asyncpg"} <= docker.keys()
+
+
+# -- the image -----------------------------------------------------------------------------------
+
+
+def test_everything_that_is_copied_exists_and_reaches_the_build() -> None:
+    """Every COPY source is in the repository and let through by .dockerignore."""
+    rules = [
+        line
+        for line in (PROJECT / ".dockerignore").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
+
+    def ignored(path: str) -> bool:
+        result = False
+        top = path.split("/")[0]
+        for rule in rules:
+            if fnmatch.fnmatch(top, rule.lstrip("!")):
+                result = not rule.startswith("!")
+        return result
+
+    copied = re.findall(r"^COPY (?:--\S+ )*(.+) \S+$", (PROJECT / "Dockerfile").read_text(), re.M)
+    sources = [source for line in copied for source in line.split()]
+
+    assert {"requirements.txt", "include", "jobs", "dags"} <= set(sources)
+    for source in sources:
+        assert (PROJECT / source).exists(), source
+        assert not ignored(source), source
+    assert ignored(".env")
+    assert ignored(".tidemark")
+
+
+def test_the_image_does_not_run_as_root() -> None:
+    """The last USER is the project's own, and it owns what the volumes are mounted on."""
+    image = (PROJECT / "Dockerfile").read_text()
+
+    assert re.findall(r"^USER (\S+)$", image, flags=re.MULTILINE)[-1] == "tidemark"
+    for folder in ("/var/lib/tidemark", "/var/lib/airflow"):
+        assert re.search(rf"chown tidemark: .*{folder}", image)
+
+
+# -- how the parts find each other ---------------------------------------------------------------
+
+
+def _listeners(text: str) -> dict[str, tuple[str, int]]:
+    """Read Kafka's `NAME://host:port,...`."""
+    parsed = re.findall(r"(\w+)://([^:,]*):(\d+)", text)
+    return {name: (host, int(port)) for name, host, port in parsed}
+
+
+def test_containers_use_the_internal_listener(services: dict[str, Any]) -> None:
+    """Airflow's connection, as the project reads it, and Kafdrop go to `kafka:19092`."""
+    advertised = _listeners(services["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"])
+    internal = "{}:{}".format(*advertised["INTERNAL"])
+    environment = services["airflow-scheduler"]["environment"]
+
+    assert advertised["INTERNAL"][0] == services["kafka"]["hostname"] == "kafka"
+    assert services["kafdrop"]["environment"]["KAFKA_BROKERCONNECT"] == internal
+    connection = App(environ=environment).kafka_config("kafka_default")
+    assert connection["bootstrap.servers"] == internal
+
+
+def test_the_host_uses_the_external_listener(services: dict[str, Any]) -> None:
+    """What the external listener advertises is what is published."""
+    environment = services["kafka"]["environment"]
+    host, port = _listeners(environment["KAFKA_ADVERTISED_LISTENERS"])["EXTERNAL"]
+    inside = _listeners(environment["KAFKA_LISTENERS"])["EXTERNAL"][1]
+
+    assert services["kafka"]["ports"] == [f"{host}:{port}:{inside}"]
+
+
+def test_airflow_and_spark_share_the_lakehouse(services: dict[str, Any]) -> None:
+    """Driver and executors see one TIDEMARK_HOME, on one volume."""
+    for name in ("airflow-scheduler", "airflow-triggerer", "spark-worker"):
+        home = services[name]["environment"]["TIDEMARK_HOME"]
+        assert f"tidemark-home:{home}" in services[name]["volumes"]
+
+
+@pytest.mark.airflow
+def test_airflow_submits_to_the_spark_master(
+    services: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The Spark provider reads the connection as the master's own address."""
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    environment = services["airflow-scheduler"]["environment"]
+    variable = "AIRFLOW_CONN_SPARK_DEFAULT"
+    monkeypatch.setenv(variable, environment[variable])
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+    resolved = SparkSubmitHook(conn_id="spark_default")._connection
+
+    assert resolved["master"] == services["spark-worker"]["command"][-1]
+    assert resolved["deploy_mode"] == "client"
+
+
+@pytest.mark.broker
+def test_s21_both_listeners_of_the_compose_file_work_on_a_real_broker(
+    services: dict[str, Any], layout: Layout, tmp_path: Path
+) -> None:
+    """S21: by either listener a client reaches the broker and is sent back to that listener.
+
+    The very settings of the file, with its host names mapped to this machine and its ports to free
+    ones: without Docker there is no name `kafka`, and 9092 may be taken.
+    """
+    environment = services["kafka"]["environment"]
+    names = list(_listeners(environment["KAFKA_ADVERTISED_LISTENERS"]))
+    inside = {name: port for name, (_, port) in _listeners(environment["KAFKA_LISTENERS"]).items()}
+    mapped = dict(zip(inside.values(), free_ports("127.0.0.1", len(inside)), strict=True))
+
+    def on_this_machine(value: str) -> str:
+        return re.sub(
+            r"(://|@)[^:,]*:(\d+)", lambda m: f"{m[1]}127.0.0.1:{mapped[int(m[2])]}", value
+        )
+
+    # The image's rule for names: KAFKA_LOG_DIRS is log.dirs.
+    properties = {
+        variable.removeprefix("KAFKA_").lower().replace("_", "."): on_this_machine(value)
+        for variable, value in environment.items()
+        if variable.startswith("KAFKA_") and variable not in ("KAFKA_HEAP_OPTS", "KAFKA_LOG_DIRS")
+    }
+    broker = Broker(
+        BrokerConfig(
+            home=tmp_path,
+            jars=layout.kafka_jars,
+            listeners=tuple(Listener(name=name, port=mapped[inside[name]]) for name in names),
+            properties=properties,
+        )
+    )
+    try:
+        broker.start()
+        address = {name: f"127.0.0.1:{mapped[inside[name]]}" for name in names}
+        for name in names:
+            brokers = AdminClient({"bootstrap.servers": address[name]}).list_topics(timeout=20)
+            assert [f"{b.host}:{b.port}" for b in brokers.brokers.values()] == [address[name]]
+        _write(address["EXTERNAL"], b"from the host")
+        assert _read(address["INTERNAL"]) == b"from the host"
+    finally:
+        broker.stop()
+
+
+def _write(bootstrap: str, value: bytes) -> None:
+    client = {"bootstrap.servers": bootstrap}
+    admin = AdminClient(client)
+    admin.create_topics([NewTopic("s21", 1)])["s21"].result(timeout=20)
+    producer = Producer({**client, "acks": "all"})
+    producer.produce("s21", value)
+    assert producer.flush(20) == 0
+
+
+def _read(bootstrap: str) -> bytes | None:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
+    try:
+        consumer.assign([TopicPartition("s21", 0, 0)])
+        message = consumer.poll(20)
+        assert message is not None
+        assert message.error() is None
+        value: bytes | None = message.value()
+        return value
+    finally:
+        consumer.close()

@@ -1,0 +1,368 @@
+"""What `make setup` promises: a checked machine, checked jars, nothing done twice."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[1]
+JVM = PROJECT / "include" / "jvm"
+
+IVY_FILE = """<ivy-module version="2.0">
+  <info organisation="io.tidemark" module="test"/>
+  <configurations><conf name="spark"/><conf name="kafka"/></configurations>
+  <dependencies/>
+</ivy-module>
+"""
+
+
+def _load_fetch() -> ModuleType:
+    spec = spec_from_file_location("fetch", JVM / "fetch.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules["fetch"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+fetch = _load_fetch()
+
+
+def _write_jars(folder: Path, contents: dict[str, str]) -> None:
+    for name, content in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+
+JARS = {"spark/a-1.jar": "a", "kafka/b-2.jar": "b"}
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    """Two jars that are wanted and a machine without Java: whatever needs Ivy is refused."""
+    empty = tmp_path / "bin"
+    empty.mkdir()
+    monkeypatch.setenv("PATH", str(empty))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(fetch, "IVY_CACHE", tmp_path / "cache")
+    (tmp_path / "ivy.xml").write_text(IVY_FILE)
+    (tmp_path / "checksums").write_text(
+        "".join(f"{hashlib.sha256(c.encode()).hexdigest()}  {name}\n" for name, c in JARS.items())
+    )
+    return fetch.Parts(
+        ivy_file=tmp_path / "ivy.xml", checksums=tmp_path / "checksums", folder=tmp_path / "jvm"
+    )
+
+
+@pytest.fixture
+def installed(parts: object, tmp_path: Path) -> Path:
+    """The two jars, admitted."""
+    _write_jars(tmp_path / "incoming", JARS)
+    fetch.admit(parts, tmp_path / "incoming")
+    return tmp_path / "jvm"
+
+
+# -- jars ----------------------------------------------------------------------------------------
+
+
+def test_a_complete_set_is_accepted_without_running_anything(
+    parts: object, installed: Path
+) -> None:
+    """With every jar right, Ivy is not started: there is no Java to start it with."""
+    fetch.ensure(parts, "heading")
+
+    assert {str(p.relative_to(installed)) for p in installed.glob("*/*")} == set(JARS)
+
+
+def test_a_missing_jar_starts_a_download(parts: object, installed: Path) -> None:
+    """Without one jar Ivy is asked for, and here it cannot be."""
+    (installed / "spark/a-1.jar").unlink()
+
+    with pytest.raises(fetch.Refused, match="no java on PATH"):
+        fetch.ensure(parts, "heading")
+
+
+def test_a_tampered_jar_in_place_is_removed(
+    parts: object, installed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A jar whose content changed is taken away at once, with a line that names it."""
+    (installed / "kafka/b-2.jar").write_text("something else")
+
+    with pytest.raises(fetch.Refused):
+        fetch.ensure(parts, "heading")
+
+    assert not (installed / "kafka/b-2.jar").exists()
+    assert (installed / "spark/a-1.jar").exists()
+    assert "not of the recorded SHA-256: kafka/b-2.jar" in capsys.readouterr().out
+
+
+def test_an_extra_jar_in_place_is_removed(parts: object, installed: Path) -> None:
+    """A jar that nobody listed does not get onto a class path, and the rest needs no download."""
+    (installed / "spark/other-1.jar").write_text("x")
+
+    fetch.ensure(parts, "heading")
+
+    assert {str(p.relative_to(installed)) for p in installed.glob("*/*")} == set(JARS)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"kafka/b-2.jar": "tampered"}, "not of the recorded SHA-256: kafka/b-2.jar"),
+        ({"kafka/c-3.jar": "c"}, "not in the checksums: kafka/c-3.jar"),
+        ({"kafka/b-2.jar": None}, "missing: kafka/b-2.jar"),
+    ],
+    ids=["tampered", "extra", "missing"],
+)
+def test_a_download_that_is_not_the_recorded_set_is_refused_whole(
+    parts: object, tmp_path: Path, change: dict[str, str | None], told: str
+) -> None:
+    """Nothing of it is put in place, and a bad file is removed where it came from too."""
+    contents = {n: c for n, c in {**JARS, **change}.items() if c is not None}
+    _write_jars(tmp_path / "incoming", contents)
+    bad = {name: content for name, content in change.items() if content is not None}
+    cached = {f"organisation/module/jars/{Path(n).name}": c for n, c in bad.items()}
+    _write_jars(tmp_path / "cache", cached)
+
+    with pytest.raises(fetch.Refused, match=re.escape(told)):
+        fetch.admit(parts, tmp_path / "incoming")
+
+    assert not list((tmp_path / "jvm").glob("*"))
+    assert not [name for name in bad if (tmp_path / "incoming" / name).exists()]
+    assert not list((tmp_path / "cache").rglob("*.jar"))
+
+
+def test_a_changed_list_of_parts_is_resolved_again(parts: object, installed: Path) -> None:
+    """The right jars for yesterday's ivy.xml are not the answer to today's."""
+    ivy_file = installed.parent / "ivy.xml"
+    ivy_file.write_text(IVY_FILE.replace("test", "changed"))
+
+    assert not fetch.in_place(parts)
+
+
+def test_a_failure_of_ivy_is_told_in_its_own_last_words(tmp_path: Path) -> None:
+    """The real Ivy, given a configuration that does not exist, stops; its reason is shown."""
+    ivy_file = tmp_path / "ivy.xml"
+    broken = '<dependency org="o" name="n" rev="1" conf="absent->default"/>'
+    ivy_file.write_text(
+        IVY_FILE.replace("<dependencies/>", f"<dependencies>{broken}</dependencies>")
+    )
+    parts = fetch.Parts(ivy_file=ivy_file, checksums=tmp_path / "none", folder=tmp_path)
+
+    with pytest.raises(fetch.Refused, match=r"(?s)Ivy's last words.*absent"):
+        fetch.retrieve(parts, tmp_path / "incoming")
+
+
+def test_the_checksums_name_every_part_that_ivy_xml_pins() -> None:
+    """The list of parts and the list of checksums belong to each other."""
+    sums = fetch.read_checksums(JVM / "checksums.sha256")
+    pinned = {
+        f"{d.attrib['conf'].split('->')[0]}/{d.attrib['name']}-{d.attrib['rev']}.jar"
+        for d in ElementTree.parse(JVM / "ivy.xml").getroot().iter("dependency")
+    }
+
+    assert len(pinned) > 10
+    assert pinned <= sums.keys()
+    assert {name for name in sums if name.startswith("spark/")} <= pinned
+
+
+# -- the machine ---------------------------------------------------------------------------------
+
+
+def _program(folder: Path, name: str, script: str) -> None:
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def _java(folder: Path, version: str) -> None:
+    _program(folder, "java", f"echo 'openjdk version \"{version}\" 2025-04-15' >&2")
+
+
+def _environment(first: Path, **variables: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    # CI's make runs this test: its flags are not for the make that is tested.
+    kept = {name: value for name, value in kept.items() if not name.startswith("MAKE")}
+    return {**kept, "PATH": f"{first}:{os.environ['PATH']}", **variables}
+
+
+def _preflight(first: Path, free_gb: int = 0, **variables: str) -> tuple[int, list[str]]:
+    done = subprocess.run(
+        ["sh", str(JVM / "preflight.sh"), str(free_gb)],
+        env=_environment(first, **variables),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == ""
+    return done.returncode, done.stderr.splitlines()
+
+
+@pytest.mark.parametrize("version", ["17", "17.0.15", "17-ea"])
+def test_java_17_is_enough(tmp_path: Path, version: str) -> None:
+    """Any Java 17 passes, without a word."""
+    _java(tmp_path / "bin", version)
+
+    assert _preflight(tmp_path / "bin") == (0, [])
+
+
+@pytest.mark.parametrize(("version", "major"), [("1.8.0_402", "8"), ("25", "25"), ("21.0.2", "21")])
+def test_another_java_gets_one_line(tmp_path: Path, version: str, major: str) -> None:
+    """What was found, what is needed, what to do."""
+    _java(tmp_path / "bin", version)
+
+    code, lines = _preflight(tmp_path / "bin")
+
+    assert code == 1
+    assert len(lines) == 1
+    assert f"found {major} ({tmp_path}/bin/java), need 17; install a Java 17" in lines[0]
+
+
+def test_java_home_wins_over_path(tmp_path: Path) -> None:
+    """Spark takes JAVA_HOME first, so it is what counts."""
+    _java(tmp_path / "bin", "17.0.1")
+    (tmp_path / "home").mkdir()
+    _java(tmp_path / "home" / "bin", "25")
+
+    code, lines = _preflight(tmp_path / "bin", JAVA_HOME=str(tmp_path / "home"))
+
+    assert code == 1
+    assert f"found 25 (JAVA_HOME={tmp_path}/home)" in lines[0]
+    code, lines = _preflight(tmp_path / "bin", JAVA_HOME=str(tmp_path / "absent"))
+    assert code == 1
+    assert f"found no bin/java in JAVA_HOME={tmp_path}/absent" in lines[0]
+
+
+def test_another_python_gets_one_line(tmp_path: Path) -> None:
+    """A launcher that refuses to run, and a Python of another version, are both not enough."""
+    _java(tmp_path / "bin", "17")
+    _program(tmp_path / "bin", "python3.11", "echo 'not installed' >&2; exit 127")
+    _program(tmp_path / "bin", "python3", "echo 3.12.1")
+
+    code, lines = _preflight(tmp_path / "bin")
+
+    assert code == 1
+    assert len(lines) == 1
+    assert f"found 3.12.1 ({tmp_path}/bin/python3), need 3.11; install Python 3.11" in lines[0]
+
+
+def test_a_full_disk_gets_one_line(tmp_path: Path) -> None:
+    """Free space is measured before it is used up."""
+    _java(tmp_path / "bin", "17")
+    _program(tmp_path / "bin", "df", "printf 'head\\nfs 9 9 2097152 1%% /\\n'")
+
+    assert _preflight(tmp_path / "bin", free_gb=2) == (0, [])
+    code, lines = _preflight(tmp_path / "bin", free_gb=5)
+    assert code == 1
+    assert len(lines) == 1
+    assert "found 2048 MB free" in lines[0]
+    assert "need 5000 MB" in lines[0]
+
+
+def test_all_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
+    """Nobody mends one thing only to be told of the next."""
+    _java(tmp_path / "bin", "8")
+    _program(tmp_path / "bin", "df", "printf 'head\\nfs 9 9 5 1%% /\\n'")
+
+    code, lines = _preflight(tmp_path / "bin", free_gb=1)
+
+    assert code == 1
+    assert [line.split(":")[1].strip() for line in lines] == ["Java", "Disk"]
+
+
+def test_the_environment_is_not_made_from_itself(tmp_path: Path) -> None:
+    """With the environment's own programs first on PATH, the Python outside is still found."""
+    (tmp_path / ".venv").mkdir()
+    _program(tmp_path / ".venv" / "bin", "python3.11", "echo 3.11.0")
+
+    done = subprocess.run(
+        ["sh", str(JVM / "preflight.sh"), "--python"],
+        env=_environment(tmp_path / ".venv" / "bin"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert str(tmp_path) not in done.stdout
+    assert Path(done.stdout.strip()).is_file()
+
+
+# -- make ----------------------------------------------------------------------------------------
+
+
+def _make(folder: Path, target: str, first: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["make", *([target] if target else [])],
+        env=_environment(first),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """What a fresh clone has of the set-up."""
+    folder = tmp_path / "clone"
+    (folder / "include").mkdir(parents=True)
+    shutil.copytree(JVM, folder / "include" / "jvm")
+    for name in ("Makefile", "pyproject.toml", "requirements.txt", "requirements-dev.txt"):
+        shutil.copy(PROJECT / name, folder)
+    return folder
+
+
+def test_make_alone_lists_the_targets(clone: Path, tmp_path: Path) -> None:
+    """The commands are found without reading the Makefile, and listing them does nothing."""
+    done = _make(clone, "", tmp_path)
+
+    listed = set(re.findall(r"^  make ([a-z-]+) +\S", done.stdout, flags=re.MULTILINE))
+    assert done.returncode == 0
+    assert listed >= {"setup", "setup-dev", "lock", "demo", "check", "test", "bench", "up", "down"}
+    assert not (clone / ".venv").exists()
+
+
+@pytest.mark.parametrize("target", ["setup", "demo", "test"])
+def test_nothing_long_starts_on_a_machine_that_lacks_something(
+    clone: Path, tmp_path: Path, target: str
+) -> None:
+    """The wrong Java ends it with its line and make's own, before an environment is made."""
+    _java(tmp_path / "bin", "1.8.0_402")
+
+    done = _make(clone, target, tmp_path / "bin")
+
+    lines = done.stderr.splitlines()
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert "tidemark: Java: found 8" in lines[0]
+    assert [line for line in lines[1:] if not line.startswith("make: ***")] == []
+    assert not (clone / ".venv").exists()
+
+
+def test_ci_runs_exactly_the_test_command(tmp_path: Path) -> None:
+    """`.ci/run` is `make test` in the checkout, wherever it is called from."""
+    _program(tmp_path / "bin", "make", f'echo "$(pwd) $*" > {tmp_path}/called; exit 7')
+
+    done = subprocess.run(
+        ["bash", str(PROJECT / ".ci" / "run")],
+        env=_environment(tmp_path / "bin"),
+        cwd=tmp_path,
+        check=False,
+    )
+
+    assert (tmp_path / "called").read_text() == f"{PROJECT} test\n"
+    assert done.returncode == 7
