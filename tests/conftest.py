@@ -14,6 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from tidemark.adapters.broker import Broker, BrokerConfig, BrokerStatus
 from tidemark.core.layout import Layout
 
+pytest_plugins = ["tests.fixtures_spark"]
+
 PROJECT = Path(__file__).resolve().parents[1]
 
 # -- places --------------------------------------------------------------------------------------

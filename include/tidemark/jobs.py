@@ -14,13 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidemark.adapters.spark_submit import RESULT_MARKER
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.wiring import App
 
 log = logging.getLogger(__name__)
-
-RESULT_MARKER = "TIDEMARK_RESULT "
-"""Begins the one line of standard output that carries a job's result as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

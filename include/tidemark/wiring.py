@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -20,14 +20,16 @@ from tidemark.core.spec import PipelineSpec
 from tidemark.errors import InvalidConnection, UnknownConnection, UnknownPipeline
 
 if TYPE_CHECKING:
+    from tidemark.adapters.broker import Broker
+    from tidemark.adapters.spark_submit import JobRun
     from tidemark.ports import ControlTable, DataLog, MarkReader
     from tidemark.services.ingest import Ingest
     from tidemark.services.planner import Planner
     from tidemark.services.quality import Quality
     from tidemark.services.status import PipelineStatus
 
-CONNECTION_PREFIX = "AIRFLOW_CONN_"
-"""Airflow's own way to define a connection in the environment, in its JSON form."""
+LOCAL_CONNECTION = "kafka_default"
+"""The connection id that means the embedded broker where nothing else is defined."""
 
 
 def utc_now() -> datetime:
@@ -176,10 +178,38 @@ class App:
 
         return submit_settings(self.layout, spec.spark)
 
+    def submit(
+        self, job: str, pipeline: str, plan: int, master: str, say: Callable[[str], None]
+    ) -> JobRun:
+        """Run `jobs/<job>.py` for one plan under spark-submit and wait for it."""
+        from tidemark.adapters.spark_submit import submit
+
+        spec = self.spec(pipeline)
+        variable = connection_variable(spec.connection)
+        return submit(
+            self.layout.jobs / f"{job}.py",
+            ["--pipeline", spec.name, "--plan", str(plan)],
+            master=master,
+            settings=self.spark_settings(spec),
+            environ={**self.environ, variable: self._connection(spec.connection)},
+            say=say,
+        )
+
+    def broker(self, *, port: int = 0, nodes: int = 1) -> Broker:
+        """The embedded broker of this home; `port` 0 takes a free one."""
+        from tidemark.adapters.broker import Broker, BrokerConfig, Listener
+
+        return Broker(
+            BrokerConfig(
+                home=self.layout.broker,
+                jars=self.layout.kafka_jars,
+                nodes=nodes,
+                listeners=(Listener(name="EXTERNAL", port=port),),
+            )
+        )
+
     def _connection_extra(self, connection: str) -> Mapping[str, Any]:
-        text = self.environ.get(f"{CONNECTION_PREFIX}{connection.upper()}")
-        if text is None:
-            raise UnknownConnection(connection=connection)
+        text = self._connection(connection)
         try:
             extra = json.loads(text)["extra"]
             parsed = json.loads(extra) if isinstance(extra, str) else extra
@@ -191,3 +221,24 @@ class App:
                 problem="something else",
             ) from None
         return dict(parsed)
+
+    def _connection(self, connection: str) -> str:
+        """A connection's definition: from the environment, else the embedded broker if it runs."""
+        text = self.environ.get(connection_variable(connection))
+        if text is not None:
+            return text
+        if connection == LOCAL_CONNECTION:
+            embedded = self.broker().status()
+            if embedded.running:
+                return kafka_connection(embedded.bootstrap)
+        raise UnknownConnection(connection=connection)
+
+
+def connection_variable(connection: str) -> str:
+    """The environment variable that defines a connection, as Airflow names it."""
+    return f"AIRFLOW_CONN_{connection.upper()}"
+
+
+def kafka_connection(bootstrap: str) -> str:
+    """A Kafka connection without security, in Airflow's JSON form."""
+    return json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": bootstrap}})

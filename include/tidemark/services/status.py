@@ -58,6 +58,11 @@ class PipelineStatus:
     problem: TidemarkError | None
 
     @property
+    def begun(self) -> bool:
+        """Whether the pipeline has a position in its topic."""
+        return any(here.committed is not None for here in self.partitions)
+
+    @property
     def lag(self) -> int:
         """Unread offsets over all partitions that the pipeline has begun."""
         return sum(here.lag or 0 for here in self.partitions)

@@ -22,6 +22,11 @@ from great_expectations.data_context.types.resource_identifiers import (  # noqa
     ExpectationSuiteIdentifier,
     ValidationResultIdentifier,
 )
+from great_expectations.expectations.expectation_configuration import (  # noqa: E402
+    ExpectationConfiguration,
+)
+
+__all__ = ["ExpectationConfiguration", "gx", "open_context", "publish"]
 
 _SITE = "data_docs"
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 from pyspark.sql import DataFrame
 
-from tidemark.adapters.quality.context import gx
+from tidemark.adapters.quality.context import ExpectationConfiguration, gx
 from tidemark.adapters.quality.suite import BUILT_IN_SUITE, Suite
 from tidemark.core.quality import CheckResult, Severity
 from tidemark.core.quality_checks import BuiltInCheck, Figure

@@ -1,0 +1,40 @@
+"""One DAG for each pipeline spec in include/pipelines: plan -> ingest -> quality -> publish."""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG
+
+from tidemark.core.spec import PipelineSpec
+from tidemark.wiring import App
+from tidemark_airflow.chain import START_DATE, add_chain, default_args
+from tidemark_airflow.tasks import plan_run, table_asset
+from tidemark_airflow.texts import pipeline_page
+
+app = App.from_environment()
+
+
+def pipeline_dag(spec: PipelineSpec) -> DAG:
+    """The DAG of one pipeline."""
+    with DAG(
+        dag_id=f"tidemark_{spec.name}",
+        description=f"Kafka topic {spec.topic} to Delta Lake",
+        doc_md=pipeline_page(spec, app.layout),
+        schedule=spec.schedule,
+        start_date=START_DATE,
+        catchup=False,
+        max_active_runs=1,
+        default_args=default_args(spec.retries),
+        tags=["tidemark", *spec.tags],
+    ) as dag:
+        add_chain(
+            plan=plan_run,
+            arguments={"pipeline": spec.name},
+            pipeline=spec.name,
+            outlet=table_asset(spec.name),
+        )
+    return dag
+
+
+# A spec that cannot be used stops this file with an import error that names every problem.
+for each in app.specs.values():
+    pipeline_dag(each)

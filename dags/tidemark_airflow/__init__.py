@@ -1,0 +1,1 @@
+"""What the DAG files share: operators, task callables, texts. Airflow is imported here alone."""

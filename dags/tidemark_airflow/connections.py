@@ -1,0 +1,63 @@
+"""Airflow's connections, handed on as the environment variables that Tidemark reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from tidemark.errors import UnknownConnection
+from tidemark.wiring import CONNECTION_PREFIX, App
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+
+def connection(conn_id: str) -> Connection:
+    """A connection, from wherever this Airflow keeps its connections.
+
+    Raises:
+        UnknownConnection: No backend has it.
+    """
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        raise UnknownConnection(connection=conn_id) from None
+
+
+def kafka_environment(pipeline: str) -> dict[str, str]:
+    """The pipeline's Kafka connection as an environment variable. Holds secrets: never log it.
+
+    Raises:
+        UnknownPipeline, SpecError, UnknownConnection
+    """
+    conn_id = App.from_environment().spec(pipeline).connection
+    return {f"{CONNECTION_PREFIX}{conn_id.upper()}": connection(conn_id).as_json()}
+
+
+def connected_app(pipeline: str) -> App:
+    """Tidemark with the pipeline's Kafka connection from Airflow.
+
+    Raises:
+        UnknownPipeline, SpecError, UnknownConnection
+    """
+    return App.from_environment(extra=kafka_environment(pipeline))
+
+
+@contextmanager
+def exported(variables: Mapping[str, str]) -> Iterator[None]:
+    """Give the processes that start in this block more environment variables."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,62 @@
+"""The `tidemark` command."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Annotated
+
+import click
+import typer
+
+from tidemark.cli import broker, demo, pipelines, sample, service
+from tidemark.cli.console import print_error
+from tidemark.errors import ExitCode, TidemarkError
+
+app = typer.Typer(
+    name="tidemark",
+    help=(
+        "Move Kafka into Delta Lake in scheduled batches of explicit offset ranges.\n\n"
+        "A plan says which offsets are read; `plan` makes one, `ingest` executes it, `status` "
+        "shows how far each pipeline has come. Airflow runs the same steps from dags/.\n\n"
+        "Exit codes: 0 done or nothing to do, 2 wrong usage, 3 refused (a named error that a "
+        "retry will not cure), 4 quality failed (the data stays landed), 75 and 76 try again, "
+        "1 unforeseen."
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+pipelines.register(app)
+app.add_typer(sample.app, name="sample")
+app.add_typer(broker.app, name="broker")
+service.register(app)
+demo.register(app)
+
+
+@app.callback()
+def _options(
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log each step on standard error.")
+    ] = False,
+) -> None:
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("tidemark").setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+def main() -> None:
+    """Run the command line; the one place where a named error becomes an exit code."""
+    try:
+        code = app(standalone_mode=False)
+    except TidemarkError as error:
+        print_error(error, as_json="--json" in sys.argv)
+        sys.exit(error.exit_code)
+    except click.exceptions.Abort:
+        sys.exit(ExitCode.CRASH)
+    except click.ClickException as usage:
+        usage.show()
+        sys.exit(ExitCode.USAGE)
+    sys.exit(code if isinstance(code, int) else ExitCode.OK)

@@ -1,0 +1,63 @@
+"""How the command line talks: results on standard output, progress and errors on standard error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tidemark.errors import TidemarkError
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output, for scripts."""
+    out.print(json.dumps(value, indent=2, default=str), markup=False)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table for people; numbers are grouped and aligned right."""
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    for index, column in enumerate(columns):
+        numeric = any(isinstance(row[index], int) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    out.print(table)
+
+
+def step(text: str) -> None:
+    """One line of progress."""
+    err.print(f"[bold]{escape(text)}[/bold]")
+
+
+def note(text: str) -> None:
+    """One line of detail under a step."""
+    err.print(f"[dim]  {escape(text)}[/dim]")
+
+
+def print_error(error: TidemarkError, *, as_json: bool) -> None:
+    """A named error: what was expected, what was found, what to do next."""
+    if as_json:
+        print_json(error.as_record())
+        return
+    err.print(f"[bold red]{type(error).__name__}[/bold red]: {escape(error.what())}")
+    rest: Mapping[str, str] = {
+        "expected": error.expected(),
+        "found": error.found(),
+        "next": error.remedy(),
+    }
+    for label, text in rest.items():
+        err.print(f"  [bold]{label:<9}[/bold]{escape(text)}")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return escape(f"{value:,}" if isinstance(value, int) else str(value))

@@ -1,0 +1,220 @@
+"""`tidemark status | plan | ingest | quality`: the steps of a pipeline."""
+
+from __future__ import annotations
+
+import getpass
+import uuid
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from tidemark.adapters.spark_submit import JobRun
+from tidemark.cli.console import err, note, out, print_json, print_table, step
+from tidemark.services.planner import BackfillRequest, Planning
+from tidemark.services.status import PipelineStatus
+from tidemark.wiring import App
+
+Pipeline = Annotated[str, typer.Argument(help="Name of a spec in include/pipelines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
+Master = Annotated[
+    str, typer.Option(help="Spark master; the DAGs take it from the connection spark_default.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(status)
+    app.command()(plan)
+    app.command()(ingest)
+    app.command()(quality)
+
+
+def status(
+    pipelines: Annotated[
+        list[str] | None, typer.Argument(help="Pipelines to show; all if none is named.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far pipelines have come: marks, committed offsets, lag, open plans.
+
+    Reads Kafka's marks and the control table; needs no Spark and no consumer group. A pipeline
+    whose next run would be refused is shown with the error it would be refused with.
+    """
+    app = App.from_environment()
+    shown = [app.status(name) for name in pipelines or app.specs]
+    if as_json:
+        print_json([each.as_record() for each in shown])
+        return
+    print_table(
+        "Pipelines",
+        ("pipeline", "topic", "lag", "records landed", "last plan", "open plans", "state"),
+        [_summary(each) for each in shown],
+    )
+    for each in shown:
+        if pipelines:
+            _print_partitions(each)
+        if each.problem:
+            err.print(f"{each.pipeline}: {each.problem}", markup=False)
+
+
+def _summary(each: PipelineStatus) -> tuple[Any, ...]:
+    state = "ok" if each.problem is None else type(each.problem).__name__
+    opened = ", ".join(map(str, each.open_plans)) or None
+    return (
+        each.pipeline,
+        each.topic,
+        each.lag,
+        each.records,
+        each.last_landed,
+        opened,
+        state if each.begun else "not begun",
+    )
+
+
+def _print_partitions(each: PipelineStatus) -> None:
+    print_table(
+        f"{each.pipeline}: partitions of {each.topic}",
+        ("partition", "low-water mark", "committed offset", "end", "lag"),
+        [(p.partition, p.low, p.committed, p.end, p.lag) for p in each.partitions],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """The range options of `plan`: all of them or none."""
+
+    partition: int | None
+    start: int | None
+    end: int | None
+
+    def request(self) -> BackfillRequest | None:
+        given = (self.partition, self.start, self.end)
+        if self.partition is None or self.start is None or self.end is None:
+            if any(value is not None for value in given):
+                raise typer.BadParameter("a backfill needs --partition, --start and --end")
+            return None
+        return BackfillRequest(partition=self.partition, start=self.start, end=self.end)
+
+
+def plan(
+    pipeline: Pipeline,
+    partition: Annotated[int | None, typer.Option(help="Backfill: partition number.")] = None,
+    start: Annotated[int | None, typer.Option(help="Backfill: first offset.")] = None,
+    end: Annotated[
+        int | None, typer.Option(help="Backfill: the next offset after the range.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan and record nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Decide what to read next and record it, without reading it.
+
+    Without options: the unread part of the log. With --partition, --start and --end: the part of
+    that range [start, end) that has not landed yet. A plan that an earlier run left open is taken
+    over, because it has to land first. Execute the plan with `tidemark ingest PIPELINE --plan N`.
+    """
+    request = _Wanted(partition=partition, start=start, end=end).request()
+    planner = App.from_environment().planner(pipeline)
+    if dry_run:
+        answer = planner.preview(request)
+    elif request:
+        answer = planner.backfill(request, _requester())
+    else:
+        answer = planner.plan(_requester())
+    _print_planning(answer, as_json)
+
+
+def _print_planning(answer: Planning, as_json: bool) -> None:
+    if as_json:
+        record = answer.plan.as_record() if answer.plan else None
+        print_json({"outcome": answer.outcome.value, "plan": record})
+        return
+    out.print(answer.outcome.value, markup=False)
+    if answer.plan:
+        out.print(answer.plan.explain(), markup=False)
+
+
+def ingest(
+    pipeline: Pipeline,
+    plan_number: Annotated[
+        int | None, typer.Option("--plan", help="A recorded plan; a new one if left out.")
+    ] = None,
+    master: Master = "local[*]",
+    as_json: AsJson = False,
+) -> None:
+    """Plan and land: read exactly the planned offsets with Spark, append them to Delta once.
+
+    With --plan, execute that plan; if it has landed already nothing is read. With nothing to do,
+    no Spark is started.
+    """
+    app = App.from_environment()
+    sequence = plan_number
+    if sequence is None:
+        answer = app.planner(pipeline).plan(_requester())
+        if answer.plan is None:
+            _print_planning(answer, as_json)
+            return
+        sequence = answer.plan.sequence
+        if not as_json:
+            step(f"plan {sequence} ({answer.outcome.value}): {answer.plan.size:,} offset(s)")
+    _run_job(app, "ingest", pipeline, sequence, master, as_json)
+
+
+def quality(
+    pipeline: Pipeline,
+    plan_number: Annotated[
+        int | None, typer.Option("--plan", help="A landed plan; the newest if left out.")
+    ] = None,
+    master: Master = "local[*]",
+    as_json: AsJson = False,
+) -> None:
+    """Check what a plan landed against the pipeline's quality suite.
+
+    Results go to the Delta table quality/results and to Data Docs. A failed critical check ends
+    with exit code 4; the data stays landed.
+    """
+    app = App.from_environment()
+    sequence = plan_number or _newest_landed(app, pipeline)
+    if sequence is None:
+        out.print(f"nothing has landed yet for {pipeline}")
+        return
+    _run_job(app, "quality", pipeline, sequence, master, as_json)
+
+
+def _newest_landed(app: App, pipeline: str) -> int | None:
+    ledger = app.control().ledger(app.spec(pipeline).name)
+    return max((seq for seq, record in ledger.plans.items() if record.landing), default=None)
+
+
+def _run_job(app: App, job: str, pipeline: str, sequence: int, master: str, as_json: bool) -> None:
+    run = app.submit(job, pipeline, sequence, master, say=note)
+    if as_json:
+        print_json(run.result)
+    else:
+        _print_result(run)
+    if not run.succeeded:
+        raise typer.Exit(run.exit_code)
+
+
+def _print_result(run: JobRun) -> None:
+    if run.result is None:
+        err.print(f"the job ended with exit code {run.exit_code} and no result; see above")
+        return
+    for key, value in run.result.items():
+        if key != "partitions":
+            out.print(f"{key:<14} {value}", markup=False)
+    if "partitions" in run.result:
+        print_table(
+            "Accounting",
+            ("partition", "records", "holes"),
+            [
+                (int(partition), counts["records"], counts["holes"])
+                for partition, counts in run.result["partitions"].items()
+            ],
+        )
+
+
+def _requester() -> str:
+    return f"cli:{getpass.getuser()}:{uuid.uuid4().hex[:12]}"

@@ -1,0 +1,74 @@
+"""`tidemark sample`: topics with example records."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+
+from tidemark.cli.console import err, out, print_json, print_table
+from tidemark.core.samples import SAMPLES
+from tidemark.wiring import App
+
+app = typer.Typer(
+    help="Example records, the same for the same seed, written with acks=all and idempotence.",
+    no_args_is_help=True,
+)
+
+
+@app.command("list")
+def list_samples(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """List the samples."""
+    if as_json:
+        print_json(
+            [
+                {"name": s.name, "partitions": s.partitions, "records": s.default_records}
+                for s in SAMPLES.values()
+            ]
+        )
+        return
+    print_table(
+        "Samples",
+        ("name", "partitions", "default records", "what"),
+        [(s.name, s.partitions, s.default_records, s.summary) for s in SAMPLES.values()],
+    )
+
+
+@app.command()
+def produce(
+    name: Annotated[str, typer.Argument(help="One of `tidemark sample list`.")],
+    records: Annotated[
+        int | None, typer.Option(help="How many; the sample's own number if left out.", min=1)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Decides every value.")] = 1,
+    connection: Annotated[
+        str, typer.Option(help="Kafka connection id; the embedded broker if it runs.")
+    ] = "kafka_default",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Produce records of one sample; creates its topic if it is not there.
+
+    Producing again goes on where the last call ended: no record comes twice.
+    """
+    if name not in SAMPLES:
+        raise typer.BadParameter(f"{name!r} is not a sample; there are {', '.join(SAMPLES)}")
+    from tidemark.adapters.producer import produce as write
+
+    config = App.from_environment().kafka_config(connection)
+    with Progress(console=err, transient=True) as progress:
+        task = progress.add_task(f"producing {name}", total=records)
+        counts = write(
+            config,
+            name,
+            records=records,
+            seed=seed,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    if as_json:
+        print_json({"sample": name, "records": sum(counts.values()), "partitions": counts})
+        return
+    out.print(f"{sum(counts.values()):,} record(s) to topic {name}")
+    print_table("", ("partition", "records"), sorted(counts.items()))

@@ -1,0 +1,540 @@
+"""The quality check on real Delta tables, Spark and Great Expectations."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+from tidemark.adapters.quality import GreatExpectationsQuality
+from tidemark.adapters.quality.docs import DocsFolders, write_index
+from tidemark.adapters.quality.results import append_report
+from tidemark.core.quality import (
+    CheckResult,
+    QualityReport,
+    Severity,
+    SliceExpectation,
+    SliceRef,
+    Verdict,
+)
+from tidemark.core.samples import SAMPLES
+from tidemark.errors import EngineFailed, SuiteError
+
+SHIPPED = Path(__file__).parents[2] / "include" / "expectations"
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+BRONZE = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestamp_type", pa.int32()),
+        ("topic_id", pa.string()),
+        ("plan_sequence", pa.int64()),
+        ("ingested_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+Row = dict[str, Any]
+
+
+def row(offset: int, **more: Any) -> Row:
+    return {
+        "key": b"foo",
+        "value": b"text",
+        "headers": None,
+        "topic": "t",
+        "partition": 0,
+        "offset": offset,
+        "timestamp": NOW,
+        "timestamp_type": 0,
+        "topic_id": "T1",
+        "plan_sequence": 1,
+        "ingested_at": NOW,
+        **more,
+    }
+
+
+def rows(offsets: Iterable[int], **more: Any) -> list[Row]:
+    return [row(offset, **more) for offset in offsets]
+
+
+def price(offset: int, **fields: Any) -> Row:
+    value = {
+        "quote_id": f"Q{offset}",
+        "ticker": "ACME",
+        "price": 10.5,
+        "currency": "USD",
+        "event_time": "2026-03-01T12:00:00.000Z",
+    }
+    return row(offset, key=b"ACME", value=json.dumps(value | fields).encode())
+
+
+def planned(
+    start: int, end: int, records: int | None = None, partition: int = 0
+) -> SliceExpectation:
+    return SliceExpectation(
+        topic_id="T1",
+        partition=partition,
+        start=start,
+        end=end,
+        records=end - start if records is None else records,
+    )
+
+
+class Check:
+    """One pipeline's table and its quality check, in folders of their own."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.table = str(folder / "bronze")
+        self.home = folder / "quality"
+        self.suites = folder / "suites"
+        self.suites.mkdir()
+        self.results_table = str(folder / "results")
+        self.quality = GreatExpectationsQuality(
+            spark=lambda: spark,
+            suites=self.suites,
+            home=self.home,
+            results_table=self.results_table,
+        )
+
+    def land(self, landed: Sequence[Row]) -> int:
+        write_deltalake(self.table, pa.Table.from_pylist(list(landed), BRONZE), mode="append")
+        return DeltaTable(self.table).version()
+
+    def suite(self, expectations: list[dict[str, Any]], **tidemark: Any) -> str:
+        content = {"name": "mine", "meta": {"tidemark": tidemark}, "expectations": expectations}
+        (self.suites / "mine.json").write_text(json.dumps(content), encoding="utf-8")
+        return "mine"
+
+    def __call__(
+        self,
+        *expected: SliceExpectation,
+        suite: str | None = None,
+        version: int = 0,
+        plan: int = 1,
+        run_at: datetime = NOW,
+    ) -> QualityReport:
+        ref = SliceRef(
+            pipeline="prices", table=self.table, table_version=version, plan_sequence=plan
+        )
+        return self.quality.check(ref, expected, suite, run_at)
+
+
+@pytest.fixture
+def check(spark: SparkSession, tmp_path: Path) -> Check:
+    """A pipeline with an empty place for its table."""
+    return Check(spark, tmp_path)
+
+
+@pytest.fixture
+def shipped(check: Check) -> Check:
+    """The same, with the suites of the repository."""
+    check.suites.rmdir()
+    check.suites.symlink_to(SHIPPED)
+    return check
+
+
+def of(report: QualityReport, name: str) -> CheckResult:
+    (result,) = (result for result in report.results if name in (result.check, result.column))
+    return result
+
+
+def page(report: QualityReport, suite: str) -> str:
+    runs = json.loads(Path(report.data_docs).with_name("runs.json").read_text(encoding="utf-8"))
+    return Path(report.data_docs).with_name(runs[0]["pages"][suite]).read_text(encoding="utf-8")
+
+
+def jobs_of(spark: SparkSession, group: str, action: Callable[[], object]) -> int:
+    spark.sparkContext.setJobGroup(group, group)
+    try:
+        action()
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    return len(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
+
+
+pytestmark = pytest.mark.spark
+
+
+# -- the samples ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("topic", "suite"),
+    [("streams-intro", "streams_intro"), ("prices", "prices"), ("orders", "orders")],
+)
+def test_the_samples_pass_their_suites(shipped: Check, topic: str, suite: str) -> None:
+    """Every check of every shipped suite holds on what `tidemark sample produce` makes."""
+    made = SAMPLES[topic].records(
+        seed=1, start=0, count=500, base_ms=int(NOW.timestamp() * 1000) - 60_000
+    )
+    shipped.land(
+        [
+            row(
+                offset,
+                key=sample.key,
+                value=sample.value,
+                headers=[{"key": name, "value": value} for name, value in sample.headers],
+                timestamp=datetime.fromtimestamp(sample.timestamp_ms / 1000, UTC),
+            )
+            for offset, sample in enumerate(made)
+        ]
+    )
+    report = shipped(planned(0, 500), suite=suite)
+    assert [result for result in report.results if not result.passed] == []
+    assert report.verdict is Verdict.PASSED
+
+
+# -- built-in checks -----------------------------------------------------------------------------
+
+
+def test_a_double_is_found(check: Check) -> None:
+    """I1: one record twice, in another file and row group, among 40,000 others."""
+    check.land(rows(range(40_000)))
+    version = check.land([row(32_768)])
+    report = check(planned(0, 40_000, records=40_001), version=version)
+    double = of(report, "duplicate_records")
+    assert (double.passed, double.observed) == (False, "1 (partition 0: 1)")
+    assert report.failed_critical() == (double,)
+    assert report.verdict is Verdict.FAILED
+
+
+def test_equal_offsets_of_other_partitions_are_no_doubles(check: Check) -> None:
+    """S5: an offset says nothing without its partition."""
+    check.land([*rows(range(10)), *rows(range(10), partition=1)])
+    assert check(planned(0, 10), planned(0, 10, partition=1)).verdict is Verdict.PASSED
+
+
+def test_a_missing_record_is_found(check: Check) -> None:
+    """I1: the control table says ten, the data table has nine."""
+    check.land(rows(range(9)))
+    off = of(check(planned(0, 10)), "ranges_off")
+    assert (off.passed, off.observed) == (False, "1 (partition 0 [0, 10): 9 records, 10 landed)")
+
+
+def test_ranges_of_one_partition_are_told_apart(check: Check) -> None:
+    """One range short and the next one long does not even out."""
+    check.land(rows([0, 1, 2, 10, 11]))
+    report = check(planned(0, 4, records=2), planned(10, 14, records=3))
+    assert of(report, "ranges_off").observed == (
+        "2 (partition 0 [0, 4): 3 records, 2 landed; partition 0 [10, 14): 2 records, 3 landed)"
+    )
+
+
+@pytest.mark.parametrize(
+    "stray", [{"offset": 10}, {"partition": 7}, {"topic_id": "T2"}], ids=lambda one: next(iter(one))
+)
+def test_a_record_that_nobody_planned_is_found(check: Check, stray: Row) -> None:
+    """The end of a range is outside it, and another incarnation's offsets mean nothing here."""
+    check.land([*rows(range(10)), row(5) | stray])
+    report = check(planned(0, 10))
+    assert [result.check for result in report.failed_critical()] == ["records_outside_plan"]
+
+
+def test_holes_are_no_failure(check: Check) -> None:
+    """S6: what counts is what landed, not the width of the range."""
+    check.land(rows([0, 3, 9]))
+    assert check(planned(0, 10, records=3)).verdict is Verdict.PASSED
+
+
+def test_a_plan_of_nothing_but_holes_passes(check: Check) -> None:
+    """S6: an empty slice has nothing to fail on, in the suite as well."""
+    check.land(rows(range(3), plan_sequence=2))
+    suite = check.suite(
+        [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "key_text"}}]
+    )
+    report = check(planned(0, 10, records=0), suite=suite)
+    assert report.verdict is Verdict.PASSED
+    assert of(report, "top_key_percent").observed is None
+
+
+def test_only_the_slice_is_read(check: Check) -> None:
+    """Other plans and later versions of the table are no part of what is judged."""
+    version = check.land([*rows(range(10)), *rows(range(10), plan_sequence=2)])
+    check.land(rows(range(10)))
+    assert check(planned(0, 10), version=version).verdict is Verdict.PASSED
+
+
+def test_clocks_and_missing_timestamps_warn(check: Check) -> None:
+    """A timestamp two hours after ingestion, and one that Kafka says is none."""
+    check.land(
+        [row(0, timestamp=NOW + timedelta(hours=2)), row(1, timestamp_type=-1), row(2), row(3)]
+    )
+    report = check(planned(0, 4))
+    assert report.verdict is Verdict.WARNED
+    assert {r.check: r.observed for r in report.failed(Severity.WARNING)} == {
+        "no_timestamp_percent": 25.0,
+        "seconds_ahead": 7200.0,
+    }
+
+
+def test_a_suite_can_make_skew_critical(check: Check) -> None:
+    """S16: the limit is the suite's, and the report names the key."""
+    check.land([*rows(range(9)), row(9, key=b"bar")])
+    suite = check.suite([], checks={"top_key_percent": {"limit": 50, "severity": "critical"}})
+    (skewed,) = check(planned(0, 10), suite=suite).failed_critical()
+    assert skewed.observed == "90 (key 'foo')"
+    assert skewed.expectation.startswith("the most frequent key is on at most 50 %")
+
+
+# -- a suite's own expectations ------------------------------------------------------------------
+
+
+def test_bad_values_are_counted_and_shown(shipped: Check) -> None:
+    """The results count them; the page shows what they are and where."""
+    shipped.land(
+        [
+            *(price(offset) for offset in range(18)),
+            row(18, key=b"ACME", value=b"{not json"),
+            price(19, price=-1.0),
+        ]
+    )
+    report = shipped(planned(0, 20), suite="prices")
+    bad = of(report, "value_problem")
+    assert (bad.passed, bad.unexpected_count, bad.severity) == (False, 1, Severity.CRITICAL)
+    assert of(report, "price").unexpected_count == 1
+    assert of(report, "price").unexpected_percent == pytest.approx(100 / 19)
+    assert {r.column for r in report.failed_critical()} == {"value_problem", "price"}
+    shown = re.sub(r"<[^>]+>|\s+", " ", page(report, "prices"))
+    assert "not JSON" in shown
+    assert "-1.0" in shown
+    assert "offset" in shown
+    assert " 19 " in shown
+
+
+def test_tombstones_break_no_rule_on_values(shipped: Check) -> None:
+    """S4: null is not a bad value."""
+    shipped.land([price(0), price(1), row(2, key=b"ACME", value=None), row(3, key=None, value=None)])
+    assert shipped(planned(0, 4), suite="prices").verdict is Verdict.PASSED
+
+
+def test_a_share_may_be_tolerated(check: Check) -> None:
+    """`mostly` works, and the counts still say how many there were."""
+    check.land([*rows(range(9)), row(9, key=b"bar")])
+    suite = check.suite(
+        [
+            {
+                "type": "expect_column_values_to_be_in_set",
+                "kwargs": {"column": "key_text", "value_set": ["foo"], "mostly": 0.9},
+            }
+        ]
+    )
+    result = of(check(planned(0, 10), suite=suite), "key_text")
+    assert (result.passed, result.observed) == (True, "1 of 10 unexpected")
+
+
+def test_results_keep_the_order_of_the_file(check: Check) -> None:
+    """Great Expectations answers aggregates and row rules in an order of its own."""
+    check.land(rows(range(10)))
+    kinds = [
+        ("expect_column_values_to_not_be_null", {"column": "key"}),
+        ("expect_column_max_to_be_between", {"column": "offset", "max_value": 9}),
+        ("expect_table_row_count_to_be_between", {"min_value": 1}),
+        ("expect_column_values_to_be_in_set", {"column": "topic", "value_set": ["t"]}),
+    ]
+    suite = check.suite([{"type": kind, "kwargs": kwargs} for kind, kwargs in kinds])
+    report = check(planned(0, 10), suite=suite)
+    assert [r.check for r in report.results[-4:]] == [kind for kind, _ in kinds]
+    assert [r.observed for r in report.results[-4:]] == ["0 of 10 unexpected", 9, 10, "0 of 10 unexpected"]
+
+
+def test_more_expectations_take_no_more_jobs(check: Check, spark: SparkSession) -> None:
+    """All row rules share one aggregation, and what held is not asked for examples."""
+    check.land(rows(range(10)))
+    one = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "key_text"}}
+    more = [
+        {
+            "type": "expect_column_values_to_be_between",
+            "kwargs": {"column": "offset", "max_value": 100 + n},
+        }
+        for n in range(10)
+    ]
+    few = check.suite([one])
+    check(planned(0, 10), suite=few)  # what Spark and Delta cache is cached for both
+    jobs = [jobs_of(spark, f"few-{check.table}", lambda: check(planned(0, 10), suite=few))]
+    many = check.suite([one, *more])
+    jobs += [jobs_of(spark, f"many-{check.table}", lambda: check(planned(0, 10), suite=many))]
+    assert jobs[0] == jobs[1]
+    assert jobs[0] > 0
+
+
+def test_nothing_stays_cached(shipped: Check, spark: SparkSession) -> None:
+    """Great Expectations caches what it validates, if it is let."""
+    shipped.land([price(0), price(1, price=-1.0)])
+    manager = spark._jsparkSession.sharedState().cacheManager()
+    shipped(planned(0, 2), suite="prices")
+    assert manager.isEmpty()
+
+
+def test_an_expression_that_spark_refuses_is_a_problem_of_the_file(check: Check) -> None:
+    """With its place in the file, and all of them at once."""
+    check.land(rows(range(2)))
+    suite = check.suite([], columns={"one": "no_such_function(key)", "two": "((", "three": "1"})
+    with pytest.raises(SuiteError) as caught:
+        check(planned(0, 2), suite=suite)
+    assert [problem.key for problem in caught.value.problems] == [
+        "meta.tidemark.columns.one",
+        "meta.tidemark.columns.two",
+    ]
+
+
+def test_an_expectation_that_cannot_be_evaluated_is_no_verdict(check: Check) -> None:
+    """It says nothing about the data, so the data is not blamed."""
+    check.land(rows(range(2)))
+    suite = check.suite(
+        [
+            {
+                "type": "expect_column_values_to_not_be_null",
+                "kwargs": {
+                    "column": "key_text",
+                    "row_condition": "no_such_column = 1",
+                    "condition_parser": "spark",
+                },
+            }
+        ]
+    )
+    with pytest.raises(EngineFailed, match="no_such_column"):
+        check(planned(0, 2), suite=suite)
+
+
+# -- Data Docs and the results table -------------------------------------------------------------
+
+
+def test_pages_fetch_nothing_from_anywhere(shipped: Check) -> None:
+    """As shipped by Great Expectations they load from six hosts, one of them with an id."""
+    shipped.land([price(0), price(1, price=-1.0)])
+    shipped(planned(0, 2), suite="prices")
+    pages = list(shipped.home.rglob("*.html"))
+    assert len(pages) == 6  # pipelines, runs, two suites, two validations
+    for file in pages:
+        text = file.read_text(encoding="utf-8")
+        assert not re.search(r"<script|<link|<img|https?://", text), file
+
+
+def test_links_between_pages_lead_somewhere(shipped: Check) -> None:
+    """From the page over all pipelines to a run and back."""
+    shipped.land([price(0)])
+    shipped(planned(0, 1), suite="prices")
+    for file in shipped.home.rglob("*.html"):
+        for link in re.findall(r'href="([^"#]+)"', file.read_text(encoding="utf-8")):
+            assert (file.parent / link).exists(), (file, link)
+
+
+def test_markup_in_data_stays_text(shipped: Check) -> None:
+    """A record cannot put a script into the report about it."""
+    evil = "<script>alert(1)</script>"
+    shipped.land([price(0, currency=evil), row(1, key=evil.encode())])
+    report = shipped(planned(0, 2), suite="prices")
+    assert of(report, "currency").unexpected_count == 1
+    for file in shipped.home.rglob("*.html"):
+        assert evil not in file.read_text(encoding="utf-8"), file
+
+
+def test_a_second_attempt_is_kept_beside_the_first(check: Check) -> None:
+    """Data Docs list both, the newest first; the results table answers which one counts."""
+    check.land(rows(range(9)))
+    for minutes, records in ((0, 10), (5, 9)):
+        report = check(planned(0, 10, records=records), run_at=NOW + timedelta(minutes=minutes))
+        check.quality.record(report)
+    listed = Path(report.data_docs).read_text(encoding="utf-8")
+    assert re.findall(r'class="verdict (\w+)"', listed) == ["passed", "failed"]
+    results = DeltaTable(check.results_table).to_pyarrow_table()
+    newest = duckdb.sql(
+        """
+        SELECT DISTINCT verdict FROM results
+        QUALIFY run_at = max(run_at) OVER (PARTITION BY pipeline, plan_sequence)
+        """
+    )
+    assert results.num_rows == 2 * len(report.results)
+    assert newest.fetchall() == [("passed",)]
+
+
+def test_repeating_an_attempt_replaces_its_pages(check: Check) -> None:
+    """The same plan at the same time is the same attempt."""
+    check.land(rows(range(10)))
+    for _ in range(2):
+        report = check(planned(0, 10))
+    assert Path(report.data_docs).read_text(encoding="utf-8").count('class="verdict ') == 1
+
+
+def test_recorded_results_read_in_spark_as_they_were(check: Check, spark: SparkSession) -> None:
+    """The table is for every Delta reader; nulls stay nulls."""
+    check.land(rows(range(9)))
+    report = check(planned(0, 10))
+    check.quality.record(report)
+    read = spark.read.format("delta").load(check.results_table).orderBy("position").collect()
+    assert [(r["check"], r["passed"], r["column"]) for r in read] == [
+        (r.check, r.passed, r.column) for r in report.results
+    ]
+    assert {r["run_at"].astimezone(UTC) for r in read} == {NOW}
+    assert {(r["pipeline"], r["plan_sequence"], r["verdict"]) for r in read} == {
+        ("prices", 1, "failed")
+    }
+
+
+REPORT = QualityReport(
+    pipeline="",
+    plan_sequence=1,
+    table_version=0,
+    run_at=NOW,
+    results=(
+        CheckResult(
+            check="ranges_off",
+            column=None,
+            severity=Severity.CRITICAL,
+            passed=True,
+            observed=0,
+            expectation="nothing is off",
+        ),
+    ),
+    data_docs="/docs/index.html",
+)
+
+
+def _report_often(folder: Path, pipeline: str, times: int) -> None:
+    folders = DocsFolders(home=folder / "quality", pipeline=pipeline)
+    for plan in range(1, times + 1):
+        report = replace(REPORT, pipeline=pipeline, plan_sequence=plan)
+        with folders.locked():
+            write_index(folders, report, {"built_in": folders.site / f"{plan}.html"})
+        append_report(str(folder / "results"), report, {})
+
+
+def test_pipelines_report_at_the_same_time(tmp_path: Path) -> None:
+    """Four processes over two pipelines: no run is lost, in pages or in the results table."""
+    context = multiprocessing.get_context("spawn")
+    work = [
+        context.Process(target=_report_often, args=(tmp_path, pipeline, 10))
+        for pipeline in ("orders", "prices", "orders", "prices")
+    ]
+    for process in work:
+        process.start()
+    for process in work:
+        process.join(timeout=120)
+    assert [process.exitcode for process in work] == [0] * 4
+    results = DeltaTable(str(tmp_path / "results")).to_pyarrow_table()
+    assert results.num_rows == 40
+    sites = tmp_path / "quality" / "data_docs"
+    for pipeline in ("orders", "prices"):
+        listed = (sites / pipeline / "index.html").read_text(encoding="utf-8")
+        assert set(re.findall(r'href="(\d+)\.html"', listed)) == {str(n) for n in range(1, 11)}
+    assert re.findall(r'href="(\w+)/index', (sites / "index.html").read_text()) == [
+        "orders",
+        "prices",
+    ]
