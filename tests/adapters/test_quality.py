@@ -394,6 +394,22 @@ def test_an_expression_that_spark_refuses_is_a_problem_of_the_file(check: Check)
     ]
 
 
+def test_an_expectation_that_makes_no_sense_is_a_problem_of_the_file(check: Check) -> None:
+    """What the shipped schemas let pass, Great Expectations refuses before Spark is asked."""
+    check.land(rows(range(2)))
+    suite = check.suite(
+        [
+            {
+                "type": "expect_column_values_to_be_between",
+                "kwargs": {"column": "offset", "min_value": 5, "max_value": 1},
+            }
+        ]
+    )
+    with pytest.raises(SuiteError) as caught:
+        check(planned(0, 2), suite=suite)
+    assert [problem.key for problem in caught.value.problems] == ["expectations[0]"]
+
+
 def test_an_expectation_that_cannot_be_evaluated_is_no_verdict(check: Check) -> None:
     """It says nothing about the data, so the data is not blamed."""
     check.land(rows(range(2)))
@@ -403,8 +419,12 @@ def test_an_expectation_that_cannot_be_evaluated_is_no_verdict(check: Check) -> 
                 "type": "expect_column_values_to_not_be_null",
                 "kwargs": {
                     "column": "key_text",
-                    "row_condition": "no_such_column = 1",
-                    "condition_parser": "spark",
+                    "row_condition": {
+                        "type": "comparison",
+                        "column": {"name": "no_such_column"},
+                        "operator": "==",
+                        "parameter": 1,
+                    },
                 },
             }
         ]

@@ -88,6 +88,7 @@ def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
         "expectations[1].kwargs.regex",
         "expectations[1].kwargs.column",
         "expectations[2].kwargs.column",
+        "expectations[2].kwargs.value_set",
         "expectations[3]",
     }
     assert "critical, warning, info" in found["expectations[1].severity"]

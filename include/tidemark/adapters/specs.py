@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+)
 
 from tidemark.core.marks import IsolationLevel
 from tidemark.core.spec import PipelineSpec, StartPolicy
@@ -20,12 +29,31 @@ class _Section(BaseModel):
 
 
 class _StartAt(_Section):
-    timestamp: AwareDatetime
+    timestamp: datetime
 
     @field_validator("timestamp", mode="before")
     @classmethod
-    def _from_text(cls, value: Any) -> Any:
-        return datetime.fromisoformat(value) if isinstance(value, str) else value
+    def _is_moment(cls, value: Any) -> datetime:
+        """YAML has made a datetime or a date of an unquoted value, and left a quoted one alone."""
+        moment = _parsed_moment(value) if isinstance(value, str) else value
+        if not isinstance(moment, datetime) or moment.tzinfo is None:
+            raise ValueError("a moment with its distance from UTC, such as 2026-03-01T00:00:00Z")
+        return moment
+
+
+def _parsed_moment(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+_Start = Annotated[
+    Annotated[Literal["earliest", "latest", "none"], Tag("_policy")]
+    | Annotated[_StartAt, Tag("_moment")],
+    # Tells the two forms apart first, so that a mistake in one is not also one in the other.
+    Discriminator(lambda value: "_moment" if isinstance(value, dict) else "_policy"),
+]
 
 
 class _Limits(_Section):
@@ -46,7 +74,7 @@ class _Spec(_Section):
     connection: str = Field(default="kafka_default", pattern=r"^[a-zA-Z0-9_.-]+$")
     target: str | None = Field(default=None, min_length=1)
     schedule: str
-    start: Literal["earliest", "latest", "none"] | _StartAt = "none"
+    start: _Start = "none"
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
     limits: _Limits = _Limits()
     quality: _Quality = _Quality()
@@ -57,7 +85,10 @@ class _Spec(_Section):
     @field_validator("schedule")
     @classmethod
     def _is_schedule(cls, value: str) -> str:
-        if value in _PRESETS or len(value.split()) == _CRON_FIELDS:
+        fields = value.split()
+        if value in _PRESETS or (
+            len(fields) == _CRON_FIELDS and all(_CRON_FIELD.fullmatch(one) for one in fields)
+        ):
             return value
         raise ValueError(f"a cron expression of five fields or one of {', '.join(_PRESETS)}")
 
@@ -92,6 +123,8 @@ class _Spec(_Section):
 
 _PRESETS = ("@once", "@continuous", "@hourly", "@daily", "@weekly", "@monthly", "@yearly")
 _CRON_FIELDS = 5
+_CRON_VALUE = r"(\*|\d{1,2}|[a-zA-Z]{3})(-(\d{1,2}|[a-zA-Z]{3}))?(/\d{1,2})?"
+_CRON_FIELD = re.compile(rf"{_CRON_VALUE}(,{_CRON_VALUE})*")
 
 
 def load_specs(folder: Path, suites: Path) -> Mapping[str, PipelineSpec]:
@@ -108,6 +141,8 @@ def load_specs(folder: Path, suites: Path) -> Mapping[str, PipelineSpec]:
         SpecError: With every problem of every file, those between files included.
     """
     problems: list[Problem] = []
+    if not folder.is_dir():
+        problems.append(_problem(folder, "(folder)", "a folder of YAML files", "no such folder"))
     found: dict[Path, PipelineSpec] = {}
     for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
         spec = _load(path, problems)
@@ -123,8 +158,11 @@ def load_specs(folder: Path, suites: Path) -> Mapping[str, PipelineSpec]:
 
 def _load(path: Path, problems: list[Problem]) -> PipelineSpec | None:
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as broken:
+        raw = _parse(path)
+    except _DuplicateKey as twice:
+        problems.append(_problem(path, twice.key, "each key once", twice.place))
+        return None
+    except (yaml.YAMLError, UnicodeDecodeError) as broken:
         problems.append(_problem(path, "(file)", "YAML", " ".join(str(broken).split())))
         return None
     if not isinstance(raw, dict):
@@ -135,6 +173,33 @@ def _load(path: Path, problems: list[Problem]) -> PipelineSpec | None:
     except ValidationError as invalid:
         problems += [_from_pydantic(path, error) for error in invalid.errors()]
         return None
+
+
+class _DuplicateKey(Exception):
+    """A key that stands twice in one mapping; YAML parsers silently take the last."""
+
+    def __init__(self, key: str, place: str) -> None:
+        self.key = key
+        self.place = place
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's plain values, and no key twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                line = key.start_mark.line + 1
+                raise _DuplicateKey(str(key.value), f"it again in line {line}")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+def _parse(path: Path) -> Any:
+    with path.open(encoding="utf-8") as stream:
+        # A SafeLoader: it builds plain values only.
+        return yaml.load(stream, Loader=_Loader)  # noqa: S506
 
 
 def _problem(path: Path, key: str, expected: str, found: str) -> Problem:
@@ -150,8 +215,18 @@ def _from_pydantic(path: Path, error: Mapping[str, Any]) -> Problem:
             return _problem(path, key, f"one of {', '.join(section.model_fields)}", "unknown key")
         case "missing":
             return _problem(path, key, "a value", "nothing")
+        case "model_type":
+            section = _SECTIONS.get(key, _Spec)
+            expected = f"a mapping with keys among {', '.join(section.model_fields)}"
+            return _problem(path, key, expected, repr(error["input"]))
         case "value_error":
             return _problem(path, key, str(error["ctx"]["error"]), repr(error["input"]))
+        case "string_pattern_mismatch":
+            expected = f"text that matches {error['ctx']['pattern']}"
+            return _problem(path, key, expected, repr(error["input"]))
+        case "literal_error" if key == "start":
+            expected = f"{error['ctx']['expected']}, or timestamp: and a moment"
+            return _problem(path, key, expected, repr(error["input"]))
         case _:
             expected = error["msg"].removeprefix("Input should be ").removeprefix("a valid ")
             return _problem(path, key, expected, repr(error["input"]))

@@ -68,7 +68,9 @@ class Suite:
     checks: Mapping[str, BuiltInCheck] = field(default_factory=lambda: BUILT_IN_CHECKS)
 
 
-BUILT_IN_SUITE = Suite(name="built_in")
+BUILT_IN_SUITE = Suite(
+    name="built_in", notes="What Tidemark checks of every slice, whatever its suite."
+)
 """The suite of a pipeline that names none: the built-in checks alone."""
 
 

@@ -12,7 +12,7 @@ from tidemark.adapters.quality.context import ExpectationConfiguration, gx
 from tidemark.adapters.quality.suite import BUILT_IN_SUITE, Suite
 from tidemark.core.quality import CheckResult, Severity
 from tidemark.core.quality_checks import BuiltInCheck, Figure
-from tidemark.errors import EngineFailed
+from tidemark.errors import EngineFailed, Problem, SuiteError
 
 COUNTS = {"result_format": "BASIC", "partial_unexpected_count": 0}
 """Counts without examples. Every expectation of the suite shares one Spark aggregation: Spark
@@ -26,7 +26,6 @@ EXAMPLES = {
 """Ten examples with their partition and offset; some Spark jobs for each expectation."""
 
 _POSITION = "tidemark_position"
-_BUILT_IN_NOTES = "Checks that Tidemark makes of every slice."
 
 
 def validate_figures(
@@ -54,7 +53,7 @@ def validate_figures(
         .add_batch_definition_whole_dataframe("slice")
         .get_batch({"dataframe": row})
     )
-    suite = context.suites.add(_suite_of(BUILT_IN_SUITE.name, expectations, _BUILT_IN_NOTES))
+    suite = context.suites.add(_suite_of(BUILT_IN_SUITE, dict(enumerate(expectations))))
     return _in_order(batch.validate(suite, result_format=COUNTS))
 
 
@@ -71,15 +70,12 @@ def validate_rows(
         .add_batch_definition_whole_dataframe("slice")
         .get_batch({"dataframe": rows})
     )
-    result = _in_order(
-        batch.validate(
-            context.suites.add(_suite_of(suite.name, suite.expectations, suite.notes)),
-            result_format=COUNTS,
-        )
-    )
-    failed = [one.expectation_config.to_domain_obj() for one in result.results if not one.success]
-    if failed:
-        again = gx.ExpectationSuite(name=suite.name, expectations=failed)
+    ours = dict(enumerate(suite.expectations))
+    added = context.suites.add(_suite_of(suite, ours))
+    result = _in_order(batch.validate(added, result_format=COUNTS))
+    broken = {_position(one) for one in result.results if not one.success}
+    if broken:
+        again = _suite_of(suite, {position: ours[position] for position in broken})
         shown = batch.validate(again, result_format=EXAMPLES).results
         by_position = {_position(one): one for one in shown}
         result.results = [by_position.get(_position(one), one) for one in result.results]
@@ -87,15 +83,19 @@ def validate_rows(
 
 
 def _suite_of(
-    name: str, expectations: Sequence[Mapping[str, Any]], notes: str
+    suite: Suite, expectations: Mapping[int, Mapping[str, Any]]
 ) -> gx.ExpectationSuite:
-    """A suite for Great Expectations, from configurations of a file or of the built-in checks.
+    """A suite for Great Expectations, of some expectations by their position in our suite.
 
-    Expectations remember their place, because results come back in another order. Their sentence
-    says the severity, because pages do not.
+    Expectations remember their position, because results come back in another order. Their
+    sentence says the severity, because pages do not.
+
+    Raises:
+        SuiteError: Great Expectations refuses an expectation, such as a lower limit above the
+            upper one.
     """
-    suite = gx.ExpectationSuite(name=name, notes=notes or None)
-    for position, one in enumerate(expectations):
+    made, problems = [], []
+    for position, one in expectations.items():
         shown = {
             **one,
             "severity": str(_severity(one)),
@@ -103,8 +103,20 @@ def _suite_of(
         }
         if "description" in one:
             shown["description"] = f"{one['description']} ({_severity(one)})"
-        suite.add_expectation_configuration(ExpectationConfiguration(**shown))
-    return suite
+        try:
+            made.append(ExpectationConfiguration(**shown).to_domain_obj())
+        except (ValueError, gx.exceptions.GreatExpectationsError) as error:
+            problems.append(
+                Problem(
+                    file=suite.file,
+                    key=f"expectations[{position}]",
+                    expected=f"what {one['type']} takes",
+                    found=" ".join(str(error).split()),
+                )
+            )
+    if problems:
+        raise SuiteError(problems=tuple(problems))
+    return gx.ExpectationSuite(name=suite.name, notes=suite.notes or None, expectations=made)
 
 
 def built_in_results(
@@ -163,9 +175,9 @@ def _observed(result: Mapping[str, Any]) -> str | int | float | None:
     if "observed_value" in result:
         value = result["observed_value"]
         return value if value is None or isinstance(value, int | float) else str(value)
-    if "unexpected_count" not in result:
+    if result.get("unexpected_count") is None:
         return None
-    looked_at = result["element_count"] - result.get("missing_count", 0)
+    looked_at = result["element_count"] - (result.get("missing_count") or 0)
     return f"{result['unexpected_count']:,} of {looked_at:,} unexpected"
 
 
