@@ -38,7 +38,7 @@ preflight:
 	@sh include/jvm/preflight.sh $(FREE_GB)
 
 $(MADE): | preflight
-	@echo "[1/3] Python environment in $(VENV)"
+	@echo "[1/4] Python environment in $(VENV)"
 	@# One that works and was made here stays: what it holds need not be installed again.
 	@grep -qsF "$(CURDIR)/$(VENV)" $(VENV)/bin/activate && $(PYTHON) -m pip --version 2> /dev/null \
 	    | grep -qF "(python 3.11)" || rm -rf $(VENV)
@@ -49,7 +49,7 @@ $(MADE): | preflight
 	@touch $@
 
 $(INSTALLED): $(MADE)
-	@echo "[2/3] Python packages of requirements.txt (a minute or two the first time)"
+	@echo "[2/4] Python packages of requirements.txt (a minute or two the first time)"
 	@rm -f $(MADE)-*
 	@$(UV) pip install --require-hashes -r requirements.txt
 	@$(UV) pip install --quiet --no-deps -e .
@@ -63,10 +63,14 @@ $(INSTALLED_DEV): $(INSTALLED)
 
 .PHONY: jvm
 jvm: $(INSTALLED)
-	@$(PYTHON) include/jvm/fetch.py --heading "[3/3] JVM parts: Delta, Kafka (minutes the first time)"
+	@$(PYTHON) include/jvm/fetch.py --heading "[3/4] JVM parts: Delta, Kafka (minutes the first time)"
+
+.PHONY: archive
+archive: jvm
+	@$(PYTHON) include/jvm/archive.py --heading "[4/4] Class archive, for faster starts of Spark (half a minute)"
 
 .PHONY: setup
-setup: preflight $(INSTALLED) jvm ## Install all that Tidemark needs to run (.venv, .tidemark/jvm)
+setup: preflight $(INSTALLED) jvm archive ## Install all that Tidemark needs to run (.venv, .tidemark/jvm)
 
 .PHONY: setup-dev
 setup-dev: setup $(INSTALLED_DEV) ## Install the tools for checks and tests as well

@@ -6,7 +6,7 @@ from airflow.sdk import DAG, Param
 
 from tidemark.wiring import App
 from tidemark_airflow.chain import START_DATE, add_chain, default_args
-from tidemark_airflow.tasks import BACKFILLED, plan_backfill
+from tidemark_airflow.tasks import BACKFILLED, plan_backfill, publish_backfill
 from tidemark_airflow.texts import BACKFILL_PAGE
 
 with DAG(
@@ -52,6 +52,7 @@ with DAG(
     add_chain(
         plan=plan_backfill,
         arguments={},
+        publish=publish_backfill,
         pipeline="{{ params.pipeline }}",
         outlet=BACKFILLED,
     )

@@ -7,7 +7,7 @@ from airflow.sdk import DAG
 from tidemark.core.spec import PipelineSpec
 from tidemark.wiring import App
 from tidemark_airflow.chain import START_DATE, add_chain, default_args
-from tidemark_airflow.tasks import plan_run, table_asset
+from tidemark_airflow.tasks import plan_run, publish_run, table_asset
 from tidemark_airflow.texts import pipeline_page
 
 app = App.from_environment()
@@ -29,6 +29,7 @@ def pipeline_dag(spec: PipelineSpec) -> DAG:
         add_chain(
             plan=plan_run,
             arguments={"pipeline": spec.name},
+            publish=publish_run,
             pipeline=spec.name,
             outlet=table_asset(spec.name),
         )

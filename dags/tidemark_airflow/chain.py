@@ -10,7 +10,6 @@ from airflow.providers.standard.operators.python import PythonOperator, ShortCir
 from airflow.sdk import Asset, AssetAlias
 
 from tidemark_airflow.operators import TidemarkJobOperator
-from tidemark_airflow.tasks import publish
 
 START_DATE = datetime(2025, 1, 1, tzinfo=UTC)
 """Fixed and past: with `catchup` off, a DAG that is switched on runs once for now."""
@@ -36,6 +35,7 @@ def add_chain(
     *,
     plan: Callable[..., dict[str, Any] | None],
     arguments: Mapping[str, Any],
+    publish: Callable[..., None],
     pipeline: str,
     outlet: Asset | AssetAlias,
 ) -> None:
@@ -44,8 +44,9 @@ def add_chain(
     Args:
         plan: Makes the plan; None ends the run without starting Spark.
         arguments: Of `plan`, besides `requested_by`.
+        publish: Reports what has landed on `outlet`.
         pipeline: Pipeline name (templated).
-        outlet: What `publish` reports on.
+        outlet: The asset, or what stands for it until the pipeline is known.
     """
     planned = ShortCircuitOperator(
         task_id="plan",

@@ -11,7 +11,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from tidemark.errors import UnknownConnection
-from tidemark.wiring import CONNECTION_PREFIX, App
+from tidemark.wiring import App, connection_variable
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -36,7 +36,7 @@ def kafka_environment(pipeline: str) -> dict[str, str]:
         UnknownPipeline, SpecError, UnknownConnection
     """
     conn_id = App.from_environment().spec(pipeline).connection
-    return {f"{CONNECTION_PREFIX}{conn_id.upper()}": connection(conn_id).as_json()}
+    return {connection_variable(conn_id): connection(conn_id).as_json()}
 
 
 def connected_app(pipeline: str) -> App:

@@ -9,8 +9,8 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from tidemark.adapters.spark_submit import RESULT_MARKER
 from tidemark.errors import ExitCode, TidemarkError
-from tidemark.jobs import RESULT_MARKER
 
 
 @contextmanager

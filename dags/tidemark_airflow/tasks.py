@@ -56,32 +56,41 @@ def plan_backfill(params: Mapping[str, Any], requested_by: str) -> dict[str, Any
         return _handed_on(planned.outcome, planned.plan)
 
 
-def publish(pipeline: str, plan: str, outlet_events: Any) -> None:
-    """Tell Airflow what has landed, read from the control table."""
+def publish_run(pipeline: str, plan: str, outlet_events: Any) -> None:
+    """Report what a scheduled run has landed on its pipeline's asset."""
+    with airflow_failures():
+        outlet_events[table_asset(pipeline)].extra = _landed(pipeline, int(plan))
+
+
+def publish_backfill(pipeline: str, plan: str, outlet_events: Any) -> None:
+    """Report what a backfill has landed on the asset of the pipeline it was for."""
+    with airflow_failures():
+        outlet_events[BACKFILLED].add(table_asset(pipeline), extra=_landed(pipeline, int(plan)))
+
+
+def _landed(pipeline: str, sequence: int) -> dict[str, Any]:
+    """A landed plan as the control table has it.
+
+    Raises:
+        UnknownPlan, PlanNotLanded
+    """
     from tidemark.services.ingest import plan_record
 
-    with airflow_failures():
-        app = App.from_environment()
-        record = plan_record(app.control(), pipeline, int(plan))
-        if record.landing is None:
-            raise PlanNotLanded(pipeline=pipeline, sequence=record.plan.sequence)
-        asset = table_asset(pipeline)
-        extra = {
-            "pipeline": pipeline,
-            "plan": record.plan.sequence,
-            "kind": str(record.plan.kind),
-            "table": app.layout.data_table(app.spec(pipeline).target),
-            "table_version": record.landing.table_version,
-            "records": record.landing.records,
-            "ranges": [[r.partition, r.start, r.end] for r in record.plan.ranges],
-        }
-    if BACKFILLED in outlet_events:
-        outlet_events[BACKFILLED].add(asset, extra=extra)
-    else:
-        outlet_events[asset].extra = extra
-    log.info(
-        "published pipeline=%s plan=%s table_version=%d", pipeline, plan, extra["table_version"]
-    )
+    app = App.from_environment()
+    record = plan_record(app.control(), pipeline, sequence)
+    if record.landing is None:
+        raise PlanNotLanded(pipeline=pipeline, sequence=sequence)
+    landed = {
+        "pipeline": pipeline,
+        "plan": sequence,
+        "kind": record.plan.kind.value,
+        "table": app.layout.data_table(app.spec(pipeline).target),
+        "table_version": record.landing.table_version,
+        "records": record.landing.records,
+        "ranges": [[r.partition, r.start, r.end] for r in record.plan.ranges],
+    }
+    log.info("published %s", " ".join(f"{key}={value}" for key, value in landed.items()))
+    return landed
 
 
 def _handed_on(outcome: str, plan: Plan | None) -> dict[str, Any] | None:

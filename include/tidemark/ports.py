@@ -93,8 +93,8 @@ class QualityChecker(Protocol):
 
     def check(
         self,
-        subject: SliceRef,
-        expected: tuple[SliceExpectation, ...],
+        ref: SliceRef,
+        expected: Sequence[SliceExpectation],
         suite: str | None,
         run_at: datetime,
     ) -> QualityReport:

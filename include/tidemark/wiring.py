@@ -20,6 +20,7 @@ from tidemark.core.spec import PipelineSpec
 from tidemark.errors import InvalidConnection, UnknownConnection, UnknownPipeline
 
 if TYPE_CHECKING:
+    from tidemark.adapters.airflow_process import AirflowStandalone
     from tidemark.adapters.broker import Broker
     from tidemark.adapters.spark_submit import JobRun
     from tidemark.ports import ControlTable, DataLog, MarkReader
@@ -160,7 +161,10 @@ class App:
             data_table=self.layout.data_table(spec.target),
             control=self.control(),
             checker=GreatExpectationsQuality(
-                open_session(f"tidemark-quality-{spec.name}"), self.layout
+                spark=lambda: open_session(f"tidemark-quality-{spec.name}"),
+                suites=self.layout.expectations,
+                home=self.layout.quality_home,
+                results_table=self.layout.quality_results,
             ),
             now=utc_now,
         )
@@ -207,6 +211,16 @@ class App:
                 listeners=(Listener(name="EXTERNAL", port=port),),
             )
         )
+
+    def airflow(self, *, port: int = 0) -> AirflowStandalone:
+        """The Airflow of this home, with the connections of this environment."""
+        from tidemark.adapters.airflow_process import AirflowStandalone
+
+        environ = dict(self.environ)
+        variable = connection_variable(LOCAL_CONNECTION)
+        if variable not in environ and self.broker().status().running:
+            environ[variable] = self._connection(LOCAL_CONNECTION)
+        return AirflowStandalone(self.layout, environ, port=port)
 
     def _connection_extra(self, connection: str) -> Mapping[str, Any]:
         text = self._connection(connection)

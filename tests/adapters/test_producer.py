@@ -49,7 +49,7 @@ def test_s19_settings_ask_for_all_acknowledgements_and_no_doubles() -> None:
     settings = producer_settings({"bootstrap.servers": "kafka:9092", "acks": "1"})
     assert settings["acks"] == "all"
     assert settings["enable.idempotence"] == "true"
-    assert settings["partitioner"] == "murmur2_random"
+    assert settings["partitioner"] == "murmur2"
     assert settings["bootstrap.servers"] == "kafka:9092"
 
 

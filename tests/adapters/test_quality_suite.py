@@ -18,15 +18,19 @@ SHIPPED = Path(__file__).parents[2] / "include" / "expectations"
 
 
 def write(folder: Path, content: Any, name: str = "mine") -> Path:
+    """Write a suite's file."""
     file = folder / f"{name}.json"
     file.write_text(json.dumps(content), encoding="utf-8")
     return file
 
 
 def problems(file: Path) -> dict[str, str]:
+    """What is refused in a file, by key."""
     with pytest.raises(SuiteError) as caught:
         load_suite(file)
-    return {problem.key: f"{problem.expected} / {problem.found}" for problem in caught.value.problems}
+    return {
+        problem.key: f"{problem.expected} / {problem.found}" for problem in caught.value.problems
+    }
 
 
 @pytest.mark.parametrize("file", sorted(SHIPPED.glob("*.json")), ids=lambda file: file.stem)

@@ -27,6 +27,7 @@ NO_KEY = TopKey(key=None, records=0)
 
 
 def result(severity: Severity, *, passed: bool) -> CheckResult:
+    """A result of which only severity and outcome matter."""
     return CheckResult(
         check="some_check",
         column=None,
@@ -37,7 +38,10 @@ def result(severity: Severity, *, passed: bool) -> CheckResult:
     )
 
 
-def report(*results: CheckResult, run_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)):
+def report(
+    *results: CheckResult, run_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+) -> QualityReport:
+    """A report of some results."""
     return QualityReport(
         pipeline="prices",
         plan_sequence=3,
@@ -51,6 +55,7 @@ def report(*results: CheckResult, run_at: datetime = datetime(2026, 1, 1, tzinfo
 def held(
     partition: int = 0, start: int | None = 0, records: int = 10, **more: object
 ) -> RangeFigures:
+    """Figures of one range; nothing wrong with it unless said otherwise."""
     values: dict[str, object] = {
         "topic_id": "T1",
         "partition": partition,
@@ -65,7 +70,10 @@ def held(
     return RangeFigures(**(values | more))  # type: ignore[arg-type]
 
 
-def planned(partition: int = 0, start: int = 0, end: int = 10, records: int = 10):
+def planned(
+    partition: int = 0, start: int = 0, end: int = 10, records: int = 10
+) -> SliceExpectation:
+    """What the control table says of one range."""
     return SliceExpectation(
         topic_id="T1", partition=partition, start=start, end=end, records=records
     )
@@ -171,9 +179,7 @@ def test_rows_outside_the_plan_are_counted() -> None:
     """Rows of no planned range, be it by partition, offset or topic id."""
     stray = held(4, start=None, records=2, topic_id="T2")
     found = figures([held(), stray], NO_KEY, [planned()])
-    assert found["records_outside_plan"] == Figure(
-        value=2, detail="partition 4 of topic T2: 2"
-    )
+    assert found["records_outside_plan"] == Figure(value=2, detail="partition 4 of topic T2: 2")
 
 
 def test_long_details_are_cut() -> None:

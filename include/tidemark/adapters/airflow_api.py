@@ -156,6 +156,17 @@ class AirflowApi:
         found = self._call("GET", f"/dags/{quote(dag_id)}/dagRuns", query=query)
         return [run["dag_run_id"] for run in found["dag_runs"]]
 
+    def wait_for_run(self, dag_id: str, *, timeout_s: float = 120.0) -> str:
+        """The first run of a DAG, as soon as Airflow's schedule has made one.
+
+        Raises:
+            AirflowUnavailable: Not in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not (runs := self.run_ids(dag_id)):
+            _wait(deadline, f"to schedule {dag_id}", f"no run after {timeout_s:.0f} s")
+        return runs[0]
+
     def run(self, dag_id: str, run_id: str) -> DagRun:
         """One run with the states of its tasks."""
         path = _run_path(dag_id, run_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -13,6 +14,8 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from tidemark.core.events import ControlEvent, decode, encode
 from tidemark.core.ledger import Ledger
 from tidemark.errors import ControlConflict
+
+log = logging.getLogger(__name__)
 
 COLUMNS = pa.schema(
     [
@@ -98,15 +101,22 @@ class DeltaControlTable:
             return None
 
     def _create(self) -> DeltaTable:
-        DeltaTable.create(
-            self._uri,
-            schema=COLUMNS,
-            mode="ignore",
-            partition_by=["pipeline"],
-            description="Tidemark: what was planned and what became of it, by offset range",
-            configuration={"delta.appendOnly": "true"},
-            storage_options=self._storage_options,
-        )
+        try:
+            DeltaTable.create(
+                self._uri,
+                schema=COLUMNS,
+                mode="ignore",
+                partition_by=["pipeline"],
+                description="Tidemark: what was planned and what became of it, by offset range",
+                configuration={"delta.appendOnly": "true"},
+                storage_options=self._storage_options,
+                # Tried again, a creation that lost its race becomes a later commit with another
+                # table id, which every append at that moment conflicts with.
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+        except CommitFailedError:
+            # Another process made the table between our look and our commit.
+            log.debug("created by another process uri=%s", self._uri)
         return DeltaTable(self._uri, storage_options=self._storage_options)
 
 

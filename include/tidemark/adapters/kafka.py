@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from confluent_kafka import (
@@ -36,6 +37,12 @@ _REFUSALS = {
     KafkaError._SSL,
 }
 
+_REFUSAL_GRACE_S = 2.0
+"""How long a request may go on after a broker said no: another of the list may answer it."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+
 T = TypeVar("T")
 
 
@@ -49,16 +56,23 @@ class KafkaMarkReader:
 
     def __init__(self, config: Mapping[str, Any], timeout_seconds: float = 30.0) -> None:
         # Why a connection failed is told to this callback only; requests just time out.
-        self._seen: list[tuple[int, str]] = []
-        self._admin = AdminClient(
-            {
-                **config,
-                # librdkafka prints each lost connection; errors reach us through the callback.
-                "log_level": 0,
-                "error_cb": lambda error: self._seen.append((error.code(), error.str())),
-            }
-        )
+        self._refusals: list[str] = []
         self._timeout = timeout_seconds
+        try:
+            self._admin = AdminClient(
+                {
+                    **config,
+                    # librdkafka prints each lost connection; the callback hears of it anyway.
+                    "log_level": 0,
+                    "error_cb": self._note,
+                }
+            )
+        except KafkaException as raised:
+            raise KafkaRefused(
+                operation="to be asked, because of the client's own settings",
+                reason=raised.args[0].str(),
+                needed="settings that librdkafka takes",
+            ) from raised
 
     def topic_marks(self, topic: str, isolation_level: IsolationLevel) -> TopicMarks:
         """Marks of every partition, and the topic's identity.
@@ -69,6 +83,7 @@ class KafkaMarkReader:
         Raises:
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
+        self._refusals.clear()
         cluster_id, topic_id, partitions = self._describe(topic)
         lows = self._offsets(topic, partitions, OffsetSpec.earliest(), isolation_level)
         ends = self._offsets(topic, partitions, OffsetSpec.latest(), isolation_level)
@@ -88,7 +103,10 @@ class KafkaMarkReader:
         Raises:
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
-        spec = OffsetSpec.for_timestamp(int(moment.timestamp() * 1000))
+        self._refusals.clear()
+        # ListOffsets of a missing topic fails without saying so.
+        self._describe(topic)
+        spec = OffsetSpec.for_timestamp(_milliseconds(moment))
         level = IsolationLevel.READ_UNCOMMITTED
         found = self._offsets(topic, partitions, spec, level)
         ends = self._offsets(topic, partitions, OffsetSpec.latest(), level)
@@ -124,11 +142,23 @@ class KafkaMarkReader:
             for tp, future in futures.items()
         }
 
+    def _note(self, error: KafkaError) -> None:
+        if error.code() in _REFUSALS:
+            self._refusals.append(error.str())
+
     def _answer(self, operation: str, topic: str, future: Future[T]) -> Any:
-        try:
-            return future.result()
-        except KafkaException as raised:
-            raise self._named(operation, topic, raised.args[0]) from raised
+        give_up = None
+        while True:
+            try:
+                return future.result(timeout=0.1)
+            except KafkaException as raised:
+                raise self._named(operation, topic, raised.args[0]) from raised
+            except TimeoutError:
+                # librdkafka asks again until the request times out, also after a wrong password.
+                if self._refusals and give_up is None:
+                    give_up = time.monotonic() + _REFUSAL_GRACE_S
+                if give_up is not None and time.monotonic() > give_up:
+                    raise self._refused(operation, topic, "no answer") from None
 
     def _named(
         self, operation: str, topic: str, error: KafkaError
@@ -139,9 +169,21 @@ class KafkaMarkReader:
             KafkaError._UNKNOWN_PARTITION,
         ):
             return TopicMissing(topic=topic)
-        refused = [reason for code, reason in self._seen if code in _REFUSALS]
-        if error.code() in _REFUSALS or refused:
-            return KafkaRefused(
-                operation=f"{operation} of {topic}", reason="; ".join(refused) or error.str()
-            )
+        if error.code() in _REFUSALS or self._refusals:
+            return self._refused(operation, topic, error.str())
         return KafkaUnavailable(operation=f"{operation} of {topic}", reason=error.str())
+
+    def _refused(self, operation: str, topic: str, otherwise: str) -> KafkaRefused:
+        reasons = dict.fromkeys(self._refusals) or [otherwise]
+        return KafkaRefused(operation=f"{operation} of {topic}", reason="; ".join(reasons))
+
+
+def _milliseconds(moment: datetime) -> int:
+    """The first millisecond at or after a moment; negative ones mean something else to Kafka."""
+    return max(0, -((_EPOCH - moment) // _MS))
+
+
+def consumer_groups(config: Mapping[str, Any]) -> list[str]:
+    """Every consumer group that the cluster knows: none of them is ours (S1)."""
+    found = AdminClient({**config, "log_level": 0}).list_consumer_groups(request_timeout=30)
+    return sorted(group.group_id for group in found.result().valid)

@@ -9,7 +9,7 @@ Sources: librdkafka's CONFIGURATION.md; Kafka's consumer configuration reference
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,9 @@ _TLS = frozenset(
 )
 # Other users of the same connection need these; a free consumer has no group and commits nothing.
 _OF_GROUPS = frozenset({"group.id", "auto.offset.reset", "enable.auto.commit"})
+
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_PEM_FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
 
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -85,31 +88,64 @@ def client_config(connection: str, extra: Mapping[str, Any]) -> dict[str, Any]:
             rule=f"keys among {', '.join(sorted(known | _OF_GROUPS))}",
             problem=f"unknown key(s) {', '.join(unknown)}",
         )
-    _check_sasl(connection, config)
+    for rule, problem in _broken_rules(config):
+        raise InvalidConnection(connection=connection, rule=rule, problem=problem)
     return config
 
 
-def _check_sasl(connection: str, config: Mapping[str, Any]) -> None:
+def _broken_rules(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the clients would refuse, ignore, or each understand in a way of its own."""
+    for key, value in config.items():
+        if not isinstance(value, str | int | float):
+            yield f"text or a number as {key}", f"{key} is {_json_type(value)}"
+    yield from _broken_sasl_rules(config)
+    yield from _broken_tls_rules(config)
+
+
+def _broken_sasl_rules(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    protocol = str(config.get("security.protocol", "PLAINTEXT")).upper()
+    if protocol not in _PROTOCOLS:
+        yield f"security.protocol, one of {', '.join(_PROTOCOLS)}", "another security.protocol"
     mechanism = _mechanism(config)
     if mechanism is None:
-        if str(config.get("security.protocol", "")).upper().startswith("SASL"):
-            raise InvalidConnection(
-                connection=connection,
-                rule=f"sasl.mechanism, one of {', '.join(_LOGIN_MODULES)}",
-                problem="security.protocol says SASL and there is no sasl.mechanism",
+        if protocol.startswith("SASL"):
+            yield (
+                f"sasl.mechanism, one of {', '.join(_LOGIN_MODULES)}",
+                "security.protocol says SASL and there is no sasl.mechanism",
             )
         return
     if mechanism not in _LOGIN_MODULES:
-        raise InvalidConnection(
-            connection=connection,
-            rule=f"sasl.mechanism, one of {', '.join(_LOGIN_MODULES)}",
-            problem=f"sasl.mechanism {mechanism}",
+        yield f"sasl.mechanism, one of {', '.join(_LOGIN_MODULES)}", "another sasl.mechanism"
+    if not protocol.startswith("SASL"):
+        # Both clients would connect without saying who they are.
+        yield (
+            "security.protocol SASL_SSL or SASL_PLAINTEXT beside sasl.mechanism",
+            f"sasl.mechanism and security.protocol {protocol}",
         )
     for key in ("sasl.username", "sasl.password"):
         if not config.get(key):
-            raise InvalidConnection(
-                connection=connection, rule=f"{key} beside sasl.mechanism", problem=f"no {key}"
-            )
+            yield f"{key} beside sasl.mechanism", f"no {key}"
+
+
+def _broken_tls_rules(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name in _PEM_FILES:
+        if name in config and not Path(str(config[name])).is_file():
+            yield f"{name} as the path of a PEM file that this machine has", "no such file"
+    given = {
+        what: any(f"{what}.{form}" in config for form in ("pem", "location"))
+        for what in ("ssl.certificate", "ssl.key")
+    }
+    if given["ssl.certificate"] != given["ssl.key"]:
+        has, lacks = sorted(given, key=lambda what: not given[what])
+        yield (
+            "ssl.certificate and ssl.key together, each as .pem or .location",
+            f"{has}, no {lacks}",
+        )
+
+
+def _json_type(value: Any) -> str:
+    names = {dict: "an object", list: "a list", type(None): "null"}
+    return names.get(type(value), type(value).__name__)
 
 
 def _mechanism(config: Mapping[str, Any]) -> str | None:
@@ -167,7 +203,8 @@ def _pem(config: Mapping[str, Any], name: str) -> str | None:
 
 
 def _quoted(value: Any) -> str:
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    """A value of a JAAS line, which Java's StreamTokenizer takes apart."""
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
 
 

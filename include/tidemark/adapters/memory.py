@@ -81,10 +81,10 @@ class MemoryKafka:
     ) -> Mapping[int, int]:
         """As `MarkReader.offsets_at`."""
         self._topic_id(topic)
-        wanted = int(moment.timestamp() * 1000)
+        wanted = moment.timestamp() * 1000
         return {number: self._first_at(topic, number, wanted) for number in partitions}
 
-    def _first_at(self, topic: str, partition: int, wanted: int) -> int:
+    def _first_at(self, topic: str, partition: int, wanted: float) -> int:
         log = self.topics[topic][partition]
         return min((o for o, ts in log.records.items() if ts >= wanted), default=log.end)
 

@@ -53,9 +53,12 @@ def producer_settings(client: Mapping[str, str], *, timeout_s: float = TIMEOUT_S
         "acks": "all",
         "enable.idempotence": "true",
         "delivery.timeout.ms": str(int(timeout_s * 1000)),
-        # Keys go where a Java producer puts them; records without a key go anywhere.
-        "partitioner": "murmur2_random",
+        # Keys go where a Java producer puts them (S16); records without a key to one partition,
+        # so that the same seed fills the same partitions.
+        "partitioner": "murmur2",
         "linger.ms": "20",
+        # librdkafka prints what it is about to retry; what it gives up on reaches us as an error.
+        "log_level": "0",
     }
 
 
@@ -105,6 +108,17 @@ def produce(
     written = _Delivery(name, count, progress).send(producer, batch, timeout_s)
     _log.info("sample produced topic=%s start=%d records=%d", name, start, count)
     return written
+
+
+def ensure_sample_topics(client: Mapping[str, str]) -> None:
+    """Make the topic of every sample, so that pipelines over them find nothing instead of failing.
+
+    Raises:
+        KafkaUnavailable, KafkaRefused
+    """
+    admin = AdminClient(dict(client))
+    for sample in SAMPLES.values():
+        ensure_topic(admin, sample.name, sample.partitions)
 
 
 def ensure_topic(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -158,10 +158,7 @@ def load_specs(folder: Path, suites: Path) -> Mapping[str, PipelineSpec]:
 
 def _load(path: Path, problems: list[Problem]) -> PipelineSpec | None:
     try:
-        raw = _parse(path)
-    except _DuplicateKey as twice:
-        problems.append(_problem(path, twice.key, "each key once", twice.place))
-        return None
+        raw = _parse(path, problems)
     except (yaml.YAMLError, UnicodeDecodeError) as broken:
         problems.append(_problem(path, "(file)", "YAML", " ".join(str(broken).split())))
         return None
@@ -175,35 +172,42 @@ def _load(path: Path, problems: list[Problem]) -> PipelineSpec | None:
         return None
 
 
-class _DuplicateKey(Exception):
-    """A key that stands twice in one mapping; YAML parsers silently take the last."""
-
-    def __init__(self, key: str, place: str) -> None:
-        self.key = key
-        self.place = place
-
-
 class _Loader(yaml.SafeLoader):
-    """YAML's plain values, and no key twice."""
+    """YAML's plain values; notes the keys that stand twice in a mapping, where the last wins."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self.repeated: list[yaml.Node] = []
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
             if key.value in seen:
-                line = key.start_mark.line + 1
-                raise _DuplicateKey(str(key.value), f"it again in line {line}")
+                self.repeated.append(key)
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
 
-def _parse(path: Path) -> Any:
+def _parse(path: Path, problems: list[Problem]) -> Any:
     with path.open(encoding="utf-8") as stream:
-        # A SafeLoader: it builds plain values only.
-        return yaml.load(stream, Loader=_Loader)  # noqa: S506
+        loader = _Loader(stream)
+        try:
+            raw = loader.get_single_data()
+        finally:
+            loader.dispose()
+    for key in loader.repeated:
+        line = key.start_mark.line + 1
+        problems.append(_problem(path, str(key.value), "each key once", f"it again in line {line}"))
+    return raw
 
 
 def _problem(path: Path, key: str, expected: str, found: str) -> Problem:
     return Problem(file=path.name, key=key, expected=expected, found=found)
+
+
+def _shown(value: Any) -> str:
+    """A value as the file has it: YAML makes dates and times of some."""
+    return value.isoformat() if isinstance(value, date) else repr(value)
 
 
 def _from_pydantic(path: Path, error: Mapping[str, Any]) -> Problem:
@@ -218,18 +222,18 @@ def _from_pydantic(path: Path, error: Mapping[str, Any]) -> Problem:
         case "model_type":
             section = _SECTIONS.get(key, _Spec)
             expected = f"a mapping with keys among {', '.join(section.model_fields)}"
-            return _problem(path, key, expected, repr(error["input"]))
+            return _problem(path, key, expected, _shown(error["input"]))
         case "value_error":
-            return _problem(path, key, str(error["ctx"]["error"]), repr(error["input"]))
+            return _problem(path, key, str(error["ctx"]["error"]), _shown(error["input"]))
         case "string_pattern_mismatch":
             expected = f"text that matches {error['ctx']['pattern']}"
-            return _problem(path, key, expected, repr(error["input"]))
+            return _problem(path, key, expected, _shown(error["input"]))
         case "literal_error" if key == "start":
             expected = f"{error['ctx']['expected']}, or timestamp: and a moment"
-            return _problem(path, key, expected, repr(error["input"]))
+            return _problem(path, key, expected, _shown(error["input"]))
         case _:
             expected = error["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-            return _problem(path, key, expected, repr(error["input"]))
+            return _problem(path, key, expected, _shown(error["input"]))
 
 
 _SECTIONS: Mapping[str, type[_Section]] = {

@@ -6,12 +6,11 @@ import logging
 import sys
 from typing import Annotated
 
-import click
 import typer
 
 from tidemark.cli import broker, demo, pipelines, sample, service
 from tidemark.cli.console import print_error
-from tidemark.errors import ExitCode, TidemarkError
+from tidemark.errors import TidemarkError
 
 app = typer.Typer(
     name="tidemark",
@@ -50,13 +49,7 @@ def _options(
 def main() -> None:
     """Run the command line; the one place where a named error becomes an exit code."""
     try:
-        code = app(standalone_mode=False)
+        app()
     except TidemarkError as error:
         print_error(error, as_json="--json" in sys.argv)
         sys.exit(error.exit_code)
-    except click.exceptions.Abort:
-        sys.exit(ExitCode.CRASH)
-    except click.ClickException as usage:
-        usage.show()
-        sys.exit(ExitCode.USAGE)
-    sys.exit(code if isinstance(code, int) else ExitCode.OK)

@@ -86,6 +86,11 @@ class Layout:
         """Great Expectations project and Data Docs."""
         return self.home / "quality"
 
+    @property
+    def data_docs(self) -> Path:
+        """Start page of the quality reports of all pipelines."""
+        return self.quality_home / "data_docs" / "index.html"
+
     def data_table(self, target: str) -> str:
         """Resolve a spec's `target`: kept if it is a URI or absolute, else below the lakehouse."""
         if "://" in target or target.startswith("/"):

@@ -42,14 +42,14 @@ class Quality:
         record = plan_record(self.control, self.spec.name, sequence)
         if record.landing is None:
             raise PlanNotLanded(pipeline=self.spec.name, sequence=sequence)
-        subject = SliceRef(
+        ref = SliceRef(
             pipeline=self.spec.name,
             table=self.data_table,
             table_version=record.landing.table_version,
             plan_sequence=sequence,
         )
         expected = SliceExpectation.of(record.plan, record.landing)
-        report = self.checker.check(subject, expected, self.spec.suite, self.now())
+        report = self.checker.check(ref, expected, self.spec.suite, self.now())
         self.checker.record(report)
         log.info("checked pipeline=%s plan=%d verdict=%s", self.spec.name, sequence, report.verdict)
         return report

@@ -13,16 +13,16 @@ from tidemark.core.quality import SliceRef
 # Read while the library is imported: it must be in place before.
 os.environ["GX_ANALYTICS_ENABLED"] = "False"
 
-import great_expectations as gx  # noqa: E402
-from great_expectations.data_context.types.base import (  # noqa: E402
+import great_expectations as gx
+from great_expectations.data_context.types.base import (
     DataContextConfig,
     InMemoryStoreBackendDefaults,
 )
-from great_expectations.data_context.types.resource_identifiers import (  # noqa: E402
+from great_expectations.data_context.types.resource_identifiers import (
     ExpectationSuiteIdentifier,
     ValidationResultIdentifier,
 )
-from great_expectations.expectations.expectation_configuration import (  # noqa: E402
+from great_expectations.expectations.expectation_configuration import (
     ExpectationConfiguration,
 )
 
@@ -102,14 +102,10 @@ def publish(
         suites.append(suite)
         places.append(place)
     context.build_data_docs(site_names=[_SITE], resource_identifiers=[*suites, *places])
-    return {
-        place.expectation_suite_identifier.name: _page(context, place) for place in places
-    }
+    return {place.expectation_suite_identifier.name: _page(context, place) for place in places}
 
 
-def _page(
-    context: gx.data_context.EphemeralDataContext, place: ValidationResultIdentifier
-) -> Path:
+def _page(context: gx.data_context.EphemeralDataContext, place: ValidationResultIdentifier) -> Path:
     (site,) = context.get_docs_sites_urls(
         resource_identifier=place, site_name=_SITE, only_if_exists=True
     )

@@ -67,7 +67,7 @@ def write_index(folders: DocsFolders, report: QualityReport, pages: Mapping[str,
         "table_version": report.table_version,
         "run_at": report.run_at.isoformat(),
         "failed": [
-            f"{result.severity}: {result.expectation}"
+            f"{result.severity}: {result.expectation}; found: {result.observed}"
             for result in report.results
             if not result.passed
         ],

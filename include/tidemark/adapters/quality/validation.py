@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ def validate_figures(
             "kwargs": {"column": check.name, "max_value": check.limit},
             "severity": str(check.severity),
             "description": _sentence(check),
-            "notes": figures[check.name].detail or None,
+            "found": figures[check.name].detail,
         }
         for check in checks
         if figures[check.name].value is not None
@@ -64,58 +65,85 @@ def validate_rows(
 
     Great Expectations would cache the slice and never release it; it is told not to.
     """
-    batch = (
+    slice_of = (
         context.data_sources.add_spark("rows", persist=False)
         .add_dataframe_asset(asset)
         .add_batch_definition_whole_dataframe("slice")
-        .get_batch({"dataframe": rows})
     )
     ours = dict(enumerate(suite.expectations))
     added = context.suites.add(_suite_of(suite, ours))
+    batch = slice_of.get_batch({"dataframe": rows})
     result = _in_order(batch.validate(added, result_format=COUNTS))
+    if any(_failure(one) for one in result.results):
+        _refuse(suite, slice_of.get_batch({"dataframe": rows.limit(0)}), added, result)
     broken = {_position(one) for one in result.results if not one.success}
     if broken:
         again = _suite_of(suite, {position: ours[position] for position in broken})
         shown = batch.validate(again, result_format=EXAMPLES).results
-        by_position = {_position(one): one for one in shown}
+        by_position = {_position(one): _with_places(one) for one in shown if not _failure(one)}
         result.results = [by_position.get(_position(one), one) for one in result.results]
     return result
 
 
-def _suite_of(
-    suite: Suite, expectations: Mapping[int, Mapping[str, Any]]
-) -> gx.ExpectationSuite:
+def _with_places(one: Any) -> Any:
+    """A result whose examples are shown with partition and offset.
+
+    Pages look for places in the list of *all* broken rows, which only the format that collects
+    them all has: on the driver, however many they are. Expectations of nulls forget the names.
+    """
+    places = one.result.get("partial_unexpected_index_list")
+    if places:
+        one.result["unexpected_index_list"] = places
+        one.result["unexpected_index_column_names"] = EXAMPLES["unexpected_index_column_names"]
+    return one
+
+
+def _refuse(
+    suite: Suite, nothing: Any, added: Any, result: gx.core.ExpectationSuiteValidationResult
+) -> None:
+    """Raise for expectations that could not be evaluated, which says nothing about the data.
+
+    What cannot be evaluated on no rows either is the suite's fault, and stays so.
+
+    Raises:
+        SuiteError: Expectations that cannot be evaluated on any data.
+        EngineFailed: Only on this data, or only this time.
+    """
+    problems = [
+        Problem(
+            file=suite.file,
+            key=f"expectations[{_position(one)}]",
+            expected="an expectation that can be evaluated",
+            found=_failure(one),
+        )
+        for one in _in_order(nothing.validate(added, result_format=COUNTS)).results
+        if _failure(one)
+    ]
+    if problems:
+        raise SuiteError(problems=tuple(problems))
+    one = next(one for one in result.results if _failure(one))
+    raise EngineFailed(operation=f"evaluating {one.expectation_config.type}", reason=_failure(one))
+
+
+def _suite_of(suite: Suite, expectations: Mapping[int, Mapping[str, Any]]) -> gx.ExpectationSuite:
     """A suite for Great Expectations, of some expectations by their position in our suite.
 
     Expectations remember their position, because results come back in another order. Their
-    sentence says the severity, because pages do not.
-
-    Raises:
-        SuiteError: Great Expectations refuses an expectation, such as a lower limit above the
-            upper one.
+    sentence says the severity and, for built-in checks, where a figure comes from, because pages
+    do not; it is escaped, because pages print it as it is.
     """
-    made, problems = [], []
+    made = []
     for position, one in expectations.items():
         shown = {
             **one,
             "severity": str(_severity(one)),
             "meta": {**one.get("meta", {}), _POSITION: position},
         }
+        found = shown.pop("found", "")
         if "description" in one:
-            shown["description"] = f"{one['description']} ({_severity(one)})"
-        try:
-            made.append(ExpectationConfiguration(**shown).to_domain_obj())
-        except (ValueError, gx.exceptions.GreatExpectationsError) as error:
-            problems.append(
-                Problem(
-                    file=suite.file,
-                    key=f"expectations[{position}]",
-                    expected=f"what {one['type']} takes",
-                    found=" ".join(str(error).split()),
-                )
-            )
-    if problems:
-        raise SuiteError(problems=tuple(problems))
+            more = f"; found: {found}" if found else ""
+            shown["description"] = html.escape(f"{one['description']} ({_severity(one)}){more}")
+        made.append(ExpectationConfiguration(**shown).to_domain_obj())
     return gx.ExpectationSuite(name=suite.name, notes=suite.notes or None, expectations=made)
 
 
@@ -126,7 +154,7 @@ def built_in_results(
 ) -> list[CheckResult]:
     """Results of the built-in checks; one without a figure passes with nothing observed."""
     passed = {
-        one.expectation_config.kwargs["column"]: bool(one.success) for one in _sound(validated)
+        one.expectation_config.kwargs["column"]: bool(one.success) for one in validated.results
     }
     return [
         CheckResult(
@@ -147,7 +175,7 @@ def row_results(
     """Results of a suite's own expectations, in the order of its file."""
     return [
         _row_result(expectation, one)
-        for expectation, one in zip(suite.expectations, _sound(validated), strict=True)
+        for expectation, one in zip(suite.expectations, validated.results, strict=True)
     ]
 
 
@@ -191,26 +219,14 @@ def _sentence(check: BuiltInCheck) -> str:
     return check.sentence.format(limit=f"{check.limit:,g}")
 
 
-def _sound(validated: gx.core.ExpectationSuiteValidationResult) -> list[Any]:
-    """The results, if every expectation could be evaluated at all.
+def _failure(one: Any) -> str:
+    """Why an expectation could not be evaluated, in one line; empty if it could.
 
-    Raises:
-        EngineFailed: One could not, which says nothing about the data.
+    Great Expectations nests exceptions by metric where there is more than one.
     """
-    for one in validated.results:
-        if (one.exception_info or {}).get("raised_exception") is not False:
-            reason = _reason(one.exception_info or {})
-            if reason:
-                raise EngineFailed(
-                    operation=f"evaluating {one.expectation_config.type}", reason=reason
-                )
-    return list(validated.results)
-
-
-def _reason(info: Mapping[str, Any]) -> str:
-    """First line of the first exception; Great Expectations nests them by metric."""
-    nested = [info, *(one for one in info.values() if isinstance(one, Mapping))]
-    messages = [str(one["exception_message"]) for one in nested if one.get("exception_message")]
+    info = one.exception_info or {}
+    nested = [info, *(part for part in info.values() if isinstance(part, Mapping))]
+    messages = [str(part["exception_message"]) for part in nested if part.get("exception_message")]
     return messages[0].strip().splitlines()[0] if messages else ""
 
 

@@ -1,0 +1,481 @@
+"""The control table: one behaviour over memory and Delta, and what only Delta must do."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import polars
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.conftest import PROJECT
+from tests.support.plans import NOW, make_plan
+from tidemark.adapters.control_table import COLUMNS, DeltaControlTable
+from tidemark.adapters.memory import MemoryControlTable
+from tidemark.core.events import Adopted, ControlEvent, Landed, Planned, Started
+from tidemark.core.ledger import Ledger
+from tidemark.core.plan import Landing, Plan, PlanKind, RangeCount
+from tidemark.errors import ControlConflict
+from tidemark.ports import ControlTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = PROJECT / "docs" / "control-table.md"
+
+
+def started(offsets: dict[int, int]) -> Started:
+    """The pipeline begins at these offsets."""
+    return Started(
+        cluster_id="memory",
+        topic="events",
+        topic_id="id-1",
+        requested_by="test:0",
+        offsets=offsets,
+    )
+
+
+def landed(ledger: Ledger, plan: Plan, holes: int = 0) -> Landed:
+    """The whole plan landed, with some holes in each range."""
+    counts = tuple(
+        RangeCount(partition=r.partition, start=r.start, end=r.end, records=r.span.size - holes)
+        for r in plan.ranges
+    )
+    return Landed(
+        plan=plan,
+        landing=Landing(sequence=plan.sequence, table_version=plan.sequence, counts=counts),
+        committed=ledger.committed_after(plan),
+    )
+
+
+# -- one behaviour -------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["memory", "delta"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> ControlTable:
+    """An empty control table of each make."""
+    if request.param == "memory":
+        return MemoryControlTable()
+    return DeltaControlTable(str(tmp_path / "control"))
+
+
+def append(table: ControlTable, pipeline: str, *events: ControlEvent) -> Ledger:
+    """Append to what the table holds now; the ledger after it."""
+    table.append(table.ledger(pipeline), list(events), NOW)
+    return table.ledger(pipeline)
+
+
+def test_a_pipeline_without_events_has_an_empty_ledger(table: ControlTable) -> None:
+    """Reading a table that does not exist yet, or holds others' events only, makes nothing up."""
+    assert table.ledger("events") == Ledger(pipeline="events")
+    append(table, "other", started({0: 0}))
+    assert table.ledger("events") == Ledger(pipeline="events")
+
+
+def test_reading_does_not_create_anything(tmp_path: Path) -> None:
+    """I7: a reader leaves no table behind."""
+    DeltaControlTable(str(tmp_path / "control")).ledger("events")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_i4_events_come_back_as_they_were_recorded(table: ControlTable) -> None:
+    """Plans, owners, landings, holes and positions survive the table."""
+    first = make_plan((0, 0, 5), (1, 3, 9))
+    backfill = make_plan((0, 7, 9), (0, 11, 12), sequence=2, kind=PlanKind.BACKFILL)
+    append(table, "events", started({0: 0, 1: 3}), Planned(plan=first))
+    append(table, "events", Adopted(sequence=1, requested_by="test:later"))
+    ledger = append(table, "events", Planned(plan=backfill))
+    after = append(table, "events", landed(ledger, first, holes=1))
+    assert after.event_number == 4
+    assert (after.cluster_id, after.topic_id) == ("memory", "id-1")
+    assert after.plans[1].plan == first
+    assert after.plans[1].requesters == ("test:1", "test:later")
+    assert after.plans[1].landing == landed(ledger, first, holes=1).landing
+    assert after.plans[2].plan == backfill
+    assert after.plans[2].plan.fingerprint == backfill.fingerprint
+    assert [record.plan.sequence for record in after.open_plans()] == [2]
+    assert {p: after.committed_offset(p) for p in (0, 1)} == {0: 5, 1: 9}
+
+
+def test_s4_offsets_of_64_bits_are_kept(table: ControlTable) -> None:
+    """Offsets beyond 32 bits come back exactly."""
+    far = 2**62
+    ledger = append(table, "events", started({0: far}), Planned(plan=make_plan((0, far, far + 3))))
+    assert ledger.starts == {0: far}
+    assert ledger.plans[1].plan.ranges[0].end == far + 3
+
+
+def test_s2_of_two_writers_with_one_ledger_the_second_is_refused(table: ControlTable) -> None:
+    """The loser's events are nowhere, and it can go on from a fresh ledger."""
+    ledger = append(table, "events", started({0: 0}))
+    table.append(ledger, [Planned(plan=make_plan((0, 0, 5)))], NOW)
+    with pytest.raises(ControlConflict) as caught:
+        table.append(ledger, [Planned(plan=make_plan((0, 0, 9)))], NOW)
+    assert (caught.value.pipeline, caught.value.event_number) == ("events", 2)
+    assert table.ledger("events").plans[1].plan == make_plan((0, 0, 5))
+    after = append(table, "events", Adopted(sequence=1, requested_by="test:again"))
+    assert after.event_number == 3
+
+
+def test_s2_a_first_writer_with_an_empty_ledger_is_refused_if_it_is_second(
+    table: ControlTable,
+) -> None:
+    """Nobody begins a pipeline twice."""
+    empty = table.ledger("events")
+    table.append(empty, [started({0: 0})], NOW)
+    with pytest.raises(ControlConflict):
+        table.append(empty, [started({0: 7})], NOW)
+    assert table.ledger("events").starts == {0: 0}
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 4, 40])
+def test_only_the_newest_ledger_may_be_written_after(table: ControlTable, number: int) -> None:
+    """Older by any distance, and from a future that was not recorded: refused, nothing written."""
+    for offset in range(3):
+        append(table, "events", started({offset: offset}))
+    before = table.ledger("events")
+    with pytest.raises(ControlConflict):
+        table.append(Ledger(pipeline="events", event_number=number), [started({9: 9})], NOW)
+    assert table.ledger("events") == before
+
+
+def test_s13_pipelines_do_not_hinder_each_other(table: ControlTable) -> None:
+    """A ledger stays the newest of its pipeline whatever others write."""
+    mine = append(table, "mine", started({0: 1}))
+    append(table, "theirs", started({0: 2}))
+    append(table, "theirs", started({1: 2}))
+    table.append(mine, [started({1: 1})], NOW)
+    assert table.ledger("mine").starts == {0: 1, 1: 1}
+    assert table.ledger("theirs").starts == {0: 2, 1: 2}
+
+
+# -- Delta: the log ------------------------------------------------------------------------------
+
+
+def commits(uri: Path) -> list[list[dict[str, Any]]]:
+    """Actions of every commit, read from the log's own files."""
+    return [
+        [json.loads(line) for line in file.read_text().splitlines()]
+        for file in sorted((uri / "_delta_log").glob("*.json"))
+    ]
+
+
+def test_every_commit_carries_its_event_number_as_a_transaction(tmp_path: Path) -> None:
+    """The log itself shows the compare-and-set, one file and one transaction for each step."""
+    table = DeltaControlTable(str(tmp_path / "control"))
+    for offset in range(3):
+        append(table, "events", started({offset: offset}))
+    append(table, "other", started({0: 0}))
+    transactions = [
+        (action["txn"]["appId"], action["txn"]["version"])
+        for commit in commits(tmp_path / "control")
+        for action in commit
+        if "txn" in action
+    ]
+    assert transactions == [("events", 1), ("events", 2), ("events", 3), ("other", 1)]
+    added = [sum("add" in action for action in commit) for commit in commits(tmp_path / "control")]
+    assert added == [0, 1, 1, 1, 1]
+
+
+def test_a_lower_version_from_a_fresh_snapshot_writes_no_commit(tmp_path: Path) -> None:
+    """What delta-rs would let through is refused before anything is written."""
+    table = DeltaControlTable(str(tmp_path / "control"))
+    for offset in range(3):
+        append(table, "events", started({offset: offset}))
+    before = commits(tmp_path / "control")
+    with pytest.raises(ControlConflict):
+        table.append(Ledger(pipeline="events", event_number=1), [started({9: 9})], NOW)
+    assert commits(tmp_path / "control") == before
+
+
+def test_rows_cannot_be_deleted(tmp_path: Path) -> None:
+    """I4: what was recorded stays, and Delta's own writers keep to it."""
+    table = DeltaControlTable(str(tmp_path / "control"))
+    append(table, "events", started({0: 0}))
+    with pytest.raises(Exception, match=r"(?i)append"):
+        DeltaTable(str(tmp_path / "control")).delete()
+    assert table.ledger("events").starts == {0: 0}
+
+
+def test_a_compacted_and_checkpointed_table_reads_the_same(tmp_path: Path) -> None:
+    """Maintenance changes files, not events."""
+    table = DeltaControlTable(str(tmp_path / "control"))
+    for offset in range(5):
+        append(table, "events", started({offset: offset}))
+    before = table.ledger("events")
+    maintained = DeltaTable(str(tmp_path / "control"))
+    maintained.optimize.compact()
+    maintained.create_checkpoint()
+    assert len(DeltaTable(str(tmp_path / "control")).file_uris()) == 1
+    assert table.ledger("events") == before
+    assert append(table, "events", started({5: 5})).event_number == 6
+
+
+# -- Delta: real processes -----------------------------------------------------------------------
+
+WORKER = """
+import sys
+from datetime import UTC, datetime
+from tidemark.adapters.control_table import DeltaControlTable
+from tidemark.core.events import Started
+from tidemark.errors import ControlConflict
+
+uri, rounds, *pipelines = sys.argv[1:]
+table = DeltaControlTable(uri)
+print("ready", flush=True)
+sys.stdin.readline()
+conflicts = 0
+for _ in range(int(rounds)):
+    for pipeline in pipelines:
+        while True:
+            ledger = table.ledger(pipeline)
+            offsets = {0: ledger.starts.get(0, 0) + 1}
+            more = Started(
+                cluster_id="c", topic="t", topic_id="i", requested_by="w", offsets=offsets
+            )
+            try:
+                table.append(ledger, [more], datetime.now(UTC))
+            except ControlConflict:
+                conflicts += 1
+            else:
+                break
+print(conflicts, flush=True)
+"""
+
+
+def race(code: str, arguments: Sequence[str], processes: int) -> list[str]:
+    """Run the code in so many processes that begin together; the last line of each."""
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(processes)
+    ]
+    try:
+        for process in running:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in running:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        told = [process.communicate(timeout=120) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in running] == [0] * processes, told
+    return [out.splitlines()[-1] for out, _ in told]
+
+
+@pytest.mark.e2e
+def test_s2_no_update_is_lost_between_processes(tmp_path: Path) -> None:
+    """I2: five processes count two pipelines up together; every event number is there once."""
+    uri = tmp_path / "control"
+    told = race(WORKER, [str(uri), "5", "first", "second"], processes=5)
+    table = DeltaControlTable(str(uri))
+    for pipeline in ("first", "second"):
+        ledger = table.ledger(pipeline)
+        assert ledger.event_number == 25
+        assert ledger.starts == {0: 25}
+    rows = pa.table(DeltaTable(str(uri)).scan(columns=["pipeline", "event_number"])).to_pylist()
+    numbers = [(row["pipeline"], row["event_number"]) for row in rows]
+    assert sorted(numbers) == sorted(
+        (pipeline, number) for pipeline in ("first", "second") for number in range(1, 26)
+    )
+    # Without any conflict nothing would have been tried.
+    assert sum(int(conflicts) for conflicts in told) > 0
+
+
+CREATOR = """
+import os, sys, time
+from datetime import UTC, datetime
+from pathlib import Path
+from tidemark.adapters.control_table import DeltaControlTable
+from tidemark.core.events import Started
+from tidemark.core.ledger import Ledger
+
+folder, rounds, processes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+pipeline = f"p{os.getpid()}"
+first = Started(cluster_id="c", topic="t", topic_id="i", requested_by="w", offsets={0: 0})
+print("ready", flush=True)
+sys.stdin.readline()
+for round in range(rounds):
+    table = DeltaControlTable(str(folder / f"table-{round}"))
+    (folder / f"at-{round}-{os.getpid()}").touch()
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob(f"at-{round}-*"))) < processes:
+        assert time.monotonic() < deadline
+    table.append(Ledger(pipeline=pipeline), [first], datetime.now(UTC))
+print("done", flush=True)
+"""
+
+
+@pytest.mark.e2e
+def test_a_table_that_several_processes_create_is_created_once(tmp_path: Path) -> None:
+    """Whoever loses the race for the first commit goes on with the winner's table."""
+    rounds, processes = 20, 4
+    race(CREATOR, [str(tmp_path), str(rounds), str(processes)], processes)
+    for number in range(rounds):
+        made = commits(tmp_path / f"table-{number}")
+        assert [any("metaData" in action for action in commit) for commit in made] == [
+            True,
+            *[False] * processes,
+        ]
+
+
+@pytest.mark.e2e
+def test_processes_that_use_it_end_well(tmp_path: Path) -> None:
+    """Some ways to read a Delta table abort half of the processes when they exit; ours may not."""
+    uri = str(tmp_path / "control")
+    table = DeltaControlTable(uri)
+    for offset in range(20):
+        append(table, "events", started({offset: offset}))
+    code = (
+        "import sys\n"
+        "from tidemark.adapters.control_table import DeltaControlTable\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "print(DeltaControlTable(sys.argv[1]).ledger('events').event_number)\n"
+    )
+    assert race(code, [uri], processes=4) == ["20"] * 4
+
+
+# -- Delta: other readers, and the page that shows them ------------------------------------------
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> str:
+    """A table with live plans, a gap, a backfill, a takeover, an open plan and two pipelines."""
+    uri = str(tmp_path / "control")
+    table = DeltaControlTable(uri)
+    clock = iter(NOW + timedelta(minutes=minute) for minute in range(100))
+
+    def record(pipeline: str, *events: ControlEvent) -> None:
+        table.append(table.ledger(pipeline), list(events), next(clock))
+
+    def plan(*ranges: tuple[int, int, int], sequence: int, **changes: Any) -> Plan:
+        return make_plan(*ranges, sequence=sequence, pipeline="prices", **changes)
+
+    first = plan((0, 5, 10), (1, 0, 4), sequence=1)
+    record("prices", started({0: 5, 1: 0}), Planned(plan=first))
+    record("prices", landed(table.ledger("prices"), first, holes=1))
+    record("prices", Planned(plan=plan((0, 1, 2), (0, 3, 5), sequence=2, kind=PlanKind.BACKFILL)))
+    second = table.ledger("prices").plans[2].plan
+    record("prices", landed(table.ledger("prices"), second))
+    record("prices", Planned(plan=plan((0, 10, 12), sequence=3)))
+    record("prices", Adopted(sequence=3, requested_by="test:later"))
+    record("orders", started({0: 0}))
+    return uri
+
+
+def queries() -> dict[str, str]:
+    """Every query of the page that reads the view, by its heading."""
+    sections = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    found = {}
+    for section in sections:
+        title = section.splitlines()[0]
+        blocks = re.findall(r"```sql\n(.*?)```", section, flags=re.DOTALL)
+        if title != "Opening it" and blocks:
+            (found[title],) = (block.strip().removesuffix(";") for block in blocks)
+    return found
+
+
+AT = [NOW + timedelta(minutes=minute) for minute in range(10)]
+ANSWERS: dict[str, list[tuple[Any, ...]]] = {
+    "Where does each partition stand?": [
+        ("orders", "events", 0, 0),
+        ("prices", "events", 0, 10),
+        ("prices", "events", 1, 4),
+    ],
+    "What did a plan land?": [(0, 5, 10, 4, 1, 1, 10), (1, 0, 4, 3, 1, 1, 4)],
+    "Which offsets are not covered?": [("prices", 0, 2, 3)],
+    "Which plans are open?": [("prices", 3, "live", "test:3", AT[4])],
+    "How far behind was each run?": [
+        ("prices", 0, AT[0], 5, 0, 0),
+        ("prices", 0, AT[4], 2, 0, 0),
+        ("prices", 1, AT[0], 4, 0, 0),
+    ],
+    "How much did each run land, and when?": [
+        ("prices", 1, AT[0], AT[1], 7, 2),
+        ("prices", 2, AT[2], AT[3], 3, 0),
+        ("prices", 3, AT[4], None, None, None),
+    ],
+    "Which plan brought a record?": [(1, "live", "test:1", 1)],
+    "Who ran what?": [
+        ("prices", 1, "planned", "test:1"),
+        ("prices", 2, "planned", "test:2"),
+        ("prices", 3, "planned", "test:3"),
+        ("prices", 3, "adopted", "test:later"),
+    ],
+}
+
+
+def plain(rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """Rows as tuples, moments in UTC; a moment without a zone is local, as Spark gives it."""
+    return [tuple(v.astimezone(UTC) if isinstance(v, datetime) else v for v in row) for row in rows]
+
+
+def answers_of(ask: Callable[[str], Sequence[Sequence[Any]]]) -> dict[str, list[tuple[Any, ...]]]:
+    """What an engine answers to every query of the page."""
+    return {title: plain(ask(sql)) for title, sql in queries().items()}
+
+
+def test_the_pages_queries_answer_in_duckdb(history: str) -> None:
+    """Every query of docs/control-table.md, unchanged, over delta-rs's scan."""
+    offset_ranges = pa.table(DeltaTable(history).scan())
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("offset_ranges", offset_ranges)
+        assert answers_of(lambda sql: connection.execute(sql).fetchall()) == ANSWERS
+
+
+@pytest.mark.spark
+def test_the_pages_queries_answer_in_spark(history: str, spark: SparkSession) -> None:
+    """Every query of docs/control-table.md, unchanged, after the page's own way to open it."""
+    opening = re.search(r"```sql\n(CREATE OR REPLACE TEMPORARY.*?);\n```", PAGE.read_text(), re.S)
+    assert opening is not None
+    spark.sql(opening[1].replace(".tidemark/lakehouse/control/offset_ranges", history))
+    try:
+        assert answers_of(lambda sql: spark.sql(sql).collect()) == ANSWERS
+    finally:
+        spark.catalog.dropTempView("offset_ranges")
+
+
+def test_the_page_explains_every_column() -> None:
+    """In the table's own order, and none that does not exist."""
+    page = PAGE.read_text(encoding="utf-8")
+    table = page.partition("| column | type | meaning |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE) == COLUMNS.names
+
+
+@pytest.mark.spark
+def test_every_reader_sees_the_same_rows(history: str, spark: SparkSession) -> None:
+    """Spark, Polars, DuckDB and delta-rs agree on every column of every row."""
+    scanned = pa.table(DeltaTable(history).scan()).select(COLUMNS.names)
+    by_delta_rs = [tuple(row.values()) for row in scanned.to_pylist()]
+    by_polars = polars.read_delta(history).select(COLUMNS.names).rows()
+    by_spark = spark.read.format("delta").load(history).select(*COLUMNS.names).collect()
+    with duckdb.connect() as connection:
+        connection.register("scanned", scanned)
+        by_duckdb = connection.execute("SELECT * FROM scanned").fetchall()
+
+    def ordered(rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+        return sorted(plain(rows), key=repr)
+
+    assert len(by_delta_rs) == 13
+    assert ordered(by_delta_rs) == ordered(by_polars)
+    assert ordered(by_delta_rs) == ordered(by_spark)
+    assert ordered(by_delta_rs) == ordered(by_duckdb)

@@ -1,0 +1,365 @@
+"""Specs: what a file may say, and how everything wrong with it is told at once."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.conftest import PROJECT
+from tidemark.adapters.specs import load_specs
+from tidemark.core.marks import IsolationLevel
+from tidemark.core.spec import PipelineSpec, StartPolicy
+from tidemark.errors import SpecError
+
+MINIMAL = {"name": "events", "topic": "events", "schedule": "'@hourly'"}
+
+
+class Folders(NamedTuple):
+    """Where specs and suites of a test are."""
+
+    specs: Path
+    suites: Path
+
+    def write(self, text: str, file: str = "events.yaml") -> None:
+        """Write one spec file as it is."""
+        (self.specs / file).write_text(text, encoding="utf-8")
+
+    def spec(self, file: str = "events.yaml", **keys: str) -> None:
+        """Write one spec: the least there must be, with other values for `keys`."""
+        merged = {**MINIMAL, **keys}
+        self.write("".join(f"{key}: {value}\n" for key, value in merged.items()), file)
+
+    def load(self) -> dict[str, PipelineSpec]:
+        """What the folder holds."""
+        return dict(load_specs(self.specs, self.suites))
+
+    def problems(self) -> list[tuple[str, str, str, str]]:
+        """Every problem of the folder: file, key, expected, found."""
+        with pytest.raises(SpecError) as caught:
+            self.load()
+        return [(p.file, p.key, p.expected, p.found) for p in caught.value.problems]
+
+    def problem(self) -> tuple[str, str, str]:
+        """The only problem of the only file: key, expected, found."""
+        ((file, *rest),) = self.problems()
+        assert file == "events.yaml"
+        key, expected, found = rest
+        return key, expected, found
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    """Empty folders, and one suite."""
+    made = Folders(specs=tmp_path / "pipelines", suites=tmp_path / "expectations")
+    made.specs.mkdir()
+    made.suites.mkdir()
+    (made.suites / "basic.json").write_text("{}")
+    return made
+
+
+# -- what is taken -------------------------------------------------------------------------------
+
+
+def test_the_shipped_specs_load() -> None:
+    """S22, S23: the tutorial's pipeline, prices, orders, and a second one over prices."""
+    specs = load_specs(PROJECT / "include" / "pipelines", PROJECT / "include" / "expectations")
+    topics = {name: spec.topic for name, spec in specs.items()}
+    assert topics == {
+        "orders": "orders",
+        "prices": "prices",
+        "prices_strategy": "prices",
+        "streams_intro": "streams-intro",
+    }
+    assert list(specs) == sorted(specs)
+
+
+def test_a_minimal_spec_has_safe_defaults(folders: Folders) -> None:
+    """S8, S9: nothing is guessed about the start, and nobody reads what may still be aborted."""
+    folders.spec()
+    spec = folders.load()["events"]
+    assert spec.start is StartPolicy.NONE
+    assert spec.isolation_level is IsolationLevel.READ_COMMITTED
+    assert spec.target == "bronze/events"
+    assert spec.connection == "kafka_default"
+    assert (spec.records_per_run, spec.records_per_task) == (None, 1_000_000)
+    assert spec.suite is None
+
+
+def test_every_key_reaches_the_spec(folders: Folders) -> None:
+    """What the file says is what the pipeline gets."""
+    folders.write(
+        """
+name: events
+description: |
+  All of them.
+topic: raw.events-1
+connection: kafka_other
+target: s3://lake/events
+schedule: "*/5 9-17 * * mon-fri"
+start: latest
+isolation_level: read_uncommitted
+limits: {records_per_run: 5000, records_per_task: 1000}
+quality: {suite: basic}
+retries: 0
+tags: [one, two]
+spark: {spark.executor.memory: 2g}
+"""
+    )
+    spec = folders.load()["events"]
+    assert spec == PipelineSpec(
+        name="events",
+        description="All of them.",
+        topic="raw.events-1",
+        connection="kafka_other",
+        target="s3://lake/events",
+        schedule="*/5 9-17 * * mon-fri",
+        start=StartPolicy.LATEST,
+        isolation_level=IsolationLevel.READ_UNCOMMITTED,
+        records_per_run=5000,
+        records_per_task=1000,
+        suite="basic",
+        retries=0,
+        tags=("one", "two"),
+        spark={"spark.executor.memory": "2g"},
+    )
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "2026-03-01T00:00:00Z",
+        "2026-03-01 00:00:00+00:00",
+        "'2026-03-01T00:00:00Z'",
+        "2026-03-01T02:00:00+02:00",
+        "'2026-03-01T02:00:00.000+02:00'",
+    ],
+)
+def test_s9_a_start_moment_is_understood_quoted_or_not(folders: Folders, written: str) -> None:
+    """YAML makes a datetime of an unquoted moment itself; its distance from UTC is kept."""
+    folders.spec(start=f"{{timestamp: {written}}}")
+    spec = folders.load()["events"]
+    assert spec.start is StartPolicy.TIMESTAMP
+    assert spec.start_at == datetime(2026, 3, 1, tzinfo=UTC)
+    assert spec.start_at.utcoffset() in (timedelta(0), timedelta(hours=2))
+
+
+@pytest.mark.parametrize(
+    "schedule", ["'@daily'", "'@continuous'", "'0 4 * * *'", "'*/5 0,12 1-7 jan *'"]
+)
+def test_presets_and_cron_expressions_are_schedules(folders: Folders, schedule: str) -> None:
+    """What Airflow takes is taken."""
+    folders.spec(schedule=schedule)
+    assert folders.load()["events"].schedule == schedule.strip("'")
+
+
+def test_s13_two_pipelines_may_read_one_topic(folders: Folders) -> None:
+    """Consumers are independent; only name and target are a pipeline's own."""
+    folders.spec()
+    folders.spec("copy.yaml", name="copy")
+    assert set(folders.load()) == {"copy", "events"}
+
+
+def test_no_spec_is_no_problem(folders: Folders) -> None:
+    """An empty folder is a project that has just begun."""
+    assert folders.load() == {}
+
+
+# -- what is refused -----------------------------------------------------------------------------
+
+
+def test_unknown_keys_are_refused_and_the_valid_ones_listed(folders: Folders) -> None:
+    """At the top and in every section."""
+    folders.spec(topics="x", limits="{per_run: 5}", quality="{suit: basic}", start="{offset: 5}")
+    found = {key: expected for _, key, expected, _ in folders.problems()}
+    assert set(found) == {"topics", "limits.per_run", "quality.suit", "start.offset",
+                          "start.timestamp"}  # fmt: skip
+    assert found["topics"] == (
+        "one of name, description, topic, connection, target, schedule, start, isolation_level, "
+        "limits, quality, retries, tags, spark"
+    )
+    assert found["limits.per_run"] == "one of records_per_run, records_per_task"
+    assert found["quality.suit"] == "one of suite"
+    assert found["start.offset"] == "one of timestamp"
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "expected", "found"),
+    [
+        ({"name": "Events"}, "name", "text that matches ^[a-z][a-z0-9_]{0,63}$", "'Events'"),
+        ({"topic": "a b"}, "topic", "text that matches ^[a-zA-Z0-9._-]{1,249}$", "'a b'"),
+        ({"topic": "5"}, "topic", "string", "5"),
+        ({"retries": "'3'"}, "retries", "integer", "'3'"),
+        ({"retries": "true"}, "retries", "integer", "True"),
+        ({"retries": "21"}, "retries", "less than or equal to 20", "21"),
+        ({"tags": "one"}, "tags", "list", "'one'"),
+        ({"tags": "[1]"}, "tags.0", "string", "1"),
+        ({"limits": "5"}, "limits", "a mapping with keys among records_per_run, records_per_task",
+         "5"),
+        ({"limits": "{records_per_run: many}"}, "limits.records_per_run", "integer", "'many'"),
+        ({"limits": "{records_per_task: 999}"}, "limits.records_per_task",
+         "greater than or equal to 1000", "999"),
+        ({"limits": "{records_per_run: 99}"}, "limits.records_per_run",
+         "at least 100, so that every partition gets a share", "99"),
+        ({"spark": "{executor.cores: '2'}"}, "spark",
+         "keys that begin with 'spark.', not 'executor.cores'", "{'executor.cores': '2'}"),
+        ({"spark": "{spark.executor.cores: 2}"}, "spark.spark.executor.cores", "string", "2"),
+        ({"isolation_level": "committed"}, "isolation_level",
+         "'read_committed' or 'read_uncommitted'", "'committed'"),
+        ({"schedule": ""}, "schedule", "string", "None"),
+    ],
+)  # fmt: skip
+def test_wrong_values_are_told_with_what_was_expected(
+    folders: Folders, keys: dict[str, str], key: str, expected: str, found: str
+) -> None:
+    """One mistake is one problem: the key, what it may be, what it is."""
+    folders.spec(**keys)
+    told = [problem for problem in folders.problems() if problem[1] == key]
+    assert told == [("events.yaml", key, expected, found)]
+
+
+@pytest.mark.parametrize(
+    "schedule", ["every day", "'* * * *'", "'* * * * x'", "'* * * * * *'", "'@sometimes'"]
+)
+def test_a_schedule_that_airflow_would_refuse_is_refused_here(
+    folders: Folders, schedule: str
+) -> None:
+    """The message says both forms that are understood."""
+    folders.spec(schedule=schedule)
+    key, expected, found = folders.problem()
+    assert key == "schedule"
+    assert expected.startswith("a cron expression of five fields or one of @once")
+    assert found == repr(schedule.strip("'"))
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("2026-03-01T00:00:00", "2026-03-01T00:00:00"),
+        ("2026-03-01", "2026-03-01"),
+        ("'2026-03-01T00:00:00'", "'2026-03-01T00:00:00'"),
+        ("yesterday", "'yesterday'"),
+        ("1767225600", "1767225600"),
+        ("", "None"),
+    ],
+)
+def test_s9_a_start_moment_without_its_distance_from_utc_is_refused(
+    folders: Folders, written: str, found: str
+) -> None:
+    """Nobody knows which moment it names: local times differ, and a date is a whole day."""
+    folders.spec(start=f"{{timestamp: {written}}}")
+    assert folders.problem() == (
+        "start.timestamp",
+        "a moment with its distance from UTC, such as 2026-03-01T00:00:00Z",
+        found,
+    )
+
+
+@pytest.mark.parametrize("written", ["sometimes", "5", "", "[earliest]"])
+def test_s9_an_unknown_start_policy_is_one_problem(folders: Folders, written: str) -> None:
+    """All that `start` may be is listed."""
+    folders.spec(start=written)
+    key, expected, _ = folders.problem()
+    assert key == "start"
+    assert expected == "'earliest', 'latest' or 'none', or timestamp: and a moment"
+
+
+def test_missing_keys_are_all_named(folders: Folders) -> None:
+    """An empty mapping lacks everything that has no default."""
+    folders.write("{}")
+    assert [problem[1:] for problem in folders.problems()] == [
+        (key, "a value", "nothing") for key in ("name", "topic", "schedule")
+    ]
+
+
+def test_a_suite_must_exist(folders: Folders) -> None:
+    """The suites that exist are listed."""
+    folders.spec(quality="{suite: no_such}")
+    assert folders.problem() == ("quality.suite", "a suite that exists (basic)", "'no_such'")
+
+
+def test_a_spec_is_named_as_its_file(folders: Folders) -> None:
+    """So a name leads to its file."""
+    folders.spec(name="other")
+    assert folders.problem() == ("name", "'events', the file's name", "'other'")
+
+
+def test_a_key_that_stands_twice_is_refused(folders: Folders) -> None:
+    """YAML silently takes the last one, at the top and in sections."""
+    folders.write(
+        "name: events\ntopic: events\nschedule: '@daily'\ntopic: others\n"
+        "limits:\n  records_per_run: 100\n  records_per_run: 200\n"
+    )
+    assert folders.problems() == [
+        ("events.yaml", "topic", "each key once", "it again in line 4"),
+        ("events.yaml", "records_per_run", "each key once", "it again in line 7"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["topic: [", "schedule: @daily", "a: b: c", "\tname: x"])
+def test_broken_yaml_is_told_with_its_place(folders: Folders, text: str) -> None:
+    """An unquoted @daily is the mistake that everybody makes once."""
+    folders.write(text)
+    key, expected, found = folders.problem()
+    assert (key, expected) == ("(file)", "YAML")
+    assert "line 1" in found or "line 2" in found
+
+
+@pytest.mark.parametrize(("text", "found"), [("", "NoneType"), ("- a", "list"), ("text", "str")])
+def test_a_file_that_is_no_mapping_is_refused(folders: Folders, text: str, found: str) -> None:
+    """An empty file, a list, a sentence."""
+    folders.write(text)
+    assert folders.problem() == ("(file)", "a mapping of keys", found)
+
+
+def test_a_file_that_is_no_text_is_refused(folders: Folders) -> None:
+    """Bytes that are not UTF-8 are a problem of that file, not a crash."""
+    (folders.specs / "events.yaml").write_bytes(b"name: \xff\xfe")
+    assert folders.problem()[:2] == ("(file)", "YAML")
+
+
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    """A mistyped folder would otherwise be a project without pipelines."""
+    with pytest.raises(SpecError, match="no such folder"):
+        load_specs(tmp_path / "none", tmp_path)
+
+
+def test_two_specs_may_not_share_a_target(folders: Folders) -> None:
+    """A trailing slash does not make another table."""
+    folders.spec(target="bronze/shared")
+    folders.spec("other.yaml", name="other", target="bronze/shared/")
+    assert folders.problems() == [
+        ("other.yaml", "target", "a target of its own", "'bronze/shared', as in events.yaml")
+    ]
+
+
+def test_two_specs_may_not_share_a_name(folders: Folders) -> None:
+    """Two endings make it possible for one stem."""
+    folders.spec("events.yaml")
+    folders.spec("events.yml", target="bronze/elsewhere")
+    assert folders.problems() == [
+        ("events.yml", "name", "a name of its own", "'events', as in events.yaml")
+    ]
+
+
+def test_every_problem_of_every_file_is_told_at_once(folders: Folders) -> None:
+    """Nobody mends specs one message at a time."""
+    folders.spec("a.yaml", name="a", retries="many", wrong="1", schedule="never")
+    folders.write("name: [", "b.yaml")
+    folders.spec("c.yaml", name="d", quality="{suite: gone}")
+    folders.spec("e.yaml", name="e", target="bronze/d")
+    assert {(file, key) for file, key, _, _ in folders.problems()} == {
+        ("a.yaml", "retries"),
+        ("a.yaml", "wrong"),
+        ("a.yaml", "schedule"),
+        ("b.yaml", "(file)"),
+        ("c.yaml", "name"),
+        ("c.yaml", "quality.suite"),
+        ("e.yaml", "target"),
+    }
+    with pytest.raises(SpecError) as caught:
+        folders.load()
+    assert "7 problem(s)" in str(caught.value)
+    assert "a.yaml: retries: expected integer, found 'many'" in str(caught.value)

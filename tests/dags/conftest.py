@@ -1,0 +1,76 @@
+"""Airflow for the tests of the DAG files: in a process of its own, with a home of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+class Answer(NamedTuple):
+    """What a question to the probe came to."""
+
+    value: Any
+    printed: str
+
+
+class Probe:
+    """Asks `tests/dags/probe.py`."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def ask(self, name: str, **arguments: Any) -> Answer:
+        """Answer one question, in a fork that nothing else has touched."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{json.dumps({'name': name, 'arguments': arguments})}\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, "the probe has ended"
+        reply = json.loads(line)
+        assert "crash" not in reply, f"{reply['crash']}\n{reply['printed']}"
+        return Answer(reply["value"], reply["printed"])
+
+
+def airflow_environment(home: Path) -> dict[str, str]:
+    """The environment of an Airflow without a scheduler, and without connections."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "TIDEMARK"))}
+    return {
+        **kept,
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        "GX_ANALYTICS_ENABLED": "False",
+        "NO_COLOR": "1",
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+    }
+
+
+@pytest.fixture(scope="session")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
+    """One process with Airflow loaded, for all tests of the run."""
+    home = tmp_path_factory.mktemp("airflow")
+    with (home / "probe.log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(PROJECT / "tests" / "dags" / "probe.py")],
+            env=airflow_environment(home),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+        with process:
+            yield Probe(process)
+            assert process.stdin is not None
+            process.stdin.close()

@@ -1,0 +1,170 @@
+"""A process that has Airflow loaded and answers questions, each in a fork of its own.
+
+Airflow sets up logging, a database and warnings when it is imported, which would reach into every
+other test of the run; and a fork is what Airflow's own DAG processor parses a file in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+DAGS = Path(__file__).resolve().parents[2] / "dags"
+
+# -- the questions -------------------------------------------------------------------------------
+
+
+def parse(file: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """What Airflow's DAG processor gets out of one DAG file, and what that costs."""
+    from airflow.dag_processing.dagbag import BundleDagBag
+
+    os.environ.update(environ)
+    before = set(sys.modules)
+    cpu_s = time.process_time()
+    bag = BundleDagBag(dag_folder=str(DAGS / file), bundle_path=DAGS, bundle_name="dags")
+    cpu_s = time.process_time() - cpu_s
+    return {
+        "cpu_s": cpu_s,
+        "modules": sorted({name.partition(".")[0] for name in set(sys.modules) - before}),
+        "import_errors": bag.import_errors,
+        "dags": {dag_id: _described(dag) for dag_id, dag in bag.dags.items()},
+    }
+
+
+def listed() -> list[str]:
+    """The files that Airflow takes for DAG files."""
+    from airflow.dag_processing.importers.python_importer import PythonDagImporter
+
+    found = PythonDagImporter().list_dag_files(DAGS)
+    return sorted(str(Path(path).relative_to(DAGS)) for path in found)
+
+
+def serialized(file: str) -> str:
+    """What Airflow's database keeps of a file's DAGs."""
+    from airflow.dag_processing.dagbag import BundleDagBag
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    bag = BundleDagBag(dag_folder=str(DAGS / file), bundle_path=DAGS, bundle_name="dags")
+    return json.dumps([DagSerialization.to_dict(dag) for dag in bag.dags.values()], default=str)
+
+
+def run_job(environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
+    """How a TidemarkJobOperator ends, and what it leaves behind."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    sys.path.append(str(DAGS))
+    from tidemark_airflow.operators import TidemarkJobOperator
+
+    os.environ.update(environ)
+    before = dict(os.environ)
+    operator = TidemarkJobOperator(task_id="job", **arguments)
+    failure: Exception | None = None
+    try:
+        operator.execute({})
+    except Exception as error:  # noqa: BLE001  its type is the answer
+        failure = error
+    rendered = {name: str(getattr(operator, name)) for name in operator.template_fields}
+    return {
+        "error": str(failure) if failure else None,
+        "fails_now": isinstance(failure, AirflowFailException),
+        "rendered": rendered,
+        "environment_restored": dict(os.environ) == before,
+    }
+
+
+def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
+    """How a task callable ends."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    sys.path.append(str(DAGS))
+    from tidemark_airflow import tasks
+
+    os.environ.update(environ)
+    try:
+        result = getattr(tasks, task)(**arguments)
+    except Exception as error:  # noqa: BLE001  its type is the answer
+        fails_now = isinstance(error, AirflowFailException)
+        return {"error": f"{type(error).__name__}: {error}", "fails_now": fails_now}
+    return {"error": None, "result": result}
+
+
+def _described(dag: Any) -> dict[str, Any]:
+    return {
+        "tasks": {
+            task.task_id: {
+                "downstream": sorted(task.downstream_task_ids),
+                "retries": task.retries,
+                "backoff": task.retry_exponential_backoff,
+                "owner": task.owner,
+                "timeout_s": task.execution_timeout.total_seconds(),
+                "template_fields": list(task.template_fields),
+                "outlets": [getattr(outlet, "uri", outlet.name) for outlet in task.outlets],
+                "trigger_rule": task.trigger_rule.value,
+            }
+            for task in dag.tasks
+        },
+        "schedule": str(dag.schedule),
+        "start_date": dag.start_date.isoformat(),
+        "catchup": dag.catchup,
+        "max_active_runs": dag.max_active_runs,
+        "tags": sorted(dag.tags),
+        "doc_md": dag.doc_md,
+        "params": {
+            name: {
+                "schema": dag.params.get_param(name).schema,
+                "description": dag.params.get_param(name).description,
+            }
+            for name in dag.params
+        },
+    }
+
+
+# -- the process ---------------------------------------------------------------------------------
+
+QUESTIONS: dict[str, Callable[..., Any]] = {
+    call.__name__: call for call in (parse, listed, serialized, run_job, call_task)
+}
+
+
+def main() -> None:
+    """Answer one question a line; each answer names a file that holds what was printed."""
+    import airflow.dag_processing.dagbag  # noqa: F401  what the DAG processor has loaded already
+
+    answers = sys.stdout
+    for line in sys.stdin:
+        question = json.loads(line)
+        with tempfile.TemporaryDirectory() as folder:
+            answer, printed = Path(folder, "answer"), Path(folder, "printed")
+            child = os.fork()
+            if child == 0:
+                _answer(question, answer, printed)
+            os.waitpid(child, 0)
+            reply = json.loads(answer.read_text()) if answer.exists() else {"crash": "no answer"}
+            reply["printed"] = printed.read_text(errors="replace")
+        answers.write(f"{json.dumps(reply)}\n")
+        answers.flush()
+
+
+def _answer(question: dict[str, Any], answer: Path, printed: Path) -> None:
+    output = os.open(printed, os.O_CREAT | os.O_WRONLY)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    try:
+        value = QUESTIONS[question["name"]](**question["arguments"])
+        answer.write_text(json.dumps({"value": value}))
+    except BaseException:  # noqa: BLE001  handed to the test, which raises it
+        answer.write_text(json.dumps({"crash": traceback.format_exc()}))
+    finally:
+        sys.stdout.flush()
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""The DAGs under a real Airflow scheduler, with real Kafka and Spark."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.conftest import PROJECT, TopicFactory
+from tests.support.kafka_judge import read_all
+from tidemark.adapters.airflow_api import AirflowApi, DagRun
+from tidemark.adapters.airflow_process import AirflowStandalone
+from tidemark.adapters.broker import BrokerStatus
+from tidemark.adapters.producer import produce
+from tidemark.core.layout import Layout
+from tidemark.errors import AirflowRefused
+from tidemark.wiring import App, connection_variable, kafka_connection
+
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.broker, pytest.mark.e2e]
+
+DAG = "tidemark_clicks"
+# Yearly: switched on, it runs once for now, and not again while the test lasts.
+SPEC = "name: clicks\ntopic: {topic}\nschedule: '@yearly'\nstart: earliest\nretries: 0\n"
+
+
+@pytest.fixture
+def started(
+    tmp_path: Path, broker: BrokerStatus, topic: TopicFactory
+) -> Iterator[tuple[AirflowStandalone, str]]:
+    """A running Airflow with one pipeline, and the pipeline's topic."""
+    name = topic(partitions=3)
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "clicks.yaml").write_text(SPEC.format(topic=name))
+    environ = {
+        **os.environ,
+        "TIDEMARK_PIPELINES": str(tmp_path / "pipelines"),
+        connection_variable("kafka_default"): kafka_connection(broker.bootstrap),
+    }
+    airflow = AirflowStandalone(Layout(project=PROJECT, home=tmp_path / "home"), environ)
+    try:
+        airflow.start(progress=print)
+        yield airflow, name
+    finally:
+        stopped = airflow.stop()
+    assert stopped.processes == ()
+
+
+def test_runs_land_what_is_new_once_and_can_be_cleared(
+    started: tuple[AirflowStandalone, str],
+    broker: BrokerStatus,
+) -> None:
+    """A run lands the topic, the next finds nothing, clearing the first changes nothing."""
+    airflow, topic = started
+    client = {"bootstrap.servers": broker.bootstrap}
+    produce(client, "streams-intro", records=50, topic=topic)
+    api = airflow.api()
+    api.wait_for_dags([DAG, "tidemark_backfill"])
+
+    api.set_paused(DAG, False)
+    first = finished(api, scheduled_run(api))
+    assert set(first.tasks.values()) == {"success"}
+    app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
+    uri = app.layout.data_table("bronze/clicks")
+    landed = {(r.partition, r.offset) for r in read_all(broker.bootstrap, topic)}
+    assert len(landed) == 50
+    assert rows(uri) == sorted(landed)
+    version = DeltaTable(uri).version()
+
+    second = finished(api, api.trigger(DAG))
+    states = {"plan": "success", "ingest": "skipped", "quality": "skipped", "publish": "skipped"}
+    assert second.tasks == states
+
+    api.clear(DAG, first.run_id, ["ingest"], downstream=False)
+    assert set(finished(api, first.run_id).tasks.values()) == {"success"}
+    assert DeltaTable(uri).version() == version
+    assert rows(uri) == sorted(landed)
+
+    (event,) = api.asset_events(DAG)
+    record = app.control().ledger("clicks").plans[1]
+    assert record.landing is not None
+    assert event.uri == "x-tidemark://bronze/clicks"
+    assert event.run_id == first.run_id
+    assert event.extra == {
+        "pipeline": "clicks",
+        "plan": 1,
+        "kind": "live",
+        "table": uri,
+        "table_version": record.landing.table_version,
+        "records": 50,
+        "ranges": [[r.partition, r.start, r.end] for r in record.plan.ranges],
+    }
+    assert record.landing.table_version == version
+
+    with pytest.raises(AirflowRefused, match="No value passed"):
+        api.trigger("tidemark_backfill", conf={"pipeline": "clicks", "partition": 0, "start": 0})
+
+
+def scheduled_run(api: AirflowApi) -> str:
+    """The run that the scheduler makes once the DAG is switched on."""
+    deadline = time.monotonic() + 60
+    while not (runs := api.run_ids(DAG)):
+        assert time.monotonic() < deadline, "the scheduler has made no run"
+        time.sleep(0.5)
+    return runs[0]
+
+
+def finished(api: AirflowApi, run_id: str) -> DagRun:
+    """The run once it has ended, with the logs of what failed on the test's output."""
+    run = api.wait(DAG, run_id, timeout_s=400, progress=print)
+    for task in run.failed_tasks:
+        print(api.log_tail(DAG, run_id, task))
+    return run
+
+
+def rows(uri: str) -> list[tuple[int, int]]:
+    """Partition and offset of every row of the table, doubles included."""
+    table = DeltaTable(uri).to_pyarrow_table(columns=["partition", "offset"])
+    return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))

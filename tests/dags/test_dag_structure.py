@@ -1,0 +1,159 @@
+"""DAG files: what Airflow makes of them, and what parsing them costs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dags.conftest import PROJECT, Answer, Probe
+from tidemark.wiring import App
+
+SPECS = App(environ={"TIDEMARK_PROJECT": str(PROJECT)}).specs
+FILES = ("pipelines.py", "backfill.py")
+HEAVY = {"pyspark", "deltalake", "confluent_kafka", "great_expectations", "pandas", "pyarrow"}
+PARSE_S = 0.5
+
+
+@pytest.fixture(scope="module")
+def parsed(probe: Probe) -> dict[str, Any]:
+    """The answer about each DAG file."""
+    return {file: probe.ask("parse", file=file, environ={}).value for file in FILES}
+
+
+@pytest.fixture(scope="module")
+def dags(parsed: dict[str, Any]) -> dict[str, Any]:
+    """Every DAG by its id."""
+    return {dag_id: dag for answer in parsed.values() for dag_id, dag in answer["dags"].items()}
+
+
+def test_airflow_takes_these_files_and_no_other_for_dag_files(probe: Probe) -> None:
+    """What the DAG files share is not parsed by itself."""
+    assert probe.ask("listed").value == sorted(FILES)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_files_have_no_import_error(parsed: dict[str, Any], file: str) -> None:
+    """Airflow can load every file."""
+    assert parsed[file]["import_errors"] == {}
+
+
+def test_every_spec_has_a_dag_and_backfills_have_one(dags: dict[str, Any]) -> None:
+    """The factory makes one DAG for each spec."""
+    assert set(dags) == {f"tidemark_{name}" for name in SPECS} | {"tidemark_backfill"}
+
+
+def test_every_dag_is_the_same_chain(dags: dict[str, Any]) -> None:
+    """Four tasks in a row, each only after the one before has succeeded."""
+    for dag in dags.values():
+        chain = {name: task["downstream"] for name, task in dag["tasks"].items()}
+        assert chain == {
+            "plan": ["ingest"],
+            "ingest": ["quality"],
+            "quality": ["publish"],
+            "publish": [],
+        }
+        assert {task["trigger_rule"] for task in dag["tasks"].values()} == {"all_success"}
+
+
+@pytest.mark.parametrize("name", sorted(SPECS))
+def test_a_dag_says_what_its_spec_says(dags: dict[str, Any], name: str) -> None:
+    """Schedule, tags, retries and the asset come from the spec."""
+    spec, dag = SPECS[name], dags[f"tidemark_{name}"]
+    assert dag["schedule"] == spec.schedule
+    assert dag["tags"] == sorted(["tidemark", *spec.tags])
+    assert {task["retries"] for task in dag["tasks"].values()} == {spec.retries}
+    assert dag["tasks"]["publish"]["outlets"] == [f"x-tidemark://bronze/{name}"]
+
+
+def test_no_run_is_made_for_the_past_and_one_runs_at_a_time(dags: dict[str, Any]) -> None:
+    """A fixed start, no catch-up, one run; waiting grows from retry to retry."""
+    for dag in dags.values():
+        assert dag["start_date"] == "2025-01-01T00:00:00+00:00"
+        assert dag["catchup"] is False
+        assert dag["max_active_runs"] == 1
+        for task in dag["tasks"].values():
+            assert task["owner"] == "tidemark"
+            assert task["backoff"] == 2
+            assert 0 < task["timeout_s"] <= 6 * 3600
+    assert dags["tidemark_backfill"]["schedule"] == "None"
+
+
+@pytest.mark.parametrize("name", sorted(SPECS))
+def test_a_dags_page_says_where_and_how(dags: dict[str, Any], name: str) -> None:
+    """Topic, tables, and how to repair and to backfill are on the DAG's page."""
+    page = dags[f"tidemark_{name}"]["doc_md"]
+    layout = App(environ={"TIDEMARK_PROJECT": str(PROJECT)}).layout
+    told = (
+        SPECS[name].description,
+        f"`{SPECS[name].topic}`",
+        layout.data_table(SPECS[name].target),
+        layout.control_table,
+        "`tidemark_backfill`",
+        "Clearing a task is safe",
+    )
+    assert [text for text in told if text not in page] == []
+
+
+def test_the_backfill_form_teaches_and_bounds_its_fields(dags: dict[str, Any]) -> None:
+    """Every field has a title, a description and bounds, and none has a default to click past."""
+    params = dags["tidemark_backfill"]["params"]
+    assert list(params) == ["pipeline", "partition", "start", "end"]
+    assert params["pipeline"]["schema"]["enum"] == list(SPECS)
+    minima = {name: params[name]["schema"].get("minimum") for name in params}
+    assert minima == {"pipeline": None, "partition": 0, "start": 0, "end": 1}
+    for param in params.values():
+        assert param["schema"]["title"]
+        assert len(param["description"]) > 20
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_parsing_loads_nothing_heavy(parsed: dict[str, Any], file: str) -> None:
+    """The DAG processor pays for Airflow's own modules alone."""
+    assert HEAVY & set(parsed[file]["modules"]) == set()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_parsing_is_fast(probe: Probe, file: str) -> None:
+    """Under half a second of processor time, in a process that has Airflow loaded."""
+    seconds = min(probe.ask("parse", file=file, environ={}).value["cpu_s"] for _ in range(3))
+    print(f"{file}: {seconds:.3f} s")
+    assert seconds < PARSE_S
+
+
+def test_a_broken_spec_is_an_import_error_that_names_it(probe: Probe, tmp_path: Path) -> None:
+    """No DAG runs on half of the specs: Airflow shows every problem instead."""
+    (tmp_path / "mended.yaml").write_text("name: mended\ntopic: t\nschedule: '@daily'\n")
+    (tmp_path / "broken.yaml").write_text("name: broken\ntopic: t\nschedule: often\nstrat: x\n")
+    environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
+    for file in FILES:
+        answer: Answer = probe.ask("parse", file=file, environ=environ)
+        assert answer.value["dags"] == {}
+        (text,) = answer.value["import_errors"].values()
+        assert "SpecError" in text
+        assert "broken.yaml: strat: expected one of" in text
+        assert "broken.yaml: schedule" in text
+
+
+def test_a_spec_without_a_limit_and_a_suite_has_a_page_too(probe: Probe, tmp_path: Path) -> None:
+    """The optional keys of a spec are optional for its DAG."""
+    spec = "name: small\ntopic: t\nschedule: '@daily'\nstart: {timestamp: 2025-01-01T00:00:00Z}\n"
+    (tmp_path / "small.yaml").write_text(spec)
+    answer = probe.ask("parse", file="pipelines.py", environ={"TIDEMARK_PIPELINES": str(tmp_path)})
+    page = answer.value["dags"]["tidemark_small"]["doc_md"]
+    assert "built-in checks only" in page
+    assert "no limit" in page
+    assert "2025-01-01T00:00:00+00:00" in page
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_what_airflow_stores_has_no_settings_and_no_credentials(probe: Probe, file: str) -> None:
+    """Spark settings and the environment of a job are put together when it runs."""
+    stored = json.loads(probe.ask("serialized", file=file).value)
+    text = json.dumps(stored)
+    assert "tidemark_airflow.operators" in text
+    assert "spark.driver.extraClassPath" not in text
+    assert "env_vars" not in text
+    assert "AIRFLOW_CONN_" not in text

@@ -1,0 +1,181 @@
+"""The operator that submits Spark jobs, with a real process in the place of spark-submit."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dags.conftest import Answer, Probe
+from tidemark.errors import ExitCode, TopicMissing
+
+SECRET = "correct-horse-battery"
+KAFKA = {
+    "conn_type": "kafka",
+    "extra": {
+        "bootstrap.servers": "127.0.0.1:1",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "reader",
+        "sasl.password": SECRET,
+    },
+}
+SPARK = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "cluster"}}
+# Says what it was given, and ends as it is told.
+SPARK_SUBMIT = """\
+#!/bin/sh
+printf '%s\\n' "$@" > "$SEEN/argv"
+env > "$SEEN/environ"
+echo "$TOLD"
+exit "$CODE"
+"""
+
+
+@pytest.fixture
+def spark_submit(tmp_path: Path) -> Path:
+    """A program that records how it was called."""
+    program = tmp_path / "spark-submit"
+    program.write_text(SPARK_SUBMIT)
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return program
+
+
+def run(
+    probe: Probe,
+    program: Path,
+    code: int,
+    told: str = "",
+    spark: dict[str, Any] | None = SPARK,
+    kafka: dict[str, Any] | None = KAFKA,
+) -> Answer:
+    """Run the ingest operator on plan 7 of `prices`."""
+    environ = {"SEEN": str(program.parent), "CODE": str(code), "TOLD": told}
+    environ |= {} if spark is None else {"AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark)}
+    environ |= {} if kafka is None else {"AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka)}
+    return probe.ask(
+        "run_job",
+        environ=environ,
+        job="ingest",
+        pipeline="prices",
+        plan="7",
+        spark_binary=str(program),
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "fails_now"),
+    [
+        (ExitCode.CRASH, False),
+        (ExitCode.USAGE, True),
+        (ExitCode.REFUSED, True),
+        (ExitCode.QUALITY_FAILED, True),
+        (ExitCode.TRANSIENT, False),
+        (ExitCode.UNKNOWN_OUTCOME, False),
+        (137, False),
+    ],
+)
+def test_the_exit_code_alone_decides_between_retry_and_failure(
+    probe: Probe, spark_submit: Path, code: int, fails_now: bool
+) -> None:
+    """What a job prints cannot turn a retry into a failure, or the other way round."""
+    answer = run(probe, spark_submit, code, told="retryable: AirflowFailException 3 75")
+    assert answer.value["error"] is not None
+    assert answer.value["fails_now"] is fails_now
+
+
+def test_a_job_that_ends_well_is_no_failure(probe: Probe, spark_submit: Path) -> None:
+    """Exit code 0."""
+    assert run(probe, spark_submit, 0).value["error"] is None
+
+
+def test_the_jobs_named_error_is_the_tasks_error(probe: Probe, spark_submit: Path) -> None:
+    """People see what the job said, not how it was called."""
+    named = TopicMissing(topic="prices")
+    told = f"TIDEMARK_RESULT {json.dumps(named.as_record())}"
+    answer = run(probe, spark_submit, ExitCode.REFUSED, told=told)
+    assert answer.value["error"] == f"TopicMissing: {named}"
+
+
+def test_without_a_named_error_the_jobs_last_lines_are_the_tasks_error(
+    probe: Probe, spark_submit: Path
+) -> None:
+    """A crash shows what it printed."""
+    answer = run(probe, spark_submit, ExitCode.CRASH, told="java.lang.OutOfMemoryError: heap")
+    assert "java.lang.OutOfMemoryError: heap" in answer.value["error"]
+
+
+def test_a_result_line_that_is_not_an_error_is_not_taken_for_one(
+    probe: Probe, spark_submit: Path
+) -> None:
+    """A job that reports success and is killed after it, or a line that was masked."""
+    for told in ('TIDEMARK_RESULT {"plan": 7}', "TIDEMARK_RESULT {not json", "TIDEMARK_RESULT 5"):
+        answer = run(probe, spark_submit, 137, told=told)
+        assert told in answer.value["error"]
+        assert answer.value["fails_now"] is False
+
+
+def test_the_command_line_names_pipeline_and_plan(probe: Probe, spark_submit: Path) -> None:
+    """Client mode, the connection's master, the spec's Spark settings."""
+    assert run(probe, spark_submit, 0).value["error"] is None
+    argv = (spark_submit.parent / "argv").read_text().splitlines()
+    assert argv[argv.index("--master") + 1] == "local[2]"
+    assert argv[argv.index("--deploy-mode") + 1] == "client"
+    assert argv[argv.index("--name") + 1] == "tidemark-ingest-prices"
+    assert argv[-4:] == ["--pipeline", "prices", "--plan", "7"]
+    assert argv[-5].endswith("/jobs/ingest.py")
+    assert any(value.startswith("spark.driver.extraClassPath=") for value in argv)
+
+
+@pytest.mark.parametrize(
+    "spark",
+    [SPARK, {"conn_type": "spark", "host": "yarn"}, {"conn_type": "spark", "host": "spark://h:1"}],
+    ids=["local", "yarn", "standalone"],
+)
+def test_credentials_reach_the_job_and_no_log_or_command_line(
+    probe: Probe, spark_submit: Path, spark: dict[str, Any]
+) -> None:
+    """On YARN, Airflow's own `env_vars` would put the password on the command line."""
+    answer = run(probe, spark_submit, ExitCode.CRASH, spark=spark)
+    environ = (spark_submit.parent / "environ").read_text()
+    assert "AIRFLOW_CONN_KAFKA_DEFAULT=" in environ
+    assert SECRET in environ
+    assert "PYSPARK_PYTHON=" in environ
+    assert SECRET not in (spark_submit.parent / "argv").read_text()
+    assert SECRET not in answer.printed
+    assert "--pipeline prices" in answer.printed
+    assert SECRET not in json.dumps(answer.value)
+
+
+def test_nothing_secret_is_rendered_and_the_environment_is_put_back(
+    probe: Probe, spark_submit: Path
+) -> None:
+    """Rendered fields are stored in Airflow's database."""
+    answer = run(probe, spark_submit, 0)
+    assert sorted(answer.value["rendered"]) == ["application_args", "name", "pipeline", "plan"]
+    assert answer.value["environment_restored"] is True
+
+
+def test_a_missing_spark_connection_is_refused(probe: Probe, spark_submit: Path) -> None:
+    """Airflow's hook would submit to YARN instead, without a word."""
+    answer = run(probe, spark_submit, 0, spark=None)
+    assert answer.value["error"].startswith("UnknownConnection: connection 'spark_default'")
+    assert answer.value["fails_now"] is True
+    assert not (spark_submit.parent / "argv").exists()
+
+
+def test_a_missing_kafka_connection_is_refused(probe: Probe, spark_submit: Path) -> None:
+    """Before Spark is started."""
+    answer = run(probe, spark_submit, 0, kafka=None)
+    assert answer.value["error"].startswith("UnknownConnection: connection 'kafka_default'")
+    assert answer.value["fails_now"] is True
+    assert not (spark_submit.parent / "argv").exists()
+
+
+def test_a_missing_spark_submit_is_named(probe: Probe, tmp_path: Path) -> None:
+    """One clear line instead of a FileNotFoundError."""
+    answer = run(probe, tmp_path / "nowhere", 0)
+    assert answer.value["error"].startswith("SetupError: spark-submit cannot be started")
+    assert answer.value["fails_now"] is True

@@ -1,0 +1,165 @@
+"""One pipeline on real parts: Kafka, Spark, Delta; and its table as an outsider reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from tests.support.kafka_judge import Judged
+from tests.support.plans import NOW, make_spec
+from tidemark.adapters.control_table import DeltaControlTable
+from tidemark.adapters.data_log import DeltaDataLog
+from tidemark.adapters.kafka import KafkaMarkReader
+from tidemark.adapters.kafka_options import client_config, spark_options
+from tidemark.adapters.sink import SparkDeltaSink
+from tidemark.core.ledger import Ledger
+from tidemark.core.plan import Plan
+from tidemark.core.spec import PipelineSpec
+from tidemark.services.ingest import Ingest, Ingestion
+from tidemark.services.planner import Planner
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_JUDGES_TYPE = {0: 1, 1: 2}
+"""Spark's number of a timestamp type (create, append) to librdkafka's."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(kw_only=True)
+class Lake:
+    """One pipeline, its folders and its clients.
+
+    Attributes:
+        session: Spark.
+        root: Folder of its tables.
+        connection: The connection's extra.
+        spec: The pipeline.
+    """
+
+    session: SparkSession
+    root: Path
+    connection: Mapping[str, Any]
+    spec: PipelineSpec = field(default_factory=make_spec)
+
+    def of(self, topic: str, **changes: Any) -> Lake:
+        """The same lake with a pipeline over another topic; other keys of the spec as well."""
+        return replace(self, spec=replace(self.spec, topic=topic, **changes))
+
+    @property
+    def uri(self) -> str:
+        """The data table."""
+        return str(self.root / self.spec.target)
+
+    @property
+    def marks(self) -> KafkaMarkReader:
+        """Reads marks with the connection."""
+        return KafkaMarkReader(client_config("lake", self.connection))
+
+    @property
+    def control(self) -> DeltaControlTable:
+        """The control table."""
+        return DeltaControlTable(str(self.root / "control"))
+
+    @property
+    def data_log(self) -> DeltaDataLog:
+        """The data table's log."""
+        return DeltaDataLog(self.uri)
+
+    @property
+    def sink(self) -> SparkDeltaSink:
+        """Lands plans."""
+        config = client_config("lake", self.connection)
+        return SparkDeltaSink(
+            session=self.session,
+            uri=self.uri,
+            kafka_options=spark_options(config, self.spec.isolation_level),
+            records_per_task=self.spec.records_per_task,
+            now=lambda: NOW,
+        )
+
+    @property
+    def planner(self) -> Planner:
+        """Makes plans."""
+        return Planner(
+            spec=self.spec,
+            marks=self.marks,
+            control=self.control,
+            data_log=self.data_log,
+            now=lambda: NOW,
+        )
+
+    @property
+    def ingest(self) -> Ingest:
+        """Executes plans."""
+        return Ingest(
+            spec=self.spec,
+            marks=self.marks,
+            control=self.control,
+            data_log=self.data_log,
+            sink=self.sink,
+            now=lambda: NOW,
+        )
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the control table says now."""
+        return self.control.ledger(self.spec.name)
+
+    def plan(self, requested_by: str) -> Plan:
+        """Make a plan; there must be something to do."""
+        plan = self.planner.plan(requested_by).plan
+        if plan is None:
+            raise LookupError("nothing to do")
+        return plan
+
+    def run(self, requested_by: str) -> Ingestion:
+        """Plan and ingest; there must be something to do."""
+        return self.ingest.execute(self.plan(requested_by).sequence)
+
+    def committed(self) -> dict[int, int]:
+        """Committed offset by partition."""
+        ledger = self.ledger
+        return {partition: ledger.committed_offset(partition) for partition in ledger.starts}
+
+    def version(self) -> int | None:
+        """Newest version of the data table; None if there is none."""
+        try:
+            return DeltaTable(self.uri).version()
+        except TableNotFoundError:
+            return None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows of the data table, read by delta-rs."""
+        if self.version() is None:
+            return []
+        rows: list[dict[str, Any]] = pa.table(DeltaTable(self.uri).scan()).to_pylist()
+        return rows
+
+    def judged(self) -> list[Judged]:
+        """All rows in the judge's form, ordered by partition and offset; doubles stay doubles."""
+        return sorted(as_judged(row) for row in self.rows())
+
+    def files(self) -> int:
+        """Number of files of the data table's newest version."""
+        return len(DeltaTable(self.uri).file_uris())
+
+
+def as_judged(row: Mapping[str, Any]) -> Judged:
+    """A bronze row as librdkafka delivers the record."""
+    return Judged(
+        row["partition"],
+        row["offset"],
+        row["key"],
+        row["value"],
+        tuple((header["key"], header["value"]) for header in row["headers"] or ()),
+        _JUDGES_TYPE[row["timestamp_type"]],
+        round((row["timestamp"] - _EPOCH).total_seconds() * 1000),
+    )

@@ -1,0 +1,39 @@
+"""Work for the processes of a test; light to import, because each of them does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tidemark.adapters.quality.docs import DocsFolders, write_index
+from tidemark.adapters.quality.results import append_report
+from tidemark.core.quality import CheckResult, QualityReport, Severity
+
+REPORT = QualityReport(
+    pipeline="",
+    plan_sequence=1,
+    table_version=0,
+    run_at=datetime(2026, 3, 1, 12, tzinfo=UTC),
+    results=(
+        CheckResult(
+            check="ranges_off",
+            column=None,
+            severity=Severity.CRITICAL,
+            passed=True,
+            observed=0,
+            expectation="nothing is off",
+        ),
+    ),
+    data_docs="/docs/index.html",
+)
+
+
+def report_often(folder: Path, pipeline: str, times: int) -> None:
+    """Report plans of one pipeline, to its pages and to the results table."""
+    folders = DocsFolders(home=folder / "quality", pipeline=pipeline)
+    for plan in range(1, times + 1):
+        report = replace(REPORT, pipeline=pipeline, plan_sequence=plan)
+        with folders.locked():
+            write_index(folders, report, {"built_in": folders.site / f"{plan}.html"})
+        append_report(str(folder / "results"), report, {})

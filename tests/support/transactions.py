@@ -1,0 +1,102 @@
+"""Producing by hand: exact records, and transactions that end as a test wants."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from confluent_kafka import IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from tidemark.adapters.producer import producer_settings
+
+
+class Record(NamedTuple):
+    """What to produce; None is not empty."""
+
+    key: bytes | None = None
+    value: bytes | None = b"value"
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int = 1_767_225_600_123
+    partition: int = 0
+
+
+def produce_records(bootstrap: str, topic: str, records: Sequence[Record]) -> None:
+    """Append records and return when all are acknowledged."""
+    _send(Producer(producer_settings({"bootstrap.servers": bootstrap})), topic, records)
+
+
+def produce_values(bootstrap: str, topic: str, count: int, partition: int = 0) -> None:
+    """Append `count` records without keys to one partition."""
+    values = (b"%d" % number for number in range(count))
+    produce_records(bootstrap, topic, [Record(value=v, partition=partition) for v in values])
+
+
+@contextmanager
+def open_transaction(bootstrap: str, topic: str, records: Sequence[Record]) -> Iterator[Producer]:
+    """A transaction that has written records and is aborted at the end, unless it was committed."""
+    settings = producer_settings({"bootstrap.servers": bootstrap})
+    producer = Producer({**settings, "transactional.id": uuid.uuid4().hex})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    _send(producer, topic, records)
+    committed: list[bool] = []
+    try:
+        yield producer
+        committed.append(True)
+    finally:
+        if not committed:
+            producer.abort_transaction(30)
+
+
+def produce_committed(bootstrap: str, topic: str, records: Sequence[Record]) -> None:
+    """Append records in a transaction, and its marker."""
+    with open_transaction(bootstrap, topic, records) as producer:
+        producer.commit_transaction(30)
+    wait_until_stable(bootstrap, topic)
+
+
+def produce_aborted(bootstrap: str, topic: str, records: Sequence[Record]) -> None:
+    """Append records that no committed reader sees, and the marker that says so."""
+    with open_transaction(bootstrap, topic, records) as producer:
+        producer.abort_transaction(30)
+    wait_until_stable(bootstrap, topic)
+
+
+def wait_until_stable(bootstrap: str, topic: str, *, timeout_s: float = 30.0) -> None:
+    """Return when no partition has an open transaction: brokers write markers after they answer."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    partitions = admin.list_topics(topic, timeout=timeout_s).topics[topic].partitions
+    wanted = {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}
+    deadline = time.monotonic() + timeout_s
+    while _ends(admin, wanted, IsolationLevel.READ_COMMITTED) != _ends(
+        admin, wanted, IsolationLevel.READ_UNCOMMITTED
+    ):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{topic} still has an open transaction after {timeout_s} s")
+        time.sleep(0.02)
+
+
+def _ends(
+    admin: AdminClient, wanted: dict[TopicPartition, OffsetSpec], level: IsolationLevel
+) -> dict[int, int]:
+    answers = admin.list_offsets(wanted, isolation_level=level)
+    return {place.partition: answer.result(30).offset for place, answer in answers.items()}
+
+
+def _send(producer: Producer, topic: str, records: Sequence[Record]) -> None:
+    for record in records:
+        producer.produce(
+            topic,
+            key=record.key,
+            value=record.value,
+            headers=list(record.headers),
+            timestamp=record.timestamp_ms,
+            partition=record.partition,
+        )
+    left = producer.flush(30)
+    if left:
+        raise TimeoutError(f"{left} record(s) of {topic} not acknowledged")

@@ -1,0 +1,120 @@
+"""The command line as a process: what it prints, and where, and how it exits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tidemark.adapters.broker import BrokerStatus
+from tidemark.adapters.producer import produce
+from tidemark.errors import ExitCode
+from tidemark.wiring import connection_variable, kafka_connection
+
+TIDEMARK = Path(sys.executable).with_name("tidemark")
+
+
+def tidemark(
+    *arguments: str, home: Path, environ: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command in an environment that has no connection but those given."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW_CONN", "TIDEMARK"))}
+    return subprocess.run(
+        [str(TIDEMARK), *arguments],
+        env={**kept, "TIDEMARK_HOME": str(home), "COLUMNS": "120", **(environ or {})},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (),
+        ("status",),
+        ("plan",),
+        ("ingest",),
+        ("quality",),
+        ("broker",),
+        ("broker", "start"),
+        ("sample", "produce"),
+        ("demo",),
+        ("up",),
+        ("down",),
+    ],
+)
+def test_every_command_explains_itself(command: tuple[str, ...], tmp_path: Path) -> None:
+    """`--help` says what a command does and what each option means."""
+    ran = tidemark(*command, "--help", home=tmp_path)
+    assert ran.returncode == ExitCode.OK
+    assert "Usage: tidemark" in ran.stdout
+    for line in ran.stdout.splitlines():
+        if line.strip().startswith("--"):
+            assert len(line.split(None, 1)) == 2, f"an option without an explanation: {line}"
+
+
+def test_wrong_usage_exits_with_2(tmp_path: Path) -> None:
+    """An unknown command, a missing argument, and half a backfill."""
+    for arguments in (("nosuch",), ("plan",), ("plan", "prices", "--start", "3")):
+        ran = tidemark(*arguments, home=tmp_path)
+        assert (ran.returncode, ran.stdout) == (ExitCode.USAGE, "")
+
+
+def test_a_named_error_exits_with_its_code_and_says_what_to_do(tmp_path: Path) -> None:
+    """On standard error, in three lines: expected, found, next."""
+    ran = tidemark("plan", "nosuch", home=tmp_path)
+    assert (ran.returncode, ran.stdout) == (ExitCode.REFUSED, "")
+    assert ran.stderr.startswith("UnknownPipeline: no pipeline is named 'nosuch'")
+    assert [line.split()[0] for line in ran.stderr.splitlines()[1:4]] == [
+        "expected",
+        "found",
+        "next",
+    ]
+
+
+def test_errors_are_json_where_json_was_asked_for(tmp_path: Path) -> None:
+    """A script reads one document, whatever happened."""
+    ran = tidemark("status", "prices", "--json", home=tmp_path)
+    assert ran.returncode == ExitCode.REFUSED
+    assert json.loads(ran.stdout)["error"] == "UnknownConnection"
+
+
+@pytest.mark.broker
+def test_plan_and_status_without_a_jvm(
+    broker: BrokerStatus, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """A dry run records nothing, a plan is kept by its requester alone, status shows the lag."""
+    name = topic(partitions=6)
+    produce({"bootstrap.servers": broker.bootstrap}, "prices", records=200, topic=name)
+    specs = tmp_path / "pipelines"
+    specs.mkdir()
+    (specs / "tides.yaml").write_text(
+        f'name: tides\ntopic: {name}\nschedule: "@daily"\nstart: earliest\n', encoding="utf-8"
+    )
+    environ = {
+        "TIDEMARK_PIPELINES": str(specs),
+        connection_variable("kafka_default"): kafka_connection(broker.bootstrap),
+        "PATH": str(TIDEMARK.parent),  # no Java
+    }
+
+    def answer(*arguments: str) -> object:
+        ran = tidemark(*arguments, "--json", home=tmp_path, environ=environ)
+        assert ran.returncode == ExitCode.OK, ran.stderr
+        return json.loads(ran.stdout)
+
+    preview = answer("plan", "tides", "--dry-run")
+    assert preview["outcome"] == "draft"  # type: ignore[index]
+    assert not (tmp_path / "lakehouse").exists()
+    first = answer("plan", "tides")
+    assert first["outcome"] == "new"  # type: ignore[index]
+    assert first["plan"]["offsets"] == 200  # type: ignore[index]
+    assert answer("plan", "tides")["outcome"] == "adopted"  # type: ignore[index]
+    (status,) = answer("status")  # type: ignore[misc]
+    assert (status["lag"], status["open_plans"], status["problem"]) == (200, [1], None)

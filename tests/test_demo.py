@@ -1,0 +1,44 @@
+"""The demo, whole: what a newcomer runs first is a test of everything together."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidemark.adapters.lakehouse import count_bronze, newest_verdicts
+from tidemark.wiring import App
+
+pytestmark = [pytest.mark.e2e, pytest.mark.airflow, pytest.mark.spark, pytest.mark.broker]
+
+TIDEMARK = Path(sys.executable).with_name("tidemark")
+
+
+@pytest.mark.timeout(1_800)
+def test_s22_s23_the_demo_holds_all_that_it_checks(tmp_path: Path) -> None:
+    """Exit code 0, a last line with the counts, and tables that agree with it."""
+    home = tmp_path / "demo"
+    log = tmp_path / "demo.log"
+    with log.open("w") as file:
+        ran = subprocess.run(
+            [str(TIDEMARK), "demo", "--home", str(home)],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={k: v for k, v in os.environ.items() if not k.startswith("AIRFLOW_CONN")},
+            check=False,
+        )
+    text = log.read_text()
+    assert ran.returncode == 0, text
+    line = next(line for line in text.splitlines() if line.startswith("tidemark-demo"))
+    counts = dict(word.split("=") for word in line.split()[1:])
+    app = App.from_environment({"TIDEMARK_HOME": str(home)})
+    tables = [count_bronze(app.layout.data_table(spec.target)) for spec in app.specs.values()]
+    assert counts["result"] == "ok"
+    assert sum(table.rows for table in tables) == int(counts["rows"])
+    assert sum(table.records for table in tables) == int(counts["rows"])
+    assert len(newest_verdicts(app.layout.quality_results)) == int(counts["plans"])
+    assert not app.broker().status().running
+    assert not app.airflow().status().running

@@ -1,0 +1,114 @@
+"""Wiring: what the environment says is what the adapters get, and secrets stay out of errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import PROJECT
+from tidemark.errors import InvalidConnection, SpecError, UnknownConnection, UnknownPipeline
+from tidemark.wiring import App
+
+LEAK = "do-not-tell"
+
+
+def app(**environ: str) -> App:
+    """An app of this environment and no other."""
+    return App(environ=environ)
+
+
+def with_connection(value: Any) -> App:
+    """An app with one Kafka connection, as JSON unless it is text already."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return app(AIRFLOW_CONN_KAFKA_DEFAULT=text)
+
+
+# -- folders -------------------------------------------------------------------------------------
+
+
+def test_folders_default_to_the_checkout() -> None:
+    """State is in one folder of the project that may be thrown away."""
+    layout = app().layout
+    assert layout.project == PROJECT
+    assert layout.home == PROJECT / ".tidemark"
+    assert layout.control_table == f"{PROJECT}/.tidemark/lakehouse/control/offset_ranges"
+
+
+def test_folders_follow_the_environment(tmp_path: Path) -> None:
+    """A home and a lakehouse elsewhere; the jars stay with the checkout, shared by every home."""
+    layout = app(TIDEMARK_HOME=str(tmp_path), TIDEMARK_LAKEHOUSE="s3://lake").layout
+    assert layout.home == tmp_path
+    assert layout.spark_jars == PROJECT / ".tidemark" / "jvm" / "spark"
+    assert layout.control_table == "s3://lake/control/offset_ranges"
+    assert layout.data_table("bronze/prices") == "s3://lake/bronze/prices"
+    assert layout.data_table("s3://other/prices") == "s3://other/prices"
+    assert layout.data_table("/data/prices") == "/data/prices"
+
+
+def test_specs_come_from_the_folder_that_the_environment_names(tmp_path: Path) -> None:
+    """Also if it does not exist: then that is said."""
+    (tmp_path / "mine.yaml").write_text("name: mine\ntopic: t\nschedule: '@daily'\n")
+    assert list(app(TIDEMARK_PIPELINES=str(tmp_path)).specs) == ["mine"]
+    with pytest.raises(SpecError, match="no such folder"):
+        _ = app(TIDEMARK_PIPELINES=str(tmp_path / "none")).specs
+
+
+def test_an_unknown_pipeline_is_named_with_the_known_ones() -> None:
+    """The message lists what there is."""
+    with pytest.raises(UnknownPipeline, match="orders, prices, prices_strategy, streams_intro"):
+        app().spec("price")
+
+
+# -- connections ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"conn_type": "kafka", "extra": {"bootstrap.servers": "one:9092", "group.id": "x"}},
+        {"conn_type": "kafka", "extra": '{"bootstrap.servers": "one:9092"}'},
+    ],
+)
+def test_a_connection_is_read_in_both_of_airflows_json_forms(value: Any) -> None:
+    """Airflow writes `extra` as an object or as text."""
+    config = with_connection(value).kafka_config("kafka_default")
+    assert config == {"bootstrap.servers": "one:9092"}
+
+
+def test_a_missing_connection_says_which_variable_would_be_it() -> None:
+    """The name in upper case after Airflow's prefix."""
+    with pytest.raises(UnknownConnection, match="AIRFLOW_CONN_KAFKA_OTHER"):
+        app().kafka_config("kafka_other")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        f"kafka://reader:{LEAK}@broker:9092",
+        f'{{"extra": {{"sasl.password": "{LEAK}"',
+        {"conn_type": "kafka", "password": LEAK},
+        {"extra": LEAK},
+        {"extra": None, "password": LEAK},
+        {"extra": [LEAK]},
+        {"extra": f'["{LEAK}"]'},
+        {"extra": f'"{LEAK}"'},
+        {"extra": 5},
+        [LEAK],
+    ],
+)
+def test_a_malformed_connection_is_refused_without_telling_its_content(value: Any) -> None:
+    """Not even by the error that it was noticed through."""
+    with pytest.raises(InvalidConnection) as caught:
+        with_connection(value).kafka_config("kafka_default")
+    assert LEAK not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_a_connection_is_looked_up_when_it_is_needed_only() -> None:
+    """An app can be built, and its specs read, with no connection at all."""
+    assert app().spec("prices").connection == "kafka_default"
