@@ -227,6 +227,8 @@ class App:
         try:
             extra = json.loads(text)["extra"]
             parsed = json.loads(extra) if isinstance(extra, str) else extra
+            if not isinstance(parsed, dict):
+                raise TypeError("extra is no mapping")
         except (ValueError, KeyError, TypeError):
             # The original error would quote the value, which may hold a password.
             raise InvalidConnection(
@@ -234,7 +236,7 @@ class App:
                 rule='JSON such as {"conn_type": "kafka", "extra": {"bootstrap.servers": "…"}}',
                 problem="something else",
             ) from None
-        return dict(parsed)
+        return parsed
 
     def _connection(self, connection: str) -> str:
         """A connection's definition: from the environment, else the embedded broker if it runs."""

@@ -101,7 +101,7 @@ def test_s9_offsets_at_a_moment(
     reader: KafkaMarkReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
     """The first record stamped at or after it, exact to the millisecond; the end where none is."""
-    name = topic(partitions=2)
+    name = topic(partitions=2, config={"retention.ms": "-1"})
     base = 1_767_225_600_000
     stamped = [Record(timestamp_ms=base + ms) for ms in (0, 1, 2, 5)]
     produce_records(broker.bootstrap, name, stamped)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import PROJECT
 from tidemark.adapters.kafka_options import READER_DEFAULTS, client_config, spark_options
 from tidemark.core.marks import IsolationLevel
 from tidemark.errors import InvalidConnection
@@ -233,3 +236,27 @@ def test_impossible_connections_are_refused_without_telling_a_value(
     assert LEAK not in str(error)
     assert LEAK not in repr(error)
     assert LEAK not in str(error.as_record())
+
+
+# -- the page ------------------------------------------------------------------------------------
+
+PAGE = PROJECT / "docs" / "connections.md"
+
+
+def test_the_page_lists_every_key_that_is_taken() -> None:
+    """The page and the check agree, dropped keys included."""
+    page = PAGE.read_text(encoding="utf-8")
+    table = page.partition("| key | for |")[2].partition("\n\n")[0]
+    listed = re.findall(r"^\| `([\w.]+)` \|", table, flags=re.MULTILINE)
+    taken = refusal({**SERVERS, "no.such.key": "x"}).rule.removeprefix("keys among ").split(", ")
+    assert sorted(listed) == sorted(taken)
+
+
+def test_the_examples_of_the_page_are_usable() -> None:
+    """Every JSON document of docs/connections.md is a connection that is taken."""
+    page = PAGE.read_text(encoding="utf-8")
+    documents = re.findall(r"```json\n(.*?)```|='(\{.*?\})'\n```", page, flags=re.DOTALL)
+    assert len(documents) == 3
+    for document in documents:
+        extra = json.loads("".join(document))["extra"]
+        assert java(extra)["bootstrap.servers"] == extra["bootstrap.servers"]

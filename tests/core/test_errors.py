@@ -43,7 +43,9 @@ def sample(hint: Any, name: str) -> Any:
         "tuple[int, ...]": (3, 4),
         "tuple[tidemark.errors.Problem, ...]": (problem,),
     }
-    return known[hint.__name__ if isinstance(hint, type) and hint in (str, int, bool) else str(hint)]
+    return known[
+        hint.__name__ if isinstance(hint, type) and hint in (str, int, bool) else str(hint)
+    ]
 
 
 def build(kind: type[TidemarkError]) -> TidemarkError:

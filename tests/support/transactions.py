@@ -8,19 +8,29 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from confluent_kafka import IsolationLevel, Producer, TopicPartition
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tidemark.adapters.producer import producer_settings
 
 
 class Record(NamedTuple):
-    """What to produce; None is not empty."""
+    """What to produce; None is not empty, but for the timestamp, where it is now.
+
+    Old timestamps need a topic that keeps its records: retention goes by them.
+    """
 
     key: bytes | None = None
     value: bytes | None = b"value"
     headers: tuple[tuple[str, bytes | None], ...] = ()
-    timestamp_ms: int = 1_767_225_600_123
+    timestamp_ms: int | None = None
     partition: int = 0
 
 
@@ -88,15 +98,25 @@ def _ends(
 
 
 def _send(producer: Producer, topic: str, records: Sequence[Record]) -> None:
+    failures: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    now_ms = int(time.time() * 1000)
     for record in records:
         producer.produce(
             topic,
             key=record.key,
             value=record.value,
             headers=list(record.headers),
-            timestamp=record.timestamp_ms,
+            timestamp=now_ms if record.timestamp_ms is None else record.timestamp_ms,
             partition=record.partition,
+            on_delivery=delivered,
         )
     left = producer.flush(30)
+    if failures:
+        raise KafkaException(failures[0])
     if left:
         raise TimeoutError(f"{left} record(s) of {topic} not acknowledged")

@@ -141,12 +141,16 @@ class AirflowStandalone:
 
         Raises:
             SetupError: A port is taken, or Airflow ended with an error of its own.
-            AirflowUnavailable: It runs, and is not healthy in time; it is stopped again.
+            AirflowUnavailable: It is not healthy in time; what this call started is stopped again.
         """
         state = self._load()
-        if state is None or not _is_alive(state):
-            self.stop()
-            state = self._spawn(self._chosen_ports(state))
+        if state is not None and _is_alive(state):
+            self._wait_until_healthy(state, timeout_s, progress)
+            return self.status()
+        self.stop()
+        state = self._spawn(self._chosen_ports(state))
+        if progress:
+            progress(f"airflow starts, its log is {self._log_file}")
         try:
             self._wait_until_healthy(state, timeout_s, progress)
         except BaseException:
@@ -279,7 +283,8 @@ def _healthy(api: AirflowApi) -> set[str]:
 
 
 def _is_alive(state: _State) -> bool:
-    return _started(state.pid) == state.started
+    # A process that ended at once has no start time on record either.
+    return bool(state.started) and _started(state.pid) == state.started
 
 
 def _members(state: _State | None) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ class KafkaMarkReader:
     """
 
     def __init__(self, config: Mapping[str, Any], timeout_seconds: float = 30.0) -> None:
-        # Why a connection failed is told to this callback only; requests just time out.
+        # Why a connection failed is told to the callback only; requests just time out.
         self._refusals: list[str] = []
         self._timeout = timeout_seconds
         try:
@@ -152,9 +152,12 @@ class KafkaMarkReader:
             try:
                 return future.result(timeout=0.1)
             except KafkaException as raised:
+                self._admin.poll(0)
                 raise self._named(operation, topic, raised.args[0]) from raised
             except TimeoutError:
-                # librdkafka asks again until the request times out, also after a wrong password.
+                # Only this calls the callback. librdkafka asks again until the request times out,
+                # also after a wrong password.
+                self._admin.poll(0)
                 if self._refusals and give_up is None:
                     give_up = time.monotonic() + _REFUSAL_GRACE_S
                 if give_up is not None and time.monotonic() > give_up:

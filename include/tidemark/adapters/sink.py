@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Mapping
 from functools import reduce
+from typing import NoReturn
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -14,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 from pyspark.sql.types import StructType
 
 from tidemark.core.plan import Plan, PlannedRange
-from tidemark.errors import EngineFailed, ForeignTable
+from tidemark.errors import EngineFailed, ForeignTable, KafkaRefused
 from tidemark.ports import Clock
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,18 @@ _TABLE_PROPERTIES: Mapping[str, str] = {
     "delta.dataSkippingStatsColumns": "partition,offset,timestamp,plan_sequence",
 }
 _OWNER = "tidemark.pipeline"
+_REFUSALS = {
+    f"org.apache.kafka.common.errors.{name}Exception"
+    for name in (
+        "TopicAuthorization",
+        "GroupAuthorization",
+        "ClusterAuthorization",
+        "SaslAuthentication",
+        "SslAuthentication",
+    )
+}
+_NOT_EMPTY = {"DELTA_MISSING_DELTA_TABLE", "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"}
+"""What Delta calls a folder of other files, by whether it noticed before or after trying."""
 
 
 class SparkDeltaSink:
@@ -63,6 +76,7 @@ class SparkDeltaSink:
 
         Raises:
             ForeignTable: The target is not a bronze table of this pipeline.
+            KafkaRefused: The brokers do not let the reader read.
             EngineFailed: Spark gave up.
         """
         try:
@@ -77,10 +91,11 @@ class SparkDeltaSink:
                 .save(self._uri)
             )
         except (PySparkException, Py4JError) as failure:
-            raise EngineFailed(
-                operation=f"landing plan {plan.sequence} of pipeline {plan.pipeline!r}",
-                reason=_root_cause(failure),
-            ) from failure
+            operation = f"landing plan {plan.sequence} of pipeline {plan.pipeline!r}"
+            refusal = _kafka_refusal(failure)
+            if refusal:
+                raise KafkaRefused(operation=operation, reason=refusal) from failure
+            raise EngineFailed(operation=operation, reason=_root_cause(failure)) from failure
 
     def _read(self, plan: Plan) -> DataFrame:
         """Spark's Kafka source takes one range for each partition; a further one is a new read."""
@@ -127,24 +142,57 @@ class SparkDeltaSink:
         from delta.tables import DeltaTable
 
         if not DeltaTable.isDeltaTable(self._session, self._uri):
-            table = DeltaTable.createIfNotExists(self._session).location(self._uri)
-            table = table.addColumns(StructType.fromDDL(BRONZE)).property(_OWNER, pipeline)
-            for name, value in _TABLE_PROPERTIES.items():
-                table = table.property(name, value)
-            table.execute()
-            log.info("created table pipeline=%s uri=%s", pipeline, self._uri)
-            return
-        detail = DeltaTable.forPath(self._session, self._uri).detail().select("properties").first()
+            self._create(pipeline)
+        table = DeltaTable.forPath(self._session, self._uri)
+        detail = table.detail().select("properties").first()
         owner = (detail["properties"] if detail else {}).get(_OWNER)
         if owner != pipeline:
-            raise ForeignTable(
-                target=self._uri,
-                difference=f"the table property {_OWNER} is {owner!r}, not {pipeline!r}",
-            )
+            self._refuse(f"the table property {_OWNER} is {owner!r}, not {pipeline!r}")
+        present = {field.name: field.dataType for field in table.toDF().schema}
+        for field in StructType.fromDDL(BRONZE):
+            if field.name not in present:
+                self._refuse(f"it has no column {field.name}")
+            # The simple form names nested fields and types, and not what may be null.
+            found, wanted = present[field.name].simpleString(), field.dataType.simpleString()
+            if found != wanted:
+                self._refuse(f"its column {field.name} is {found}, not {wanted}")
+
+    def _create(self, pipeline: str) -> None:
+        from delta.tables import DeltaTable
+
+        table = DeltaTable.createIfNotExists(self._session).location(self._uri)
+        table = table.addColumns(StructType.fromDDL(BRONZE)).property(_OWNER, pipeline)
+        for name, value in _TABLE_PROPERTIES.items():
+            table = table.property(name, value)
+        try:
+            table.execute()
+        except PySparkException as failure:
+            if DeltaTable.isDeltaTable(self._session, self._uri):
+                log.info("table made by another driver pipeline=%s uri=%s", pipeline, self._uri)
+            elif failure.getCondition() in _NOT_EMPTY:
+                self._refuse("a folder with files in it that are no Delta table")
+            else:
+                raise
+        else:
+            log.info("created table pipeline=%s uri=%s", pipeline, self._uri)
+
+    def _refuse(self, difference: str) -> NoReturn:
+        raise ForeignTable(target=self._uri, difference=difference)
 
 
 def _offsets(topic: str, by_partition: Mapping[int, int]) -> str:
     return json.dumps({topic: {str(p): offset for p, offset in sorted(by_partition.items())}})
+
+
+def _kafka_refusal(failure: Exception) -> str | None:
+    """What Kafka's client said, if the brokers' no is the reason; None for all other failures."""
+    # PySpark keeps the Java exception of what it knows by name, Py4J of all else.
+    cause = getattr(failure, "_origin", None) or getattr(failure, "java_exception", None)
+    while cause is not None:
+        if cause.getClass().getName() in _REFUSALS:
+            return str(cause.getMessage())
+        cause = cause.getCause()
+    return None
 
 
 def _root_cause(failure: Exception) -> str:

@@ -1,0 +1,89 @@
+"""Wall-clock and processor seconds of this machine's processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Filled in when the block it times has ended; no metrics before."""
+
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+    def metrics(self) -> dict[str, float]:
+        """Both times by name."""
+        return {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds}
+
+
+def cpu_of_tree(pid: int) -> float:
+    """Processor seconds, user and system, that a process and its descendants have used so far."""
+    process = psutil.Process(pid)
+    total = 0.0
+    for each in (process, *process.children(recursive=True)):
+        try:
+            times = each.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+@contextmanager
+def timed(cpu: Callable[[], float]) -> Iterator[Stopwatch]:
+    """Time a block; `cpu` reads the processor seconds used so far."""
+    watch = Stopwatch()
+    cpu_before, before = cpu(), time.perf_counter()
+    yield watch
+    watch.seconds = time.perf_counter() - before
+    watch.cpu_seconds = cpu() - cpu_before
+
+
+class CommandFailed(Exception):
+    """A measured process ended badly."""
+
+    def __init__(self, command: Sequence[str], code: int, log: Path) -> None:
+        self.command, self.code, self.log = tuple(command), code, log
+        super().__init__(f"{Path(command[0]).name} ended with {code}: {_last_lines(log)}")
+
+
+def run_process(command: Sequence[str], log: Path, environ: Mapping[str, str]) -> Stopwatch:
+    """Run a whole process and say what it and all its descendants took.
+
+    Args:
+        command: Program and arguments.
+        log: Gets its output.
+        environ: Laid over this process's environment.
+
+    Raises:
+        CommandFailed: It did not end with 0.
+    """
+    with log.open("w") as output:
+        before = time.perf_counter()
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **environ}
+        )
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        seconds = time.perf_counter() - before
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise CommandFailed(command, process.returncode, log)
+    return Stopwatch(seconds=seconds, cpu_seconds=usage.ru_utime + usage.ru_stime)
+
+
+def _last_lines(log: Path) -> str:
+    return " | ".join(log.read_text(errors="replace").strip().splitlines()[-8:])

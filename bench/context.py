@@ -1,0 +1,94 @@
+"""What a run of benchmarks has at hand: a broker of its own, a folder of its own, a Tidemark."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bench.frame import Benchmark, Say
+from tidemark.wiring import LOCAL_CONNECTION, App, connection_variable, kafka_connection
+
+PROJECT = Path(__file__).resolve().parents[1]
+HOME = PROJECT / ".tidemark" / "bench"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """The surroundings of one benchmark.
+
+    Attributes:
+        home: Folder of this run; removed at its end.
+        bootstrap: The run's broker.
+        master: Spark master that every side gets.
+        records: How many records, by the form asked for.
+        repetitions: How many repetitions count.
+        say: Told one line of progress.
+        conf: Spark settings of Tidemark's pipelines that win over the shipped ones.
+    """
+
+    home: Path
+    bootstrap: str
+    master: str
+    records: int
+    repetitions: int
+    say: Say
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    def sized_for(
+        self, benchmark: Benchmark, *, full: bool, records: int | None, repetitions: int | None
+    ) -> Context:
+        """The same surroundings with the size of one benchmark; what was asked for wins."""
+        usual = benchmark.full_records if full else benchmark.records
+        often = benchmark.full_repetitions if full else benchmark.repetitions
+        return replace(self, records=records or usual, repetitions=repetitions or often)
+
+    def app(self, lakehouse: Path, pipelines: Path) -> App:
+        """A Tidemark with tables and specs of its own, on this run's broker, as shipped."""
+        return App.from_environment(self.environ(lakehouse, pipelines))
+
+    def environ(self, lakehouse: Path, pipelines: Path) -> dict[str, str]:
+        """The variables that make `app`, for other processes."""
+        return {
+            "TIDEMARK_PROJECT": str(PROJECT),
+            "TIDEMARK_HOME": str(self.home),
+            "TIDEMARK_LAKEHOUSE": str(lakehouse),
+            "TIDEMARK_PIPELINES": str(pipelines),
+            connection_variable(LOCAL_CONNECTION): kafka_connection(self.bootstrap),
+        }
+
+
+@contextmanager
+def opened(
+    home: Path, *, master: str, say: Say, conf: Mapping[str, str] | None = None
+) -> Iterator[Context]:
+    """Start a broker in a new folder below `home`; stop it and remove that at the end, always."""
+    home.mkdir(parents=True, exist_ok=True)
+    run = Path(tempfile.mkdtemp(prefix="run-", dir=home))
+    broker = App.from_environment({"TIDEMARK_HOME": str(run)}).broker()
+    try:
+        say("starting a broker")
+        yield Context(
+            home=run,
+            bootstrap=broker.start().bootstrap,
+            master=master,
+            records=0,
+            repetitions=0,
+            say=say,
+            conf=conf or {},
+        )
+    finally:
+        broker.stop()
+        shutil.rmtree(run, ignore_errors=True)
+
+
+def write_spec(folder: Path, name: str, topic: str, spark: Mapping[str, str]) -> None:
+    """Write the spec of a pipeline over a topic from its beginning; everything else is default."""
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = {"name": name, "topic": topic, "schedule": "@once", "start": "earliest"}
+    # JSON is YAML.
+    (folder / f"{name}.yaml").write_text(json.dumps({**spec, "spark": dict(spark)}))

@@ -1,0 +1,161 @@
+"""What each setting that Tidemark ships gives: the shipped set against the set with one change."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from bench.context import Context, write_spec
+from bench.frame import Benchmark, Metrics, Ratio, Setup, Side
+from bench.kafka import RECORD_BYTES, fill_topic, make_topic
+from bench.tables import verified
+from bench.worker import LandPipeline, Worker, local_network, started
+
+TOPIC = "settings"
+PARTITIONS = 6
+_JVM_OPTIONS = "spark.driver.extraJavaOptions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variation:
+    """One departure from what is shipped.
+
+    Attributes:
+        name: Short name.
+        what: What is different.
+        session: Spark or Hadoop settings for the landing.
+        kafka: Options of the Kafka source.
+        records_per_task: Instead of the spec's.
+        jvm_options: Added to the driver's; such a variation has a JVM of its own.
+    """
+
+    name: str
+    what: str
+    session: Mapping[str, str] = field(default_factory=dict)
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    records_per_task: int | None = None
+    jvm_options: str = ""
+
+
+SHIPPED = Variation(name="shipped", what="settings as shipped")
+_POLL = {"kafka.max.poll.records": "500"}
+_FETCH = {
+    "kafka.max.partition.fetch.bytes": str(1024 * 1024),
+    "kafka.fetch.max.bytes": str(50 * 1024 * 1024),
+}
+_BUFFER = {"kafka.receive.buffer.bytes": str(64 * 1024)}
+_PAYLOAD = ("key", "value")
+
+VARIATIONS: Sequence[Variation] = (
+    Variation(
+        name="consumer_defaults",
+        what="the Java consumer's defaults",
+        kafka=_POLL | _FETCH | _BUFFER,
+    ),
+    Variation(name="poll_default", what="max.poll.records of 500", kafka=_POLL),
+    Variation(name="fetch_default", what="the consumer's default fetch sizes", kafka=_FETCH),
+    Variation(
+        name="no_crc", what="record batches not checked", kafka={"kafka.check.crcs": "false"}
+    ),
+    Variation(
+        name="dictionary",
+        what="Parquet's default: dictionaries for key, value, offset",
+        session={f"parquet.enable.dictionary#{c}": "true" for c in (*_PAYLOAD, "offset")},
+    ),
+    Variation(
+        name="statistics",
+        what="Parquet's default: statistics of key and value",
+        session={f"parquet.column.statistics.enabled#{c}": "true" for c in _PAYLOAD},
+    ),
+    Variation(
+        name="checksum",
+        what="Parquet's default: a checksum for each page",
+        session={"parquet.page.write-checksum.enabled": "true"},
+    ),
+    Variation(name="zstd", what="zstd", session={"spark.sql.parquet.compression.codec": "zstd"}),
+    Variation(
+        name="lz4_raw", what="lz4_raw", session={"spark.sql.parquet.compression.codec": "lz4_raw"}
+    ),
+    Variation(name="small_tasks", what="50,000 records for a task", records_per_task=50_000),
+    Variation(
+        name="quick_jit", what="only the quick compiler (C1)", jvm_options="-XX:TieredStopAtLevel=1"
+    ),
+    Variation(name="parallel_gc", what="the parallel collector", jvm_options="-XX:+UseParallelGC"),
+)
+
+
+@contextmanager
+def _open(context: Context) -> Iterator[Setup]:
+    make_topic(context, TOPIC, PARTITIONS)
+    context.say(f"producing {context.records:,} records of {RECORD_BYTES} B")
+    fill_topic(context, TOPIC, context.records)
+    specs, tables = context.home / "pipelines", context.home / "tables"
+    write_spec(specs, "settings", TOPIC, context.conf)
+    app = context.app(tables, specs)
+    shipped = dict(app.spark_settings(app.spec("settings")))
+    with ExitStack() as stack:
+
+        def worker(name: str, jvm_options: str) -> Worker:
+            settings = {
+                **shipped,
+                _JVM_OPTIONS: f"{shipped[_JVM_OPTIONS]} {jvm_options}".strip(),
+                "spark.master": context.master,
+                **local_network(),
+            }
+            return stack.enter_context(started(name, settings, context.home / f"{name}.log"))
+
+        common = worker("shipped", "")
+
+        def side(variation: Variation) -> Side:
+            own = variation.jvm_options
+            by = worker(variation.name, own) if own else common
+            return Side(name=variation.name, what=variation.what, run=_run(context, variation, by))
+
+        yield Setup(
+            sides=[side(variation) for variation in (SHIPPED, *VARIATIONS)],
+            data={
+                "records": context.records,
+                "record_bytes": RECORD_BYTES,
+                "partitions": PARTITIONS,
+                "content": "random bytes without a key, spread evenly",
+            },
+            warm_ups=1,
+        )
+
+
+def _run(context: Context, variation: Variation, by: Worker) -> Callable[[int], Metrics]:
+    def run(repetition: int) -> Metrics:
+        folder = context.home / "tables" / f"{variation.name}{repetition}"
+        landing = LandPipeline(
+            environ=context.environ(folder, context.home / "pipelines"),
+            pipeline="settings",
+            requested_by="bench:settings",
+            session=variation.session,
+            kafka=variation.kafka,
+            records_per_task=variation.records_per_task,
+        )
+        try:
+            metrics = by.land(landing)
+            table = verified(str(folder / "bronze" / "settings"), context.records)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return {**metrics, "records_per_second": context.records / metrics["seconds"], **table}
+
+    return run
+
+
+BENCHMARK = Benchmark(
+    name="settings",
+    title="What each shipped setting gives: one change at a time",
+    ratios=[
+        Ratio(over=each.name, under=SHIPPED.name, metric=metric)
+        for metric in ("seconds", "cpu_seconds", "bytes")
+        for each in VARIATIONS
+    ],
+    open=_open,
+    records=500_000,
+    full_records=2_000_000,
+    in_short_form=False,
+)

@@ -1,0 +1,237 @@
+"""A process with one warm Spark session, told over a pipe what to land next.
+
+Every side of a benchmark has a worker of its own: what one side sets for its whole session or
+JVM cannot help or hinder another, and each has as much practice as the others.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from bench.clock import cpu_of_tree, timed
+from bench.context import PROJECT
+from bench.frame import Metrics
+
+_ANSWER_S = 900
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LandPipeline:
+    """Tidemark: plan, land, confirm, record, through the services that the jobs use.
+
+    Attributes:
+        environ: Makes the App (`Context.environ`).
+        pipeline: Name of its spec.
+        requested_by: Who asks for the plan.
+        session: Session settings of this landing alone; reset after it.
+        kafka: Options of Spark's Kafka source that win over the shipped ones.
+        records_per_task: Wins over the spec's, if given.
+    """
+
+    environ: Mapping[str, str]
+    pipeline: str
+    requested_by: str
+    session: Mapping[str, str] = field(default_factory=dict)
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    records_per_task: int | None = None
+
+    def land(self) -> dict[str, float]:
+        """Plan and execute, in the session of this process."""
+        from pyspark.sql import SparkSession
+
+        spark = SparkSession.getActiveSession()
+        before = {key: spark.conf.get(key, None) for key in self.session}
+        for key, value in self.session.items():
+            spark.conf.set(key, value)
+        try:
+            return self._execute()
+        finally:
+            for key, old in before.items():
+                spark.conf.unset(key) if old is None else spark.conf.set(key, old)
+
+    def _execute(self) -> dict[str, float]:
+        from tidemark.adapters.kafka_options import spark_options
+        from tidemark.adapters.sink import SparkDeltaSink
+        from tidemark.adapters.spark import open_session
+        from tidemark.wiring import App
+
+        app = App.from_environment(self.environ)
+        spec = app.spec(self.pipeline)
+        with timed(_own_cpu) as watch:
+            plan = app.planner(self.pipeline).plan(self.requested_by).plan
+            if plan is None:
+                raise RuntimeError(f"there is nothing to land for {self.pipeline}")
+            ingest = app.ingest(self.pipeline)
+            if self.kafka or self.records_per_task:
+                shipped = spark_options(app.kafka_config(spec.connection), spec.isolation_level)
+                sink = SparkDeltaSink(
+                    session=open_session("variation"),
+                    uri=app.layout.data_table(spec.target),
+                    kafka_options={**shipped, **self.kafka},
+                    records_per_task=self.records_per_task or spec.records_per_task,
+                    now=ingest.now,
+                )
+                ingest = replace(ingest, sink=sink)
+            done = ingest.execute(plan.sequence)
+        return {**watch.metrics(), "records": done.landing.records}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LandBatch:
+    """Plain Spark: a batch read with default options, written to Delta with default options."""
+
+    bootstrap: str
+    topic: str
+    path: str
+
+    def land(self) -> dict[str, float]:
+        """Read the whole topic and write it."""
+        from pyspark.sql import SparkSession
+
+        spark = SparkSession.getActiveSession()
+        with timed(_own_cpu) as watch:
+            (
+                spark.read.format("kafka")
+                .option("kafka.bootstrap.servers", self.bootstrap)
+                .option("subscribe", self.topic)
+                .load()
+                .write.format("delta")
+                .save(self.path)
+            )
+        return watch.metrics()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LandStream:
+    """Structured Streaming: availableNow from the topic's beginning, otherwise default options."""
+
+    bootstrap: str
+    topic: str
+    path: str
+    checkpoint: str
+
+    def land(self) -> dict[str, float]:
+        """Run the query to its end."""
+        from pyspark.sql import SparkSession
+
+        spark = SparkSession.getActiveSession()
+        with timed(_own_cpu) as watch:
+            (
+                spark.readStream.format("kafka")
+                .option("kafka.bootstrap.servers", self.bootstrap)
+                .option("subscribe", self.topic)
+                # A stream begins at the end unless told otherwise.
+                .option("startingOffsets", "earliest")
+                .load()
+                .writeStream.format("delta")
+                .option("checkpointLocation", self.checkpoint)
+                .trigger(availableNow=True)
+                .start(self.path)
+                .awaitTermination()
+            )
+        return watch.metrics()
+
+
+Landing = LandPipeline | LandBatch | LandStream
+
+
+def plain_settings(master: str) -> dict[str, str]:
+    """What any user needs for Kafka and Delta, and nothing more: the peers' session."""
+    jars = f"{PROJECT}/.tidemark/jvm/spark/*"
+    return {
+        "spark.master": master,
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.driver.extraClassPath": jars,
+        "spark.executor.extraClassPath": jars,
+    }
+
+
+class Worker:
+    """Talks to one worker process."""
+
+    def __init__(self, connection: Connection, log: Path) -> None:
+        self._connection = connection
+        self._log = log
+
+    def land(self, landing: Landing) -> Metrics:
+        """Have it land something.
+
+        Raises:
+            RuntimeError: It failed or went away; the message ends with its own words.
+        """
+        try:
+            self._connection.send(landing)
+            if not self._connection.poll(_ANSWER_S):
+                raise RuntimeError(f"no answer in {_ANSWER_S} s; see {self._log}")
+            answer = self._connection.recv()
+        except (EOFError, BrokenPipeError) as gone:
+            raise RuntimeError(
+                f"the worker ended: {self._log.read_text(errors='replace')[-2000:]}"
+            ) from gone
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        return dict(answer)
+
+
+@contextmanager
+def started(name: str, settings: Mapping[str, str], log: Path) -> Iterator[Worker]:
+    """A worker with a Spark session of these settings; ended with the block."""
+    processes = multiprocessing.get_context("spawn")
+    ours, theirs = processes.Pipe()
+    process = processes.Process(
+        target=_serve, args=(theirs, name, dict(settings), str(log)), name=name
+    )
+    process.start()
+    theirs.close()
+    try:
+        yield Worker(ours, log)
+    finally:
+        # The worker ends when nobody is left to tell it anything, and its JVM with it.
+        ours.close()
+        process.join(60)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _serve(connection: Connection, name: str, settings: dict[str, str], log: str) -> None:
+    with open(log, "w") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    from tidemark.adapters.spark import open_session
+
+    session = open_session(name, settings)
+    try:
+        while True:
+            try:
+                landing = connection.recv()
+            except EOFError:
+                return
+            connection.send(_answer(landing.land))
+    finally:
+        session.stop()
+
+
+def _answer(work: Callable[[], dict[str, float]]) -> dict[str, float] | str:
+    """What the work measured, or how it failed: the parent decides what a failure means."""
+    try:
+        return work()
+    except Exception as failure:  # noqa: BLE001  (the boundary between two processes)
+        return f"{type(failure).__name__}: {str(failure)[:2000]}"
+
+
+def _own_cpu() -> float:
+    return cpu_of_tree(os.getpid())
+
+
+def local_network() -> dict[str, Any]:
+    """Keep a driver on this machine's loopback, whatever its name resolves to."""
+    return {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}

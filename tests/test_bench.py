@@ -1,0 +1,276 @@
+"""The benchmarks' arithmetic, and one small run of `bulk` on real parts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.clock import CommandFailed, run_process, timed
+from bench.context import Context
+from bench.frame import (
+    Benchmark,
+    Metrics,
+    Outcome,
+    Ratio,
+    Setup,
+    Side,
+    Spread,
+    measure,
+    order,
+    pairwise,
+    significant,
+)
+from bench.kafka import parse_consumer_report
+from bench.measures import all_benchmarks
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+def _context(tmp_path: Path, repetitions: int) -> Context:
+    return Context(
+        home=tmp_path,
+        bootstrap="",
+        master="local[2]",
+        records=10,
+        repetitions=repetitions,
+        say=lambda _: None,
+    )
+
+
+def test_order_is_reversed_in_every_other_repetition() -> None:
+    """No side always runs first, the warm-up before the first repetition included."""
+    names = ["a", "b", "c"]
+    assert [order(names, n) for n in (-1, 0, 1, 2)] == [
+        ["c", "b", "a"],
+        ["a", "b", "c"],
+        ["c", "b", "a"],
+        ["a", "b", "c"],
+    ]
+
+
+def test_ratios_are_taken_within_a_repetition() -> None:
+    """A slow moment that hits both sides leaves their ratio alone."""
+    assert pairwise([2.0, 20.0], [1.0, 10.0]) == [2.0, 2.0]
+
+
+def test_sides_measured_unequally_often_have_no_ratio() -> None:
+    """Pairs that are none are refused instead of cut short."""
+    with pytest.raises(ValueError, match="shorter"):
+        pairwise([1.0, 2.0], [1.0])
+
+
+def test_spread_is_least_middle_and_greatest() -> None:
+    """The middle of an even number of values lies between the two inner ones."""
+    assert Spread.of([5, 1, 3]) == Spread(min=1, median=3, max=5)
+    assert Spread.of([4, 1, 2, 9]).median == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(123456.0, 123500.0), (0.0123456, 0.01235), (0, 0), (2, 2)]
+)
+def test_figures_have_four_significant_digits(value: float, shown: float) -> None:
+    """More would claim a precision that no benchmark has."""
+    assert significant(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("ratio", "value", "reached"),
+    [
+        (Ratio(over="a", under="b", metric="m", at_least=1.5), 1.5, True),
+        (Ratio(over="a", under="b", metric="m", at_least=1.5), 1.49, False),
+        (Ratio(over="a", under="b", metric="m", at_most=0.6), 0.6, True),
+        (Ratio(over="a", under="b", metric="m", at_most=0.6), 0.61, False),
+        (Ratio(over="a", under="b", metric="m", at_most=0), 0.1, False),
+        (Ratio(over="a", under="b", metric="m"), 1.0, None),
+    ],
+)
+def test_reach(ratio: Ratio, value: float, reached: bool | None) -> None:
+    """A reach is included in what it allows; a ratio without one is neither reached nor missed."""
+    assert ratio.is_reached(value) is reached
+
+
+class _Recorded:
+    """A benchmark of two sides that says what was called."""
+
+    def __init__(self, fail: bool = False) -> None:
+        self.calls: list[tuple[str, int]] = []
+        self.closed = False
+        self._fail = fail
+
+    def benchmark(self) -> Benchmark:
+        return Benchmark(
+            name="recorded",
+            title="two sides",
+            ratios=[Ratio(over="fast", under="slow", metric="rate", at_least=2)],
+            open=self._open,
+            records=10,
+            full_records=100,
+        )
+
+    @contextmanager
+    def _open(self, context: Context) -> Iterator[Setup]:
+        def side(name: str, rate: float) -> Side:
+            def run(repetition: int) -> Metrics:
+                self.calls.append((name, repetition))
+                if self._fail:
+                    raise RuntimeError("the table is wrong")
+                return {"rate": rate * (repetition + 2), "records": context.records}
+
+            return Side(name=name, what=f"the {name} one", run=run)
+
+        try:
+            yield Setup(
+                sides=[side("fast", 30), side("slow", 10)], data={"records": 10}, warm_ups=1
+            )
+        finally:
+            self.closed = True
+
+
+def test_measure_alternates_and_leaves_warm_ups_out(tmp_path: Path) -> None:
+    """Sides take turns in swapped order, and what the warm-up measured is in no result."""
+    recorded = _Recorded()
+    outcome = measure(recorded.benchmark(), _context(tmp_path, 2), lambda _: None)
+    assert recorded.calls == [
+        ("slow", -1),
+        ("fast", -1),
+        ("fast", 0),
+        ("slow", 0),
+        ("slow", 1),
+        ("fast", 1),
+    ]
+    assert [run["rate"] for run in outcome.measured["fast"]] == [60, 90]
+    assert recorded.closed
+
+
+def test_a_side_that_fails_ends_the_run_and_cleans_up(tmp_path: Path) -> None:
+    """A wrong table is an error, not a figure."""
+    recorded = _Recorded(fail=True)
+    with pytest.raises(RuntimeError, match="the table is wrong"):
+        measure(recorded.benchmark(), _context(tmp_path, 2), lambda _: None)
+    assert recorded.closed
+
+
+def test_record_of_an_outcome(tmp_path: Path) -> None:
+    """The JSON has every run, the spread of every metric, and each ratio with its verdict."""
+    recorded = _Recorded()
+    outcome: Outcome = measure(recorded.benchmark(), _context(tmp_path, 3), lambda _: None)
+    record = json.loads(json.dumps(outcome.as_record()))
+    assert record["repetitions"] == 3
+    assert record["sides"]["slow"]["metrics"]["rate"] == {"min": 20, "median": 30, "max": 40}
+    assert len(record["sides"]["slow"]["runs"]) == 3
+    assert record["ratios"] == [
+        {
+            "ratio": "fast / slow, rate",
+            "min": 3,
+            "median": 3,
+            "max": 3,
+            "at_least": 2,
+            "at_most": None,
+            "reached": True,
+        }
+    ]
+
+
+def test_sizes_asked_for_win_over_the_forms(tmp_path: Path) -> None:
+    """The short form, the full form, and numbers of one's own."""
+    benchmark = _Recorded().benchmark()
+    context = _context(tmp_path, 0)
+
+    def sized(**asked: Any) -> tuple[int, int]:
+        wanted = {"full": False, "records": None, "repetitions": None} | asked
+        found = context.sized_for(benchmark, **wanted)
+        return found.records, found.repetitions
+
+    assert sized() == (10, 3)
+    assert sized(full=True) == (100, 5)
+    assert sized(full=True, records=7, repetitions=1) == (7, 1)
+
+
+def test_every_ratio_names_sides_that_differ() -> None:
+    """Each measure is found under its own name and compares something with something else."""
+    found = all_benchmarks()
+    assert {"bulk", "small", "idle", "settings"} <= set(found)
+    for benchmark in found.values():
+        assert benchmark.ratios
+        assert all(ratio.over != ratio.under for ratio in benchmark.ratios)
+
+
+def test_consumer_report_is_read_by_its_header() -> None:
+    """Log lines before and between do not matter; the time of the group's start does not count."""
+    report = """WARNING: something is deprecated
+start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, \
+rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec
+[main] INFO leaving the group
+2026-01-01 10:00:00:000, 2026-01-01 10:00:03:000, 190.7, 63.6, 1000000, 333333.3, 1500, 1500, \
+127.2, 666666.7
+"""
+    assert parse_consumer_report(report) == {
+        "records": 1_000_000,
+        "seconds": 1.5,
+        "records_per_second": 666_666.7,
+    }
+
+
+def test_timed_takes_wall_and_processor_time() -> None:
+    """The clock covers the block and nothing else."""
+    readings = iter([10.0, 12.5])
+    with timed(lambda: next(readings)) as watch:
+        until = time.perf_counter() + 0.02
+        while time.perf_counter() < until:
+            pass
+    assert watch.cpu_seconds == 2.5
+    assert 0.02 <= watch.seconds < 5
+
+
+def test_processor_time_of_a_process_includes_its_children(tmp_path: Path) -> None:
+    """spark-submit does its work in a process of a process."""
+    burn = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}], check=True)"
+    watch = run_process([sys.executable, "-c", parent], tmp_path / "log", {})
+    assert watch.cpu_seconds >= 0.3
+
+
+def test_a_process_that_fails_is_no_measurement(tmp_path: Path) -> None:
+    """Its own last words are in the error."""
+    with pytest.raises(CommandFailed, match="no such topic") as failure:
+        run_process([sys.executable, "-c", "exit('no such topic')"], tmp_path / "log", {})
+    assert failure.value.code == 1
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_bulk_lands_every_record_on_every_side(tmp_path: Path) -> None:
+    """The smallest real run: its JSON can be read, and all three tables hold all records once."""
+    records = 20_000
+    log = tmp_path / "stderr"
+    with log.open("w") as errors:
+        command = [sys.executable, "-m", "bench", "bulk", "--repetitions", "1"]
+        done = subprocess.run(
+            [*command, "--records", str(records), "--home", str(tmp_path / "bench")],
+            cwd=PROJECT,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, log.read_text()[-4000:]
+    result = json.loads(done.stdout)
+    assert result["machine"]["cores"] >= 1
+    [bulk] = result["benchmarks"]
+    assert (bulk["benchmark"], bulk["repetitions"]) == ("bulk", 1)
+    assert bulk["data"]["records"] == records
+    landed = {name: side["runs"][0] for name, side in bulk["sides"].items()}
+    assert set(landed) == {"tidemark", "spark_batch", "available_now", "kafka_consumer"}
+    for name in ("tidemark", "spark_batch", "available_now"):
+        assert landed[name]["records"] == landed[name]["distinct_records"] == records
+    assert landed["kafka_consumer"]["records"] == records
+    assert len(bulk["ratios"]) == len(all_benchmarks()["bulk"].ratios)
+    assert all(ratio["min"] <= ratio["median"] <= ratio["max"] for ratio in bulk["ratios"])
+    assert not list((tmp_path / "bench").iterdir())

@@ -1,0 +1,74 @@
+"""The free consumer: a whole run that leaves nothing in Kafka, on a cluster of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.support.kafka_judge import group_names, read_all
+from tests.support.lake import Lake
+from tests.support.plans import make_spec
+from tidemark.adapters.broker import Broker, BrokerConfig, BrokerStatus
+from tidemark.adapters.broker_process import free_ports
+from tidemark.adapters.producer import produce
+from tidemark.core.layout import Layout
+from tidemark.services.status import pipeline_status
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+@pytest.fixture
+def untouched(layout: Layout, tmp_path: Path) -> Iterator[BrokerStatus]:
+    """A broker that no other test has asked anything: even looking for a group leaves a trace."""
+    config = BrokerConfig(home=tmp_path / "broker", jars=layout.kafka_jars, heap_mb=256)
+    embedded = Broker(config)
+    try:
+        yield embedded.start()
+    finally:
+        embedded.stop()
+
+
+def topics(bootstrap: str) -> set[str]:
+    """Every topic of the cluster, its own among them."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    return set(admin.list_topics(timeout=30).topics)
+
+
+def test_s1_a_run_leaves_no_group_and_no_offset(
+    untouched: BrokerStatus, spark: SparkSession, tmp_path: Path
+) -> None:
+    """I6, S18, S28: plan, land, status, twice, past a dead bootstrap entry, with no ZooKeeper."""
+    bootstrap = untouched.bootstrap
+    client = {"bootstrap.servers": bootstrap}
+    (dead,) = free_ports("127.0.0.1", 1)
+    lake = Lake(
+        session=spark,
+        root=tmp_path / "lake",
+        connection={"bootstrap.servers": f"127.0.0.1:{dead},{bootstrap}", "group.id": "unwanted"},
+        spec=make_spec(topic="streams-intro"),
+    )
+    for run in ("first", "second"):
+        produce(client, "streams-intro", records=5)
+        assert lake.run(run).landing.records == 5
+        assert pipeline_status(lake.spec, lake.marks, lake.control).lag == 0
+    assert lake.planner.plan("third").plan is None
+
+    assert group_names(bootstrap) == set()
+    # The topic is made as soon as anybody looks for a group's coordinator.
+    assert topics(bootstrap) == {"streams-intro"}
+    assert lake.judged() == read_all(bootstrap, "streams-intro")
+
+
+def test_s28_there_is_no_zookeeper_anywhere(layout: Layout) -> None:
+    """The client protocol is enough: no jar, no setting, no import."""
+    assert [jar.name for jar in layout.kafka_jars.iterdir() if "zookeeper" in jar.name] == []
+    assert [jar.name for jar in layout.spark_jars.iterdir() if "zookeeper" in jar.name] == []
+    sources = (layout.project / "include").rglob("*.py")
+    assert [file for file in sources if "zookeeper" in file.read_text("utf-8").lower()] == []

@@ -1,0 +1,150 @@
+"""Bronze is an open table: every reader sees the same records."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import polars
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.conftest import TopicFactory
+from tests.support.kafka_judge import read_all
+from tests.support.lake import Lake
+from tests.support.transactions import Record, produce_records
+from tidemark.adapters.broker import BrokerStatus
+from tidemark.adapters.producer import produce
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+COLUMNS = [
+    "key",
+    "value",
+    "headers",
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestamp_type",
+    "topic_id",
+    "plan_sequence",
+    "ingested_at",
+]
+
+
+@pytest.fixture
+def bronze(spark: SparkSession, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path) -> Lake:
+    """A table of orders and of records with everything absent, in two plans."""
+    lake = Lake(
+        session=spark, root=tmp_path, connection={"bootstrap.servers": broker.bootstrap}
+    ).of(topic(partitions=3))
+    produce(lake.connection, "orders", topic=lake.spec.topic, records=100)
+    lake.run("first")
+    odd = [
+        Record(key=None, value=None),
+        Record(key=b"", value=b""),
+        Record(key=b"\x00\xff", headers=(("h", None), ("h", b""), ("h", b"\xff"))),
+    ]
+    produce_records(broker.bootstrap, lake.spec.topic, odd)
+    lake.run("second")
+    return lake
+
+
+def plain(value: Any) -> Any:
+    """A value as Python has it, whatever library it came from; moments in UTC."""
+    match value:
+        case datetime():
+            # A moment without a zone is local, as Spark gives it.
+            return value.astimezone(UTC)
+        case bytearray() | memoryview():
+            return bytes(value)
+        case str() | bytes():
+            return value
+        case Mapping():
+            return tuple(plain(inner) for inner in value.values())
+        case Iterable():
+            return tuple(plain(inner) for inner in value)
+        case _:
+            return value
+
+
+def ordered(rows: Iterable[Iterable[Any]]) -> list[tuple[Any, ...]]:
+    """Rows in plain values, by partition and offset."""
+    where = COLUMNS.index("partition"), COLUMNS.index("offset")
+    return sorted((plain(row) for row in rows), key=lambda row: tuple(row[i] for i in where))
+
+
+def test_every_reader_sees_the_same_bronze(bronze: Lake, broker: BrokerStatus) -> None:
+    """Spark, delta-rs, DuckDB and Polars agree on every column, nulls and repeated headers too."""
+    table = DeltaTable(bronze.uri)
+    scanned = pa.table(table.scan()).select(COLUMNS)
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("bronze", scanned)
+        by_duckdb = ordered(connection.execute("SELECT * FROM bronze").fetchall())
+    by_delta_rs = ordered(row.values() for row in scanned.to_pylist())
+    by_polars = ordered(polars.scan_delta(bronze.uri).select(COLUMNS).collect().rows())
+    by_spark = ordered(
+        bronze.session.read.format("delta").load(bronze.uri).select(*COLUMNS).collect()
+    )
+
+    assert len(by_delta_rs) == len(read_all(broker.bootstrap, bronze.spec.topic)) == 103
+    assert by_spark == by_delta_rs
+    assert by_polars == by_delta_rs
+    assert by_duckdb == by_delta_rs
+    keys = {row[COLUMNS.index("key")] for row in by_delta_rs}
+    assert {None, b"", b"\x00\xff"} <= keys
+
+
+def test_s4_the_table_says_its_columns_and_types_itself(bronze: Lake) -> None:
+    """As any reader finds them."""
+    told = json.loads(DeltaTable(bronze.uri).schema().to_json())
+    types = {field["name"]: field["type"] for field in told["fields"]}
+    assert list(types) == COLUMNS
+    headers = types.pop("headers")
+    assert types == {
+        "key": "binary",
+        "value": "binary",
+        "topic": "string",
+        "partition": "integer",
+        "offset": "long",
+        "timestamp": "timestamp",
+        "timestamp_type": "integer",
+        "topic_id": "string",
+        "plan_sequence": "long",
+        "ingested_at": "timestamp",
+    }
+    assert headers["type"] == "array"
+    inner = {field["name"]: field["type"] for field in headers["elementType"]["fields"]}
+    assert inner == {"key": "string", "value": "binary"}
+
+
+READ = """
+import sys
+import pyarrow as pa
+import polars
+from deltalake import DeltaTable
+table = DeltaTable(sys.argv[1])
+assert pa.table(table.scan()).num_rows == polars.read_delta(sys.argv[1]).height == 103
+"""
+
+
+def test_reading_processes_end_well(bronze: Lake) -> None:
+    """The ways that the pages recommend do not abort a process when it exits."""
+    running = [
+        subprocess.Popen([sys.executable, "-c", READ, bronze.uri], stderr=subprocess.PIPE)
+        for _ in range(4)
+    ]
+    told = [process.communicate(timeout=120)[1] for process in running]
+    assert [process.returncode for process in running] == [0] * 4, told

@@ -1,0 +1,398 @@
+"""A secured cluster: the least rights are enough, too few are named, and no secret gets out."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+
+from tests.support.kafka_judge import read_all
+from tests.support.lake import Lake
+from tests.support.plans import make_spec
+from tests.support.transactions import produce_values
+from tidemark.adapters.broker import Broker, BrokerConfig, Listener
+from tidemark.adapters.kafka import KafkaMarkReader
+from tidemark.adapters.kafka_options import client_config
+from tidemark.core.layout import Layout
+from tidemark.core.marks import IsolationLevel
+from tidemark.errors import KafkaRefused, TidemarkError, TopicMissing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.broker
+
+PASSWORD = 'q"uo\\te;d=1 hush'
+"""With all that could end a quoted value early."""
+QUOTED = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
+TOPIC = "secured"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+
+
+class Certificate(NamedTuple):
+    """A self-signed certificate and its key, in PEM."""
+
+    certificate: str
+    key: str
+
+
+def make_certificate() -> Certificate:
+    """For 127.0.0.1, for one day."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tidemark test")])
+    now = datetime.now(UTC)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return Certificate(
+        certificate.public_bytes(serialization.Encoding.PEM).decode(),
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ).decode(),
+    )
+
+
+class Secured(NamedTuple):
+    """A secured cluster with one topic of ten records.
+
+    Principals: `reader` may Describe and Read the topic, `looker` may Describe it, `nobody` may
+    nothing. All have the same password.
+    """
+
+    inside: str
+    scram: str
+    tls: str
+    certificate: str
+
+    def login(self, user: str, password: str = PASSWORD) -> dict[str, str]:
+        """The extra of a connection over SASL, without TLS."""
+        return {
+            "bootstrap.servers": self.scram,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": user,
+            "sasl.password": password,
+        }
+
+    def tls_login(self) -> dict[str, str]:
+        """The extra of a connection over SASL and TLS."""
+        return {
+            "bootstrap.servers": self.tls,
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "reader",
+            "sasl.password": PASSWORD,
+            "ssl.ca.pem": self.certificate,
+        }
+
+
+def properties(certificate: Certificate) -> dict[str, str]:
+    """Who may log in how, and that nobody may anything without being told so."""
+    tls = "listener.name.tls."
+    return {
+        "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        f"{tls}sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.scram.scram-sha-512.sasl.jaas.config": f"{SCRAM};",
+        f"{tls}plain.sasl.jaas.config": f'{PLAIN} user_reader="{QUOTED}";',
+        f"{tls}ssl.keystore.type": "PEM",
+        f"{tls}ssl.keystore.certificate.chain": certificate.certificate,
+        f"{tls}ssl.keystore.key": certificate.key,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "allow.everyone.if.no.acl.found": "false",
+    }
+
+
+def allow(admin: AdminClient, user: str, *operations: AclOperation) -> None:
+    """Grant operations on the topic, and nothing else."""
+    bindings = [
+        AclBinding(
+            ResourceType.TOPIC,
+            TOPIC,
+            ResourcePatternType.LITERAL,
+            f"User:{user}",
+            "*",
+            operation,
+            AclPermissionType.ALLOW,
+        )
+        for operation in operations
+    ]
+    for answer in admin.create_acls(bindings).values():
+        answer.result(timeout=30)
+
+
+def add_scram_users(admin: AdminClient, *users: str) -> None:
+    """Users of the SCRAM listener."""
+    credentials = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    changes = [
+        UserScramCredentialUpsertion(user, credentials, PASSWORD.encode(), b"salt" * 4)
+        for user in users
+    ]
+    for answer in admin.alter_user_scram_credentials(changes).values():
+        answer.result(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def secured(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """One broker with an open listener for the test's own use, and two secured ones."""
+    certificate = make_certificate()
+    embedded = Broker(
+        BrokerConfig(
+            home=tmp_path_factory.mktemp("secured"),
+            jars=layout.kafka_jars,
+            heap_mb=256,
+            listeners=(
+                Listener(name="INSIDE"),
+                Listener(name="SCRAM", protocol="SASL_PLAINTEXT"),
+                Listener(name="TLS", protocol="SASL_SSL"),
+            ),
+            properties=properties(certificate),
+        )
+    )
+    try:
+        status = embedded.start()
+        cluster = Secured(
+            status.listeners["INSIDE"],
+            status.listeners["SCRAM"],
+            status.listeners["TLS"],
+            certificate.certificate,
+        )
+        admin = AdminClient({"bootstrap.servers": cluster.inside})
+        admin.create_topics([NewTopic(TOPIC, num_partitions=2)])[TOPIC].result(timeout=30)
+        add_scram_users(admin, "reader", "looker", "nobody")
+        allow(admin, "reader", AclOperation.DESCRIBE, AclOperation.READ)
+        allow(admin, "looker", AclOperation.DESCRIBE)
+        produce_values(cluster.inside, TOPIC, 10)
+        for extra in (cluster.login("reader"), cluster.login("looker"), cluster.tls_login()):
+            wait_until_described(extra)
+        yield cluster
+    finally:
+        embedded.stop()
+
+
+def wait_until_described(extra: Mapping[str, Any]) -> None:
+    """Users and rights reach the broker a moment after they are accepted."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            marks(extra)
+        except TidemarkError:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return
+
+
+def marks(extra: Mapping[str, Any]) -> dict[int, int]:
+    """End of each partition, read with this connection."""
+    reader = KafkaMarkReader(client_config("secured", extra))
+    found = reader.topic_marks(TOPIC, IsolationLevel.READ_COMMITTED)
+    return {partition: here.end for partition, here in found.partitions.items()}
+
+
+@contextmanager
+def jvm_log(spark: SparkSession, file: Path) -> Iterator[None]:
+    """Everything that Spark and the Kafka client log from INFO on, in a file."""
+    assert spark._jvm is not None
+    log4j = spark._jvm.org.apache.logging.log4j
+    context = log4j.LogManager.getContext(False)
+    configuration = context.getConfiguration()
+    pattern = log4j.core.layout.PatternLayout.createDefaultLayout()
+    appender = log4j.core.appender.FileAppender.createAppender(
+        str(file), "false", "false", "secrets", "true", "false", "false", "8192", pattern, None,
+        "false", None, configuration,
+    )  # fmt: skip
+    appender.start()
+    root = configuration.getRootLogger()
+    quiet = configuration.getLoggerConfig("org.apache.kafka.clients")
+    before = root.getLevel(), quiet.getLevel()
+    root.addAppender(appender, None, None)
+    for logger in (root, quiet):
+        logger.setLevel(log4j.Level.INFO)
+    context.updateLoggers()
+    try:
+        yield
+    finally:
+        root.removeAppender("secrets")
+        for logger, level in zip((root, quiet), before, strict=True):
+            logger.setLevel(level)
+        context.updateLoggers()
+        appender.stop()
+
+
+def shown_plans(spark: SparkSession) -> str:
+    """What the Spark UI would show of every query so far."""
+    executions = spark._jsparkSession.sharedState().statusStore().executionsList()
+    shown = (executions.apply(i) for i in range(executions.size()))
+    return "\n".join(
+        f"{one.description()} {one.details()} {one.physicalPlanDescription()} "
+        f"{one.modifiedConfigs()}"
+        for one in shown
+    )
+
+
+def assert_no_secret(text: str) -> None:
+    """Neither as it is nor as it is quoted."""
+    assert PASSWORD not in text
+    assert QUOTED not in text
+
+
+# -- enough rights -------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_s25_describe_and_read_on_the_topic_are_enough(
+    secured: Secured,
+    spark: SparkSession,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """I6: marks, plan, read and landing, with no right on any group; and the secret stays one."""
+    caplog.set_level(logging.DEBUG)
+    lake = Lake(
+        session=spark,
+        root=tmp_path / "lake",
+        connection={**secured.login("reader"), "group.id": "unwanted"},
+        spec=make_spec(topic=TOPIC),
+    )
+    with jvm_log(spark, tmp_path / "jvm.log"):
+        done = lake.run("test")
+    assert done.landing.records == 10
+    assert lake.judged() == read_all(secured.inside, TOPIC)
+
+    logged = (tmp_path / "jvm.log").read_text("utf-8", errors="replace")
+    assert "sasl.jaas.config = [hidden]" in logged
+    plans = shown_plans(spark)
+    assert str(lake.uri) in plans
+    for told in (logged, plans, caplog.text, str(done), str(lake.control.ledger("events"))):
+        assert_no_secret(told)
+    written = [file for file in lake.root.rglob("*") if file.is_file()]
+    assert any(file.suffix == ".json" for file in written)
+    for file in written:
+        assert_no_secret(file.read_bytes().decode("latin-1"))
+
+
+@pytest.mark.spark
+def test_s25_tls_and_plain_with_a_certificate_in_the_connection(
+    secured: Secured, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Both clients verify the broker by the PEM text that the connection carries."""
+    lake = Lake(
+        session=spark,
+        root=tmp_path,
+        connection=secured.tls_login(),
+        spec=make_spec(topic=TOPIC),
+    )
+    assert lake.run("test").landing.records == 10
+    assert lake.judged() == read_all(secured.inside, TOPIC)
+
+
+def test_s25_a_certificate_file_does_as_well(secured: Secured, tmp_path: Path) -> None:
+    """The form that librdkafka's users know."""
+    extra = secured.tls_login()
+    (tmp_path / "ca.pem").write_text(extra.pop("ssl.ca.pem"))
+    assert marks({**extra, "ssl.ca.location": str(tmp_path / "ca.pem")}) == {0: 10, 1: 0}
+
+
+# -- too few -------------------------------------------------------------------------------------
+
+
+def refusal(extra: Mapping[str, Any]) -> TidemarkError:
+    """How asking for marks ends, soon and without telling the password."""
+    begun = time.monotonic()
+    with pytest.raises((KafkaRefused, TopicMissing)) as caught:
+        marks(extra)
+    assert time.monotonic() - begun < 20
+    assert_no_secret(str(caught.value))
+    assert_no_secret(repr(caught.value))
+    assert not caught.value.exit_code.retryable
+    return caught.value
+
+
+def test_s25_a_principal_without_rights_is_refused(secured: Secured) -> None:
+    """The error says which rights are needed."""
+    assert "Describe" in str(refusal(secured.login("nobody")))
+
+
+@pytest.mark.parametrize("user", ["reader", "no-such-user"])
+def test_s25_a_wrong_password_is_refused(secured: Secured, user: str) -> None:
+    """At once, not by a timeout; a wrong password and an unknown user are the same to Kafka."""
+    error = refusal(secured.login(user, "wrong"))
+    assert isinstance(error, KafkaRefused)
+    assert "credentials" in error.remedy()
+    assert "wrong" not in str(error)
+
+
+def test_s25_a_certificate_of_somebody_else_is_refused(secured: Secured) -> None:
+    """A broker that cannot prove who it is gets no password."""
+    extra = {**secured.tls_login(), "ssl.ca.pem": make_certificate().certificate}
+    error = refusal(extra)
+    assert isinstance(error, KafkaRefused)
+    assert "certificate" in error.reason
+
+
+def test_the_refusal_does_not_outlive_its_cause(secured: Secured) -> None:
+    """A reader that was refused once works when its rights have come."""
+    admin = AdminClient({"bootstrap.servers": secured.inside})
+    reader = KafkaMarkReader(client_config("secured", secured.login("late")))
+    with pytest.raises(KafkaRefused):
+        reader.topic_marks(TOPIC, IsolationLevel.READ_COMMITTED)
+    add_scram_users(admin, "late")
+    allow(admin, "late", AclOperation.DESCRIBE)
+    wait_until_described(secured.login("late"))
+    assert len(reader.topic_marks(TOPIC, IsolationLevel.READ_COMMITTED).partitions) == 2
+
+
+@pytest.mark.spark
+def test_s25_describe_without_read_is_refused_when_landing(
+    secured: Secured, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Planning needs Describe alone; the reader's refusal is named, final, and leaves nothing."""
+    lake = Lake(
+        session=spark,
+        root=tmp_path,
+        connection=secured.login("looker"),
+        spec=make_spec(topic=TOPIC),
+    )
+    with pytest.raises(KafkaRefused) as caught:
+        lake.run("test")
+    assert_no_secret(str(caught.value))
+    assert "Read" in caught.value.expected()
+    assert lake.rows() == []
+    assert lake.committed() == {0: 0, 1: 0}
