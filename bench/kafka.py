@@ -21,7 +21,7 @@ def make_topic(context: Context, topic: str, partitions: int) -> None:
 
 
 def fill_topic(context: Context, topic: str, records: int) -> None:
-    """Produce records of RECORD_BYTES random bytes without a key, acks=all, spread evenly.
+    """Produce records of RECORD_BYTES random capital letters, no key, acks=all, spread evenly.
 
     Source: `kafka-producer-perf-test` of Apache Kafka.
     """

@@ -45,7 +45,7 @@ def broker(layout: Layout) -> Iterator[BrokerStatus]:
 @pytest.fixture(scope="session")
 def admin(broker: BrokerStatus) -> AdminClient:
     """An admin client of the broker."""
-    return AdminClient({"bootstrap.servers": broker.bootstrap})
+    return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
 
 
 @pytest.fixture

@@ -202,6 +202,12 @@ def test_every_ratio_names_sides_that_differ() -> None:
         assert all(ratio.over != ratio.under for ratio in benchmark.ratios)
 
 
+def test_each_setting_is_compared_with_a_run_next_to_it() -> None:
+    """A shipped run minutes away would charge the machine's other work to the setting."""
+    for ratio in all_benchmarks()["settings"].ratios:
+        assert ratio.under == f"shipped_beside_{ratio.over}"
+
+
 def test_consumer_report_is_read_by_its_header() -> None:
     """Log lines before and between do not matter; the time of the group's start does not count."""
     report = """WARNING: something is deprecated

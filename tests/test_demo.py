@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.adapters.lakehouse import count_bronze, newest_verdicts
+from tidemark.adapters.delta.counts import count_bronze, newest_verdicts
 from tidemark.wiring import App
 
 pytestmark = [pytest.mark.e2e, pytest.mark.airflow, pytest.mark.spark, pytest.mark.broker]

@@ -108,7 +108,7 @@ def _open(context: Context) -> Iterator[Setup]:
                 "records": context.records,
                 "record_bytes": RECORD_BYTES,
                 "partitions": PARTITIONS,
-                "content": "random bytes without a key, spread evenly",
+                "content": "random capital letters without a key, spread evenly",
             },
             warm_ups=1,
         )

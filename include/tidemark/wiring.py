@@ -102,13 +102,13 @@ class App:
 
     def control(self) -> ControlTable:
         """The control table."""
-        from tidemark.adapters.control_table import DeltaControlTable
+        from tidemark.adapters.delta.control_table import DeltaControlTable
 
         return DeltaControlTable(self.layout.control_table)
 
     def data_log(self, spec: PipelineSpec) -> DataLog:
         """The log of the pipeline's data table."""
-        from tidemark.adapters.data_log import DeltaDataLog
+        from tidemark.adapters.delta.data_log import DeltaDataLog
 
         return DeltaDataLog(self.layout.data_table(spec.target))
 

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 
 from tests.conftest import PROJECT
 from tests.support.plans import NOW, make_plan
-from tidemark.adapters.control_table import COLUMNS, DeltaControlTable
+from tidemark.adapters.delta.control_table import COLUMNS, DeltaControlTable
 from tidemark.adapters.memory import MemoryControlTable
 from tidemark.core.events import Adopted, ControlEvent, Landed, Planned, Started
 from tidemark.core.ledger import Ledger
@@ -225,7 +225,7 @@ def test_a_compacted_and_checkpointed_table_reads_the_same(tmp_path: Path) -> No
 WORKER = """
 import sys
 from datetime import UTC, datetime
-from tidemark.adapters.control_table import DeltaControlTable
+from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.core.events import Started
 from tidemark.errors import ControlConflict
 
@@ -304,7 +304,7 @@ CREATOR = """
 import os, sys, time
 from datetime import UTC, datetime
 from pathlib import Path
-from tidemark.adapters.control_table import DeltaControlTable
+from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.core.events import Started
 from tidemark.core.ledger import Ledger
 
@@ -346,7 +346,7 @@ def test_processes_that_use_it_end_well(tmp_path: Path) -> None:
         append(table, "events", started({offset: offset}))
     code = (
         "import sys\n"
-        "from tidemark.adapters.control_table import DeltaControlTable\n"
+        "from tidemark.adapters.delta.control_table import DeltaControlTable\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "print(DeltaControlTable(sys.argv[1]).ledger('events').event_number)\n"
     )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from random import Random
 
 from tests.support.plans import NOW, make_plan
-from tidemark.core.events import Adopted, Landed, Planned, Started, decode, encode
+from tidemark.core.events import Adopted, ControlEvent, Landed, Planned, Started, decode, encode
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Landing, PlanKind, RangeCount
 
 
-def history() -> list[tuple[int, list]]:
+def history() -> list[tuple[int, list[ControlEvent]]]:
+    """A start, a plan, its adoption, a backfill, and the first plan's landing."""
     first = make_plan((0, 0, 5), (1, 0, 3), sequence=1)
     backfill = make_plan((0, 9, 12), sequence=2, kind=PlanKind.BACKFILL)
     landing = Landing(

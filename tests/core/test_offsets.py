@@ -13,6 +13,7 @@ span_sets = st.lists(spans, max_size=8)
 
 
 def members(some: SpanSet) -> set[int]:
+    """The offsets of a set, one by one."""
     return {offset for span in some for offset in range(span.start, span.end)}
 
 

@@ -30,6 +30,7 @@ backlogs = st.dictionaries(st.integers(0, 20), st.integers(1, 1000), max_size=12
 
 
 def ledger(starts: dict[int, int], landed: dict[int, list[Span]] | None = None) -> Ledger:
+    """A ledger that began at `starts` and landed some spans."""
     return Ledger(
         pipeline="events",
         cluster_id="memory",

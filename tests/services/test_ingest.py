@@ -19,6 +19,7 @@ from tidemark.errors import (
 
 
 def planned(records: int = 5) -> MemoryPipeline:
+    """A pipeline with records in partition 0 and an open plan over them."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, records)
     pipeline.planner.plan("run-1")

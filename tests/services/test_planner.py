@@ -15,6 +15,7 @@ from tidemark.services.planner import BackfillRequest, PlanOutcome
 
 
 def ranges(pipeline: MemoryPipeline, sequence: int) -> list[tuple[int, int, int]]:
+    """(partition, start, end) of a recorded plan."""
     plan = pipeline.ledger.plans[sequence].plan
     return [(r.partition, r.start, r.end) for r in plan.ranges]
 

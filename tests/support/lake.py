@@ -14,8 +14,8 @@ from deltalake.exceptions import TableNotFoundError
 
 from tests.support.kafka_judge import Judged
 from tests.support.plans import NOW, make_spec
-from tidemark.adapters.control_table import DeltaControlTable
-from tidemark.adapters.data_log import DeltaDataLog
+from tidemark.adapters.delta.control_table import DeltaControlTable
+from tidemark.adapters.delta.data_log import DeltaDataLog
 from tidemark.adapters.kafka import KafkaMarkReader
 from tidemark.adapters.kafka_options import client_config, spark_options
 from tidemark.adapters.sink import SparkDeltaSink

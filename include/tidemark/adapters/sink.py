@@ -28,7 +28,7 @@ BRONZE = """
 """A bronze row: all that Kafka keeps of a record (S4), where it came from, and who landed it."""
 
 _TABLE_PROPERTIES: Mapping[str, str] = {
-    # Only what a reader prunes by, and what tells the ranges of a file (adapters/data_log.py).
+    # Only what a reader prunes by, and what tells a file's range (delta/data_log.py).
     "delta.dataSkippingStatsColumns": "partition,offset,timestamp,plan_sequence",
 }
 _OWNER = "tidemark.pipeline"

@@ -233,8 +233,8 @@ class _Demo:
     # -- what is there now -----------------------------------------------------------------------
 
     def _show(self) -> None:
+        from tidemark.adapters.delta.counts import count_bronze, newest_verdicts
         from tidemark.adapters.kafka import consumer_groups
-        from tidemark.adapters.lakehouse import count_bronze, newest_verdicts
 
         rows = []
         for pipeline, spec in self.app.specs.items():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+
+from tidemark.adapters.delta.rows import query, to_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +29,15 @@ def count_bronze(uri: str) -> TableCount:
         table = DeltaTable(uri)
     except TableNotFoundError:
         return TableCount(rows=0, records=0)
-    identity = pa.table(table.scan(columns=["topic_id", "partition", "offset"]))
-    keys = identity.group_by(identity.column_names, use_threads=False).aggregate([])
-    return TableCount(rows=identity.num_rows, records=keys.num_rows)
+    (counted,) = query(
+        table,
+        """
+        SELECT (SELECT count(*) FROM t) AS rows,
+               (SELECT count(*) FROM (SELECT DISTINCT topic_id, partition, "offset" FROM t))
+                 AS records
+        """,
+    )
+    return TableCount(**counted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +64,7 @@ def newest_verdicts(uri: str) -> list[SliceVerdict]:
     except TableNotFoundError:
         return []
     columns = ["run_at", "pipeline", "plan_sequence", "verdict", "data_docs"]
-    rows = pa.table(table.scan(columns=columns)).to_pylist()
+    rows = to_rows(table.scan(columns=columns).read_all())
     newest = {
         (row["pipeline"], row["plan_sequence"]): row
         for row in sorted(rows, key=lambda row: row["run_at"])

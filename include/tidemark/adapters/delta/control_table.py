@@ -5,42 +5,42 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
-import pyarrow as pa
+from arro3.core import DataType, Field, Schema
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
+from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, to_rows
 from tidemark.core.events import ControlEvent, decode, encode
 from tidemark.core.ledger import Ledger
 from tidemark.errors import ControlConflict
 
 log = logging.getLogger(__name__)
 
-COLUMNS = pa.schema(
+COLUMNS = Schema(
     [
-        pa.field("pipeline", pa.string(), nullable=False),
-        pa.field("event_number", pa.int64(), nullable=False),
-        pa.field("event", pa.string(), nullable=False),
-        pa.field("recorded_at", pa.timestamp("us", tz="UTC"), nullable=False),
-        pa.field("plan_sequence", pa.int64()),
-        pa.field("plan_kind", pa.string()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("start_offset", pa.int64()),
-        pa.field("end_offset", pa.int64()),
-        pa.field("committed_offset", pa.int64()),
-        pa.field("records", pa.int64()),
-        pa.field("holes", pa.int64()),
-        pa.field("table_version", pa.int64()),
-        pa.field("low_water_mark", pa.int64()),
-        pa.field("end_mark", pa.int64()),
-        pa.field("isolation_level", pa.string()),
-        pa.field("cluster_id", pa.string()),
-        pa.field("topic_id", pa.string()),
-        pa.field("epoch", pa.int64()),
-        pa.field("fingerprint", pa.string()),
-        pa.field("requested_by", pa.string()),
+        Field("pipeline", DataType.utf8(), nullable=False),
+        Field("event_number", DataType.int64(), nullable=False),
+        Field("event", DataType.utf8(), nullable=False),
+        Field("recorded_at", TIMESTAMP, nullable=False),
+        Field("plan_sequence", DataType.int64(), nullable=True),
+        Field("plan_kind", DataType.utf8(), nullable=True),
+        Field("topic", DataType.utf8(), nullable=True),
+        Field("partition", DataType.int32(), nullable=True),
+        Field("start_offset", DataType.int64(), nullable=True),
+        Field("end_offset", DataType.int64(), nullable=True),
+        Field("committed_offset", DataType.int64(), nullable=True),
+        Field("records", DataType.int64(), nullable=True),
+        Field("holes", DataType.int64(), nullable=True),
+        Field("table_version", DataType.int64(), nullable=True),
+        Field("low_water_mark", DataType.int64(), nullable=True),
+        Field("end_mark", DataType.int64(), nullable=True),
+        Field("isolation_level", DataType.utf8(), nullable=True),
+        Field("cluster_id", DataType.utf8(), nullable=True),
+        Field("topic_id", DataType.utf8(), nullable=True),
+        Field("epoch", DataType.int64(), nullable=True),
+        Field("fingerprint", DataType.utf8(), nullable=True),
+        Field("requested_by", DataType.utf8(), nullable=True),
     ]
 )
 """The control table's columns; docs/control-table.md explains each and shows queries."""
@@ -63,9 +63,7 @@ class DeltaControlTable:
         table = self._open()
         if table is None:
             return Ledger(pipeline=pipeline)
-        # Not to_pyarrow_table: pyarrow's threads over delta-rs abort half of all processes when
-        # they exit (docs/adr/0003).
-        rows = pa.table(table.scan(predicate=f"pipeline = '{pipeline}'")).to_pylist()
+        rows = to_rows(table.scan(predicate=f"pipeline = '{pipeline}'").read_all())
         return Ledger.fold(pipeline, decode(pipeline, rows))
 
     def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
@@ -85,7 +83,7 @@ class DeltaControlTable:
         try:
             write_deltalake(
                 table,
-                pa.Table.from_pylist([_complete(row) for row in rows], schema=COLUMNS),
+                from_rows(rows, COLUMNS),
                 mode="append",
                 commit_properties=CommitProperties(
                     app_transactions=[Transaction(ledger.pipeline, number)]
@@ -118,7 +116,3 @@ class DeltaControlTable:
             # Another process made the table between our look and our commit.
             log.debug("created by another process uri=%s", self._uri)
         return DeltaTable(self._uri, storage_options=self._storage_options)
-
-
-def _complete(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: row.get(name) for name in COLUMNS.names}

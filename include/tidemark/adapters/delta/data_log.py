@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
+from tidemark.adapters.delta.rows import query
+from tidemark.core.offsets import Span
 from tidemark.core.plan import Landing, Plan, RangeCount
 from tidemark.errors import ForeignCommit
 
@@ -86,59 +86,12 @@ def _counts(table: DeltaTable, plan: Plan) -> tuple[RangeCount, ...]:
     """Records of each planned range, from the file statistics alone where they decide it.
 
     Spark writes one file per task and a task reads one partition, so each file of a fresh commit
-    belongs to one range and its statistics are exact. Files of another make, such as compacted
-    ones, have their rows counted.
+    belongs to one range and its statistics are exact. Where files are of another make, such as
+    compacted ones, the plan's rows are counted.
     """
-    adds = pa.table(table.get_add_actions(flatten=True))
-    ours = _files_of(adds, plan.sequence)
-    records: dict[int, int] = {}
-    for file in ours.to_pylist():
-        index = _range_of(plan, file)
-        if index is None:
-            return _counted_rows(table, plan)
-        records[index] = records.get(index, 0) + file["num_records"]
-    return _range_counts(plan, records)
-
-
-def _files_of(adds: pa.Table, sequence: int) -> pa.Table:
-    if "min.plan_sequence" not in adds.column_names:
-        return adds.slice(0, 0)
-    low, high = adds["min.plan_sequence"], adds["max.plan_sequence"]
-    unknown = pc.is_null(low)
-    inside = pc.and_(pc.less_equal(low, sequence), pc.greater_equal(high, sequence))
-    return adds.filter(pc.or_(unknown, pc.fill_null(inside, False)))
-
-
-def _range_of(plan: Plan, file: Mapping[str, Any]) -> int | None:
-    """Index of the only planned range that a file can belong to, by its statistics."""
-    if file.get("min.plan_sequence") != plan.sequence or file["max.plan_sequence"] != plan.sequence:
-        return None
-    for index, planned in enumerate(plan.ranges):
-        if (
-            file["min.partition"] == file["max.partition"] == planned.partition
-            and planned.start <= file["min.offset"]
-            and file["max.offset"] < planned.end
-        ):
-            return index
-    return None
-
-
-def _counted_rows(table: DeltaTable, plan: Plan) -> tuple[RangeCount, ...]:
-    rows = pa.table(
-        table.scan(columns=["partition", "offset"], predicate=f"plan_sequence = {plan.sequence}")
-    )
-    records = {}
-    for index, planned in enumerate(plan.ranges):
-        offset = rows["offset"]
-        in_range = pc.and_(
-            pc.equal(rows["partition"], planned.partition),
-            pc.and_(pc.greater_equal(offset, planned.start), pc.less(offset, planned.end)),
-        )
-        records[index] = pc.sum(in_range).as_py() or 0
-    return _range_counts(plan, records)
-
-
-def _range_counts(plan: Plan, records: Mapping[int, int]) -> tuple[RangeCount, ...]:
+    records = _counted_by_files(table, plan)
+    if records is None:
+        records = _counted_by_rows(table, plan)
     return tuple(
         RangeCount(
             partition=planned.partition,
@@ -148,3 +101,71 @@ def _range_counts(plan: Plan, records: Mapping[int, int]) -> tuple[RangeCount, .
         )
         for index, planned in enumerate(plan.ranges)
     )
+
+
+def _counted_by_files(table: DeltaTable, plan: Plan) -> Mapping[int, int] | None:
+    """Records by index of the range; None if some file's statistics do not place it in one."""
+    files = table.get_add_actions(flatten=True)
+    if files.num_rows == 0:
+        return {}
+    if not set(_STATISTICS) <= set(files.column_names):
+        return None
+    records: dict[int, int] = {}
+    ranges = _by_partition(plan)
+    for statistics in zip(*(files.column(name).to_pylist() for name in _STATISTICS), strict=True):
+        count, low_plan, high_plan, low_partition, high_partition, first, last = statistics
+        if None in statistics:
+            return None
+        if not low_plan <= plan.sequence <= high_plan:
+            continue
+        if low_plan != high_plan or low_partition != high_partition:
+            return None
+        index = _range_around(ranges.get(low_partition, ()), first, last)
+        if index is None:
+            return None
+        records[index] = records.get(index, 0) + count
+    return records
+
+
+_STATISTICS = (
+    "num_records",
+    "min.plan_sequence",
+    "max.plan_sequence",
+    "min.partition",
+    "max.partition",
+    "min.offset",
+    "max.offset",
+)
+
+
+def _by_partition(plan: Plan) -> Mapping[int, list[tuple[int, Span]]]:
+    by_partition: dict[int, list[tuple[int, Span]]] = {}
+    for index, planned in enumerate(plan.ranges):
+        by_partition.setdefault(planned.partition, []).append((index, planned.span))
+    return by_partition
+
+
+def _range_around(spans: Sequence[tuple[int, Span]], first: int, last: int) -> int | None:
+    for index, span in spans:
+        if span.start <= first and last < span.end:
+            return index
+    return None
+
+
+def _counted_by_rows(table: DeltaTable, plan: Plan) -> Mapping[int, int]:
+    ranges = ", ".join(
+        f"({index}, {planned.partition}, {planned.start}, {planned.end})"
+        for index, planned in enumerate(plan.ranges)
+    )
+    counted = query(
+        table,
+        f"""
+        SELECT planned.index AS index, count(*) AS records
+        FROM t JOIN (VALUES {ranges}) AS planned(index, partition, start, "end")
+          ON t.partition = planned.partition
+         AND t.offset >= planned.start AND t.offset < planned."end"
+        WHERE t.plan_sequence = {plan.sequence}
+        GROUP BY planned.index
+        """,
+    )
+    return {row["index"]: row["records"] for row in counted}

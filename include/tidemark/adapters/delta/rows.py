@@ -1,0 +1,51 @@
+"""Rows in and out of delta-rs as plain Python values.
+
+Arrow's small Rust binding, which delta-rs brings, does it in a tenth of a second. pyarrow takes
+almost a second, because it imports pandas to convert a list, and its datasets abort processes at
+exit (docs/adr/0003).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from arro3.core import Array, DataType, Schema, Table
+from deltalake import DeltaTable, QueryBuilder
+
+TIMESTAMP = DataType.timestamp("us", tz="UTC")
+"""Microseconds since 1970 in UTC, the resolution of Delta and Spark."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_rows(table: Any) -> list[dict[str, Any]]:
+    """Values by column name; `table` is what delta-rs returns."""
+    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    return [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
+
+
+def from_rows(rows: Sequence[Mapping[str, Any]], schema: Schema) -> Table:
+    """A table with the columns of `schema`; a value that a row does not have is null."""
+    arrays = [
+        _array((row.get(name) for row in rows), schema.field(name).type) for name in schema.names
+    ]
+    return Table.from_arrays(arrays, schema=schema)
+
+
+def query(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
+    """Rows of a query over `t`, by delta-rs' own engine."""
+    reader = QueryBuilder().register("t", table).execute(sql)
+    return to_rows(reader.read_all())
+
+
+def _array(values: Iterable[Any], kind: DataType) -> Array:
+    if kind != TIMESTAMP:
+        return Array(list(values), type=kind)
+    micros = [
+        None if value is None else (value - _EPOCH) // timedelta(microseconds=1) for value in values
+    ]
+    return Array(micros, type=DataType.int64()).cast(TIMESTAMP)
