@@ -57,9 +57,9 @@ class LandPipeline:
                 spark.conf.unset(key) if old is None else spark.conf.set(key, old)
 
     def _execute(self) -> dict[str, float]:
-        from tidemark.adapters.kafka_options import spark_options
-        from tidemark.adapters.sink import SparkDeltaSink
-        from tidemark.adapters.spark import open_session
+        from tidemark.adapters.kafka.options import spark_options
+        from tidemark.adapters.spark.settings import open_session
+        from tidemark.adapters.spark.sink import SparkDeltaSink
         from tidemark.wiring import App
 
         app = App.from_environment(self.environ)
@@ -206,7 +206,7 @@ def _serve(connection: Connection, name: str, settings: dict[str, str], log: str
     with open(log, "w") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
-    from tidemark.adapters.spark import open_session
+    from tidemark.adapters.spark.settings import open_session
 
     session = open_session(name, settings)
     try:

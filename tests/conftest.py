@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from tidemark.adapters.broker import Broker, BrokerConfig, BrokerStatus
+from tidemark.adapters.broker.embedded import Broker, BrokerConfig, BrokerStatus
 from tidemark.core.layout import Layout
 
 pytest_plugins = ["tests.fixtures_spark"]

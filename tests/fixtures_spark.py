@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tidemark.adapters.spark import open_session, submit_settings
+from tidemark.adapters.spark.settings import open_session, submit_settings
 from tidemark.core.layout import Layout
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PROJECT, TopicFactory
-from tidemark.adapters.broker import BrokerStatus
-from tidemark.adapters.producer import produce
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.adapters.kafka.producer import produce
 
 SOURCES = PROJECT / "include" / "tidemark"
 HEAVY = {"pyspark", "py4j", "great_expectations", "airflow", "delta"}

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TopicFactory
-from tidemark.adapters.broker import BrokerStatus
-from tidemark.adapters.producer import produce
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.adapters.kafka.producer import produce
 from tidemark.errors import ExitCode
 from tidemark.wiring import connection_variable, kafka_connection
 

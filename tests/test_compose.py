@@ -15,9 +15,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from jsonschema.validators import validator_for
 
-from tidemark.adapters.broker import Broker, BrokerConfig, Listener
-from tidemark.adapters.broker_process import free_ports
+from tidemark.adapters.broker.embedded import Broker, BrokerConfig, Listener
 from tidemark.core.layout import Layout
+from tidemark.processes import free_ports
 from tidemark.wiring import App
 
 PROJECT = Path(__file__).resolve().parents[1]

@@ -12,10 +12,10 @@ from confluent_kafka.admin import AdminClient
 from tests.support.kafka_judge import group_names, read_all
 from tests.support.lake import Lake
 from tests.support.plans import make_spec
-from tidemark.adapters.broker import Broker, BrokerConfig, BrokerStatus
-from tidemark.adapters.broker_process import free_ports
-from tidemark.adapters.producer import produce
+from tidemark.adapters.broker.embedded import Broker, BrokerConfig, BrokerStatus
+from tidemark.adapters.kafka.producer import produce
 from tidemark.core.layout import Layout
+from tidemark.processes import free_ports
 from tidemark.services.status import pipeline_status
 
 if TYPE_CHECKING:

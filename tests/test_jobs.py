@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tidemark.adapters.spark_submit import RESULT_MARKER
+from tidemark.adapters.spark.submit import RESULT_MARKER
 from tidemark.errors import ExitCode, KafkaUnavailable, LostRange, NotLanded, TidemarkError
 from tidemark.jobs import Arguments, run_job
 from tidemark.wiring import App

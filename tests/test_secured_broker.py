@@ -33,9 +33,9 @@ from tests.support.kafka_judge import read_all
 from tests.support.lake import Lake
 from tests.support.plans import make_spec
 from tests.support.transactions import produce_values
-from tidemark.adapters.broker import Broker, BrokerConfig, Listener
-from tidemark.adapters.kafka import KafkaMarkReader
-from tidemark.adapters.kafka_options import client_config
+from tidemark.adapters.broker.embedded import Broker, BrokerConfig, Listener
+from tidemark.adapters.kafka.marks import KafkaMarkReader
+from tidemark.adapters.kafka.options import client_config
 from tidemark.core.layout import Layout
 from tidemark.core.marks import IsolationLevel
 from tidemark.errors import KafkaRefused, TidemarkError, TopicMissing

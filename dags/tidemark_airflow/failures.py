@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tidemark.adapters.spark_submit import RESULT_MARKER
+from tidemark.adapters.spark.submit import RESULT_MARKER
 from tidemark.errors import ExitCode, TidemarkError
 
 

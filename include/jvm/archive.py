@@ -26,8 +26,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from tidemark.adapters.producer import produce
-from tidemark.adapters.spark_submit import submit
+from tidemark.adapters.kafka.producer import produce
+from tidemark.adapters.spark.submit import submit
 from tidemark.core.layout import Layout
 from tidemark.wiring import LOCAL_CONNECTION, App, connection_variable, kafka_connection
 

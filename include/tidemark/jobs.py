@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.adapters.spark_submit import RESULT_MARKER
+from tidemark.adapters.spark.submit import RESULT_MARKER
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.wiring import App
 

@@ -20,9 +20,9 @@ from tidemark.core.spec import PipelineSpec
 from tidemark.errors import InvalidConnection, UnknownConnection, UnknownPipeline
 
 if TYPE_CHECKING:
-    from tidemark.adapters.airflow_process import AirflowStandalone
-    from tidemark.adapters.broker import Broker
-    from tidemark.adapters.spark_submit import JobRun
+    from tidemark.adapters.airflow.standalone import AirflowStandalone
+    from tidemark.adapters.broker.embedded import Broker
+    from tidemark.adapters.spark.submit import JobRun
     from tidemark.ports import ControlTable, DataLog, MarkReader
     from tidemark.services.ingest import Ingest
     from tidemark.services.planner import Planner
@@ -90,13 +90,13 @@ class App:
         Raises:
             UnknownConnection, InvalidConnection
         """
-        from tidemark.adapters.kafka_options import client_config
+        from tidemark.adapters.kafka.options import client_config
 
         return client_config(connection, self._connection_extra(connection))
 
     def marks(self, spec: PipelineSpec) -> MarkReader:
         """Reads the marks of the pipeline's cluster."""
-        from tidemark.adapters.kafka import KafkaMarkReader
+        from tidemark.adapters.kafka.marks import KafkaMarkReader
 
         return KafkaMarkReader(self.kafka_config(spec.connection))
 
@@ -127,9 +127,9 @@ class App:
 
     def ingest(self, pipeline: str) -> Ingest:
         """Executes plans; starts or joins this process's Spark session."""
-        from tidemark.adapters.kafka_options import spark_options
-        from tidemark.adapters.sink import SparkDeltaSink
-        from tidemark.adapters.spark import open_session
+        from tidemark.adapters.kafka.options import spark_options
+        from tidemark.adapters.spark.settings import open_session
+        from tidemark.adapters.spark.sink import SparkDeltaSink
         from tidemark.services.ingest import Ingest
 
         spec = self.spec(pipeline)
@@ -152,7 +152,7 @@ class App:
     def quality(self, pipeline: str) -> Quality:
         """Checks landed plans; starts or joins this process's Spark session."""
         from tidemark.adapters.quality import GreatExpectationsQuality
-        from tidemark.adapters.spark import open_session
+        from tidemark.adapters.spark.settings import open_session
         from tidemark.services.quality import Quality
 
         spec = self.spec(pipeline)
@@ -178,7 +178,7 @@ class App:
 
     def spark_settings(self, spec: PipelineSpec) -> dict[str, str]:
         """`--conf` settings of every Spark job of a pipeline."""
-        from tidemark.adapters.spark import submit_settings
+        from tidemark.adapters.spark.settings import submit_settings
 
         return submit_settings(self.layout, spec.spark)
 
@@ -186,7 +186,7 @@ class App:
         self, job: str, pipeline: str, plan: int, master: str, say: Callable[[str], None]
     ) -> JobRun:
         """Run `jobs/<job>.py` for one plan under spark-submit and wait for it."""
-        from tidemark.adapters.spark_submit import submit
+        from tidemark.adapters.spark.submit import submit
 
         spec = self.spec(pipeline)
         variable = connection_variable(spec.connection)
@@ -201,7 +201,7 @@ class App:
 
     def broker(self, *, port: int = 0, nodes: int = 1) -> Broker:
         """The embedded broker of this home; `port` 0 takes a free one."""
-        from tidemark.adapters.broker import Broker, BrokerConfig, Listener
+        from tidemark.adapters.broker.embedded import Broker, BrokerConfig, Listener
 
         return Broker(
             BrokerConfig(
@@ -214,7 +214,7 @@ class App:
 
     def airflow(self, *, port: int = 0) -> AirflowStandalone:
         """The Airflow of this home, with the connections of this environment."""
-        from tidemark.adapters.airflow_process import AirflowStandalone
+        from tidemark.adapters.airflow.standalone import AirflowStandalone
 
         environ = dict(self.environ)
         variable = connection_variable(LOCAL_CONNECTION)

@@ -25,13 +25,13 @@ from confluent_kafka.admin import (
 )
 
 from tests.support.kafka_judge import read_all
-from tidemark.adapters import broker_state
-from tidemark.adapters.broker import Broker, BrokerConfig, BrokerStatus, Listener
-from tidemark.adapters.broker_process import free_ports, runs
-from tidemark.adapters.broker_settings import NodePorts, properties_file
-from tidemark.adapters.producer import produce
+from tidemark.adapters.broker import state
+from tidemark.adapters.broker.embedded import Broker, BrokerConfig, BrokerStatus, Listener
+from tidemark.adapters.broker.settings import NodePorts, properties_file
+from tidemark.adapters.kafka.producer import produce
 from tidemark.core.layout import Layout
 from tidemark.errors import KafkaRefused, SetupError
+from tidemark.processes import free_ports, runs
 
 _QUICK_TO_NOTICE = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 """How soon the controller gives a killed broker up, and lets it come back."""
@@ -102,7 +102,7 @@ def test_one_process_starts_and_another_stops(own: Broker, config: BrokerConfig)
     """The starter may exit; whoever comes next finds the broker and leaves no process behind."""
     script = (
         "import sys; from pathlib import Path;"
-        "from tidemark.adapters.broker import Broker, BrokerConfig;"
+        "from tidemark.adapters.broker.embedded import Broker, BrokerConfig;"
         "Broker(BrokerConfig(home=Path(sys.argv[1]), jars=Path(sys.argv[2]), heap_mb=256)).start()"
     )
     subprocess.run(
@@ -249,11 +249,11 @@ def test_status_before_the_first_start_says_so(config: BrokerConfig) -> None:
 def _record(home: Path, *, pid: int | None) -> None:
     home.mkdir(parents=True)
     ports = NodePorts(controller=1, listeners={"EXTERNAL": 2})
-    node = broker_state.NodeState(node=1, ports=ports, pid=pid)
-    state = broker_state.BrokerState(
+    node = state.NodeState(node=1, ports=ports, pid=pid)
+    state = state.BrokerState(
         cluster_id="x", bootstrap={"EXTERNAL": "127.0.0.1:2"}, nodes=(node,)
     )
-    broker_state.save(home, state)
+    state.save(home, state)
 
 
 # -- three nodes ---------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tests.conftest import TopicFactory
 from tests.support.lake import Lake
 from tests.support.plans import make_plan
 from tests.support.transactions import Record, produce_aborted, produce_values
-from tidemark.adapters.broker import BrokerStatus
+from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.adapters.delta.data_log import DeltaDataLog
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.errors import ForeignCommit

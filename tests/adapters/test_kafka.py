@@ -18,11 +18,11 @@ from tests.support.transactions import (
     produce_values,
     wait_until_stable,
 )
-from tidemark.adapters.broker import BrokerStatus
-from tidemark.adapters.broker_process import free_ports
-from tidemark.adapters.kafka import KafkaMarkReader
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.adapters.kafka.marks import KafkaMarkReader
 from tidemark.core.marks import IsolationLevel, Marks
 from tidemark.errors import KafkaRefused, KafkaUnavailable, TopicMissing
+from tidemark.processes import free_ports
 
 pytestmark = pytest.mark.broker
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import PROJECT
-from tidemark.adapters.kafka_options import READER_DEFAULTS, client_config, spark_options
+from tidemark.adapters.kafka.options import READER_DEFAULTS, client_config, spark_options
 from tidemark.core.marks import IsolationLevel
 from tidemark.errors import InvalidConnection
 

@@ -13,12 +13,12 @@ from confluent_kafka.admin import AdminClient
 
 from tests.conftest import TopicFactory
 from tests.support.kafka_judge import log_ranges, read_all
-from tidemark.adapters.broker import BrokerStatus
-from tidemark.adapters.broker_process import free_ports
-from tidemark.adapters.producer import ensure_topic, produce, producer_settings
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.adapters.kafka.producer import ensure_topic, produce, producer_settings
 from tidemark.core.layout import Layout
 from tidemark.core.samples import SAMPLES
 from tidemark.errors import KafkaUnavailable
+from tidemark.processes import free_ports
 
 BASE_MS = 1_767_340_800_000
 FOREVER = {"retention.ms": "-1"}

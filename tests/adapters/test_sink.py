@@ -27,8 +27,8 @@ from tests.support.transactions import (
     produce_values,
     wait_until_stable,
 )
-from tidemark.adapters.broker import BrokerStatus
-from tidemark.adapters.producer import produce
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.adapters.kafka.producer import produce
 from tidemark.core.marks import IsolationLevel
 from tidemark.core.plan import Plan
 from tidemark.core.spec import StartPolicy

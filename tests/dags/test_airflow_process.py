@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.dags.conftest import PROJECT
-from tidemark.adapters.airflow_process import AirflowStandalone
-from tidemark.adapters.airflow_settings import AirflowPorts, environment, password_file
+from tidemark.adapters.airflow.settings import AirflowPorts, environment, password_file
+from tidemark.adapters.airflow.standalone import AirflowStandalone
 from tidemark.core.layout import Layout
 from tidemark.errors import AirflowUnavailable, SetupError
 

@@ -12,10 +12,10 @@ from deltalake import DeltaTable
 
 from tests.conftest import PROJECT, TopicFactory
 from tests.support.kafka_judge import read_all
-from tidemark.adapters.airflow_api import AirflowApi, DagRun
-from tidemark.adapters.airflow_process import AirflowStandalone
-from tidemark.adapters.broker import BrokerStatus
-from tidemark.adapters.producer import produce
+from tidemark.adapters.airflow.api import AirflowApi, DagRun
+from tidemark.adapters.airflow.standalone import AirflowStandalone
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.adapters.kafka.producer import produce
 from tidemark.core.layout import Layout
 from tidemark.errors import AirflowRefused
 from tidemark.wiring import App, connection_variable, kafka_connection

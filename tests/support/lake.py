@@ -16,9 +16,9 @@ from tests.support.kafka_judge import Judged
 from tests.support.plans import NOW, make_spec
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.adapters.delta.data_log import DeltaDataLog
-from tidemark.adapters.kafka import KafkaMarkReader
-from tidemark.adapters.kafka_options import client_config, spark_options
-from tidemark.adapters.sink import SparkDeltaSink
+from tidemark.adapters.kafka.marks import KafkaMarkReader
+from tidemark.adapters.kafka.options import client_config, spark_options
+from tidemark.adapters.spark.sink import SparkDeltaSink
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec

@@ -18,7 +18,7 @@ from tidemark.errors import DemoFailed, SetupError
 from tidemark.wiring import App, connection_variable, kafka_connection
 
 if TYPE_CHECKING:
-    from tidemark.adapters.airflow_api import AirflowApi, DagRun
+    from tidemark.adapters.airflow.api import AirflowApi, DagRun
 
 _FIRST = {"streams-intro": 5, "prices": 2_000, "orders": 500}
 _SECOND = {"streams-intro": 5, "prices": 1_000, "orders": 300}
@@ -133,7 +133,7 @@ class _Demo:
         return folder
 
     def _produce(self, title: str, counts: Mapping[str, int]) -> None:
-        from tidemark.adapters.producer import produce
+        from tidemark.adapters.kafka.producer import produce
 
         step(title)
         config = self.app.kafka_config("kafka_default")
@@ -234,7 +234,7 @@ class _Demo:
 
     def _show(self) -> None:
         from tidemark.adapters.delta.counts import count_bronze, newest_verdicts
-        from tidemark.adapters.kafka import consumer_groups
+        from tidemark.adapters.kafka.marks import consumer_groups
 
         rows = []
         for pipeline, spec in self.app.specs.items():

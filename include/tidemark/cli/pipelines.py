@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.adapters.spark_submit import JobRun
+from tidemark.adapters.spark.submit import JobRun
 from tidemark.cli.console import err, note, out, print_json, print_table, step
 from tidemark.services.planner import BackfillRequest, Planning
 from tidemark.services.status import PipelineStatus

@@ -55,7 +55,7 @@ def produce(
     """
     if name not in SAMPLES:
         raise typer.BadParameter(f"{name!r} is not a sample; there are {', '.join(SAMPLES)}")
-    from tidemark.adapters.producer import produce as write
+    from tidemark.adapters.kafka.producer import produce as write
 
     config = App.from_environment().kafka_config(connection)
     with Progress(console=err, transient=True) as progress:

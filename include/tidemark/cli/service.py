@@ -29,7 +29,7 @@ def up(
     not exist yet make their DAGs fail with TopicMissing: `tidemark sample produce NAME` makes the
     sample topics.
     """
-    from tidemark.adapters.producer import ensure_sample_topics
+    from tidemark.adapters.kafka.producer import ensure_sample_topics
 
     app = App.from_environment()
     step("starting Kafka")

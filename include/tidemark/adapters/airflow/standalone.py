@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tidemark.adapters.airflow_api import AirflowApi, Progress
-from tidemark.adapters.airflow_settings import (
+from tidemark.adapters.airflow.api import AirflowApi, Progress
+from tidemark.adapters.airflow.settings import (
     HOST,
     AirflowPorts,
     environment,

@@ -52,7 +52,7 @@ class SparkDeltaSink:
     Args:
         session: Spark, with Delta and the Kafka source on its class path.
         uri: The bronze table.
-        kafka_options: Options of Spark's Kafka source (adapters/kafka_options.py).
+        kafka_options: Options of Spark's Kafka source (adapters/kafka/options.py).
         records_per_task: Most offsets that one task reads; longer ranges are split (S12).
         now: The clock that `ingested_at` is read from, once for each landing.
     """

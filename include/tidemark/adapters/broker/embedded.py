@@ -20,11 +20,11 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tidemark.adapters import broker_process as process
-from tidemark.adapters import broker_settings as settings
-from tidemark.adapters import broker_state as states
-from tidemark.adapters.broker_settings import HOST, BrokerConfig, Listener, NodePorts
-from tidemark.adapters.broker_state import BrokerState, BrokerStatus, NodeState
+from tidemark import processes as process
+from tidemark.adapters.broker import settings
+from tidemark.adapters.broker import state as states
+from tidemark.adapters.broker.settings import HOST, BrokerConfig, Listener, NodePorts
+from tidemark.adapters.broker.state import BrokerState, BrokerStatus, NodeState
 from tidemark.errors import KafkaUnavailable, SetupError
 
 __all__ = ["Broker", "BrokerConfig", "BrokerStatus", "Listener"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tidemark.adapters.broker_settings import NodePorts
+from tidemark.adapters.broker.settings import NodePorts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

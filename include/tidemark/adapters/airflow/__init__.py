@@ -1,0 +1,1 @@
+"""`airflow standalone` as processes of this machine, and its REST API."""

@@ -1,0 +1,1 @@
+"""The embedded broker: a real Apache Kafka as processes of this machine."""

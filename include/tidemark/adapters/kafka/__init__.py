@@ -1,0 +1,1 @@
+"""Kafka: marks and topic ids, connections for both clients, the sample producer."""

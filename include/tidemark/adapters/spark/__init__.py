@@ -1,0 +1,1 @@
+"""Spark: settings of every job, landing a plan, running jobs under spark-submit."""
