@@ -12,6 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from tidemark.processes import last_words
+
 
 @dataclass(slots=True)
 class Stopwatch:
@@ -53,7 +55,7 @@ class CommandFailed(Exception):
 
     def __init__(self, command: Sequence[str], code: int, log: Path) -> None:
         self.command, self.code, self.log = tuple(command), code, log
-        super().__init__(f"{Path(command[0]).name} ended with {code}: {_last_lines(log)}")
+        super().__init__(f"{Path(command[0]).name} ended with {code}: {last_words(log)}")
 
 
 def run_process(command: Sequence[str], log: Path, environ: Mapping[str, str]) -> Stopwatch:
@@ -83,7 +85,3 @@ def run_process(command: Sequence[str], log: Path, environ: Mapping[str, str]) -
     if process.returncode != 0:
         raise CommandFailed(command, process.returncode, log)
     return Stopwatch(seconds=seconds, cpu_seconds=usage.ru_utime + usage.ru_stime)
-
-
-def _last_lines(log: Path) -> str:
-    return " | ".join(log.read_text(errors="replace").strip().splitlines()[-8:])

@@ -13,6 +13,7 @@ from bench.context import Context, write_spec
 from bench.kafka import fill_topic, make_topic
 from bench.tables import verified
 from bench.worker import plain_settings
+from tidemark.adapters.spark.submit import conf_arguments
 from tidemark.core.marks import IsolationLevel
 
 PARTITIONS = 3
@@ -104,8 +105,7 @@ class WholeRuns:
         }
 
     def _submit(self, script: str) -> list[str]:
-        settings = plain_settings(self._context.master).items()
-        conf = [part for key, value in settings for part in ("--conf", f"{key}={value}")]
+        conf = conf_arguments(plain_settings(self._context.master))
         return [_program("spark-submit"), *conf, str(_JOBS / script)]
 
     def _offsets(self, by_partition: Mapping[int, int]) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 from bench.clock import cpu_of_tree, timed
 from bench.context import PROJECT
 from bench.frame import Metrics
+from tidemark.processes import last_words
 
 _ANSWER_S = 900
 
@@ -70,7 +71,7 @@ class LandPipeline:
                 raise RuntimeError(f"there is nothing to land for {self.pipeline}")
             ingest = app.ingest(self.pipeline)
             if self.kafka or self.records_per_task:
-                shipped = spark_options(app.kafka_config(spec.connection), spec.isolation_level)
+                shipped = spark_options(app.kafka_config(spec.connection))
                 sink = SparkDeltaSink(
                     session=open_session("variation"),
                     uri=app.layout.data_table(spec.target),
@@ -173,9 +174,7 @@ class Worker:
                 raise RuntimeError(f"no answer in {_ANSWER_S} s; see {self._log}")
             answer = self._connection.recv()
         except (EOFError, BrokenPipeError) as gone:
-            raise RuntimeError(
-                f"the worker ended: {self._log.read_text(errors='replace')[-2000:]}"
-            ) from gone
+            raise RuntimeError(f"the worker ended: {last_words(self._log, lines=20)}") from gone
         if isinstance(answer, str):
             raise RuntimeError(answer)
         return dict(answer)

@@ -2,7 +2,7 @@
 
     spark-submit jobs/quality.py --pipeline prices --plan 7
 
-Exit codes are those of `tidemark.errors.ExitCode`; a failed critical check is 4.
+Exit codes are those of `tidemark.errors.ExitCode`; a failed critical check is 66.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from bench.frame import (
 from bench.kafka import parse_consumer_report
 from bench.measures import all_benchmarks
 
-PROJECT = Path(__file__).resolve().parents[1]
+from tests.conftest import PROJECT
 
 
 def _context(tmp_path: Path, repetitions: int) -> Context:

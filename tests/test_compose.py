@@ -15,12 +15,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from jsonschema.validators import validator_for
 
+from tests.conftest import PROJECT
 from tidemark.adapters.broker.embedded import Broker, BrokerConfig, Listener
 from tidemark.core.layout import Layout
-from tidemark.processes import free_ports
+from tidemark.sockets import free_ports
 from tidemark.wiring import App
 
-PROJECT = Path(__file__).resolve().parents[1]
 SECRETS = ("PASSWORD", "SECRET", "FERNET", "TOKEN")
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?([?-])([^}]*))?\}")

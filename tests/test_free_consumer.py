@@ -15,8 +15,8 @@ from tests.support.plans import make_spec
 from tidemark.adapters.broker.embedded import Broker, BrokerConfig, BrokerStatus
 from tidemark.adapters.kafka.producer import produce
 from tidemark.core.layout import Layout
-from tidemark.processes import free_ports
 from tidemark.services.status import pipeline_status
+from tidemark.sockets import free_ports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

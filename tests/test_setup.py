@@ -15,7 +15,8 @@ from types import ModuleType
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parents[1]
+from tests.conftest import PROJECT
+
 JVM = PROJECT / "include" / "jvm"
 
 IVY_FILE = """<ivy-module version="2.0">

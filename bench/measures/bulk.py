@@ -2,101 +2,61 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bench.context import Context, write_spec
-from bench.frame import Benchmark, Metrics, Ratio, Setup, Side
-from bench.kafka import RECORD_BYTES, consume_topic, fill_topic, make_topic
-from bench.tables import verified
-from bench.worker import (
-    LandBatch,
-    Landing,
-    LandPipeline,
-    LandStream,
-    Worker,
-    local_network,
-    plain_settings,
-    started,
-)
+from bench.context import Context
+from bench.frame import Benchmark, Ratio, Setup, Side
+from bench.kafka import consume_topic
+from bench.warm_runs import WarmRuns
+from bench.worker import LandBatch, Landing, LandStream, plain_settings
 
 TOPIC = "bulk"
-PARTITIONS = 6
 
 
 @contextmanager
 def _open(context: Context) -> Iterator[Setup]:
-    make_topic(context, TOPIC, PARTITIONS)
-    context.say(f"producing {context.records:,} records of {RECORD_BYTES} B")
-    fill_topic(context, TOPIC, context.records)
-    specs, tables = context.home / "pipelines", context.home / "tables"
-    write_spec(specs, "bulk", TOPIC, context.conf)
-    app = context.app(tables, specs)
-    settings = app.spark_settings(app.spec("bulk"))
+    runs = WarmRuns(context, TOPIC)
     # Nothing that is not a setting of the work itself may differ: the peers get the same memory,
     # and do without a driver's page as well.
     common = {
-        "spark.master": context.master,
-        "spark.driver.memory": settings.get("spark.driver.memory", "1g"),
+        "spark.driver.memory": runs.settings.get("spark.driver.memory", "1g"),
         "spark.ui.enabled": "false",
-        **local_network(),
     }
+    plain = {**plain_settings(context.master), **common}
+
+    def land_batch(folder: Path) -> Landing:
+        return LandBatch(bootstrap=context.bootstrap, topic=TOPIC, path=runs.table(folder))
+
+    def land_stream(folder: Path) -> Landing:
+        return LandStream(
+            bootstrap=context.bootstrap,
+            topic=TOPIC,
+            path=runs.table(folder),
+            checkpoint=str(folder / "checkpoint"),
+        )
+
     with ExitStack() as stack:
-
-        def worker(name: str, own: dict[str, str]) -> Worker:
-            context.say(f"starting the session of {name}")
-            log = context.home / f"{name}.log"
-            return stack.enter_context(started(name, {**own, **common}, log))
-
-        tidemark = worker("tidemark", settings)
-        batch = worker("spark_batch", plain_settings(context.master))
-        stream = worker("available_now", plain_settings(context.master))
-
-        def land_pipeline(folder: Path) -> Landing:
-            return LandPipeline(
-                environ=context.environ(folder, specs), pipeline="bulk", requested_by="bench:bulk"
-            )
-
-        def land_batch(folder: Path) -> Landing:
-            return LandBatch(
-                bootstrap=context.bootstrap, topic=TOPIC, path=str(folder / "bronze" / "bulk")
-            )
-
-        def land_stream(folder: Path) -> Landing:
-            return LandStream(
-                bootstrap=context.bootstrap,
-                topic=TOPIC,
-                path=str(folder / "bronze" / "bulk"),
-                checkpoint=str(folder / "checkpoint"),
-            )
-
-        def run(by: Worker, make: Callable[[Path], Landing], name: str, repetition: int) -> Metrics:
-            folder = tables / f"{name}{repetition}"
-            try:
-                metrics = dict(by.land(make(folder)))
-                table = verified(str(folder / "bronze" / "bulk"), context.records)
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
-            return {**metrics, "records_per_second": context.records / metrics["seconds"], **table}
-
+        tidemark = stack.enter_context(runs.worker("tidemark", {**runs.settings, **common}))
+        batch = stack.enter_context(runs.worker("spark_batch", plain))
+        stream = stack.enter_context(runs.worker("available_now", plain))
         yield Setup(
             sides=[
                 Side(
                     name="tidemark",
                     what="plan, land, confirm, record; settings as shipped",
-                    run=lambda n: run(tidemark, land_pipeline, "tidemark", n),
+                    run=lambda n: runs.run(tidemark, runs.pipeline, "tidemark", n),
                 ),
                 Side(
                     name="spark_batch",
                     what="spark.read.format('kafka') to Delta, default options",
-                    run=lambda n: run(batch, land_batch, "batch", n),
+                    run=lambda n: runs.run(batch, land_batch, "batch", n),
                 ),
                 Side(
                     name="available_now",
                     what="Structured Streaming, availableNow, to Delta, default options",
-                    run=lambda n: run(stream, land_stream, "stream", n),
+                    run=lambda n: runs.run(stream, land_stream, "stream", n),
                 ),
                 Side(
                     name="kafka_consumer",
@@ -104,12 +64,7 @@ def _open(context: Context) -> Iterator[Setup]:
                     run=lambda _: consume_topic(context, TOPIC, context.records),
                 ),
             ],
-            data={
-                "records": context.records,
-                "record_bytes": RECORD_BYTES,
-                "partitions": PARTITIONS,
-                "content": "random capital letters without a key, spread evenly",
-            },
+            data=runs.data,
             warm_ups=1,
         )
 

@@ -7,19 +7,16 @@ pass for the effect of a setting.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from bench.context import Context, write_spec
+from bench.context import Context
 from bench.frame import Benchmark, Metrics, Ratio, Setup, Side
-from bench.kafka import RECORD_BYTES, fill_topic, make_topic
-from bench.tables import verified
-from bench.worker import LandPipeline, Worker, local_network, started
+from bench.warm_runs import WarmRuns
+from bench.worker import LandPipeline, Worker
 
-TOPIC = "settings"
-PARTITIONS = 6
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
 
 
@@ -98,23 +95,12 @@ def _beside(variation: Variation) -> str:
 
 @contextmanager
 def _open(context: Context) -> Iterator[Setup]:
-    make_topic(context, TOPIC, PARTITIONS)
-    context.say(f"producing {context.records:,} records of {RECORD_BYTES} B")
-    fill_topic(context, TOPIC, context.records)
-    specs, tables = context.home / "pipelines", context.home / "tables"
-    write_spec(specs, "settings", TOPIC, context.conf)
-    app = context.app(tables, specs)
-    shipped = dict(app.spark_settings(app.spec("settings")))
+    runs = WarmRuns(context, "settings")
     with ExitStack() as stack:
 
         def worker(name: str, jvm_options: str) -> Worker:
-            settings = {
-                **shipped,
-                _JVM_OPTIONS: f"{shipped[_JVM_OPTIONS]} {jvm_options}".strip(),
-                "spark.master": context.master,
-                **local_network(),
-            }
-            return stack.enter_context(started(name, settings, context.home / f"{name}.log"))
+            options = f"{runs.settings[_JVM_OPTIONS]} {jvm_options}".strip()
+            return stack.enter_context(runs.worker(name, {**runs.settings, _JVM_OPTIONS: options}))
 
         common = worker("shipped", "")
 
@@ -123,41 +109,27 @@ def _open(context: Context) -> Iterator[Setup]:
             by = worker(variation.name, own) if own else common
             beside = replace(SHIPPED, name=_beside(variation))
             return [
-                Side(name=each.name, what=each.what, run=_run(context, each, worker_of))
+                Side(name=each.name, what=each.what, run=_run(runs, each, worker_of))
                 for each, worker_of in ((variation, by), (beside, common))
             ]
 
         yield Setup(
             sides=[side for variation in VARIATIONS for side in pair(variation)],
-            data={
-                "records": context.records,
-                "record_bytes": RECORD_BYTES,
-                "partitions": PARTITIONS,
-                "content": "random capital letters without a key, spread evenly",
-            },
+            data=runs.data,
             warm_ups=1,
         )
 
 
-def _run(context: Context, variation: Variation, by: Worker) -> Callable[[int], Metrics]:
-    def run(repetition: int) -> Metrics:
-        folder = context.home / "tables" / f"{variation.name}{repetition}"
-        landing = LandPipeline(
-            environ=context.environ(folder, context.home / "pipelines"),
-            pipeline="settings",
-            requested_by="bench:settings",
+def _run(runs: WarmRuns, variation: Variation, by: Worker) -> Callable[[int], Metrics]:
+    def landing(folder: Path) -> LandPipeline:
+        return runs.pipeline(
+            folder,
             session=variation.session,
             kafka=variation.kafka,
             records_per_task=variation.records_per_task,
         )
-        try:
-            metrics = by.land(landing)
-            table = verified(str(folder / "bronze" / "settings"), context.records)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        return {**metrics, "records_per_second": context.records / metrics["seconds"], **table}
 
-    return run
+    return lambda repetition: runs.run(by, landing, variation.name, repetition)
 
 
 BENCHMARK = Benchmark(

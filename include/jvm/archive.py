@@ -14,7 +14,6 @@ fails a set-up: what goes wrong is one line of warning.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import hashlib
 import os
 import shutil
@@ -27,8 +26,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tidemark.adapters.kafka.producer import produce
-from tidemark.adapters.spark.submit import submit
+from tidemark.adapters.spark.submit import conf_arguments, search_path, submit
 from tidemark.core.layout import Layout
+from tidemark.files import locked
 from tidemark.wiring import LOCAL_CONNECTION, App, connection_variable, kafka_connection
 
 PIPELINE = "training"
@@ -120,28 +120,17 @@ def _with_jvm_options(app: App, options: Iterable[str]) -> Mapping[str, str]:
 def _classes_taken(app: App, archive: Path, log: Path) -> int:
     """How many classes a JVM with the class path of a job takes from the archive."""
     settings = _with_jvm_options(app, [f"{_SHARED}{archive}", f"-Xlog:class+load:file={log}"])
-    conf = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
-    programs = Path(sys.executable).parent
+    program = str(Path(sys.executable).parent / "spark-submit")
     done = subprocess.run(
-        [str(programs / "spark-submit"), *conf, "--version"],
+        [program, *conf_arguments(settings), "--version"],
         check=False,
         capture_output=True,
         text=True,
-        # spark-submit finds its PySpark by the first python on the PATH.
-        env={**app.environ, "PATH": f"{programs}{os.pathsep}{app.environ.get('PATH', '')}"},
+        env={**app.environ, "PATH": search_path(app.environ)},
     )
     if done.returncode != 0:
         raise NoArchive(f"spark-submit ended with {done.returncode}: {_end(done.stderr)}")
     return log.read_text().count(_FROM_ARCHIVE)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time makes the archive; another waits and finds it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".archive-lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def ensure(layout: Layout, heading: str) -> None:
@@ -152,7 +141,8 @@ def ensure(layout: Layout, heading: str) -> None:
     """
     archive, stamp = layout.class_archive, layout.class_archive.with_suffix(".made-for")
     wanted = identity(layout)
-    with _alone(layout.jvm):
+    # One process at a time makes the archive; another waits and finds it.
+    with locked(layout.jvm / ".archive-lock"):
         if archive.exists() and stamp.exists() and stamp.read_text() == wanted:
             return
         say(heading)

@@ -26,9 +26,9 @@ class ExitCode(IntEnum):
     """An error nobody foresaw. Retrying is safe: a plan executed twice has the effect of once."""
     USAGE = 2
     """The command line was wrong."""
-    REFUSED = 3
-    """A `TerminalError`: retrying will not help."""
-    QUALITY_FAILED = 4
+    REFUSED = 65
+    """A `TerminalError`: retrying will not help. Not 3, with which a JVM out of memory ends."""
+    QUALITY_FAILED = 66
     """The data landed and a critical expectation failed on it."""
     TRANSIENT = 75
     """A `TransientError` (EX_TEMPFAIL of sysexits.h)."""
@@ -417,6 +417,48 @@ class TopicRecreated(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class TopicChanged(TerminalError):
+    """The spec names another topic than the one the pipeline has read."""
+
+    pipeline: str
+    known_topic: str
+    topic: str
+
+    def what(self) -> str:
+        return f"the spec of pipeline {self.pipeline!r} names another topic than before"
+
+    def expected(self) -> str:
+        return f"topic {self.known_topic!r}, which its committed offsets belong to"
+
+    def found(self) -> str:
+        return f"topic {self.topic!r}"
+
+    def remedy(self) -> str:
+        return "change the spec back, and give the other topic a pipeline of its own"
+
+
+@dataclass(kw_only=True, eq=False)
+class NoTopicId(TerminalError):
+    """A broker that tells no topic ids: a remade topic would look like the old one."""
+
+    topic: str
+
+    def what(self) -> str:
+        return f"the cluster does not tell the id of topic {self.topic!r}"
+
+    def expected(self) -> str:
+        return "a topic id (Kafka 2.8 and later)"
+
+    def found(self) -> str:
+        return "none"
+
+    def remedy(self) -> str:
+        return (
+            "upgrade the brokers: without topic ids a remade topic cannot be told from the old one"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
 class ClusterChanged(TerminalError):
     """The connection leads to another Kafka cluster than before."""
 
@@ -546,7 +588,10 @@ class PlanOpen(TerminalError):
         return f"plan {self.sequence}, asked for by {self.requested_by}, not landed yet"
 
     def remedy(self) -> str:
-        return f"finish it with `tidemark ingest {self.pipeline} --plan {self.sequence}` first"
+        return (
+            f"finish it with `tidemark ingest {self.pipeline} --plan {self.sequence}`, or give it "
+            f"up with `tidemark abandon {self.pipeline} --plan {self.sequence}`"
+        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -593,6 +638,162 @@ class ForeignCommit(TerminalError):
             "the control table and the data table are not of one pipeline history: "
             "see docs/runbook.md, ForeignCommit"
         )
+
+
+@dataclass(kw_only=True, eq=False)
+class OverfullRange(TerminalError):
+    """More rows of a plan than it has offsets: something doubled them."""
+
+    pipeline: str
+    sequence: int
+    partition: int
+    offsets: int
+    records: int
+
+    def what(self) -> str:
+        return (
+            f"the data table of {self.pipeline!r} holds too many rows of plan {self.sequence}, "
+            f"partition {self.partition}"
+        )
+
+    def expected(self) -> str:
+        return f"at most {self.offsets}, one for each offset"
+
+    def found(self) -> str:
+        return str(self.records)
+
+    def remedy(self) -> str:
+        return "something else wrote to the table: see docs/runbook.md, OverfullRange"
+
+
+@dataclass(kw_only=True, eq=False)
+class TableBehindLedger(TerminalError):
+    """The data table has not seen what is recorded as landed in it."""
+
+    pipeline: str
+    sequence: int
+    newest: int
+
+    def what(self) -> str:
+        return f"the data table of {self.pipeline!r} is not the one that its plans landed in"
+
+    def expected(self) -> str:
+        return f"a table whose log has plan {self.sequence}"
+
+    def found(self) -> str:
+        return f"plan {self.newest} as the newest" if self.newest else "no table, or an empty one"
+
+    def remedy(self) -> str:
+        return (
+            "if the spec's target was changed, change it back or rename the pipeline; if the table "
+            "was removed, see docs/runbook.md, TableBehindLedger"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class LedgerBehindTable(TerminalError):
+    """The data table has seen a plan that the control table does not know."""
+
+    pipeline: str
+    sequence: int
+    newest: int
+
+    def what(self) -> str:
+        return f"the control table is behind the data table of {self.pipeline!r}"
+
+    def expected(self) -> str:
+        return f"a control table that knows plan {self.sequence}"
+
+    def found(self) -> str:
+        return f"plan {self.newest} as the newest" if self.newest else "no plan of this chain"
+
+    def remedy(self) -> str:
+        return (
+            "the control table was removed, restored or is another one: "
+            "see docs/runbook.md, LedgerBehindTable"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class TableRestored(TerminalError):
+    """A RESTORE took landed plans out of the data table."""
+
+    pipeline: str
+    sequence: int
+    version: int
+
+    def what(self) -> str:
+        return f"the data table of {self.pipeline!r} was restored to version {self.version}"
+
+    def expected(self) -> str:
+        return f"a table that holds plan {self.sequence}, which is recorded as landed"
+
+    def found(self) -> str:
+        return "a RESTORE to a version before it"
+
+    def remedy(self) -> str:
+        return "restore the table to its newest version: see docs/runbook.md, TableRestored"
+
+
+@dataclass(kw_only=True, eq=False)
+class FenceConflict(TransientError):
+    """Somebody committed under a plan's transaction while it was being given up."""
+
+    pipeline: str
+    sequence: int
+
+    def what(self) -> str:
+        return f"plan {self.sequence} of pipeline {self.pipeline!r} moved while it was given up"
+
+    def expected(self) -> str:
+        return "no other commit of its transaction"
+
+    def found(self) -> str:
+        return "one"
+
+    def remedy(self) -> str:
+        return "run the same command again: it looks first"
+
+
+@dataclass(kw_only=True, eq=False)
+class PlanAbandoned(TerminalError):
+    """A plan that was given up, and may not land any more."""
+
+    pipeline: str
+    sequence: int
+    reason: str
+
+    def what(self) -> str:
+        return f"plan {self.sequence} of pipeline {self.pipeline!r} was given up"
+
+    def expected(self) -> str:
+        return "an open or landed plan"
+
+    def found(self) -> str:
+        return f"abandoned: {self.reason}"
+
+    def remedy(self) -> str:
+        return f"make a new plan with `tidemark plan {self.pipeline}`; its offsets are unread"
+
+
+@dataclass(kw_only=True, eq=False)
+class PlanLanded(TerminalError):
+    """A plan that is to be given up, and is in the data table already."""
+
+    pipeline: str
+    sequence: int
+
+    def what(self) -> str:
+        return f"plan {self.sequence} of pipeline {self.pipeline!r} cannot be given up"
+
+    def expected(self) -> str:
+        return "an open plan"
+
+    def found(self) -> str:
+        return "it has landed, and is recorded so"
+
+    def remedy(self) -> str:
+        return "nothing is left to do for this plan"
 
 
 @dataclass(kw_only=True, eq=False)

@@ -5,7 +5,7 @@ Planning gets readers only; nothing that plans can write a data table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
@@ -14,6 +14,7 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.marks import IsolationLevel, TopicMarks
 from tidemark.core.plan import Landing, Plan
 from tidemark.core.quality import QualityReport, SliceExpectation, SliceRef
+from tidemark.core.table import TableState
 
 Clock: TypeAlias = Callable[[], datetime]
 """The present, in UTC."""
@@ -64,17 +65,43 @@ class ControlTable(ControlReader, Protocol):
 class DataLog(Protocol):
     """Reads the log of a pipeline's data table, which is the truth about landing (I5)."""
 
+    def state(self, app_ids: Collection[str], since: int) -> TableState:
+        """The newest transaction of each application id, and RESTOREs after version `since`."""
+        ...
+
     def find(self, plan: Plan) -> Landing | None:
         """The commit that landed `plan`; None if the table has none.
 
         Raises:
             ForeignCommit: The plan's transaction is there with another plan's fingerprint.
+            OverfullRange: More rows of the plan than it has offsets.
+        """
+        ...
+
+
+class DataTable(DataLog, Protocol):
+    """Makes a pipeline's data table, and fences plans off it. Writes no rows."""
+
+    def prepare(self, pipeline: str) -> None:
+        """Make the table if it is not there.
+
+        Raises:
+            ForeignTable: The target is not a bronze table of this pipeline.
+        """
+        ...
+
+    def fence(self, plan: Plan) -> None:
+        """Raise the plan's transaction with an empty commit, so that it cannot land any more.
+
+        Raises:
+            ForeignTable: As in `prepare`.
+            FenceConflict: Another commit of this transaction was first; look again.
         """
         ...
 
 
 class Sink(Protocol):
-    """Writes exactly one plan to the data table."""
+    """Writes exactly one plan to the data table, which is there."""
 
     def land(self, plan: Plan) -> None:
         """Read the plan's ranges from Kafka and append them in one transaction.
@@ -82,8 +109,8 @@ class Sink(Protocol):
         Returning says nothing: a stale transaction is skipped with success. Ask `DataLog`.
 
         Raises:
+            KafkaRefused: The brokers do not let the reader read.
             EngineFailed: The engine gave up; whether it had committed is for `DataLog` to say.
-            ForeignTable: The target is a table of another shape.
         """
         ...
 

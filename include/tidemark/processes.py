@@ -1,15 +1,14 @@
-"""Processes, ports and log files of the embedded broker, as the operating system sees them."""
+"""Processes that outlive the one that starts them: started, told apart, stopped."""
 
 from __future__ import annotations
 
 import os
-import re
 import signal
-import socket
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.errors import SetupError
@@ -17,25 +16,63 @@ from tidemark.errors import SetupError
 POLL_S = 0.05
 """Pause between two looks at a process or a port, seconds."""
 
-_ERROR = re.compile(r" (ERROR|FATAL) |^Exception in |^Error|^Terminating")
-_STACK_FRAME = re.compile(r"\s+(at |\.\.\. \d+ more)")
-_DETACH = 'exec 3>"$1"; shift; "$@" </dev/null >&3 2>&3 3>&- & echo $!'
+_PROC = Path("/proc")
+# `$$` is the shell's process id, which names the session.
+_DETACH = 'exec 3>"$1"; shift; "$@" </dev/null >&3 2>&3 3>&- & echo $$ $!'
 
 
-def spawn_detached(command: Sequence[str], log: Path) -> int:
-    """Start a process that outlives this one, and return its process id.
+# -- start ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detached:
+    """A process that was started and let go.
+
+    Attributes:
+        pid: Its process id.
+        session: The session of the operating system that holds it and all that it starts.
+        started: Its `start_time`; "" if it ended at once.
+    """
+
+    pid: int
+    session: int
+    started: str
+
+
+def spawn_detached(
+    command: Sequence[str],
+    log: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Detached:
+    """Start a process that outlives this one, in a session of its own.
 
     A shell stands between and leaves at once, so the process belongs to init: nobody has to wait
     for it, and every process of this user can stop it in the same way.
+
+    Args:
+        command: Program and arguments.
+        log: File for what it prints; the last one is kept beside it.
+        env: Its environment; this process's own by default.
+        cwd: Its working folder; this process's own by default.
     """
-    started = subprocess.run(
+    if log.exists():
+        log.replace(log.with_name(f"{log.name}.1"))
+    shell = subprocess.run(
         ["/bin/sh", "-c", _DETACH, "sh", str(log), *command],
+        env=env,
+        cwd=cwd,
         stdout=subprocess.PIPE,
         text=True,
         check=True,
         start_new_session=True,
     )
-    return int(started.stdout)
+    session, pid = map(int, shell.stdout.split())
+    return Detached(pid=pid, session=session, started=start_time(pid))
+
+
+# -- telling apart -------------------------------------------------------------------------------
 
 
 def runs(pid: int, argument: str) -> bool:
@@ -43,114 +80,99 @@ def runs(pid: int, argument: str) -> bool:
     return argument in _arguments(pid)
 
 
-def _arguments(pid: int) -> Sequence[str]:
-    proc = Path("/proc")
-    if (proc / "self").exists():
+def start_time(pid: int) -> str:
+    """When a process started, which tells it from a later one of the same id; "" if it is dead."""
+    if (_PROC / "self").exists():
         with suppress(OSError):
-            return (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            # The name in parentheses may hold spaces; state is the first field after it, the
+            # start time in clock ticks the twentieth (proc_pid_stat(5)).
+            fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+            return "" if fields[0] in {"Z", "X"} else fields[19]
+        return ""
+    state, _, started = _ps("-o", "stat=,lstart=", "-p", str(pid)).strip().partition(" ")
+    return "" if state.startswith("Z") else started.strip()
+
+
+def members(session: int) -> tuple[int, ...]:
+    """Living processes of the session of a detached process.
+
+    Its leader was the shell, which is gone; a living leader leads a later session of the same id.
+    """
+    if start_time(session):
         return ()
-    listing = subprocess.run(
-        ["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
-    return listing.stdout.split()
+    return tuple(pid for pid in _pids() if _session(pid) == session and start_time(pid))
 
 
-def stop_processes(pids: Mapping[int, str], *, timeout_s: float) -> None:
-    """End processes in order: SIGTERM, a deadline, SIGKILL; return when all are gone.
+def _arguments(pid: int) -> Sequence[str]:
+    if (_PROC / "self").exists():
+        with suppress(OSError):
+            return (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        return ()
+    return _ps("-ww", "-o", "command=", "-p", str(pid)).split()
+
+
+def _pids() -> Sequence[int]:
+    if (_PROC / "self").exists():
+        return [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
+    return [int(line) for line in _ps("-A", "-o", "pid=").split()]
+
+
+def _session(pid: int) -> int | None:
+    with suppress(OSError):
+        return os.getsid(pid)
+    return None
+
+
+def _ps(*arguments: str) -> str:
+    return subprocess.run(["ps", *arguments], capture_output=True, text=True, check=False).stdout
+
+
+# -- stop ----------------------------------------------------------------------------------------
+
+
+def stop(name: str, living: Callable[[], Sequence[int]], *, timeout_s: float) -> None:
+    """End processes: SIGTERM, a deadline, SIGKILL; return when all are gone.
 
     Args:
-        pids: Process ids, each with the argument that proves that the process is the meant one.
+        name: What they are, for the error.
+        living: Looks which of them live; they are signalled in this order.
         timeout_s: Seconds between the two signals.
+
+    Raises:
+        SetupError: A process survives SIGKILL.
     """
-    for number, patience in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, timeout_s)):
-        for pid, argument in pids.items():
-            if runs(pid, argument):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, number)
-        if _gone(pids, time.monotonic() + patience):
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in living():
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        if _gone(living, time.monotonic() + timeout_s):
             return
-    left = [pid for pid, argument in pids.items() if runs(pid, argument)]
     raise SetupError(
-        subject="the embedded broker does not stop",
+        subject=f"{name} does not stop",
         needed="no process after SIGTERM and SIGKILL",
-        seen=f"process(es) {', '.join(map(str, left))}",
+        seen=f"process(es) {', '.join(map(str, living()))}",
         advice="look at them with ps: a process in state D waits for the disk",
     )
 
 
-def _gone(pids: Mapping[int, str], deadline: float) -> bool:
-    while any(runs(pid, argument) for pid, argument in pids.items()):
+def _gone(living: Callable[[], Sequence[int]], deadline: float) -> bool:
+    while living():
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_S)
     return True
 
 
-def is_free(host: str, port: int) -> bool:
-    """Whether a server could listen on the port now."""
-    with socket.socket() as probe:
-        # As Java does it: connections that wait out their end (TIME_WAIT) are no hindrance.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-        return True
+# -- logs ----------------------------------------------------------------------------------------
 
 
-def accepts(host: str, port: int) -> bool:
-    """Whether somebody listens on the port."""
-    with suppress(OSError), socket.create_connection((host, port), timeout=1):
-        return True
-    return False
-
-
-def free_ports(host: str, count: int) -> list[int]:
-    """Ports that are free now, all different."""
-    with ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((host, 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-
-
-def require_free(host: str, ports: Iterable[int]) -> None:
-    """Refuse a port that somebody else has.
-
-    Raises:
-        SetupError: Naming the port.
-    """
-    for port in ports:
-        if not is_free(host, port):
-            raise port_taken(port)
-
-
-def port_taken(port: int) -> SetupError:
-    """The error that names a busy port."""
-    return SetupError(
-        subject=f"port {port} is taken",
-        needed=f"a free port {port} for the embedded broker",
-        seen="another process that listens on it",
-        advice="stop that process, or choose another port (0 takes a free one)",
-    )
-
-
-def rotate(log: Path) -> None:
-    """Keep the last log beside a new one."""
-    if log.exists():
-        log.replace(log.with_name(f"{log.name}.1"))
-
-
-def last_words(log: Path) -> str:
-    """Why the process that wrote this log died: see `complaint`."""
+def printed(log: Path) -> str:
+    """What the process of this log has printed; nothing if there is no log."""
     if not log.exists():
-        return "no log"
-    return complaint(log.read_text(encoding="utf-8", errors="replace"))
+        return ""
+    return log.read_text(encoding="utf-8", errors="replace")
 
 
-def complaint(text: str, *, lines: int = 3) -> str:
-    """The lines of a program's output that say why it gave up: the first error, else the end."""
-    told = [line for line in text.splitlines() if line.strip() and not _STACK_FRAME.match(line)]
-    wrong = (number for number, line in enumerate(told) if _ERROR.search(line))
-    first = next(wrong, max(0, len(told) - lines))
-    return "; ".join(told[first : first + lines]) or "no word about it"
+def last_words(log: Path, *, lines: int = 12) -> str:
+    """The end of what the process of this log has printed."""
+    return "\n".join(printed(log).splitlines()[-lines:]) or "an empty log"

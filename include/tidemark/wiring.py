@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from tidemark.adapters.airflow.standalone import AirflowStandalone
     from tidemark.adapters.broker.embedded import Broker
     from tidemark.adapters.spark.submit import JobRun
-    from tidemark.ports import ControlTable, DataLog, MarkReader
+    from tidemark.ports import ControlTable, DataTable, MarkReader
+    from tidemark.services.abandon import Abandon
     from tidemark.services.ingest import Ingest
     from tidemark.services.planner import Planner
     from tidemark.services.quality import Quality
@@ -58,9 +59,10 @@ class App:
         """Folders, by TIDEMARK_PROJECT, TIDEMARK_HOME and TIDEMARK_LAKEHOUSE."""
         project = Path(self.environ.get("TIDEMARK_PROJECT", Path(__file__).parents[2])).resolve()
         home = Path(self.environ.get("TIDEMARK_HOME", project / ".tidemark")).resolve()
-        return Layout(
-            project=project, home=home, lakehouse_root=self.environ.get("TIDEMARK_LAKEHOUSE")
-        )
+        lakehouse = self.environ.get("TIDEMARK_LAKEHOUSE")
+        if lakehouse and "://" not in lakehouse:
+            lakehouse = str(Path(lakehouse).resolve())
+        return Layout(project=project, home=home, lakehouse_root=lakehouse)
 
     @cached_property
     def specs(self) -> Mapping[str, PipelineSpec]:
@@ -106,11 +108,11 @@ class App:
 
         return DeltaControlTable(self.layout.control_table)
 
-    def data_log(self, spec: PipelineSpec) -> DataLog:
-        """The log of the pipeline's data table."""
-        from tidemark.adapters.delta.data_log import DeltaDataLog
+    def table(self, spec: PipelineSpec) -> DataTable:
+        """The pipeline's data table, seen through its log."""
+        from tidemark.adapters.delta.data_table import DeltaDataTable
 
-        return DeltaDataLog(self.layout.data_table(spec.target))
+        return DeltaDataTable(self.layout.data_table(spec.target))
 
     def planner(self, pipeline: str) -> Planner:
         """Makes plans; needs no JVM."""
@@ -121,7 +123,20 @@ class App:
             spec=spec,
             marks=self.marks(spec),
             control=self.control(),
-            data_log=self.data_log(spec),
+            data_log=self.table(spec),
+            now=utc_now,
+        )
+
+    def abandon(self, pipeline: str) -> Abandon:
+        """Gives plans up; needs no JVM."""
+        from tidemark.services.abandon import Abandon
+
+        spec = self.spec(pipeline)
+        return Abandon(
+            pipeline=spec.name,
+            marks=self.marks(spec),
+            control=self.control(),
+            table=self.table(spec),
             now=utc_now,
         )
 
@@ -136,7 +151,7 @@ class App:
         sink = SparkDeltaSink(
             session=open_session(f"tidemark-ingest-{spec.name}"),
             uri=self.layout.data_table(spec.target),
-            kafka_options=spark_options(self.kafka_config(spec.connection), spec.isolation_level),
+            kafka_options=spark_options(self.kafka_config(spec.connection)),
             records_per_task=spec.records_per_task,
             now=utc_now,
         )
@@ -144,7 +159,7 @@ class App:
             spec=spec,
             marks=self.marks(spec),
             control=self.control(),
-            data_log=self.data_log(spec),
+            table=self.table(spec),
             sink=sink,
             now=utc_now,
         )
@@ -174,7 +189,7 @@ class App:
         from tidemark.services.status import pipeline_status
 
         spec = self.spec(pipeline)
-        return pipeline_status(spec, self.marks(spec), self.control())
+        return pipeline_status(spec, lambda: self.marks(spec), self.control())
 
     def spark_settings(self, spec: PipelineSpec) -> dict[str, str]:
         """`--conf` settings of every Spark job of a pipeline."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 from typing import TYPE_CHECKING
@@ -32,7 +34,17 @@ from tidemark.adapters.kafka.producer import produce
 from tidemark.core.marks import IsolationLevel
 from tidemark.core.plan import Plan
 from tidemark.core.spec import StartPolicy
-from tidemark.errors import EngineFailed, ForeignTable, LostRange, NotLanded, TopicRecreated
+from tidemark.errors import (
+    EngineFailed,
+    ForeignTable,
+    LostRange,
+    NotLanded,
+    PlanAbandoned,
+    TableBehindLedger,
+    TableRestored,
+    TopicRecreated,
+)
+from tidemark.services.abandon import Abandon
 from tidemark.services.planner import BackfillRequest
 
 if TYPE_CHECKING:
@@ -174,13 +186,13 @@ def raise_transaction(lake: Lake, plan: Plan, version: int) -> None:
 def test_i7_a_stale_transaction_is_not_taken_for_a_landing(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """The table has a later transaction: Spark reports success, writes nothing, and we notice."""
+    """The table has the transaction already: Spark reports success, writes nothing, and we notice."""
     pipeline = lake.of(topic())
     produce_values(broker.bootstrap, pipeline.spec.topic, 5)
     pipeline.run("first")
     produce_values(broker.bootstrap, pipeline.spec.topic, 5)
     plan = pipeline.plan("second")
-    raise_transaction(pipeline, plan, plan.sequence + 1)
+    raise_transaction(pipeline, plan, plan.sequence)
     with pytest.raises(NotLanded):
         pipeline.ingest.execute(plan.sequence)
     assert len(lake.rows()) == 5
@@ -219,7 +231,7 @@ def test_s6_a_range_without_records_lands_as_an_empty_commit(
     assert (count.records, count.holes) == (0, 3)
     assert pipeline.committed() == {0: 3}
     assert lake.rows() == []
-    assert pipeline.data_log.find(done.plan) == done.landing
+    assert pipeline.table.find(done.plan) == done.landing
     assert pipeline.planner.plan("again").plan is None
 
 
@@ -264,6 +276,98 @@ def test_s8_read_uncommitted_lands_what_was_aborted(
     pipeline.run("test")
     assert lake.judged() == read_all(broker.bootstrap, name, isolation="read_uncommitted")
     assert [row["value"] for row in lake.rows()] == [b"aborted"]
+
+
+def test_s8_a_plan_is_read_as_it_was_planned(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """I4: the spec says another isolation level by the time the plan lands, and it is no matter."""
+    pipeline = lake.of(topic())
+    name = pipeline.spec.topic
+    produce_values(broker.bootstrap, name, 2)
+    produce_aborted(broker.bootstrap, name, [Record(value=b"aborted")])
+    plan = pipeline.plan("test")
+    changed = replace(
+        pipeline,
+        spec=replace(pipeline.spec, isolation_level=IsolationLevel.READ_UNCOMMITTED),
+    )
+    changed.ingest.execute(plan.sequence)
+    assert lake.judged() == read_all(broker.bootstrap, name, isolation="read_committed")
+
+
+# -- one history ---------------------------------------------------------------------------------
+
+
+def test_i5_a_table_that_was_removed_is_not_made_again(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """The next run would land only what is new, and be green."""
+    pipeline = lake.of(topic())
+    produce_values(broker.bootstrap, pipeline.spec.topic, 3)
+    pipeline.run("first")
+    shutil.rmtree(pipeline.uri)
+    produce_values(broker.bootstrap, pipeline.spec.topic, 2)
+    with pytest.raises(TableBehindLedger):
+        pipeline.plan("second")
+    assert not Path(pipeline.uri).exists()
+
+
+def test_i5_a_restored_table_is_noticed(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """RESTORE rolls rows back and transactions not; undoing it makes the pipeline go on."""
+    pipeline = lake.of(topic())
+    for run in ("first", "second"):
+        produce_values(broker.bootstrap, pipeline.spec.topic, 3)
+        landed = pipeline.run(run).landing
+    DeltaTable(pipeline.uri).restore(landed.table_version - 1)
+    with pytest.raises(TableRestored):
+        pipeline.planner.plan("third")
+    DeltaTable(pipeline.uri).restore(landed.table_version)
+    produce_values(broker.bootstrap, pipeline.spec.topic, 3)
+    pipeline.run("fourth")
+    assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
+
+
+def test_i4_a_given_up_plan_cannot_land(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """The fence is an empty commit of delta-rs, and Spark respects it; the records land once."""
+    pipeline = lake.of(topic())
+    produce_values(broker.bootstrap, pipeline.spec.topic, 4)
+    plan = pipeline.plan("first")
+    abandon = Abandon(
+        pipeline=plan.pipeline,
+        marks=pipeline.marks,
+        control=pipeline.control,
+        table=pipeline.table,
+        now=lambda: NOW,
+    )
+    abandon.give_up(plan.sequence, "test", "too large")
+    pipeline.sink.land(plan)
+    assert lake.rows() == []
+    with pytest.raises(PlanAbandoned):
+        pipeline.ingest.execute(plan.sequence)
+    pipeline.run("second")
+    assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
+
+
+def test_i5_a_landing_is_found_by_its_rows_when_the_log_has_forgotten_it(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Commit metadata ends with log retention; the rows carry the plan's number themselves."""
+    pipeline = lake.of(topic(partitions=2))
+    produce_values(broker.bootstrap, pipeline.spec.topic, 5)
+    plan = pipeline.plan("first")
+    pipeline.table.prepare(plan.pipeline)
+    pipeline.sink.land(plan)
+    log = Path(pipeline.uri) / "_delta_log"
+    DeltaTable(pipeline.uri).create_checkpoint()
+    for commit in log.glob("*.json"):
+        commit.unlink()
+    done = pipeline.ingest.execute(plan.sequence)
+    assert (done.wrote, done.landing.records) == (False, 5)
+    assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
 
 
 # -- ranges --------------------------------------------------------------------------------------

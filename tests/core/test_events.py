@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 from tests.support.plans import NOW, make_plan
-from tidemark.core.events import Adopted, ControlEvent, Landed, Planned, Started, decode, encode
+from tidemark.core.events import (
+    Abandoned,
+    Adopted,
+    ControlEvent,
+    Landed,
+    Planned,
+    Started,
+    decode,
+    encode,
+)
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Landing, PlanKind, RangeCount
 
@@ -34,6 +44,8 @@ def history() -> list[tuple[int, list[ControlEvent]]]:
         (2, [Adopted(sequence=1, requested_by="test:later")]),
         (3, [Planned(plan=backfill)]),
         (4, [Landed(plan=first, landing=landing, committed={0: 5, 1: 3})]),
+        (5, [Abandoned(sequence=2, requested_by="test:3", reason="too large")]),
+        (6, [Planned(plan=replace(backfill, sequence=3))]),
     ]
 
 
@@ -47,10 +59,10 @@ def test_events_survive_being_rows_in_any_order() -> None:
 def test_a_ledger_is_the_fold_of_its_events() -> None:
     """Coverage, committed offsets, open plans and requesters follow from the events."""
     ledger = Ledger.fold("events", history())
-    assert ledger.event_number == 4
-    assert ledger.next_sequence == 3
+    assert ledger.event_number == 6
+    assert ledger.next_sequence == 4
     assert [ledger.committed_offset(p) for p in (0, 1)] == [5, 3]
-    assert [record.plan.sequence for record in ledger.open_plans()] == [2]
+    assert [record.plan.sequence for record in ledger.open_plans()] == [3]
     assert ledger.open_plan(PlanKind.LIVE) is None
     found = ledger.plan_of("test:later")
     assert found is not None

@@ -23,6 +23,7 @@ from tidemark.errors import (
     InvalidRange,
     LostRange,
     PartitionsShrunk,
+    TopicChanged,
     TopicRecreated,
 )
 
@@ -34,6 +35,7 @@ def ledger(starts: dict[int, int], landed: dict[int, list[Span]] | None = None) 
     return Ledger(
         pipeline="events",
         cluster_id="memory",
+        topic="events",
         topic_id="id-1",
         starts=starts,
         landed={p: SpanSet.of(spans) for p, spans in (landed or {}).items()},
@@ -42,9 +44,10 @@ def ledger(starts: dict[int, int], landed: dict[int, list[Span]] | None = None) 
 
 @given(backlogs, st.integers(1, 5000))
 def test_a_limit_is_used_up_and_shared_fairly(unread: dict[int, int], limit: int) -> None:
-    """Shares add up to the limit; who gets less than another gets all it has or one less."""
+    """Shares use the limit up and none is empty; a smaller share is all there is, or one less."""
     shares = share(unread, limit)
-    assert sum(shares.values()) == min(limit, sum(unread.values()))
+    assert sum(shares.values()) == min(max(limit, len(unread)), sum(unread.values()))
+    assert all(shares.values())
     for partition, granted in shares.items():
         assert 0 <= granted <= unread[partition]
         if granted < unread[partition]:
@@ -95,6 +98,7 @@ def test_s10_new_partitions_are_read_from_their_very_start() -> None:
     ("changes", "partitions", "error"),
     [
         ({"cluster_id": "other"}, {0: (0, 1), 1: (0, 1)}, ClusterChanged),
+        ({"topic": "other"}, {0: (0, 1), 1: (0, 1)}, TopicChanged),
         ({"topic_id": "id-2"}, {0: (0, 1), 1: (0, 1)}, TopicRecreated),
         ({}, {0: (0, 1)}, PartitionsShrunk),
     ],

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parents[2]
+from tests.conftest import PROJECT
 
 
 class Answer(NamedTuple):

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.dags.conftest import PROJECT, Answer, Probe
+from tests.conftest import PROJECT
+from tests.dags.conftest import Answer, Probe
 from tidemark.wiring import App
 
 SPECS = App(environ={"TIDEMARK_PROJECT": str(PROJECT)}).specs

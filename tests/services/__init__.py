@@ -1,1 +1,1 @@
-"""Pure values and rules."""
+"""Use cases over in-memory adapters."""

@@ -11,11 +11,14 @@ from tidemark.errors import (
     EndBehindCommitted,
     EngineFailed,
     ForeignCommit,
+    LedgerBehindTable,
     LostRange,
     NotLanded,
+    TableBehindLedger,
     TopicRecreated,
     UnknownPlan,
 )
+from tidemark.services.planner import BackfillRequest
 
 
 def planned(records: int = 5) -> MemoryPipeline:
@@ -97,10 +100,64 @@ def test_a_second_driver_of_one_plan_confirms_and_ends_well() -> None:
 def test_a_stale_transaction_skipped_with_success_is_not_believed() -> None:
     """Step 3, confirm: without it this run would have succeeded having written nothing."""
     pipeline = planned()
-    pipeline.table.commits.append(("tidemark:events:0", 2, "of a later plan"))
+
+    def fence(plan: Plan) -> None:
+        pipeline.table.before_commit = lambda _plan: None
+        pipeline.table.fence(plan)
+
+    pipeline.table.before_commit = fence
     with pytest.raises(NotLanded):
         pipeline.ingest.execute(1)
     assert pipeline.committed() == {0: 0, 1: 0}
+
+
+def test_i5_a_table_that_has_seen_later_plans_is_refused() -> None:
+    """The control table is from a backup: nothing is planned and nothing lands."""
+    pipeline = planned()
+    pipeline.table.commits.append(("tidemark:events:0", 2, "of a later plan"))
+    for attempt in (lambda: pipeline.ingest.execute(1), lambda: pipeline.planner.plan("run-2")):
+        with pytest.raises(LedgerBehindTable):
+            attempt()
+
+
+def test_i5_a_table_that_was_removed_or_replaced_is_refused() -> None:
+    """Without this it would get only what is new, and the run would be green."""
+    pipeline = planned()
+    pipeline.ingest.execute(1)
+    pipeline.produce(0, 5)
+    other = MemoryPipeline(kafka=pipeline.kafka, control=pipeline.control)
+    with pytest.raises(TableBehindLedger):
+        other.planner.plan("run-2")
+    assert other.table.rows == []
+
+
+def test_i1_a_control_table_that_was_lost_lands_nothing_again() -> None:
+    """A backfill has a transaction id of its own, so the live one cannot protect it."""
+    pipeline = planned()
+    pipeline.ingest.execute(1)
+    amnesiac = MemoryPipeline(kafka=pipeline.kafka, table=pipeline.table)
+    for attempt in (
+        lambda: amnesiac.planner.plan("run-1"),
+        lambda: amnesiac.planner.backfill(BackfillRequest(partition=0, start=0, end=5), "fill"),
+        lambda: amnesiac.planner.preview(),
+    ):
+        with pytest.raises(LedgerBehindTable):
+            attempt()
+
+
+def test_a_topic_recreated_while_it_was_read_is_not_recorded() -> None:
+    """The rows may be the new topic's under the old id: no run may call that landed."""
+    pipeline = planned()
+
+    def recreate(_: Plan) -> None:
+        pipeline.kafka.create("events", 2, "id-2")
+
+    pipeline.table.before_commit = recreate
+    with pytest.raises(TopicRecreated):
+        pipeline.ingest.execute(1)
+    with pytest.raises(TopicRecreated):
+        pipeline.planner.plan("run-2")
+    assert not any(row["event"] == "landed" for row in pipeline.control.rows)
 
 
 def test_another_plan_under_our_number_is_refused() -> None:

@@ -130,6 +130,33 @@ def test_i5_a_plan_that_landed_unrecorded_is_found_and_recorded_by_the_planner()
     assert ranges(pipeline, 2) == [(0, 3, 5)]
 
 
+def test_i2_two_planners_that_find_a_landing_do_not_make_two_plans() -> None:
+    """Recording another's landing takes time: whoever planned meanwhile is seen afterwards.
+
+    Two open plans of one chain would strand the older one: once the younger has landed, Delta
+    takes the older one's transaction for stale.
+    """
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 3)
+    plan = pipeline.planner.plan("run-1").plan
+    assert plan is not None
+    pipeline.table.land(plan)
+    pipeline.produce(0, 2)
+    rival = MemoryPipeline(kafka=pipeline.kafka, control=pipeline.control, table=pipeline.table)
+    seen = []
+
+    def rival_plans_after_our_record(ledger: Ledger) -> None:
+        seen.append(ledger.event_number)
+        if len(seen) == 2:  # our `landed` is in, our plan is not
+            pipeline.control.before_append = lambda _ledger: None
+            rival.planner.plan("rival")
+
+    pipeline.control.before_append = rival_plans_after_our_record
+    mine = pipeline.planner.plan("mine")
+    assert mine.outcome is PlanOutcome.ADOPTED
+    assert len(pipeline.ledger.open_plans()) == 1
+
+
 def test_limits_are_shared_and_the_rest_is_taken_by_later_runs() -> None:
     """Runs with a limit add up to everything, each record once."""
     pipeline = MemoryPipeline(spec=make_spec(records_per_run=100))
@@ -177,7 +204,7 @@ def test_s2_of_two_planners_one_wins_and_the_other_takes_its_plan_over() -> None
     """The compare-and-set makes the loser look again."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 3)
-    rival = MemoryPipeline(kafka=pipeline.kafka, control=pipeline.control)
+    rival = MemoryPipeline(kafka=pipeline.kafka, control=pipeline.control, table=pipeline.table)
 
     def rival_first(_: Ledger) -> None:
         pipeline.control.before_append = lambda _ledger: None
@@ -252,6 +279,18 @@ def test_a_live_plan_leaves_an_open_backfills_range_alone() -> None:
     pipeline.planner.backfill(BackfillRequest(partition=0, start=4, end=6), "fill")
     pipeline.planner.plan("b")
     assert ranges(pipeline, 2) == [(0, 0, 4)]
+
+
+def test_a_preview_of_what_would_be_refused_is_refused() -> None:
+    """A dry run answers as the real one would."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, 10)
+    pipeline.planner.backfill(BackfillRequest(partition=0, start=0, end=5), "first")
+    with pytest.raises(PlanOpen):
+        pipeline.planner.preview(BackfillRequest(partition=0, start=5, end=9))
+    pipeline.produce(0, 1)
+    pipeline.planner.plan("run")
+    assert pipeline.planner.preview().outcome is PlanOutcome.ADOPTED
 
 
 def test_a_preview_writes_nothing() -> None:

@@ -15,7 +15,7 @@ from deltalake.exceptions import TableNotFoundError
 from tests.support.kafka_judge import Judged
 from tests.support.plans import NOW, make_spec
 from tidemark.adapters.delta.control_table import DeltaControlTable
-from tidemark.adapters.delta.data_log import DeltaDataLog
+from tidemark.adapters.delta.data_table import DeltaDataTable
 from tidemark.adapters.kafka.marks import KafkaMarkReader
 from tidemark.adapters.kafka.options import client_config, spark_options
 from tidemark.adapters.spark.sink import SparkDeltaSink
@@ -69,9 +69,9 @@ class Lake:
         return DeltaControlTable(str(self.root / "control"))
 
     @property
-    def data_log(self) -> DeltaDataLog:
+    def table(self) -> DeltaDataTable:
         """The data table's log."""
-        return DeltaDataLog(self.uri)
+        return DeltaDataTable(self.uri)
 
     @property
     def sink(self) -> SparkDeltaSink:
@@ -80,7 +80,7 @@ class Lake:
         return SparkDeltaSink(
             session=self.session,
             uri=self.uri,
-            kafka_options=spark_options(config, self.spec.isolation_level),
+            kafka_options=spark_options(config),
             records_per_task=self.spec.records_per_task,
             now=lambda: NOW,
         )
@@ -92,7 +92,7 @@ class Lake:
             spec=self.spec,
             marks=self.marks,
             control=self.control,
-            data_log=self.data_log,
+            data_log=self.table,
             now=lambda: NOW,
         )
 
@@ -103,7 +103,7 @@ class Lake:
             spec=self.spec,
             marks=self.marks,
             control=self.control,
-            data_log=self.data_log,
+            table=self.table,
             sink=self.sink,
             now=lambda: NOW,
         )

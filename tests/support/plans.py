@@ -12,6 +12,7 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.spec import PipelineSpec, StartPolicy
+from tidemark.services.abandon import Abandon
 from tidemark.services.ingest import Ingest
 from tidemark.services.planner import Planner
 
@@ -75,9 +76,10 @@ class MemoryPipeline:
     partitions: int = 2
     kafka: MemoryKafka = field(default_factory=MemoryKafka)
     control: MemoryControlTable = field(default_factory=MemoryControlTable)
+    table: MemoryTable = None  # type: ignore[assignment]  # made over `kafka` if not given
 
     def __post_init__(self) -> None:
-        self.table = MemoryTable(kafka=self.kafka)
+        self.table = self.table or MemoryTable(kafka=self.kafka)
         if self.spec.topic not in self.kafka.topics:
             self.kafka.create(self.spec.topic, self.partitions, "id-1")
 
@@ -103,8 +105,19 @@ class MemoryPipeline:
             spec=self.spec,
             marks=self.kafka,
             control=self.control,
-            data_log=self.table,
+            table=self.table,
             sink=self.table,
+            now=lambda: NOW,
+        )
+
+    @property
+    def abandon(self) -> Abandon:
+        """Gives plans up."""
+        return Abandon(
+            pipeline=self.spec.name,
+            marks=self.kafka,
+            control=self.control,
+            table=self.table,
             now=lambda: NOW,
         )
 

@@ -5,14 +5,15 @@ The behaviour suites in tests/ run over these and over the real adapters alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from tidemark.core.events import ControlEvent, Row, decode, encode
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
-from tidemark.core.plan import Landing, Plan, RangeCount
+from tidemark.core.plan import Landing, Plan
+from tidemark.core.table import TableState
 from tidemark.errors import ControlConflict, ForeignCommit, TopicMissing
 
 
@@ -128,12 +129,12 @@ class MemoryControlTable:
 
 @dataclass
 class MemoryTable:
-    """A data table with Delta's transaction rule, as `Sink` and `DataLog` over a `MemoryKafka`.
+    """A data table with Delta's transaction rule, as `Sink` and `DataTable` over a `MemoryKafka`.
 
     Attributes:
         kafka: What to read from.
         rows: (topic id, partition, offset, plan sequence) of every row.
-        commits: Fingerprint and app id of each version, from 1.
+        commits: App id, plan and fingerprint of each version, from 1; a fence has none.
         before_commit: Called with the plan before each commit; may raise.
         after_commit: Called with the plan after each commit; may raise: the answer is lost.
     """
@@ -143,6 +144,24 @@ class MemoryTable:
     commits: list[tuple[str, int, str]] = field(default_factory=list)
     before_commit: Callable[[Plan], None] = lambda _plan: None
     after_commit: Callable[[Plan], None] = lambda _plan: None
+
+    def state(self, app_ids: Collection[str], since: int) -> TableState:
+        """As `DataLog.state`; this table knows no RESTORE."""
+        del since
+        newest = {app_id: self._transaction_version(app_id) for app_id in app_ids}
+        return TableState(
+            transactions={app_id: number for app_id, number in newest.items() if number},
+            restores=(),
+        )
+
+    def prepare(self, pipeline: str) -> None:
+        """As `DataTable.prepare`; there is always a table, and it is the pipeline's."""
+
+    def fence(self, plan: Plan) -> None:
+        """As `DataTable.fence`."""
+        self.before_commit(plan)
+        if self._transaction_version(plan.app_id) < plan.sequence:
+            self.commits.append((plan.app_id, plan.sequence, ""))
 
     def land(self, plan: Plan) -> None:
         """As `Sink.land`; a stale transaction is skipped with success, as Delta does."""
@@ -162,7 +181,7 @@ class MemoryTable:
     def find(self, plan: Plan) -> Landing | None:
         """As `DataLog.find`."""
         for version, (app_id, sequence, fingerprint) in enumerate(self.commits, start=1):
-            if (app_id, sequence) != (plan.app_id, plan.sequence):
+            if (app_id, sequence) != (plan.app_id, plan.sequence) or not fingerprint:
                 continue
             if fingerprint != plan.fingerprint:
                 raise ForeignCommit(
@@ -171,7 +190,7 @@ class MemoryTable:
                     fingerprint=plan.fingerprint,
                     other_fingerprint=fingerprint,
                 )
-            return Landing(sequence=plan.sequence, table_version=version, counts=self._counts(plan))
+            return Landing.of(plan, version, self._counts(plan))
         return None
 
     def _visible(self, topic: str, partition: int) -> list[int]:
@@ -180,19 +199,14 @@ class MemoryTable:
     def _transaction_version(self, app_id: str) -> int:
         return max((seq for app, seq, _ in self.commits if app == app_id), default=0)
 
-    def _counts(self, plan: Plan) -> tuple[RangeCount, ...]:
-        return tuple(
-            RangeCount(
-                partition=planned.partition,
-                start=planned.start,
-                end=planned.end,
-                records=sum(
-                    1
-                    for _, partition, offset, sequence in self.rows
-                    if sequence == plan.sequence
-                    and partition == planned.partition
-                    and planned.start <= offset < planned.end
-                ),
+    def _counts(self, plan: Plan) -> Mapping[int, int]:
+        return {
+            index: sum(
+                1
+                for _, partition, offset, sequence in self.rows
+                if sequence == plan.sequence
+                and partition == planned.partition
+                and planned.start <= offset < planned.end
             )
-            for planned in plan.ranges
-        )
+            for index, planned in enumerate(plan.ranges)
+        }

@@ -28,6 +28,7 @@ def register(app: typer.Typer) -> None:
     app.command()(plan)
     app.command()(ingest)
     app.command()(quality)
+    app.command()(abandon)
 
 
 def status(
@@ -173,7 +174,7 @@ def quality(
     """Check what a plan landed against the pipeline's quality suite.
 
     Results go to the Delta table quality/results and to Data Docs. A failed critical check ends
-    with exit code 4; the data stays landed.
+    with exit code 66; the data stays landed.
     """
     app = App.from_environment()
     sequence = plan_number or _newest_landed(app, pipeline)
@@ -181,6 +182,25 @@ def quality(
         out.print(f"nothing has landed yet for {pipeline}")
         return
     _run_job(app, "quality", pipeline, sequence, master, as_json)
+
+
+def abandon(
+    pipeline: Pipeline,
+    plan_number: Annotated[int, typer.Option("--plan", help="An open plan.")],
+    reason: Annotated[str, typer.Option(help="Why; kept in the control table.")],
+    as_json: AsJson = False,
+) -> None:
+    """Give up a plan that cannot land; its offsets are unread again and the next plan takes them.
+
+    For a plan that is too large, or whose range Kafka no longer has. A driver that still works on
+    it is fenced off first, so nothing lands twice. A landed plan cannot be given up.
+    """
+    app = App.from_environment()
+    given_up = app.abandon(pipeline).give_up(plan_number, _requester(), reason)
+    if as_json:
+        print_json({"outcome": "abandoned", "plan": given_up.as_record()})
+        return
+    out.print(f"plan {given_up.sequence} of {pipeline} is given up: {given_up.size:,} offset(s)")
 
 
 def _newest_landed(app: App, pipeline: str) -> int | None:

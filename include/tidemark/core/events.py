@@ -2,7 +2,7 @@
 
 One commit of the control table carries the events of one step of one pipeline and one event
 number. A row is one event in one partition, so that SQL sees offsets as columns; `Adopted`, which
-is about a whole plan, is one row without a partition.
+is about a whole plan, is one row without a partition; so is `Abandoned`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ class EventKind(StrEnum):
     """`[start_offset, end_offset)` belongs to plan `plan_sequence`."""
     ADOPTED = "adopted"
     """Another run took an open plan over."""
+    ABANDONED = "abandoned"
+    """A plan was given up before it landed; its offsets are unread again."""
     LANDED = "landed"
     """The range is in the data table; `committed_offset` is where the partition stands now."""
 
@@ -65,6 +67,21 @@ class Adopted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Abandoned:
+    """A plan was given up: the data table's fence keeps it from landing later.
+
+    Attributes:
+        sequence: The plan.
+        requested_by: Who gave it up.
+        reason: Why, in their words.
+    """
+
+    sequence: int
+    requested_by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Landed:
     """A plan's commit was found in the data table.
 
@@ -79,7 +96,7 @@ class Landed:
     committed: Mapping[int, int]
 
 
-ControlEvent: TypeAlias = Started | Planned | Adopted | Landed
+ControlEvent: TypeAlias = Started | Planned | Adopted | Abandoned | Landed
 
 Row: TypeAlias = dict[str, Any]
 """Values by column name; a column that an event does not use is absent and reads as null."""
@@ -126,6 +143,15 @@ def _rows(event: ControlEvent) -> list[Row]:
                     "event": EventKind.ADOPTED.value,
                     "plan_sequence": event.sequence,
                     "requested_by": event.requested_by,
+                }
+            ]
+        case Abandoned():
+            return [
+                {
+                    "event": EventKind.ABANDONED.value,
+                    "plan_sequence": event.sequence,
+                    "requested_by": event.requested_by,
+                    "reason": event.reason,
                 }
             ]
         case Landed():
@@ -198,6 +224,12 @@ def _event(
             return Planned(plan=plan)
         case EventKind.ADOPTED:
             return Adopted(sequence=first["plan_sequence"], requested_by=first["requested_by"])
+        case EventKind.ABANDONED:
+            return Abandoned(
+                sequence=first["plan_sequence"],
+                requested_by=first["requested_by"],
+                reason=first["reason"],
+            )
         case EventKind.LANDED:
             plan = plans[first["plan_sequence"]]
             return Landed(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from tidemark.core.events import Adopted, ControlEvent, Landed, Planned, Started
+from tidemark.core.events import Abandoned, Adopted, ControlEvent, Landed, Planned, Started
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Landing, Plan, PlanKind
 
@@ -18,12 +18,19 @@ class PlanRecord:
     Attributes:
         plan: The plan as recorded.
         requesters: Who asked for it: first its owner, then the runs that took it over.
-        landing: None while the plan is open.
+        landing: The plan's commit; None if it has not landed.
+        abandoned: Why it was given up; None if it was not.
     """
 
     plan: Plan
     requesters: tuple[str, ...]
     landing: Landing | None = None
+    abandoned: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the plan may still land."""
+        return self.landing is None and self.abandoned is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +42,7 @@ class Ledger:
         event_number: Number of the newest event read; 0 when there is none. The next writer must
             write the one after it, or somebody else was first.
         cluster_id: Cluster that the offsets belong to; None before the first event.
+        topic: Topic that the offsets belong to; None before the first event.
         topic_id: Incarnation of the topic that the offsets belong to; None before the first event.
         starts: Where the pipeline began, by partition.
         plans: By sequence number, oldest first.
@@ -45,6 +53,7 @@ class Ledger:
     pipeline: str
     event_number: int = 0
     cluster_id: str | None = None
+    topic: str | None = None
     topic_id: str | None = None
     starts: Mapping[int, int] = field(default_factory=dict)
     plans: Mapping[int, PlanRecord] = field(default_factory=dict)
@@ -55,14 +64,14 @@ class Ledger:
     def fold(cls, pipeline: str, history: Iterable[tuple[int, list[ControlEvent]]]) -> Self:
         """The ledger after `history`, which is oldest first, as `events.decode` returns it."""
         number = 0
-        identity: tuple[str | None, str | None] = (None, None)
+        identity: tuple[str | None, str | None, str | None] = (None, None, None)
         starts: dict[int, int] = {}
         plans: dict[int, PlanRecord] = {}
         for number, events in history:  # noqa: B007  the last number is kept
             for event in events:
                 match event:
                     case Started():
-                        identity = (event.cluster_id, event.topic_id)
+                        identity = (event.cluster_id, event.topic, event.topic_id)
                         starts.update(event.offsets)
                     case Planned(plan=plan):
                         plans[plan.sequence] = PlanRecord(
@@ -70,17 +79,22 @@ class Ledger:
                         )
                     case Adopted():
                         plans[event.sequence] = _adopt(plans[event.sequence], event)
+                    case Abandoned():
+                        plans[event.sequence] = replace(
+                            plans[event.sequence], abandoned=event.reason
+                        )
                     case Landed(plan=plan):
                         plans[plan.sequence] = replace(plans[plan.sequence], landing=event.landing)
         return cls(
             pipeline=pipeline,
             event_number=number,
             cluster_id=identity[0],
-            topic_id=identity[1],
+            topic=identity[1],
+            topic_id=identity[2],
             starts=starts,
             plans=plans,
             landed=_spans(record.plan for record in plans.values() if record.landing),
-            pending=_spans(record.plan for record in plans.values() if not record.landing),
+            pending=_spans(record.plan for record in plans.values() if record.is_open),
         )
 
     @property
@@ -111,17 +125,22 @@ class Ledger:
         }
 
     def open_plans(self) -> list[PlanRecord]:
-        """Plans that have not landed, oldest first."""
-        return [record for record in self.plans.values() if record.landing is None]
+        """Plans that may still land, oldest first."""
+        return [record for record in self.plans.values() if record.is_open]
 
     def open_plan(self, kind: PlanKind) -> PlanRecord | None:
         """The open plan of a chain; the protocol keeps it to one."""
         return next((record for record in self.open_plans() if record.plan.kind is kind), None)
 
     def plan_of(self, requester: str) -> PlanRecord | None:
-        """The plan that a run asked for or took over."""
+        """The plan that a run asked for or took over, unless it was given up."""
         return next(
-            (record for record in self.plans.values() if requester in record.requesters), None
+            (
+                record
+                for record in self.plans.values()
+                if requester in record.requesters and record.abandoned is None
+            ),
+            None,
         )
 
 

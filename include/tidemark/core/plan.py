@@ -7,10 +7,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from tidemark.core.marks import IsolationLevel
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.errors import OverfullRange
 
 
 class PlanKind(StrEnum):
@@ -20,6 +21,11 @@ class PlanKind(StrEnum):
     """Follows the log; made by scheduled runs."""
     BACKFILL = "backfill"
     """Takes an explicit range that somebody asked for."""
+
+
+def transaction_app_id(pipeline: str, epoch: int, kind: PlanKind) -> str:
+    """The Delta transaction's application id of a chain of plans."""
+    return f"tidemark:{pipeline}:{epoch}{'' if kind is PlanKind.LIVE else f':{kind}'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -97,8 +103,7 @@ class Plan:
     @property
     def app_id(self) -> str:
         """The Delta transaction's application id: one per pipeline, epoch and chain."""
-        suffix = "" if self.kind is PlanKind.LIVE else f":{self.kind}"
-        return f"tidemark:{self.pipeline}:{self.epoch}{suffix}"
+        return transaction_app_id(self.pipeline, self.epoch, self.kind)
 
     @property
     def fingerprint(self) -> str:
@@ -182,7 +187,7 @@ class RangeCount:
 
     @property
     def holes(self) -> int:
-        """Offsets of the range that no reader sees: compacted, aborted, or markers (S6)."""
+        """The remainder: offsets without a record, which are compacted, aborted or markers (S6)."""
         return self.end - self.start - self.records
 
 
@@ -199,6 +204,38 @@ class Landing:
     sequence: int
     table_version: int
     counts: tuple[RangeCount, ...]
+
+    @classmethod
+    def of(cls, plan: Plan, table_version: int, records: Mapping[int, int]) -> Self:
+        """The landing of a plan.
+
+        Args:
+            plan: The plan.
+            table_version: Version of the data table.
+            records: Records found, by index of the planned range; none where it is missing.
+
+        Raises:
+            OverfullRange: More records than the range has offsets.
+        """
+        for index, planned in enumerate(plan.ranges):
+            if records.get(index, 0) > planned.span.size:
+                raise OverfullRange(
+                    pipeline=plan.pipeline,
+                    sequence=plan.sequence,
+                    partition=planned.partition,
+                    offsets=planned.span.size,
+                    records=records[index],
+                )
+        counts = (
+            RangeCount(
+                partition=planned.partition,
+                start=planned.start,
+                end=planned.end,
+                records=records.get(index, 0),
+            )
+            for index, planned in enumerate(plan.ranges)
+        )
+        return cls(sequence=plan.sequence, table_version=table_version, counts=tuple(counts))
 
     @property
     def records(self) -> int:

@@ -14,6 +14,7 @@ from tidemark.errors import (
     InvalidRange,
     LostRange,
     PartitionsShrunk,
+    TopicChanged,
     TopicRecreated,
 )
 
@@ -23,10 +24,11 @@ def check_identity(ledger: Ledger, marks: TopicMarks) -> None:
 
     Raises:
         ClusterChanged: The connection leads to another cluster.
+        TopicChanged: The spec names another topic.
         TopicRecreated: The topic has another id.
         PartitionsShrunk: Known partitions are gone.
     """
-    if ledger.cluster_id is None or ledger.topic_id is None:
+    if ledger.cluster_id is None or ledger.topic_id is None or ledger.topic is None:
         return
     if ledger.cluster_id != marks.cluster_id:
         raise ClusterChanged(
@@ -34,6 +36,8 @@ def check_identity(ledger: Ledger, marks: TopicMarks) -> None:
             known_cluster_id=ledger.cluster_id,
             current_cluster_id=marks.cluster_id,
         )
+    if ledger.topic != marks.topic:
+        raise TopicChanged(pipeline=ledger.pipeline, known_topic=ledger.topic, topic=marks.topic)
     if ledger.topic_id != marks.topic_id:
         raise TopicRecreated(
             pipeline=ledger.pipeline,
@@ -56,15 +60,30 @@ def check_readable(plan: Plan, marks: TopicMarks) -> None:
         LostRange: Retention removed the beginning of a range.
         EndBehindCommitted: The log now ends before a range does.
     """
-    known = Ledger(
+    check_identity(_known_to(plan), marks)
+    for planned in plan.ranges:
+        _check_span(plan.pipeline, marks, planned.partition, planned.start, planned.end)
+
+
+def check_same_topic(plan: Plan, marks: TopicMarks) -> None:
+    """Refuse to believe a landing whose topic is not the planned one any more.
+
+    The records may have been read before or after the topic was made again; nobody can tell.
+
+    Raises:
+        ClusterChanged, TopicChanged, TopicRecreated, PartitionsShrunk: As in `check_identity`.
+    """
+    check_identity(_known_to(plan), marks)
+
+
+def _known_to(plan: Plan) -> Ledger:
+    return Ledger(
         pipeline=plan.pipeline,
         cluster_id=plan.cluster_id,
+        topic=plan.topic,
         topic_id=plan.topic_id,
         starts={planned.partition: planned.start for planned in plan.ranges},
     )
-    check_identity(known, marks)
-    for planned in plan.ranges:
-        _check_span(plan.pipeline, marks, planned.partition, planned.start, planned.end)
 
 
 def _check_span(pipeline: str, marks: TopicMarks, partition: int, start: int, end: int) -> None:
@@ -171,15 +190,16 @@ def share(backlogs: Mapping[int, int], limit: int | None) -> Mapping[int, int]:
 
     Args:
         backlogs: Unread offsets by partition.
-        limit: Most offsets to hand out; None for no limit.
+        limit: Most offsets to hand out; None for no limit. A limit below the number of
+            partitions counts as one offset for each, so that none of them waits for ever.
 
     Returns:
-        Offsets by partition; they add up to `min(limit, sum(backlogs))`.
+        Offsets by partition; they add up to the limit or to all there is.
     """
     if limit is None or sum(backlogs.values()) <= limit:
         return dict(backlogs)
     granted: dict[int, int] = {}
-    left = limit
+    left = max(limit, len(backlogs))
     by_size = sorted(backlogs, key=lambda partition: (backlogs[partition], -partition))
     for waiting, partition in zip(range(len(by_size), 0, -1), by_size, strict=True):
         granted[partition] = min(backlogs[partition], left // waiting)

@@ -6,12 +6,18 @@ import logging
 from dataclasses import dataclass
 
 from tidemark.core import planning
-from tidemark.core.ledger import PlanRecord
+from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.plan import Landing, Plan
 from tidemark.core.spec import PipelineSpec
-from tidemark.errors import ControlConflict, NotLanded, TransientError, UnknownPlan
-from tidemark.ports import Clock, ControlReader, ControlTable, DataLog, MarkReader, Sink
-from tidemark.services.recording import record_landing
+from tidemark.errors import (
+    ControlConflict,
+    NotLanded,
+    PlanAbandoned,
+    TransientError,
+    UnknownPlan,
+)
+from tidemark.ports import Clock, ControlTable, DataTable, MarkReader, Sink
+from tidemark.services.recording import check_ledger, record_landing
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +46,7 @@ class Ingest:
     spec: PipelineSpec
     marks: MarkReader
     control: ControlTable
-    data_log: DataLog
+    table: DataTable
     sink: Sink
     now: Clock
 
@@ -49,17 +55,25 @@ class Ingest:
 
         Raises:
             UnknownPlan: No such plan.
+            PlanAbandoned: It was given up.
+            ForeignTable: The target is not a bronze table of this pipeline.
+            TableBehindLedger, LedgerBehindTable, TableRestored: The data table and the control
+                table are not of one history.
             LostRange, EndBehindCommitted, TopicRecreated, ClusterChanged, PartitionsShrunk: Kafka
                 can no longer give what was planned; nothing was written.
             NotLanded: The engine reported success and the table's log disagrees.
             EngineFailed: The engine gave up and the table's log has no trace of the plan.
         """
-        record = plan_record(self.control, self.spec.name, sequence)
+        ledger = self.control.ledger(self.spec.name)
+        record = plan_record(ledger, sequence)
         plan = record.plan
+        if record.abandoned is not None:
+            raise PlanAbandoned(pipeline=plan.pipeline, sequence=sequence, reason=record.abandoned)
         if record.landing:
             log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
             return Ingestion(plan=plan, landing=record.landing, wrote=False)
-        landing = self.data_log.find(plan)
+        check_ledger(ledger, self.table)
+        landing = self.table.find(plan)
         wrote = landing is None
         if landing is None:
             landing = self._land(plan)
@@ -69,15 +83,16 @@ class Ingest:
     def _land(self, plan: Plan) -> Landing:
         marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
         planning.check_readable(plan, marks)
+        self.table.prepare(plan.pipeline)
         try:
             self.sink.land(plan)
         except TransientError:
             # The commit may have happened before the failure, or by another driver of this plan.
-            landing = self.data_log.find(plan)
+            landing = self.table.find(plan)
             if landing is None:
                 raise
             return landing
-        landing = self.data_log.find(plan)
+        landing = self.table.find(plan)
         if landing is None:
             raise NotLanded(
                 pipeline=plan.pipeline,
@@ -91,8 +106,9 @@ class Ingest:
             ledger = self.control.ledger(plan.pipeline)
             if ledger.plans[plan.sequence].landing:
                 return
+            marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
             try:
-                record_landing(self.control, ledger, plan, landing, self.now())
+                record_landing(self.control, ledger, plan, landing, marks, self.now())
             except ControlConflict:
                 if attempt == _ATTEMPTS:
                     raise
@@ -100,15 +116,14 @@ class Ingest:
                 return
 
 
-def plan_record(control: ControlReader, pipeline: str, sequence: int) -> PlanRecord:
+def plan_record(ledger: Ledger, sequence: int) -> PlanRecord:
     """A recorded plan.
 
     Raises:
         UnknownPlan: The control table has no such plan.
     """
-    ledger = control.ledger(pipeline)
     if sequence not in ledger.plans:
         raise UnknownPlan(
-            pipeline=pipeline, sequence=sequence, latest=max(ledger.plans, default=None)
+            pipeline=ledger.pipeline, sequence=sequence, latest=max(ledger.plans, default=None)
         )
     return ledger.plans[sequence]

@@ -15,7 +15,7 @@ from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.spec import PipelineSpec, StartPolicy
 from tidemark.errors import ControlConflict, NoStartOffset, PlanOpen
 from tidemark.ports import Clock, ControlTable, DataLog, MarkReader
-from tidemark.services.recording import record_landing
+from tidemark.services.recording import check_ledger, record_landing
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class PlanOutcome(StrEnum):
     ADOPTED = "adopted"
     """A plan that another run left open was taken over."""
     NOTHING = "nothing to do"
-    """Everything asked for is landed; no plan."""
+    """Everything asked for is landed, or in a plan that is open; no plan."""
     DRAFT = "draft"
     """A dry run: this plan would be recorded."""
 
@@ -73,8 +73,9 @@ class Planner:
         """Plan the unread part of the log, or return the plan this requester has.
 
         Raises:
-            LostRange, EndBehindCommitted, TopicRecreated, ClusterChanged, PartitionsShrunk: The
-                log no longer fits what was committed.
+            LostRange, EndBehindCommitted, TopicRecreated, TopicChanged, ClusterChanged,
+                PartitionsShrunk: The log no longer fits what was committed.
+            TableBehindLedger, LedgerBehindTable, TableRestored: Nor does the data table.
             NoStartOffset: Policy `none` and no committed offset.
             ControlConflict: Other writers were first, several times over.
         """
@@ -90,12 +91,14 @@ class Planner:
         return self._with_retries(PlanKind.BACKFILL, requested_by, request)
 
     def preview(self, request: BackfillRequest | None = None) -> Planning:
-        """What `plan` or `backfill` would record now. Writes nothing."""
+        """What `plan` or `backfill` would answer now. Writes nothing."""
         ledger = self.control.ledger(self.spec.name)
+        check_ledger(ledger, self.data_log)
         kind = PlanKind.LIVE if request is None else PlanKind.BACKFILL
         opened = ledger.open_plan(kind)
         if opened:
-            return Planning(outcome=PlanOutcome.DRAFT, plan=opened.plan)
+            _refuse_second_backfill(opened.plan)
+            return Planning(outcome=PlanOutcome.ADOPTED, plan=opened.plan)
         events = self._draft(ledger, kind, "preview", request)
         plan = _plan_in(events)
         return Planning(outcome=PlanOutcome.DRAFT if plan else PlanOutcome.NOTHING, plan=plan)
@@ -119,6 +122,7 @@ class Planner:
 
     def _once(self, kind: PlanKind, requested_by: str, request: BackfillRequest | None) -> Planning:
         ledger = self.control.ledger(self.spec.name)
+        check_ledger(ledger, self.data_log)
         mine = ledger.plan_of(requested_by)
         if mine:
             return Planning(outcome=PlanOutcome.KEPT, plan=mine.plan)
@@ -127,8 +131,10 @@ class Planner:
             landing = self.data_log.find(opened.plan)
             if landing is None:
                 return self._take_over(ledger, opened.plan, requested_by)
-            record_landing(self.control, ledger, opened.plan, landing, self.now())
-            ledger = self.control.ledger(self.spec.name)
+            marks = self.marks.topic_marks(opened.plan.topic, opened.plan.isolation_level)
+            record_landing(self.control, ledger, opened.plan, landing, marks, self.now())
+            # Others may have planned meanwhile: begin anew rather than beside them.
+            return self._once(kind, requested_by, request)
         events = self._draft(ledger, kind, requested_by, request)
         if events:
             self.control.append(ledger, events, self.now())
@@ -147,10 +153,7 @@ class Planner:
         return Planning(outcome=PlanOutcome.NEW, plan=plan)
 
     def _take_over(self, ledger: Ledger, plan: Plan, requested_by: str) -> Planning:
-        if plan.kind is PlanKind.BACKFILL:
-            raise PlanOpen(
-                pipeline=plan.pipeline, sequence=plan.sequence, requested_by=plan.requested_by
-            )
+        _refuse_second_backfill(plan)
         adopted = Adopted(sequence=plan.sequence, requested_by=requested_by)
         self.control.append(ledger, [adopted], self.now())
         log.info("took over pipeline=%s plan=%d", plan.pipeline, plan.sequence)
@@ -215,6 +218,14 @@ class Planner:
                     topic=marks.topic,
                     partitions=tuple(sorted(marks.partitions)),
                 )
+
+
+def _refuse_second_backfill(opened: Plan) -> None:
+    """A live plan is taken over by whoever comes next; a backfill belongs to who asked for it."""
+    if opened.kind is PlanKind.BACKFILL:
+        raise PlanOpen(
+            pipeline=opened.pipeline, sequence=opened.sequence, requested_by=opened.requested_by
+        )
 
 
 def _plan_in(events: list[ControlEvent]) -> Plan | None:

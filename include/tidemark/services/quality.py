@@ -39,7 +39,7 @@ class Quality:
             UnknownPlan: No such plan.
             PlanNotLanded: Nothing to check yet.
         """
-        record = plan_record(self.control, self.spec.name, sequence)
+        record = plan_record(self.control.ledger(self.spec.name), sequence)
         if record.landing is None:
             raise PlanNotLanded(pipeline=self.spec.name, sequence=sequence)
         ref = SliceRef(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tidemark.core import planning
 from tidemark.core.ledger import Ledger
-from tidemark.core.marks import TopicMarks
-from tidemark.core.spec import PipelineSpec
-from tidemark.errors import TidemarkError
+from tidemark.core.marks import Marks, TopicMarks
+from tidemark.core.spec import PipelineSpec, StartPolicy
+from tidemark.errors import NoStartOffset, TidemarkError
 from tidemark.ports import ControlReader, MarkReader
 
 
@@ -91,15 +92,24 @@ class PipelineStatus:
 
 
 def pipeline_status(
-    spec: PipelineSpec, marks: MarkReader, control: ControlReader
+    spec: PipelineSpec, connect: Callable[[], MarkReader], control: ControlReader
 ) -> PipelineStatus:
-    """Compare a pipeline's ledger with its topic. Reads only.
+    """Compare a pipeline's ledger with its topic. Reads only; what goes wrong is a `problem`.
 
-    Raises:
-        TopicMissing, KafkaUnavailable, KafkaRefused
+    Args:
+        spec: The pipeline.
+        connect: Opens its connection, which may be refused as well.
+        control: The control table.
     """
     ledger = control.ledger(spec.name)
-    here = marks.topic_marks(spec.topic, spec.isolation_level)
+    problem: TidemarkError | None = None
+    here: Mapping[int, Marks] = {}
+    try:
+        topic = connect().topic_marks(spec.topic, spec.isolation_level)
+        here = topic.partitions
+        _require_runnable(spec, ledger, topic)
+    except TidemarkError as refused:
+        problem = refused
     landed = [record for record in ledger.plans.values() if record.landing]
     return PipelineStatus(
         pipeline=spec.name,
@@ -111,21 +121,24 @@ def pipeline_status(
                 end=mark.end,
                 committed=ledger.committed_offset(number) if number in ledger.starts else None,
             )
-            for number, mark in sorted(here.partitions.items())
+            for number, mark in sorted(here.items())
         ),
         last_landed=max((record.plan.sequence for record in landed), default=None),
         open_plans=tuple(record.plan.sequence for record in ledger.open_plans()),
         records=sum(record.landing.records for record in landed if record.landing),
-        problem=_problem(ledger, here),
+        problem=problem,
     )
 
 
-def _problem(ledger: Ledger, marks: TopicMarks) -> TidemarkError | None:
-    try:
-        planning.check_identity(ledger, marks)
-        if ledger.starts:
-            starts = planning.new_partitions(ledger, marks)
-            planning.live_ranges(ledger, starts, marks, limit=None)
-    except TidemarkError as problem:
-        return problem
-    return None
+def _require_runnable(spec: PipelineSpec, ledger: Ledger, topic: TopicMarks) -> None:
+    """Raise what the next run would be refused with."""
+    planning.check_identity(ledger, topic)
+    for record in ledger.open_plans():
+        planning.check_readable(record.plan, topic)
+    if ledger.starts:
+        starts = planning.new_partitions(ledger, topic)
+        planning.live_ranges(ledger, starts, topic, limit=None)
+    elif spec.start is StartPolicy.NONE:
+        raise NoStartOffset(
+            pipeline=spec.name, topic=spec.topic, partitions=tuple(sorted(topic.partitions))
+        )

@@ -10,16 +10,14 @@ import json
 import logging
 import os
 import secrets
-import signal
-import socket
-import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tidemark import files, processes, sockets
 from tidemark.adapters.airflow.api import AirflowApi, Progress
 from tidemark.adapters.airflow.settings import (
     HOST,
@@ -38,9 +36,6 @@ USERNAME = "admin"
 
 _POLL_S = 0.2
 _NEEDED = ("metadatabase", "scheduler", "dag_processor")
-# The shell in between leaves at once: standalone then belongs to init, and nobody has to wait for
-# it. `$$` is the shell's process id, which names the session.
-_DETACH = 'log=$1; shift; "$@" </dev/null >"$log" 2>&1 & echo $$ $!'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,54 +163,31 @@ class AirflowStandalone:
             SetupError: A process survives SIGKILL.
         """
         state = self._load()
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            for pid in _members(state):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, number)
-            if _wait_until_gone(state, timeout_s):
-                return self.status()
-        raise SetupError(
-            subject="Airflow does not stop",
-            needed="no process after SIGTERM and SIGKILL",
-            seen=f"process(es) {', '.join(map(str, _members(state)))}",
-            advice="look at them with ps: a process in state D waits for the disk",
-        )
+        processes.stop("Airflow", lambda: _members(state), timeout_s=timeout_s)
+        return self.status()
 
     # -- start -----------------------------------------------------------------------------------
 
     def _chosen_ports(self, last: _State | None) -> AirflowPorts:
-        api, worker_log, trigger_log = _free_ports(3)
-        if self._port:
-            if not _is_free(self._port):
-                raise SetupError(
-                    subject=f"port {self._port} is taken",
-                    needed=f"a free port {self._port} for Airflow's pages",
-                    seen="another process that listens on it",
-                    advice="stop that process, or choose another port (0 takes a free one)",
-                )
-            api = self._port
-        elif last and _is_free(last.ports.api):
-            api = last.ports.api
+        spare, worker_log, trigger_log = sockets.free_ports(HOST, 3)
+        api = sockets.chosen_port(HOST, self._port, last.ports.api if last else None, spare)
+        sockets.require_free(HOST, [api], "Airflow's pages")
         return AirflowPorts(api=api, worker_log=worker_log, trigger_log=trigger_log)
 
     def _spawn(self, ports: AirflowPorts) -> _State:
         self._home.mkdir(parents=True, exist_ok=True)
         self._ensure_password()
-        if self._log_file.exists():
-            self._log_file.replace(self._log_file.with_suffix(".log.1"))
-        spawned = subprocess.run(
-            ["/bin/sh", "-c", _DETACH, "sh", str(self._log_file), "airflow", "standalone"],
+        process = processes.spawn_detached(
+            ["airflow", "standalone"],
+            self._log_file,
             env=environment(self._layout, self._environ, ports, self._parallelism),
             cwd=self._home,
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-            start_new_session=True,
         )
-        session, pid = map(int, spawned.stdout.split())
-        state = _State(session=session, pid=pid, started=_started(pid), ports=ports)
-        self._save(state)
-        _log.info("airflow started pid=%d url=%s home=%s", pid, url(ports.api), self._home)
+        state = _State(
+            session=process.session, pid=process.pid, started=process.started, ports=ports
+        )
+        files.replace_text(self._file, json.dumps(asdict(state), indent=2) + "\n")
+        _log.info("airflow started pid=%d url=%s home=%s", state.pid, url(ports.api), self._home)
         return state
 
     def _wait_until_healthy(
@@ -229,7 +201,7 @@ class AirflowStandalone:
                 raise SetupError(
                     subject="Airflow ended while it started",
                     needed=f"`airflow standalone` to keep running; its log is {self._log_file}",
-                    seen=_last_words(self._log_file),
+                    seen=processes.last_words(self._log_file),
                     advice="mend what the log names; `make clean` removes Airflow's home",
                 )
             seconds = time.monotonic() - begun
@@ -260,16 +232,10 @@ class AirflowStandalone:
         return ""
 
     def _load(self) -> _State | None:
-        try:
-            raw = json.loads(self._file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        raw = files.read_json(self._file)
+        if raw is None:
             return None
         return _State(**{**raw, "ports": AirflowPorts(**raw["ports"])})
-
-    def _save(self, state: _State) -> None:
-        draft = self._file.with_suffix(".json.new")
-        draft.write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
-        draft.replace(self._file)
 
 
 def _healthy(api: AirflowApi) -> set[str]:
@@ -279,83 +245,10 @@ def _healthy(api: AirflowApi) -> set[str]:
         return set()
 
 
-# -- processes -----------------------------------------------------------------------------------
-
-
 def _is_alive(state: _State) -> bool:
     # A process that ended at once has no start time on record either.
-    return bool(state.started) and _started(state.pid) == state.started
+    return bool(state.started) and processes.start_time(state.pid) == state.started
 
 
 def _members(state: _State | None) -> tuple[int, ...]:
-    """Living processes of the session.
-
-    Its leader was the shell, which is gone; a living leader leads a later session of the same id.
-    """
-    if state is None or _started(state.session):
-        return ()
-    return tuple(pid for pid in _pids() if _session(pid) == state.session and _started(pid))
-
-
-def _session(pid: int) -> int | None:
-    with suppress(OSError):
-        return os.getsid(pid)
-    return None
-
-
-def _wait_until_gone(state: _State | None, timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while _members(state):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL_S)
-    return True
-
-
-def _pids() -> Sequence[int]:
-    proc = Path("/proc")
-    if (proc / "self").exists():
-        return [int(entry.name) for entry in proc.iterdir() if entry.name.isdigit()]
-    return [int(line) for line in _ps("-A", "-o", "pid=").split()]
-
-
-def _started(pid: int) -> str:
-    """When a process started, which tells it from a later one of the same id; "" if it is dead."""
-    if Path("/proc/self").exists():
-        with suppress(OSError):
-            # The name in parentheses may hold spaces; state is the first field after it, the
-            # start time in clock ticks the twentieth (proc_pid_stat(5)).
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            return "" if fields[0] in {"Z", "X"} else fields[19]
-        return ""
-    state, _, started = _ps("-o", "stat=,lstart=", "-p", str(pid)).strip().partition(" ")
-    return "" if state.startswith("Z") else started.strip()
-
-
-def _ps(*arguments: str) -> str:
-    return subprocess.run(["ps", *arguments], capture_output=True, text=True, check=False).stdout
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-        return True
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((HOST, 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-
-
-def _last_words(log: Path, *, lines: int = 12) -> str:
-    if not log.exists():
-        return "no log"
-    text = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "\n".join(text[-lines:]) or "an empty log"
+    return processes.members(state.session) if state else ()

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +20,10 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tidemark import processes as process
+from tidemark import processes, sockets
 from tidemark.adapters.broker import settings
 from tidemark.adapters.broker import state as states
+from tidemark.adapters.broker.complaints import complaint
 from tidemark.adapters.broker.settings import HOST, BrokerConfig, Listener, NodePorts
 from tidemark.adapters.broker.state import BrokerState, BrokerStatus, NodeState
 from tidemark.errors import KafkaUnavailable, SetupError
@@ -56,7 +57,7 @@ class Broker:
                 home=self._home,
                 logs=(),
             )
-        alive = tuple(pid for pid, proof in self._processes(state) if process.runs(pid, proof))
+        alive = self._alive(state.nodes)
         return BrokerStatus(
             running=len(alive) == len(state.nodes),
             pids=alive,
@@ -93,9 +94,7 @@ class Broker:
         with states.exclusive(self._home):
             state = states.load(self._home)
             if state is not None:
-                process.stop_processes(
-                    dict(self._processes(state)), timeout_s=self._config.stop_timeout_s
-                )
+                self._stop_nodes(state.nodes)
                 _log.info("broker stopped home=%s", self._home)
             return self.status()
 
@@ -129,19 +128,17 @@ class Broker:
 
     def _chosen_ports(self, before: Mapping[int, NodePorts]) -> dict[int, NodePorts]:
         config = self._config
-        spare = iter(process.free_ports(HOST, config.nodes * (1 + len(config.listeners))))
+        spare = iter(sockets.free_ports(HOST, config.nodes * (1 + len(config.listeners))))
 
-        def kept_or_free(wanted: int, last: int | None) -> int:
-            if wanted:
-                return wanted
-            return last if last is not None and process.is_free(HOST, last) else next(spare)
+        def chosen(wanted: int, last: int | None) -> int:
+            return sockets.chosen_port(HOST, wanted, last, next(spare))
 
         def ports(node: int) -> NodePorts:
             last = before.get(node)
             return NodePorts(
-                controller=kept_or_free(0, last.controller if last else None),
+                controller=chosen(0, last.controller if last else None),
                 listeners={
-                    listener.name: kept_or_free(
+                    listener.name: chosen(
                         listener.port and listener.port + node - 1,
                         last.listeners.get(listener.name) if last else None,
                     )
@@ -178,22 +175,20 @@ class Broker:
 
     def _start_nodes(self, state: BrokerState, missing: list[NodeState]) -> None:
         java = self._check_machine()
-        process.require_free(HOST, (port for node in missing for port in node.ports))
+        ports = (port for node in missing for port in node.ports)
+        sockets.require_free(HOST, ports, "the embedded broker")
         self._write_settings(state, missing)
         self._format(java, state.cluster_id, missing)
         begun = time.monotonic()
-        started: dict[int, int] = {}
+        started: set[int] = set()
         try:
             for node in missing:
-                started[node.node] = self._spawn(java, node.node)
-                state = state.with_process(node.node, started[node.node])
+                state = state.with_process(node.node, self._spawn(java, node.node))
+                started.add(node.node)
                 states.save(self._home, state)
             self._wait_until_healthy(state, begun + self._config.start_timeout_s)
         except BaseException:
-            process.stop_processes(
-                {pid: self._proof(node) for node, pid in started.items()},
-                timeout_s=self._config.stop_timeout_s,
-            )
+            self._stop_nodes(node for node in state.nodes if node.node in started)
             raise
         _log.info(
             "broker started home=%s nodes=%s seconds=%.1f",
@@ -226,17 +221,15 @@ class Broker:
                 check=False,
             )
             if done.returncode != 0:
-                told = process.complaint(done.stdout + done.stderr)
+                told = complaint(done.stdout + done.stderr)
                 raise self._failure(node, "while formatting its data folder", told)
 
         with ThreadPoolExecutor(max_workers=len(missing)) as pool:
             list(pool.map(format_one, [node.node for node in missing]))
 
     def _spawn(self, java: str, node: int) -> int:
-        log = settings.log_file(self._home, node)
-        process.rotate(log)
         command = [java, *settings.java_options(self._config), "kafka.Kafka", self._proof(node)]
-        return process.spawn_detached(command, log)
+        return processes.spawn_detached(command, settings.log_file(self._home, node)).pid
 
     # -- health ----------------------------------------------------------------------------------
 
@@ -248,11 +241,11 @@ class Broker:
         seen = 0
         while time.monotonic() < deadline:
             self._require_alive(state)
-            if all(process.accepts(HOST, port) for port in ports):
+            if all(sockets.accepts(HOST, port) for port in ports):
                 seen = _answering_nodes({"bootstrap.servers": addresses, **self._config.client})
                 if seen == len(state.nodes):
                     return
-            time.sleep(process.POLL_S)
+            time.sleep(processes.POLL_S)
         raise KafkaUnavailable(
             operation=f"at {addresses} within {self._config.start_timeout_s:.0f} s of its start",
             reason=f"{seen} of {len(state.nodes)} node(s) answered; logs are below {self._home}",
@@ -262,7 +255,8 @@ class Broker:
         for node in state.nodes:
             if not self._is_alive(node):
                 log = settings.log_file(self._home, node.node)
-                raise self._failure(node.node, f"at its start, see {log}", process.last_words(log))
+                told = complaint(processes.printed(log))
+                raise self._failure(node.node, f"at its start, see {log}", told)
 
     def _failure(self, node: int, moment: str, told: str) -> SetupError:
         if "No space left on device" in told:
@@ -279,11 +273,24 @@ class Broker:
     def _proof(self, node: int) -> str:
         return str(settings.properties_file(self._home, node))
 
-    def _processes(self, state: BrokerState) -> list[tuple[int, str]]:
-        return [(n.pid, self._proof(n.node)) for n in state.nodes if n.pid is not None]
+    def _alive(self, nodes: Iterable[NodeState]) -> tuple[int, ...]:
+        """Process ids of those nodes that live."""
+        return tuple(
+            node.pid
+            for node in nodes
+            if node.pid is not None and processes.runs(node.pid, self._proof(node.node))
+        )
 
     def _is_alive(self, node: NodeState) -> bool:
-        return node.pid is not None and process.runs(node.pid, self._proof(node.node))
+        return bool(self._alive([node]))
+
+    def _stop_nodes(self, nodes: Iterable[NodeState]) -> None:
+        meant = tuple(nodes)
+        processes.stop(
+            "the embedded broker",
+            lambda: self._alive(meant),
+            timeout_s=self._config.stop_timeout_s,
+        )
 
 
 def _answering_nodes(client: Mapping[str, str]) -> int:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tidemark.adapters.broker.settings import NodePorts
+from tidemark.files import locked, read_json, replace_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +44,8 @@ class BrokerState:
 
 def load(home: Path) -> BrokerState | None:
     """The state of the last start, or None before the first."""
-    try:
-        raw = json.loads(_file(home).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    raw = read_json(_file(home))
+    if raw is None:
         return None
     return BrokerState(
         cluster_id=raw["cluster_id"],
@@ -71,9 +69,7 @@ def save(home: Path, state: BrokerState) -> None:
             for node in state.nodes
         ],
     }
-    draft = _file(home).with_suffix(".json.new")
-    draft.write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
-    draft.replace(_file(home))
+    replace_text(_file(home), json.dumps(raw, indent=2) + "\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,15 +107,9 @@ class BrokerStatus:
         }
 
 
-@contextmanager
-def exclusive(home: Path) -> Iterator[None]:
+def exclusive(home: Path) -> AbstractContextManager[None]:
     """Let one process at a time start or stop the broker of this folder."""
-    handle = os.open(home / "broker.lock", os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+    return locked(home / "broker.lock")
 
 
 def _file(home: Path) -> Path:

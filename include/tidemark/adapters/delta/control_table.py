@@ -41,6 +41,7 @@ COLUMNS = Schema(
         Field("epoch", DataType.int64(), nullable=True),
         Field("fingerprint", DataType.utf8(), nullable=True),
         Field("requested_by", DataType.utf8(), nullable=True),
+        Field("reason", DataType.utf8(), nullable=True),
     ]
 )
 """The control table's columns; docs/control-table.md explains each and shows queries."""

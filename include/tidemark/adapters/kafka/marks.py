@@ -20,7 +20,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
-from tidemark.errors import KafkaRefused, KafkaUnavailable, TopicMissing
+from tidemark.errors import KafkaRefused, KafkaUnavailable, NoTopicId, TopicMissing
 
 _ISOLATION = {
     IsolationLevel.READ_COMMITTED: RdIsolationLevel.READ_COMMITTED,
@@ -42,6 +42,9 @@ _REFUSAL_GRACE_S = 2.0
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
+
+_NO_ID = {"", "None", "AAAAAAAAAAAAAAAAAAAAAA"}
+"""What librdkafka says where a broker tells no topic id: nothing, or a UUID of zeros."""
 
 T = TypeVar("T")
 
@@ -119,9 +122,12 @@ class KafkaMarkReader:
         )
         described = self._answer("describe_topics", topic, topics[topic])
         cluster_id = self._answer("describe_cluster", topic, cluster).cluster_id
+        topic_id = str(described.topic_id)
+        if topic_id in _NO_ID or not cluster_id:
+            raise NoTopicId(topic=topic)
         return (
             cluster_id,
-            str(described.topic_id),
+            topic_id,
             [p.id for p in described.partitions],
         )
 

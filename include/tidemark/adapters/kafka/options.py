@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tidemark.core.marks import IsolationLevel
 from tidemark.errors import InvalidConnection
 
 _SAME_NAME = frozenset(
@@ -208,11 +207,10 @@ def _quoted(value: Any) -> str:
     return f'"{escaped}"'
 
 
-def spark_options(config: Mapping[str, Any], isolation_level: IsolationLevel) -> dict[str, str]:
-    """Options of Spark's Kafka source for a connection, with the reader's defaults."""
-    java = {
-        **READER_DEFAULTS,
-        **java_options(config),
-        "isolation.level": isolation_level.value,
-    }
+def spark_options(config: Mapping[str, Any]) -> dict[str, str]:
+    """Options of Spark's Kafka source for a connection, with the reader's defaults.
+
+    The isolation level is not among them: it belongs to a plan, not to a connection.
+    """
+    java = {**READER_DEFAULTS, **java_options(config)}
     return {f"kafka.{key}": value for key, value in java.items()}

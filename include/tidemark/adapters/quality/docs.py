@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import jinja2
 
 from tidemark.core.quality import QualityReport
+from tidemark.files import locked, read_json, replace_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 RUNS_LISTED = 200
@@ -44,11 +43,9 @@ class DocsFolders:
         """Start page of the pipeline's Data Docs."""
         return self.site / "index.html"
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Keep a second check of the same pipeline out, in whatever process on this machine."""
-        with _locked(self.site / ".lock"):
-            yield
+        return locked(self.site / ".lock")
 
 
 def write_index(folders: DocsFolders, report: QualityReport, pages: Mapping[str, Path]) -> None:
@@ -77,37 +74,20 @@ def write_index(folders: DocsFolders, report: QualityReport, pages: Mapping[str,
     }
     runs = [run, *(old for old in _runs(folders.site) if old["pages"] != run["pages"])]
     runs = sorted(runs, key=lambda one: str(one["run_at"]), reverse=True)[:RUNS_LISTED]
-    _replace(folders.site / _RUNS, json.dumps(runs, indent=1))
-    _replace(folders.index, _rendered("runs.html", pipeline=folders.pipeline, runs=runs))
+    replace_text(folders.site / _RUNS, json.dumps(runs, indent=1))
+    replace_text(folders.index, _rendered("runs.html", pipeline=folders.pipeline, runs=runs))
     sites = folders.site.parent
-    with _locked(sites / ".lock"):
+    with locked(sites / ".lock"):
         newest = {
             site.name: listed[0] for site in sorted(sites.iterdir()) if (listed := _runs(site))
         }
-        _replace(sites / "index.html", _rendered("pipelines.html", newest=newest))
+        replace_text(sites / "index.html", _rendered("pipelines.html", newest=newest))
 
 
 def _runs(site: Path) -> list[dict[str, Any]]:
-    file = site / _RUNS
-    return list(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else []
+    return list(read_json(site / _RUNS) or ())
 
 
 def _rendered(template: str, **values: Any) -> str:
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True)
     return environment.get_template(template).render(**values)
-
-
-def _replace(file: Path, content: str) -> None:
-    """Write a file so that a reader sees the old one or the new one."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_name(f".{file.name}.{os.getpid()}")
-    new.write_text(content, encoding="utf-8")
-    new.replace(file)
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield

@@ -6,32 +6,19 @@ import json
 import logging
 from collections.abc import Mapping
 from functools import reduce
-from typing import NoReturn
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
-from pyspark.sql.types import StructType
 
+from tidemark.adapters.spark.exclusive import exclusive
 from tidemark.core.plan import Plan, PlannedRange
-from tidemark.errors import EngineFailed, ForeignTable, KafkaRefused
+from tidemark.errors import EngineFailed, KafkaRefused
 from tidemark.ports import Clock
 
 log = logging.getLogger(__name__)
 
-BRONZE = """
-    key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>,
-    topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestamp_type INT,
-    topic_id STRING, plan_sequence BIGINT, ingested_at TIMESTAMP
-"""
-"""A bronze row: all that Kafka keeps of a record (S4), where it came from, and who landed it."""
-
-_TABLE_PROPERTIES: Mapping[str, str] = {
-    # Only what a reader prunes by, and what tells a file's range (delta/data_log.py).
-    "delta.dataSkippingStatsColumns": "partition,offset,timestamp,plan_sequence",
-}
-_OWNER = "tidemark.pipeline"
 _REFUSALS = {
     f"org.apache.kafka.common.errors.{name}Exception"
     for name in (
@@ -42,12 +29,10 @@ _REFUSALS = {
         "SslAuthentication",
     )
 }
-_NOT_EMPTY = {"DELTA_MISSING_DELTA_TABLE", "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"}
-"""What Delta calls a folder of other files, by whether it noticed before or after trying."""
 
 
 class SparkDeltaSink:
-    """Appends plans to one bronze table.
+    """Appends plans to one bronze table, which is there already.
 
     Args:
         session: Spark, with Delta and the Kafka source on its class path.
@@ -75,21 +60,20 @@ class SparkDeltaSink:
         """Read the plan's ranges and append them under the plan's transaction.
 
         Raises:
-            ForeignTable: The target is not a bronze table of this pipeline.
             KafkaRefused: The brokers do not let the reader read.
             EngineFailed: Spark gave up.
         """
         try:
-            self._ensure_table(plan.pipeline)
             rows = self._with_provenance(self._read(plan), plan)
-            (
-                rows.write.format("delta")
-                .mode("append")
-                .option("txnAppId", plan.app_id)
-                .option("txnVersion", plan.sequence)
-                .option("userMetadata", plan.commit_metadata())
-                .save(self._uri)
-            )
+            with exclusive(self._uri):
+                (
+                    rows.write.format("delta")
+                    .mode("append")
+                    .option("txnAppId", plan.app_id)
+                    .option("txnVersion", plan.sequence)
+                    .option("userMetadata", plan.commit_metadata())
+                    .save(self._uri)
+                )
         except (PySparkException, Py4JError) as failure:
             operation = f"landing plan {plan.sequence} of pipeline {plan.pipeline!r}"
             refusal = _kafka_refusal(failure)
@@ -107,13 +91,16 @@ class SparkDeltaSink:
                     break
             else:
                 rounds.append({planned.partition: planned})
-        frames = [self._read_round(plan.topic, taken) for taken in rounds]
+        frames = [self._read_round(plan, taken) for taken in rounds]
         return reduce(DataFrame.unionAll, frames)
 
-    def _read_round(self, topic: str, ranges: Mapping[int, PlannedRange]) -> DataFrame:
+    def _read_round(self, plan: Plan, ranges: Mapping[int, PlannedRange]) -> DataFrame:
+        topic = plan.topic
         return (
             self._session.read.format("kafka")
             .options(**self._kafka_options)
+            # The plan's own: its end was planned with it, and the spec may say another by now.
+            .option("kafka.isolation.level", plan.isolation_level.value)
             .option("assign", json.dumps({topic: sorted(ranges)}))
             .option("startingOffsets", _offsets(topic, {p: r.start for p, r in ranges.items()}))
             .option("endingOffsets", _offsets(topic, {p: r.end for p, r in ranges.items()}))
@@ -137,47 +124,6 @@ class SparkDeltaSink:
             F.lit(plan.sequence).cast("bigint").alias("plan_sequence"),
             F.lit(self._now()).alias("ingested_at"),
         )
-
-    def _ensure_table(self, pipeline: str) -> None:
-        from delta.tables import DeltaTable
-
-        if not DeltaTable.isDeltaTable(self._session, self._uri):
-            self._create(pipeline)
-        table = DeltaTable.forPath(self._session, self._uri)
-        detail = table.detail().select("properties").first()
-        owner = (detail["properties"] if detail else {}).get(_OWNER)
-        if owner != pipeline:
-            self._refuse(f"the table property {_OWNER} is {owner!r}, not {pipeline!r}")
-        present = {field.name: field.dataType for field in table.toDF().schema}
-        for field in StructType.fromDDL(BRONZE):
-            if field.name not in present:
-                self._refuse(f"it has no column {field.name}")
-            # The simple form names nested fields and types, and not what may be null.
-            found, wanted = present[field.name].simpleString(), field.dataType.simpleString()
-            if found != wanted:
-                self._refuse(f"its column {field.name} is {found}, not {wanted}")
-
-    def _create(self, pipeline: str) -> None:
-        from delta.tables import DeltaTable
-
-        table = DeltaTable.createIfNotExists(self._session).location(self._uri)
-        table = table.addColumns(StructType.fromDDL(BRONZE)).property(_OWNER, pipeline)
-        for name, value in _TABLE_PROPERTIES.items():
-            table = table.property(name, value)
-        try:
-            table.execute()
-        except PySparkException as failure:
-            if DeltaTable.isDeltaTable(self._session, self._uri):
-                log.info("table made by another driver pipeline=%s uri=%s", pipeline, self._uri)
-            elif failure.getCondition() in _NOT_EMPTY:
-                self._refuse("a folder with files in it that are no Delta table")
-            else:
-                raise
-        else:
-            log.info("created table pipeline=%s uri=%s", pipeline, self._uri)
-
-    def _refuse(self, difference: str) -> NoReturn:
-        raise ForeignTable(target=self._uri, difference=difference)
 
 
 def _offsets(topic: str, by_partition: Mapping[int, int]) -> str:

@@ -58,7 +58,7 @@ def submit(
     Raises:
         SetupError: There is no spark-submit.
     """
-    program = shutil.which("spark-submit", path=_search_path(environ))
+    program = shutil.which("spark-submit", path=search_path(environ))
     if program is None:
         raise SetupError(
             subject="spark-submit is missing",
@@ -66,10 +66,9 @@ def submit(
             seen="none",
             advice="run `make setup`, and call tidemark from .venv/bin",
         )
-    conf = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
     process = subprocess.Popen(
-        [program, "--master", master, *conf, str(script), *arguments],
-        env={**environ, "PATH": _search_path(environ)},
+        [program, "--master", master, *conf_arguments(settings), str(script), *arguments],
+        env={**environ, "PATH": search_path(environ)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -84,6 +83,11 @@ def submit(
     return JobRun(exit_code=process.returncode, result=result)
 
 
-def _search_path(environ: Mapping[str, str]) -> str:
-    """This Python's own folder first, so that its PySpark and no other is found."""
+def conf_arguments(settings: Mapping[str, str]) -> list[str]:
+    """Settings as arguments of spark-submit."""
+    return [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
+
+
+def search_path(environ: Mapping[str, str]) -> str:
+    """The PATH for spark-submit, which runs the first Python on it: this one, with its PySpark."""
     return f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', '')}"

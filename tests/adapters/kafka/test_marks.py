@@ -22,7 +22,7 @@ from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.adapters.kafka.marks import KafkaMarkReader
 from tidemark.core.marks import IsolationLevel, Marks
 from tidemark.errors import KafkaRefused, KafkaUnavailable, TopicMissing
-from tidemark.processes import free_ports
+from tidemark.sockets import free_ports
 
 pytestmark = pytest.mark.broker
 

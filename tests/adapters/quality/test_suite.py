@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import PROJECT
 from tidemark.adapters.quality import load_suite
 from tidemark.core.quality import Severity
 from tidemark.errors import SuiteError
 
-SHIPPED = Path(__file__).parents[2] / "include" / "expectations"
+SHIPPED = PROJECT / "include" / "expectations"
 
 
 def write(folder: Path, content: Any, name: str = "mine") -> Path:

@@ -18,7 +18,7 @@ from tidemark.adapters.kafka.producer import ensure_topic, produce, producer_set
 from tidemark.core.layout import Layout
 from tidemark.core.samples import SAMPLES
 from tidemark.errors import KafkaUnavailable
-from tidemark.processes import free_ports
+from tidemark.sockets import free_ports
 
 BASE_MS = 1_767_340_800_000
 FOREVER = {"retention.ms": "-1"}

@@ -25,13 +25,14 @@ from confluent_kafka.admin import (
 )
 
 from tests.support.kafka_judge import read_all
-from tidemark.adapters.broker import state
+from tidemark.adapters.broker import state as states
 from tidemark.adapters.broker.embedded import Broker, BrokerConfig, BrokerStatus, Listener
 from tidemark.adapters.broker.settings import NodePorts, properties_file
 from tidemark.adapters.kafka.producer import produce
 from tidemark.core.layout import Layout
 from tidemark.errors import KafkaRefused, SetupError
-from tidemark.processes import free_ports, runs
+from tidemark.processes import runs
+from tidemark.sockets import free_ports
 
 _QUICK_TO_NOTICE = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 """How soon the controller gives a killed broker up, and lets it come back."""
@@ -249,11 +250,9 @@ def test_status_before_the_first_start_says_so(config: BrokerConfig) -> None:
 def _record(home: Path, *, pid: int | None) -> None:
     home.mkdir(parents=True)
     ports = NodePorts(controller=1, listeners={"EXTERNAL": 2})
-    node = state.NodeState(node=1, ports=ports, pid=pid)
-    state = state.BrokerState(
-        cluster_id="x", bootstrap={"EXTERNAL": "127.0.0.1:2"}, nodes=(node,)
-    )
-    state.save(home, state)
+    node = states.NodeState(node=1, ports=ports, pid=pid)
+    state = states.BrokerState(cluster_id="x", bootstrap={"EXTERNAL": "127.0.0.1:2"}, nodes=(node,))
+    states.save(home, state)
 
 
 # -- three nodes ---------------------------------------------------------------------------------

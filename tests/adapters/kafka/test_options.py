@@ -11,7 +11,6 @@ import pytest
 
 from tests.conftest import PROJECT
 from tidemark.adapters.kafka.options import READER_DEFAULTS, client_config, spark_options
-from tidemark.core.marks import IsolationLevel
 from tidemark.errors import InvalidConnection
 
 SERVERS = {"bootstrap.servers": "one:9092,two:9092"}
@@ -25,10 +24,10 @@ LOGIN = {
 
 def java(extra: dict[str, Any]) -> dict[str, str]:
     """A connection in the Java client's names, without Tidemark's own settings."""
-    options = spark_options(client_config("lake", extra), IsolationLevel.READ_COMMITTED)
+    options = spark_options(client_config("lake", extra))
     assert all(key.startswith("kafka.") for key in options)
     named = {key.removeprefix("kafka."): value for key, value in options.items()}
-    return {k: v for k, v in named.items() if k not in READER_DEFAULTS and k != "isolation.level"}
+    return {k: v for k, v in named.items() if k not in READER_DEFAULTS}
 
 
 def refusal(extra: dict[str, Any]) -> InvalidConnection:
@@ -144,14 +143,12 @@ def test_pem_files_are_read_where_the_driver_runs(tmp_path: Path) -> None:
     assert options["ssl.keystore.key"] == "the key"
 
 
-@pytest.mark.parametrize("level", list(IsolationLevel))
-def test_s8_s15_the_reader_is_told_everything_that_matters(level: IsolationLevel) -> None:
-    """The isolation level is the plan's, and no default of the client decides how much it polls."""
-    options = spark_options(client_config("lake", SERVERS), level)
-    assert options["kafka.isolation.level"] == level.value
-    assert options["kafka.max.poll.records"] == "20000"
-    assert options["kafka.max.partition.fetch.bytes"] == "33554432"
-    assert options["kafka.fetch.max.bytes"] == "134217728"
+def test_s15_the_reader_is_told_how_much_to_poll() -> None:
+    """No default of the client decides it; the isolation level is not here, it is the plan's."""
+    options = spark_options(client_config("lake", SERVERS))
+    for name, value in READER_DEFAULTS.items():
+        assert options[f"kafka.{name}"] == value
+    assert "kafka.isolation.level" not in options
 
 
 def test_numbers_and_booleans_in_the_extra_are_text_to_java() -> None:

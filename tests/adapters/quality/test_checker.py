@@ -16,6 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from tests.conftest import PROJECT
 from tests.support.quality_reports import report_often
 from tidemark.adapters.quality import GreatExpectationsQuality
 from tidemark.core.quality import (
@@ -29,7 +30,7 @@ from tidemark.core.quality import (
 from tidemark.core.samples import SAMPLES
 from tidemark.errors import EngineFailed, SuiteError
 
-SHIPPED = Path(__file__).parents[2] / "include" / "expectations"
+SHIPPED = PROJECT / "include" / "expectations"
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 BRONZE = pa.schema(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dags.conftest import PROJECT
+from tests.conftest import PROJECT
 from tidemark.adapters.airflow.settings import AirflowPorts, environment, password_file
 from tidemark.adapters.airflow.standalone import AirflowStandalone
 from tidemark.core.layout import Layout

@@ -1,0 +1,220 @@
+"""A pipeline's bronze table: its own log, its creation, its fence. Rows are Spark's to write."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import ArrayType, PrimitiveType, StructType
+
+from tidemark.adapters.delta.landed import landed_counts
+from tidemark.core.plan import Landing, Plan
+from tidemark.core.table import Restore, TableState
+from tidemark.errors import FenceConflict, ForeignCommit, ForeignTable
+
+log = logging.getLogger(__name__)
+
+_RECENT_COMMITS = 50
+_OWNER = "tidemark.pipeline"
+_PROPERTIES: Mapping[str, str] = {
+    # Only what a reader prunes by, and what tells a file's range (landed.py).
+    "delta.dataSkippingStatsColumns": "partition,offset,timestamp,plan_sequence",
+}
+
+
+def _field(name: str, kind: str) -> Field:
+    return Field(name, PrimitiveType(kind), nullable=True)
+
+
+BRONZE = Schema(
+    [
+        _field("key", "binary"),
+        _field("value", "binary"),
+        Field(
+            "headers",
+            ArrayType(StructType([_field("key", "string"), _field("value", "binary")]), True),
+            nullable=True,
+        ),
+        _field("topic", "string"),
+        _field("partition", "integer"),
+        _field("offset", "long"),
+        _field("timestamp", "timestamp"),
+        _field("timestamp_type", "integer"),
+        _field("topic_id", "string"),
+        _field("plan_sequence", "long"),
+        _field("ingested_at", "timestamp"),
+    ]
+)
+"""A bronze row: all that Kafka keeps of a record (S4), where it came from, and who landed it."""
+
+
+class DeltaDataTable:
+    """One pipeline's data table, seen through its log."""
+
+    def __init__(self, uri: str, storage_options: dict[str, str] | None = None) -> None:
+        self._uri = uri
+        self._storage_options = storage_options
+
+    def state(self, app_ids: Collection[str], since: int) -> TableState:
+        """The newest transaction of each application id, and RESTOREs after a version."""
+        table = self._open()
+        if table is None:
+            return TableState(transactions={}, restores=())
+        found = {app_id: table.transaction_version(app_id) for app_id in app_ids}
+        return TableState(
+            transactions={app_id: newest for app_id, newest in found.items() if newest},
+            restores=tuple(_restores(table, since)),
+        )
+
+    def find(self, plan: Plan) -> Landing | None:
+        """The commit that landed `plan`; None if the table has none.
+
+        A transaction version is not enough: a plan that was given up raises it without landing
+        anything. The commit must carry the plan's fingerprint. Where the log no longer reaches
+        back to it (30 days by default), the rows themselves are looked for.
+
+        Raises:
+            ForeignCommit: The plan's transaction is there with another plan's fingerprint.
+            OverfullRange: More rows of the plan than it has offsets.
+        """
+        table = self._open()
+        if table is None or (table.transaction_version(plan.app_id) or 0) < plan.sequence:
+            return None
+        for version, metadata in _commits(table):
+            if metadata.get("fingerprint") == plan.fingerprint:
+                table.load_as_version(version)
+                return _landing(table, plan)
+            if _same_transaction(metadata, plan):
+                raise ForeignCommit(
+                    pipeline=plan.pipeline,
+                    sequence=plan.sequence,
+                    fingerprint=plan.fingerprint,
+                    other_fingerprint=str(metadata["fingerprint"]),
+                )
+        by_rows = _landing(table, plan)
+        return by_rows if by_rows.records else None
+
+    def prepare(self, pipeline: str) -> None:
+        """Make the table if it is not there, and refuse one that is not this pipeline's.
+
+        Raises:
+            ForeignTable: The target is another table, or a folder with other files.
+        """
+        table = self._open() or self._create(pipeline)
+        owner = table.metadata().configuration.get(_OWNER)
+        if owner != pipeline:
+            self._refuse(f"the table property {_OWNER} is {owner!r}, not {pipeline!r}")
+        present = {field.name: field.type for field in table.schema().fields}
+        for wanted in BRONZE.fields:
+            if wanted.name not in present:
+                self._refuse(f"it has no column {wanted.name}")
+            if _bare(present[wanted.name]) != _bare(wanted.type):
+                self._refuse(f"its column {wanted.name} is {present[wanted.name]}")
+
+    def fence(self, plan: Plan) -> None:
+        """Raise the plan's transaction with an empty commit: whoever lands it later is refused.
+
+        Raises:
+            ForeignTable: As in `prepare`.
+            FenceConflict: Another commit of this transaction was first; look again.
+        """
+        self.prepare(plan.pipeline)
+        table = DeltaTable(self._uri, storage_options=self._storage_options)
+        if (table.transaction_version(plan.app_id) or 0) >= plan.sequence:
+            return
+        try:
+            table.create_write_transaction(
+                [],
+                "append",
+                table.schema(),
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(plan.app_id, plan.sequence)],
+                    custom_metadata={"userMetadata": json.dumps({"abandoned": plan.sequence})},
+                ),
+            )
+        except CommitFailedError as conflict:
+            raise FenceConflict(pipeline=plan.pipeline, sequence=plan.sequence) from conflict
+
+    def _open(self) -> DeltaTable | None:
+        try:
+            return DeltaTable(self._uri, storage_options=self._storage_options)
+        except TableNotFoundError:
+            return None
+
+    def _create(self, pipeline: str) -> DeltaTable:
+        if "://" not in self._uri and any(Path(self._uri).glob("[!.]*")):
+            self._refuse("a folder with files in it that are no Delta table")
+        try:
+            DeltaTable.create(
+                self._uri,
+                schema=BRONZE,
+                description=f"Tidemark: what pipeline {pipeline} landed",
+                configuration={**_PROPERTIES, _OWNER: pipeline},
+                raise_if_key_not_exists=False,
+                storage_options=self._storage_options,
+                # Tried again, a lost race would become a later commit with another table id.
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+        except (CommitFailedError, DeltaError):
+            if self._open() is None:
+                raise
+            log.info("table made by another driver pipeline=%s uri=%s", pipeline, self._uri)
+        return DeltaTable(self._uri, storage_options=self._storage_options)
+
+    def _refuse(self, difference: str) -> None:
+        raise ForeignTable(target=self._uri, difference=difference)
+
+
+def _landing(table: DeltaTable, plan: Plan) -> Landing:
+    return Landing.of(plan, table.version(), landed_counts(table, plan))
+
+
+def _bare(kind: Any) -> str:
+    """A type without what may be null, on which Spark and delta-rs differ for nested fields."""
+    text = kind.to_json() if hasattr(kind, "to_json") else str(kind)
+    return text.replace('"containsNull":false', '"containsNull":true').replace(
+        '"nullable":false', '"nullable":true'
+    )
+
+
+def _restores(table: DeltaTable, since: int) -> Iterator[Restore]:
+    commits = table.version() - since
+    if commits <= 0:
+        return
+    for commit in table.history(commits):
+        if commit.get("operation") == "RESTORE":
+            to = (commit.get("operationParameters") or {}).get("version")
+            # A RESTORE by timestamp does not say the version: everything before it is in doubt.
+            yield Restore(at=commit["version"], to=int(to) if to is not None else 0)
+
+
+def _commits(table: DeltaTable) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Versions with Tidemark's commit metadata, newest first; old ones are read only if asked."""
+    recent = table.history(_RECENT_COMMITS)
+    yield from _with_metadata(recent)
+    if len(recent) == _RECENT_COMMITS:
+        yield from _with_metadata(table.history()[_RECENT_COMMITS:])
+
+
+def _with_metadata(history: list[dict[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for commit in history:
+        try:
+            metadata = json.loads(commit.get("userMetadata") or "null")
+        except json.JSONDecodeError:
+            continue
+        if isinstance(metadata, dict) and "fingerprint" in metadata:
+            yield commit["version"], metadata
+
+
+def _same_transaction(metadata: Mapping[str, Any], plan: Plan) -> bool:
+    return (
+        metadata.get("pipeline") == plan.pipeline
+        and metadata.get("sequence") == plan.sequence
+        and metadata.get("epoch") == plan.epoch
+        and metadata.get("kind") == plan.kind.value
+    )

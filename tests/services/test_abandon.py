@@ -1,0 +1,101 @@
+"""Giving plans up, over in-memory adapters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.plans import MemoryPipeline, make_spec
+from tidemark.core.plan import Plan
+from tidemark.core.spec import StartPolicy
+from tidemark.errors import NotLanded, PlanAbandoned, PlanLanded
+from tidemark.services.planner import BackfillRequest, PlanOutcome
+
+
+def opened(records: int = 10) -> MemoryPipeline:
+    """A pipeline with an open plan over partition 0."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, records)
+    pipeline.planner.plan("run-1")
+    return pipeline
+
+
+def test_the_offsets_of_a_given_up_plan_are_planned_again() -> None:
+    """With the limits of now: a plan that was too large comes back in parts."""
+    pipeline = opened(records=1_000)
+    pipeline.abandon.give_up(1, "ops", "too large")
+    pipeline.spec = replace(pipeline.spec, records_per_run=300)
+    sizes = []
+    while plan := pipeline.run(f"run-{len(sizes)}"):
+        sizes.append(plan.size)
+    assert sizes == [300, 300, 300, 100]
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+
+
+def test_i4_a_zombie_driver_cannot_land_a_given_up_plan() -> None:
+    """It works on while its plan is given up: the fence keeps it out of the table."""
+    pipeline = opened()
+
+    def give_up_meanwhile(plan: Plan) -> None:
+        pipeline.table.before_commit = lambda _plan: None
+        pipeline.abandon.give_up(plan.sequence, "ops", "driver hangs")
+
+    pipeline.table.before_commit = give_up_meanwhile
+    with pytest.raises(NotLanded):
+        pipeline.ingest.execute(1)
+    with pytest.raises(PlanAbandoned):
+        pipeline.ingest.execute(1)
+    pipeline.run("run-2")
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+
+
+def test_a_landed_plan_cannot_be_given_up() -> None:
+    """Also if its landing was not recorded yet: then it is recorded now."""
+    pipeline = opened()
+    plan = pipeline.ledger.plans[1].plan
+    pipeline.table.land(plan)
+    for _ in range(2):
+        with pytest.raises(PlanLanded):
+            pipeline.abandon.give_up(1, "ops", "looked stuck")
+    assert pipeline.committed()[0] == 10
+
+
+def test_giving_up_twice_is_giving_up_once() -> None:
+    """A command whose answer was lost is safe to repeat."""
+    pipeline = opened()
+    for _ in range(2):
+        pipeline.abandon.give_up(1, "ops", "again")
+    events = [row["event"] for row in pipeline.control.rows]
+    assert events.count("abandoned") == 1
+
+
+def test_a_fence_without_its_event_is_finished_by_the_same_command() -> None:
+    """Killed between the two steps: the plan is still open, and giving it up again works."""
+    pipeline = opened()
+    pipeline.table.fence(pipeline.ledger.plans[1].plan)
+    pipeline.abandon.give_up(1, "ops", "second try")
+    assert pipeline.ledger.open_plans() == []
+
+
+def test_the_requester_of_a_given_up_plan_gets_a_new_one() -> None:
+    """A cleared run does not come back with a plan that may not land."""
+    pipeline = opened()
+    pipeline.abandon.give_up(1, "ops", "too large")
+    answer = pipeline.planner.plan("run-1")
+    assert answer.outcome is PlanOutcome.NEW
+    assert answer.plan is not None
+    assert answer.plan.sequence == 2
+
+
+def test_a_given_up_backfill_lets_the_next_one_in() -> None:
+    """A backfill whose range Kafka lost blocked every later one."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, 10)
+    pipeline.planner.backfill(BackfillRequest(partition=0, start=0, end=5), "first")
+    pipeline.kafka.delete_records("events", 0, before=3)
+    pipeline.abandon.give_up(1, "ops", "retention was faster")
+    plan = pipeline.planner.backfill(BackfillRequest(partition=0, start=3, end=8), "second").plan
+    assert plan is not None
+    pipeline.ingest.execute(plan.sequence)
+    assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(3, 8)]

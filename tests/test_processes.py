@@ -1,0 +1,113 @@
+"""Detached processes: what is started is found again, told apart, and stopped whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tidemark import processes
+from tidemark.processes import Detached
+
+Script = Callable[[str], Detached]
+
+
+def wait_until(held: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Look again and again until it holds."""
+    deadline = time.monotonic() + timeout_s
+    while not held():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Iterator[Script]:
+    """Runs shell scripts detached, with their log in `log`; ends what is left of them."""
+    sessions: list[int] = []
+
+    def run(text: str) -> Detached:
+        started = processes.spawn_detached(
+            ["/bin/sh", "-c", text], tmp_path / "log", env={"WORD": "hello"}, cwd=tmp_path
+        )
+        sessions.append(started.session)
+        return started
+
+    yield run
+    for session in sessions:
+        for pid in processes.members(session):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_detached_process_is_nobodys_child_and_its_output_is_in_the_log(
+    script: Script, tmp_path: Path
+) -> None:
+    """It has the environment and the folder that it was given, and no terminal."""
+    log = tmp_path / "log"
+    started = script('echo "$WORD from $PWD"; read line || echo no input >&2; exec sleep 600')
+    wait_until(lambda: "no input" in processes.printed(log))
+    assert processes.last_words(log) == f"hello from {tmp_path}\nno input"
+    assert os.getsid(started.pid) == started.session != os.getsid(0)
+    assert processes.start_time(started.pid) == started.started != ""
+    with pytest.raises(ChildProcessError):
+        os.waitpid(started.pid, os.WNOHANG)
+
+
+def test_the_last_log_is_kept_beside_the_new_one(script: Script, tmp_path: Path) -> None:
+    """A restart does not wipe out why it was needed."""
+    log = tmp_path / "log"
+    script("echo first")
+    wait_until(lambda: processes.printed(log) == "first\n")
+    script("echo second")
+    wait_until(lambda: processes.printed(log) == "second\n")
+    assert processes.printed(tmp_path / "log.1") == "first\n"
+
+
+def test_a_session_has_members_as_long_as_one_lives(script: Script) -> None:
+    """Process groups of their own do not hide them."""
+    session = script("set -m; sleep 600 & sleep 600 & wait").session
+    wait_until(lambda: len(processes.members(session)) == 3)
+    processes.stop("the script", lambda: processes.members(session), timeout_s=10)
+    assert processes.members(session) == ()
+
+
+def test_a_session_whose_leader_lives_is_another_one() -> None:
+    """The leader of a detached process's session was the shell, which is gone: an id used again."""
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
+    ) as stranger:
+        assert os.getsid(stranger.pid) == stranger.pid
+        assert processes.members(stranger.pid) == ()
+        stranger.communicate(b"\n")
+
+
+def test_what_ignores_sigterm_gets_sigkill(script: Script, tmp_path: Path) -> None:
+    """After the time that it was given."""
+    session = script("trap '' TERM; echo ready; while :; do sleep 0.1; done").session
+    wait_until(lambda: "ready" in processes.printed(tmp_path / "log"))
+    begun = time.monotonic()
+    processes.stop("the script", lambda: processes.members(session), timeout_s=0.5)
+    assert time.monotonic() - begun >= 0.5
+    assert processes.members(session) == ()
+
+
+def test_a_zombie_is_dead() -> None:
+    """A process that only waits to be reaped neither runs nor has a start time."""
+    child = subprocess.Popen([sys.executable, "-c", "input()", "mark"], stdin=subprocess.PIPE)
+    # Between fork and exec the arguments are this process's own.
+    wait_until(lambda: processes.runs(child.pid, "mark"))
+    assert processes.start_time(child.pid)
+    child.kill()
+    wait_until(lambda: not processes.runs(child.pid, "mark"))
+    assert processes.start_time(child.pid) == ""
+    child.communicate()
+
+
+def test_a_log_without_words_says_so(tmp_path: Path) -> None:
+    """An error never ends in nothing."""
+    assert processes.last_words(tmp_path / "none") == "an empty log"

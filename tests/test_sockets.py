@@ -1,0 +1,49 @@
+"""Ports: what is free, what is taken, and which one is chosen."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tidemark import sockets
+from tidemark.errors import SetupError
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody listens on."""
+    with socket.socket() as holder:
+        holder.bind((HOST, 0))
+        holder.listen()
+        yield holder.getsockname()[1]
+
+
+def test_a_port_that_somebody_has_is_not_free(taken: int) -> None:
+    """It accepts connections instead."""
+    (free,) = sockets.free_ports(HOST, 1)
+    assert (sockets.is_free(HOST, taken), sockets.accepts(HOST, taken)) == (False, True)
+    assert (sockets.is_free(HOST, free), sockets.accepts(HOST, free)) == (True, False)
+
+
+def test_free_ports_are_all_different() -> None:
+    """Each is held until the last is known."""
+    assert len(set(sockets.free_ports(HOST, 50))) == 50
+
+
+def test_a_taken_port_is_refused_with_its_purpose(taken: int) -> None:
+    """The error names the port and who wanted it."""
+    with pytest.raises(SetupError, match=f"port {taken} is taken.*for the judge"):
+        sockets.require_free(HOST, [*sockets.free_ports(HOST, 1), taken], "the judge")
+
+
+def test_the_port_asked_for_wins_then_the_last_then_a_spare(taken: int) -> None:
+    """A taken port that was asked for is for `require_free` to refuse."""
+    last, spare = sockets.free_ports(HOST, 2)
+    assert sockets.chosen_port(HOST, taken, last, spare) == taken
+    assert sockets.chosen_port(HOST, 0, last, spare) == last
+    assert sockets.chosen_port(HOST, 0, taken, spare) == spare
+    assert sockets.chosen_port(HOST, 0, None, spare) == spare
