@@ -500,10 +500,11 @@ def test_s7_records_deleted_between_plan_and_landing_are_a_lost_range(
     assert pipeline.committed() == {0: 0}
 
 
-def test_a_failure_of_the_engine_is_named(lake: Lake, tmp_path: Path) -> None:
+def test_a_failure_of_the_engine_is_named(lake: Lake) -> None:
     """What Spark says in a hundred lines is told in one, with what was being done."""
-    (tmp_path / "file").write_text("not a folder")
-    pipeline = lake.of("nowhere", target="file/table")
+    pipeline = lake.of("nowhere")
+    pipeline.table.prepare("events")
+    (Path(pipeline.uri) / "_delta_log" / f"{1:020}.json").write_text("not JSON")
     with pytest.raises(EngineFailed, match="landing plan 1 of pipeline 'events'") as caught:
         pipeline.sink.land(make_plan((0, 0, 5), topic="nowhere"))
     assert "\n" not in caught.value.reason

@@ -201,8 +201,8 @@ def test_unknown_keys_are_refused_and_the_valid_ones_listed(folders: Folders) ->
         ({"limits": "{records_per_run: many}"}, "limits.records_per_run", "integer", "'many'"),
         ({"limits": "{records_per_task: 999}"}, "limits.records_per_task",
          "greater than or equal to 1000", "999"),
-        ({"limits": "{records_per_run: 99}"}, "limits.records_per_run",
-         "at least 100, so that every partition gets a share", "99"),
+        ({"limits": "{records_per_run: 0}"}, "limits.records_per_run",
+         "greater than or equal to 1", "0"),
         ({"spark": "{executor.cores: '2'}"}, "spark",
          "keys that begin with 'spark.', not 'executor.cores'", "{'executor.cores': '2'}"),
         ({"spark": "{spark.executor.cores: 2}"}, "spark.spark.executor.cores", "string", "2"),
@@ -221,7 +221,8 @@ def test_wrong_values_are_told_with_what_was_expected(
 
 
 @pytest.mark.parametrize(
-    "schedule", ["every day", "'* * * *'", "'* * * * x'", "'* * * * * *'", "'@sometimes'"]
+    "schedule",
+    ["every day", "'* * * *'", "'* * * * x'", "'* * * * * *'", "'61 * * * *'", "'@sometimes'"],
 )
 def test_a_schedule_that_airflow_would_refuse_is_refused_here(
     folders: Folders, schedule: str
@@ -326,10 +327,11 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
         load_specs(tmp_path / "none", tmp_path)
 
 
-def test_two_specs_may_not_share_a_target(folders: Folders) -> None:
+@pytest.mark.parametrize("spelling", ["bronze/shared/", "./bronze/shared", "bronze//x/../shared"])
+def test_two_specs_may_not_share_a_target(folders: Folders, spelling: str) -> None:
     """A trailing slash does not make another table."""
     folders.spec(target="bronze/shared")
-    folders.spec("other.yaml", name="other", target="bronze/shared/")
+    folders.spec("other.yaml", name="other", target=spelling)
     assert folders.problems() == [
         ("other.yaml", "target", "a target of its own", "'bronze/shared', as in events.yaml")
     ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
+import posixpath
 from collections.abc import Mapping
 from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
+from croniter import croniter
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -85,10 +86,7 @@ class _Spec(_Section):
     @field_validator("schedule")
     @classmethod
     def _is_schedule(cls, value: str) -> str:
-        fields = value.split()
-        if value in _PRESETS or (
-            len(fields) == _CRON_FIELDS and all(_CRON_FIELD.fullmatch(one) for one in fields)
-        ):
+        if value in _PRESETS or (len(value.split()) == _CRON_FIELDS and croniter.is_valid(value)):
             return value
         raise ValueError(f"a cron expression of five fields or one of {', '.join(_PRESETS)}")
 
@@ -123,8 +121,6 @@ class _Spec(_Section):
 
 _PRESETS = ("@once", "@continuous", "@hourly", "@daily", "@weekly", "@monthly", "@yearly")
 _CRON_FIELDS = 5
-_CRON_VALUE = r"(\*|\d{1,2}|[a-zA-Z]{3})(-(\d{1,2}|[a-zA-Z]{3}))?(/\d{1,2})?"
-_CRON_FIELD = re.compile(rf"{_CRON_VALUE}(,{_CRON_VALUE})*")
 
 
 def load_specs(folder: Path, suites: Path) -> Mapping[str, PipelineSpec]:
@@ -150,7 +146,7 @@ def load_specs(folder: Path, suites: Path) -> Mapping[str, PipelineSpec]:
             found[path] = spec
             problems += _file_problems(path, spec, suites)
     problems += _shared(found, "name", lambda spec: spec.name)
-    problems += _shared(found, "target", lambda spec: spec.target.rstrip("/"))
+    problems += _shared(found, "target", lambda spec: _normal(spec.target))
     if problems:
         raise SpecError(problems=tuple(problems))
     return {spec.name: spec for spec in sorted(found.values(), key=lambda spec: spec.name)}
@@ -252,20 +248,13 @@ def _file_problems(path: Path, spec: PipelineSpec, suites: Path) -> list[Problem
         problems.append(
             _problem(path, "quality.suite", f"a suite that exists ({available})", repr(spec.suite))
         )
-    limit = spec.records_per_run
-    if limit is not None and limit < _MIN_SHARE:
-        problems.append(
-            _problem(
-                path,
-                "limits.records_per_run",
-                f"at least {_MIN_SHARE}, so that every partition gets a share",
-                str(limit),
-            )
-        )
     return problems
 
 
-_MIN_SHARE = 100
+def _normal(target: str) -> str:
+    """One spelling for one place; the part before :// is left alone."""
+    scheme, separator, path = target.rpartition("://")
+    return f"{scheme}{separator}{posixpath.normpath(path)}"
 
 
 def _shared(found: Mapping[Path, PipelineSpec], key: str, value_of: Any) -> list[Problem]:
