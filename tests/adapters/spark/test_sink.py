@@ -186,7 +186,7 @@ def raise_transaction(lake: Lake, plan: Plan, version: int) -> None:
 def test_i7_a_stale_transaction_is_not_taken_for_a_landing(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """The table has the transaction already: Spark reports success, writes nothing, and we notice."""
+    """The table has the transaction: Spark reports success, writes nothing, and we notice."""
     pipeline = lake.of(topic())
     produce_values(broker.bootstrap, pipeline.spec.topic, 5)
     pipeline.run("first")
