@@ -14,7 +14,7 @@ from tests.conftest import TopicFactory
 from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.adapters.kafka.producer import produce
 from tidemark.errors import ExitCode
-from tidemark.wiring import connection_variable, kafka_connection
+from tidemark.wiring import App, connection_variable, kafka_connection
 
 TIDEMARK = Path(sys.executable).with_name("tidemark")
 
@@ -81,9 +81,18 @@ def test_a_named_error_exits_with_its_code_and_says_what_to_do(tmp_path: Path) -
 
 def test_errors_are_json_where_json_was_asked_for(tmp_path: Path) -> None:
     """A script reads one document, whatever happened."""
-    ran = tidemark("status", "prices", "--json", home=tmp_path)
+    ran = tidemark("plan", "prices", "--json", home=tmp_path)
     assert ran.returncode == ExitCode.REFUSED
     assert json.loads(ran.stdout)["error"] == "UnknownConnection"
+
+
+def test_status_shows_what_each_pipeline_would_be_refused_for(tmp_path: Path) -> None:
+    """One pipeline's missing connection is its own problem, and no reason to show nothing."""
+    ran = tidemark("status", "--json", home=tmp_path)
+    assert ran.returncode == ExitCode.OK
+    shown = json.loads(ran.stdout)
+    assert {each["problem"]["error"] for each in shown} == {"UnknownConnection"}
+    assert len(shown) == len(App.from_environment({"TIDEMARK_HOME": str(tmp_path)}).specs)
 
 
 @pytest.mark.broker

@@ -77,7 +77,7 @@ def _landed(pipeline: str, sequence: int) -> dict[str, Any]:
     from tidemark.services.ingest import plan_record
 
     app = App.from_environment()
-    record = plan_record(app.control(), pipeline, sequence)
+    record = plan_record(app.control().ledger(pipeline), sequence)
     if record.landing is None:
         raise PlanNotLanded(pipeline=pipeline, sequence=sequence)
     landed = {
