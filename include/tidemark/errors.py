@@ -252,8 +252,8 @@ class UnknownConnection(TerminalError):
 
     def remedy(self) -> str:
         return (
-            "define the connection in Airflow, or export the variable for the command line; "
-            "docs/connections.md shows both"
+            "define the connection in Airflow, or export the variable for the command line "
+            "(docs/connections.md); for a broker to try things with: `tidemark broker start`"
         )
 
 
@@ -561,13 +561,15 @@ class UnknownPlan(TerminalError):
         return f"pipeline {self.pipeline!r} has no plan {self.sequence}"
 
     def expected(self) -> str:
-        return "no plan yet" if self.latest is None else f"a number from 1 to {self.latest}"
+        return (
+            f"a number from 1 to {self.latest or 0}" if self.latest else "a plan to be made first"
+        )
 
     def found(self) -> str:
         return str(self.sequence)
 
     def remedy(self) -> str:
-        return "make a plan with `tidemark plan`, or name one that `tidemark status` lists"
+        return f"make a plan with `tidemark plan {self.pipeline}`, or name one that there is"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -590,7 +592,7 @@ class PlanOpen(TerminalError):
     def remedy(self) -> str:
         return (
             f"finish it with `tidemark ingest {self.pipeline} --plan {self.sequence}`, or give it "
-            f"up with `tidemark abandon {self.pipeline} --plan {self.sequence}`"
+            f"up with `tidemark abandon {self.pipeline} --plan {self.sequence} --reason TEXT`"
         )
 
 

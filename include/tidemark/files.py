@@ -23,7 +23,7 @@ def read_json(file: Path) -> Any:
     """What a JSON file holds; None if it is not there."""
     try:
         return json.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return None
 
 

@@ -74,7 +74,9 @@ class App:
         from tidemark.adapters.specs import load_specs
 
         specs = self.environ.get("TIDEMARK_PIPELINES")
-        return load_specs(Path(specs) if specs else self.layout.specs, self.layout.expectations)
+        return load_specs(
+            Path(specs).resolve() if specs else self.layout.specs, self.layout.expectations
+        )
 
     def spec(self, pipeline: str) -> PipelineSpec:
         """One spec.
@@ -109,7 +111,7 @@ class App:
         return DeltaControlTable(self.layout.control_table)
 
     def table(self, spec: PipelineSpec) -> DataTable:
-        """The pipeline's data table, seen through its log."""
+        """The pipeline's data table, without Spark."""
         from tidemark.adapters.delta.data_table import DeltaDataTable
 
         return DeltaDataTable(self.layout.data_table(spec.target))
@@ -189,7 +191,7 @@ class App:
         from tidemark.services.status import pipeline_status
 
         spec = self.spec(pipeline)
-        return pipeline_status(spec, lambda: self.marks(spec), self.control())
+        return pipeline_status(spec, lambda: self.marks(spec), self.control(), self.table(spec))
 
     def spark_settings(self, spec: PipelineSpec) -> dict[str, str]:
         """`--conf` settings of every Spark job of a pipeline."""

@@ -43,6 +43,13 @@ def test_missing_is_set_difference(some: list[Span], wanted: Span) -> None:
     assert have.overlap(wanted) == len(asked & members(have))
 
 
+@given(span_sets, st.integers(0, 60))
+def test_the_first_offsets_are_the_lowest(some: list[Span], count: int) -> None:
+    """As many as were asked for, or all there are."""
+    have = SpanSet.of(some)
+    assert members(have.first(count)) == set(sorted(members(have))[:count])
+
+
 @given(span_sets, span_sets)
 def test_union_is_set_union(left: list[Span], right: list[Span]) -> None:
     """Union agrees with plain sets."""

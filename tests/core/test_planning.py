@@ -67,11 +67,16 @@ def test_live_ranges_begin_at_the_committed_offset() -> None:
     assert [(r.partition, r.start, r.end) for r in ranges] == [(0, 6, 9)]
 
 
-def test_live_ranges_stop_before_what_a_backfill_landed() -> None:
+@pytest.mark.parametrize(
+    ("limit", "planned"), [(None, [(5, 8), (10, 20)]), (6, [(5, 8), (10, 13)]), (2, [(5, 7)])]
+)
+def test_live_ranges_go_around_what_a_backfill_landed(
+    limit: int | None, planned: list[tuple[int, int]]
+) -> None:
     """I2: offsets that a backfill landed ahead of the live chain are not read again."""
     known = ledger({0: 0}, {0: [Span(0, 5), Span(8, 10)]})
-    ranges = live_ranges(known, {}, make_marks({0: (0, 20)}), None)
-    assert [(r.start, r.end) for r in ranges] == [(5, 8)]
+    ranges = live_ranges(known, {}, make_marks({0: (0, 20)}), limit)
+    assert [(r.start, r.end) for r in ranges] == planned
 
 
 def test_s7_a_low_water_mark_past_the_committed_offset_is_a_lost_range() -> None:

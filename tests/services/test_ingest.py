@@ -229,5 +229,5 @@ def test_plans_of_another_pipeline_do_not_exist_here() -> None:
         kafka=pipeline.kafka,
         control=pipeline.control,
     )
-    with pytest.raises(UnknownPlan, match="no plan yet"):
+    with pytest.raises(UnknownPlan, match="a plan to be made first"):
         other.ingest.execute(1)

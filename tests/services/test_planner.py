@@ -278,7 +278,7 @@ def test_a_live_plan_leaves_an_open_backfills_range_alone() -> None:
     pipeline.produce(0, 10)
     pipeline.planner.backfill(BackfillRequest(partition=0, start=4, end=6), "fill")
     pipeline.planner.plan("b")
-    assert ranges(pipeline, 2) == [(0, 0, 4)]
+    assert ranges(pipeline, 2) == [(0, 0, 4), (0, 6, 10)]
 
 
 def test_a_preview_of_what_would_be_refused_is_refused() -> None:

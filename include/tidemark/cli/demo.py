@@ -241,7 +241,7 @@ class _Demo:
             table = count_bronze(self.app.layout.data_table(spec.target))
             status = self.app.status(pipeline)
             rows.append((pipeline, table.rows, table.records, status.last_landed, status.lag))
-            self._add(rows=table.rows, duplicates=table.rows - table.records, lag=status.lag)
+            self._add(rows=table.rows, duplicates=table.rows - table.records, lag=status.lag or 0)
             self._expect(status.records == table.rows, f"{pipeline}: table and control disagree")
         print_table("Tables", ("pipeline", "rows", "distinct records", "last plan", "lag"), rows)
         self._show_offsets()

@@ -1,4 +1,4 @@
-"""`tidemark status | plan | ingest | quality`: the steps of a pipeline."""
+"""`tidemark status | plan | ingest | quality | abandon`: the steps of a pipeline."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def status(
 
 
 def _summary(each: PipelineStatus) -> tuple[Any, ...]:
-    state = "ok" if each.problem is None else type(each.problem).__name__
+    state = "ok" if each.begun else "not begun"
+    if each.problem:
+        state = type(each.problem).__name__
     opened = ", ".join(map(str, each.open_plans)) or None
     return (
         each.pipeline,
@@ -69,7 +71,7 @@ def _summary(each: PipelineStatus) -> tuple[Any, ...]:
         each.records,
         each.last_landed,
         opened,
-        state if each.begun else "not begun",
+        state,
     )
 
 
@@ -140,7 +142,7 @@ def _print_planning(answer: Planning, as_json: bool) -> None:
 def ingest(
     pipeline: Pipeline,
     plan_number: Annotated[
-        int | None, typer.Option("--plan", help="A recorded plan; a new one if left out.")
+        int | None, typer.Option("--plan", min=1, help="A recorded plan; a new one if left out.")
     ] = None,
     master: Master = "local[*]",
     as_json: AsJson = False,
@@ -166,7 +168,7 @@ def ingest(
 def quality(
     pipeline: Pipeline,
     plan_number: Annotated[
-        int | None, typer.Option("--plan", help="A landed plan; the newest if left out.")
+        int | None, typer.Option("--plan", min=1, help="A landed plan; the newest if left out.")
     ] = None,
     master: Master = "local[*]",
     as_json: AsJson = False,
@@ -177,16 +179,16 @@ def quality(
     with exit code 66; the data stays landed.
     """
     app = App.from_environment()
-    sequence = plan_number or _newest_landed(app, pipeline)
+    sequence = _newest_landed(app, pipeline) if plan_number is None else plan_number
     if sequence is None:
-        out.print(f"nothing has landed yet for {pipeline}")
+        print_json({"outcome": "nothing landed"}) if as_json else out.print("nothing landed yet")
         return
     _run_job(app, "quality", pipeline, sequence, master, as_json)
 
 
 def abandon(
     pipeline: Pipeline,
-    plan_number: Annotated[int, typer.Option("--plan", help="An open plan.")],
+    plan_number: Annotated[int, typer.Option("--plan", min=1, help="An open plan.")],
     reason: Annotated[str, typer.Option(help="Why; kept in the control table.")],
     as_json: AsJson = False,
 ) -> None:

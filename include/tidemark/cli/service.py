@@ -25,9 +25,8 @@ def up(
 ) -> None:
     """Start the embedded broker and Airflow with the DAGs switched on; print address and login.
 
-    Everything listens on this machine only. `tidemark down` stops it; data stays. Topics that do
-    not exist yet make their DAGs fail with TopicMissing: `tidemark sample produce NAME` makes the
-    sample topics.
+    Everything listens on this machine only. `tidemark down` stops it; data stays. The sample
+    topics are made if they are missing; a topic of your own must exist before its DAG runs.
     """
     from tidemark.adapters.kafka.producer import ensure_sample_topics
 

@@ -80,6 +80,16 @@ class SpanSet:
             gaps.append(Span(cursor, wanted.end))
         return SpanSet(tuple(gaps))
 
+    def first(self, count: int) -> SpanSet:
+        """The lowest `count` offsets of the set."""
+        taken = []
+        for span in self.spans:
+            if count <= 0:
+                break
+            taken.append(Span(span.start, min(span.end, span.start + count)))
+            count -= span.size
+        return SpanSet(tuple(taken))
+
     def overlap(self, wanted: Span) -> int:
         """Number of offsets of `wanted` that are in this set."""
         return wanted.size - self.missing_from(wanted).size

@@ -65,7 +65,7 @@ class Plan:
         pipeline: Pipeline name.
         sequence: Number of the plan in its pipeline, from 1, both kinds counted together.
         kind: The chain it belongs to.
-        epoch: Changes when the data table is rewound, so that its transaction ids are new.
+        epoch: Part of the transaction's application id; 0 until a table can be rewound.
         cluster_id: Kafka cluster that the offsets belong to.
         topic: Topic name.
         topic_id: Incarnation of the topic that the offsets belong to.

@@ -134,12 +134,12 @@ def live_ranges(
         if committed < here.end:
             gaps = ledger.taken(partition).missing_from(Span(committed, here.end))
             if gaps:
-                unread[partition] = gaps.spans[0]
-    allotted = share({p: span.size for p, span in unread.items()}, limit)
+                unread[partition] = gaps
+    allotted = share({p: gaps.size for p, gaps in unread.items()}, limit)
     return tuple(
-        _planned(marks, partition, Span(span.start, span.start + allotted[partition]))
-        for partition, span in unread.items()
-        if allotted[partition]
+        _planned(marks, partition, span)
+        for partition, gaps in unread.items()
+        for span in gaps.first(allotted[partition])
     )
 
 

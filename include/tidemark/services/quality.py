@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tidemark.core.quality import QualityReport, SliceExpectation, SliceRef
 from tidemark.core.spec import PipelineSpec
-from tidemark.errors import PlanNotLanded, QualityFailed
+from tidemark.errors import PlanAbandoned, PlanNotLanded, QualityFailed
 from tidemark.ports import Clock, ControlReader, QualityChecker
 from tidemark.services.ingest import plan_record
 
@@ -37,9 +37,12 @@ class Quality:
 
         Raises:
             UnknownPlan: No such plan.
+            PlanAbandoned: It was given up.
             PlanNotLanded: Nothing to check yet.
         """
         record = plan_record(self.control.ledger(self.spec.name), sequence)
+        if record.abandoned is not None:
+            raise PlanAbandoned(pipeline=self.spec.name, sequence=sequence, reason=record.abandoned)
         if record.landing is None:
             raise PlanNotLanded(pipeline=self.spec.name, sequence=sequence)
         ref = SliceRef(

@@ -9,9 +9,11 @@ from typing import Any
 from tidemark.core import planning
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import Marks, TopicMarks
+from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.spec import PipelineSpec, StartPolicy
 from tidemark.errors import NoStartOffset, TidemarkError
-from tidemark.ports import ControlReader, MarkReader
+from tidemark.ports import ControlReader, DataLog, MarkReader
+from tidemark.services.recording import check_ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,17 +25,14 @@ class PartitionStatus:
         low: Low-water mark.
         end: End of the readable log at the pipeline's isolation level.
         committed: Committed offset; None if the pipeline has not begun here.
+        lag: Unread offsets, an upper bound on unread records; None if not begun.
     """
 
     partition: int
     low: int
     end: int
     committed: int | None
-
-    @property
-    def lag(self) -> int | None:
-        """Unread offsets, an upper bound on unread records; None if not begun."""
-        return None if self.committed is None else max(0, self.end - self.committed)
+    lag: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +63,10 @@ class PipelineStatus:
         return any(here.committed is not None for here in self.partitions)
 
     @property
-    def lag(self) -> int:
-        """Unread offsets over all partitions that the pipeline has begun."""
-        return sum(here.lag or 0 for here in self.partitions)
+    def lag(self) -> int | None:
+        """Unread offsets over all partitions; None if the pipeline has not begun in any."""
+        known = [here.lag for here in self.partitions if here.lag is not None]
+        return sum(known) if known else None
 
     def as_record(self) -> dict[str, Any]:
         """The status as plain values, for `--json`."""
@@ -92,7 +92,10 @@ class PipelineStatus:
 
 
 def pipeline_status(
-    spec: PipelineSpec, connect: Callable[[], MarkReader], control: ControlReader
+    spec: PipelineSpec,
+    connect: Callable[[], MarkReader],
+    control: ControlReader,
+    data_log: DataLog,
 ) -> PipelineStatus:
     """Compare a pipeline's ledger with its topic. Reads only; what goes wrong is a `problem`.
 
@@ -100,6 +103,7 @@ def pipeline_status(
         spec: The pipeline.
         connect: Opens its connection, which may be refused as well.
         control: The control table.
+        data_log: The data table's log.
     """
     ledger = control.ledger(spec.name)
     problem: TidemarkError | None = None
@@ -107,6 +111,7 @@ def pipeline_status(
     try:
         topic = connect().topic_marks(spec.topic, spec.isolation_level)
         here = topic.partitions
+        check_ledger(ledger, data_log)
         _require_runnable(spec, ledger, topic)
     except TidemarkError as refused:
         problem = refused
@@ -115,18 +120,24 @@ def pipeline_status(
         pipeline=spec.name,
         topic=spec.topic,
         partitions=tuple(
-            PartitionStatus(
-                partition=number,
-                low=mark.low,
-                end=mark.end,
-                committed=ledger.committed_offset(number) if number in ledger.starts else None,
-            )
-            for number, mark in sorted(here.items())
+            _partition_status(ledger, number, mark) for number, mark in sorted(here.items())
         ),
         last_landed=max((record.plan.sequence for record in landed), default=None),
         open_plans=tuple(record.plan.sequence for record in ledger.open_plans()),
         records=sum(record.landing.records for record in landed if record.landing),
         problem=problem,
+    )
+
+
+def _partition_status(ledger: Ledger, partition: int, mark: Marks) -> PartitionStatus:
+    committed = lag = None
+    if partition in ledger.starts:
+        committed, lag = ledger.committed_offset(partition), 0
+        if committed < mark.end:
+            landed = ledger.landed.get(partition, SpanSet())
+            lag = landed.missing_from(Span(committed, mark.end)).size
+    return PartitionStatus(
+        partition=partition, low=mark.low, end=mark.end, committed=committed, lag=lag
     )
 
 

@@ -55,9 +55,8 @@ class DeltaControlTable:
     of several writers that read the same ledger exactly one succeeds.
     """
 
-    def __init__(self, uri: str, storage_options: dict[str, str] | None = None) -> None:
+    def __init__(self, uri: str) -> None:
         self._uri = uri
-        self._storage_options = storage_options
 
     def ledger(self, pipeline: str) -> Ledger:
         """The pipeline's state now."""
@@ -95,7 +94,7 @@ class DeltaControlTable:
 
     def _open(self) -> DeltaTable | None:
         try:
-            return DeltaTable(self._uri, storage_options=self._storage_options)
+            return DeltaTable(self._uri)
         except TableNotFoundError:
             return None
 
@@ -108,7 +107,6 @@ class DeltaControlTable:
                 partition_by=["pipeline"],
                 description="Tidemark: what was planned and what became of it, by offset range",
                 configuration={"delta.appendOnly": "true"},
-                storage_options=self._storage_options,
                 # Tried again, a creation that lost its race becomes a later commit with another
                 # table id, which every append at that moment conflicts with.
                 commit_properties=CommitProperties(max_commit_retries=0),
@@ -116,4 +114,4 @@ class DeltaControlTable:
         except CommitFailedError:
             # Another process made the table between our look and our commit.
             log.debug("created by another process uri=%s", self._uri)
-        return DeltaTable(self._uri, storage_options=self._storage_options)
+        return DeltaTable(self._uri)

@@ -54,11 +54,10 @@ BRONZE = Schema(
 
 
 class DeltaDataTable:
-    """One pipeline's data table, seen through its log."""
+    """One pipeline's data table: what its log says, its creation, its fence."""
 
-    def __init__(self, uri: str, storage_options: dict[str, str] | None = None) -> None:
+    def __init__(self, uri: str) -> None:
         self._uri = uri
-        self._storage_options = storage_options
 
     def state(self, app_ids: Collection[str], since: int) -> TableState:
         """The newest transaction of each application id, and RESTOREs after a version."""
@@ -124,7 +123,7 @@ class DeltaDataTable:
             FenceConflict: Another commit of this transaction was first; look again.
         """
         self.prepare(plan.pipeline)
-        table = DeltaTable(self._uri, storage_options=self._storage_options)
+        table = DeltaTable(self._uri)
         if (table.transaction_version(plan.app_id) or 0) >= plan.sequence:
             return
         try:
@@ -142,7 +141,7 @@ class DeltaDataTable:
 
     def _open(self) -> DeltaTable | None:
         try:
-            return DeltaTable(self._uri, storage_options=self._storage_options)
+            return DeltaTable(self._uri)
         except TableNotFoundError:
             return None
 
@@ -156,7 +155,6 @@ class DeltaDataTable:
                 description=f"Tidemark: what pipeline {pipeline} landed",
                 configuration={**_PROPERTIES, _OWNER: pipeline},
                 raise_if_key_not_exists=False,
-                storage_options=self._storage_options,
                 # Tried again, a lost race would become a later commit with another table id.
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
@@ -164,7 +162,7 @@ class DeltaDataTable:
             if self._open() is None:
                 raise
             log.info("table made by another driver pipeline=%s uri=%s", pipeline, self._uri)
-        return DeltaTable(self._uri, storage_options=self._storage_options)
+        return DeltaTable(self._uri)
 
     def _refuse(self, difference: str) -> None:
         raise ForeignTable(target=self._uri, difference=difference)

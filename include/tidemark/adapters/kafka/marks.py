@@ -122,7 +122,8 @@ class KafkaMarkReader:
         )
         described = self._answer("describe_topics", topic, topics[topic])
         cluster_id = self._answer("describe_cluster", topic, cluster).cluster_id
-        topic_id = str(described.topic_id)
+        # librdkafka prints a UUID in plain base64, Kafka's own tools in the URL-safe alphabet.
+        topic_id = str(described.topic_id).replace("+", "-").replace("/", "_")
         if topic_id in _NO_ID or not cluster_id:
             raise NoTopicId(topic=topic)
         return (

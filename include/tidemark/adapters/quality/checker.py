@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +34,6 @@ class GreatExpectationsQuality:
         suites: Path,
         home: Path,
         results_table: str,
-        storage_options: Mapping[str, str] | None = None,
     ) -> None:
         """Take the places; nothing is opened or started.
 
@@ -43,13 +42,11 @@ class GreatExpectationsQuality:
             suites: Folder of suite files.
             home: Folder of Data Docs.
             results_table: Path or URI of the Delta table of results.
-            storage_options: delta-rs options of the results table's store.
         """
         self._spark = spark
         self._suites = suites
         self._home = home
         self._results_table = results_table
-        self._storage_options = dict(storage_options or {})
 
     def check(
         self,
@@ -114,4 +111,4 @@ class GreatExpectationsQuality:
         """Append a report to the results table, as a new attempt."""
         from tidemark.adapters.quality.results import append_report
 
-        append_report(self._results_table, report, self._storage_options)
+        append_report(self._results_table, report)

@@ -79,7 +79,9 @@ def write_index(folders: DocsFolders, report: QualityReport, pages: Mapping[str,
     sites = folders.site.parent
     with locked(sites / ".lock"):
         newest = {
-            site.name: listed[0] for site in sorted(sites.iterdir()) if (listed := _runs(site))
+            site.name: listed[0]
+            for site in sorted(sites.iterdir())
+            if site.is_dir() and (listed := _runs(site))
         }
         replace_text(sites / "index.html", _rendered("pipelines.html", newest=newest))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
@@ -31,21 +29,19 @@ SCHEMA = pa.schema(
 """`run_at` names the attempt; the newest one of a plan counts."""
 
 
-def append_report(table: str, report: QualityReport, storage_options: Mapping[str, str]) -> None:
+def append_report(table: str, report: QualityReport) -> None:
     """Append a report in one commit, so that an attempt is there whole or not at all.
 
     Blind appends never conflict with each other: delta-rs takes the next free version.
     """
-    options = dict(storage_options)
     DeltaTable.create(
         table,
         schema=SCHEMA,
         mode="ignore",
         partition_by=["pipeline"],
         configuration={"delta.appendOnly": "true"},
-        storage_options=options,
     )
-    write_deltalake(table, _rows(report), mode="append", storage_options=options)
+    write_deltalake(table, _rows(report), mode="append")
 
 
 def _rows(report: QualityReport) -> pa.Table:

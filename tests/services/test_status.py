@@ -1,0 +1,58 @@
+"""Lag and problems of a pipeline, over in-memory adapters."""
+
+from __future__ import annotations
+
+from tests.support.plans import MemoryPipeline, make_spec
+from tidemark.core.spec import StartPolicy
+from tidemark.errors import EndBehindCommitted, LedgerBehindTable, NoStartOffset, TopicMissing
+from tidemark.services.planner import BackfillRequest
+from tidemark.services.status import PipelineStatus, pipeline_status
+
+
+def status(pipeline: MemoryPipeline) -> PipelineStatus:
+    """The status now."""
+    return pipeline_status(pipeline.spec, lambda: pipeline.kafka, pipeline.control, pipeline.table)
+
+
+def test_a_pipeline_that_has_not_begun_has_no_lag() -> None:
+    """Not 0: an alert on lag must not take it for caught up."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 5)
+    assert (status(pipeline).begun, status(pipeline).lag) == (False, None)
+
+
+def test_lag_is_what_has_not_landed() -> None:
+    """Also after a gap: what landed beyond it is not unread."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.EARLIEST))
+    pipeline.planner.plan("begin")
+    pipeline.produce(0, 10)
+    plan = pipeline.planner.backfill(BackfillRequest(partition=0, start=4, end=9), "fill").plan
+    assert plan is not None
+    pipeline.ingest.execute(plan.sequence)
+    shown = status(pipeline)
+    assert shown.lag == 5
+    assert shown.partitions[0].committed == 0
+    pipeline.run("live")
+    assert status(pipeline).lag == 0
+
+
+def test_an_open_plan_that_cannot_land_is_a_problem() -> None:
+    """The next run would take it over and be refused."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 5)
+    pipeline.planner.plan("run-1")
+    pipeline.kafka.topics["events"][0].end = 3
+    assert isinstance(status(pipeline).problem, EndBehindCommitted)
+
+
+def test_what_a_run_would_be_refused_for_is_shown() -> None:
+    """Policy none, a missing topic, a table of another history."""
+    fresh = MemoryPipeline(spec=make_spec(start=StartPolicy.NONE))
+    assert isinstance(status(fresh).problem, NoStartOffset)
+    del fresh.kafka.topic_ids["events"]
+    assert isinstance(status(fresh).problem, TopicMissing)
+    landed = MemoryPipeline()
+    landed.produce(0, 5)
+    landed.run("run-1")
+    amnesiac = MemoryPipeline(kafka=landed.kafka, table=landed.table)
+    assert isinstance(status(amnesiac).problem, LedgerBehindTable)
