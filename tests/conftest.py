@@ -65,10 +65,11 @@ def topic(admin: AdminClient, request: pytest.FixtureRequest) -> TopicFactory:
 def _wait_for_leaders(admin: AdminClient, topic: str, partitions: int) -> None:
     """A topic exists for the controller first; its brokers lead its partitions a moment later."""
     wanted = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         try:
-            for answer in admin.list_offsets(wanted).values():
+            # Short: a request that has found no leader does not look again by itself.
+            for answer in admin.list_offsets(wanted, request_timeout=5).values():
                 answer.result(timeout=10)
         except KafkaException:
             if time.monotonic() > deadline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -32,3 +33,5 @@ def spark(layout: Layout) -> Iterator[SparkSession]:
     session = open_session("tidemark-tests", settings)
     yield session
     session.stop()
+    # py4j tells of closed connections when the interpreter ends, to a stream that is gone by then.
+    logging.getLogger("py4j").setLevel(logging.ERROR)

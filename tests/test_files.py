@@ -27,7 +27,6 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
         assert file.read_text() == text
     assert read_json(file) == {"pid": 22}
     assert list(file.parent.iterdir()) == [file]
-    assert read_json(file / "below-a-file.json") is None
 
 
 def test_a_lock_is_waited_for_until_its_holder_dies(tmp_path: Path) -> None:

@@ -57,7 +57,8 @@ def test_s1_a_run_leaves_no_group_and_no_offset(
     for run in ("first", "second"):
         produce(client, "streams-intro", records=5)
         assert lake.run(run).landing.records == 5
-        assert pipeline_status(lake.spec, lake.marks, lake.control).lag == 0
+        status = pipeline_status(lake.spec, lambda: lake.marks, lake.control, lake.table)
+        assert (status.lag, status.problem) == (0, None)
     assert lake.planner.plan("third").plan is None
 
     assert group_names(bootstrap) == set()

@@ -52,6 +52,17 @@ def test_marks_of_every_partition(
     }
 
 
+def test_s5_topic_ids_are_spelled_as_kafka_spells_them(
+    reader: KafkaMarkReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """As in the broker's own files: librdkafka's alphabet differs in two characters of 64."""
+    for _ in range(6):
+        name = topic()
+        file = broker.home / "node-1" / "data" / f"{name}-0" / "partition.metadata"
+        (spelled,) = (line for line in file.read_text().splitlines() if "topic_id" in line)
+        assert reader.topic_marks(name, COMMITTED).topic_id == spelled.split(":")[1].strip()
+
+
 def test_s7_the_low_water_mark_follows_deletion(
     reader: KafkaMarkReader, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient
 ) -> None:
