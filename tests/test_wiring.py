@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import PROJECT
+from tests.support.plans import NOW, make_plan
+from tidemark.adapters.spark.settings import SHORT_RUN_RECORDS
+from tidemark.core.events import Planned
 from tidemark.errors import InvalidConnection, SpecError, UnknownConnection, UnknownPipeline
 from tidemark.wiring import App
 
@@ -112,3 +116,23 @@ def test_a_malformed_connection_is_refused_without_telling_its_content(value: An
 def test_a_connection_is_looked_up_when_it_is_needed_only() -> None:
     """An app can be built, and its specs read, with no connection at all."""
     assert app().spec("prices").connection == "kafka_default"
+
+
+# -- spark settings ------------------------------------------------------------------------------
+
+
+def test_the_recorded_plans_size_decides_how_its_jobs_jvm_is_set(tmp_path: Path) -> None:
+    """The control table knows it; a plan that it does not know is for the job to refuse."""
+    this = app(TIDEMARK_LAKEHOUSE=str(tmp_path))
+    control, spec = this.control(), this.spec("prices")
+    small = make_plan((0, 0, SHORT_RUN_RECORDS), pipeline="prices", sequence=1)
+    large = make_plan((1, 0, SHORT_RUN_RECORDS + 1), pipeline="prices", sequence=2)
+    control.append(control.ledger("prices"), [Planned(plan=small), Planned(plan=large)], NOW)
+
+    def is_short(plan: int | None) -> bool:
+        options = this.spark_settings(spec, plan)["spark.driver.extraJavaOptions"]
+        return "-XX:TieredStopAtLevel=1" in options.split()
+
+    assert [is_short(plan) for plan in (1, 2, 3, None)] == [True, False, False, False]
+    own = replace(spec, spark={"spark.driver.extraJavaOptions": "-Xint"})
+    assert this.spark_settings(own, 1)["spark.driver.extraJavaOptions"] == "-Xint"

@@ -69,7 +69,7 @@ class TidemarkJobOperator(SparkSubmitOperator):
             # Without the connection Airflow's hook would submit to a YARN that is not there.
             connection(self.spark_connection)
             app = App.from_environment()
-            self.conf = app.spark_settings(app.spec(self.pipeline))
+            self.conf = app.spark_settings(app.spec(self.pipeline), int(self.plan))
             variables = {**kafka_environment(self.pipeline), **_python_environment()}
             try:
                 with exported(variables):

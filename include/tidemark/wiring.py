@@ -193,11 +193,18 @@ class App:
         spec = self.spec(pipeline)
         return pipeline_status(spec, lambda: self.marks(spec), self.control(), self.table(spec))
 
-    def spark_settings(self, spec: PipelineSpec) -> dict[str, str]:
-        """`--conf` settings of every Spark job of a pipeline."""
+    def spark_settings(self, spec: PipelineSpec, plan: int | None = None) -> dict[str, str]:
+        """`--conf` settings of a Spark job of a pipeline.
+
+        Args:
+            spec: The pipeline.
+            plan: The plan that the job is about; its size decides how the JVM is set. The job
+                itself refuses a plan that does not exist.
+        """
         from tidemark.adapters.spark.settings import submit_settings
 
-        return submit_settings(self.layout, spec.spark)
+        record = None if plan is None else self.control().ledger(spec.name).plans.get(plan)
+        return submit_settings(self.layout, spec.spark, record.plan.size if record else None)
 
     def submit(
         self, job: str, pipeline: str, plan: int, master: str, say: Callable[[str], None]
@@ -211,7 +218,7 @@ class App:
             self.layout.jobs / f"{job}.py",
             ["--pipeline", spec.name, "--plan", str(plan)],
             master=master,
-            settings=self.spark_settings(spec),
+            settings=self.spark_settings(spec, plan),
             environ={**self.environ, variable: self._connection(spec.connection)},
             say=say,
         )

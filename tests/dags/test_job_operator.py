@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from tests.dags.conftest import Answer, Probe
+from tests.support.plans import NOW, make_plan
+from tidemark.adapters.delta.control_table import DeltaControlTable
+from tidemark.core.events import Planned
 from tidemark.errors import ExitCode, TopicMissing
 
 SECRET = "correct-horse-battery"
@@ -53,6 +56,7 @@ def run(
 ) -> Answer:
     """Run the ingest operator on plan 7 of `prices`."""
     environ = {"SEEN": str(program.parent), "CODE": str(code), "TOLD": told}
+    environ["TIDEMARK_LAKEHOUSE"] = str(program.parent / "lakehouse")
     environ |= {} if spark is None else {"AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark)}
     environ |= {} if kafka is None else {"AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka)}
     return probe.ask(
@@ -127,6 +131,18 @@ def test_the_command_line_names_pipeline_and_plan(probe: Probe, spark_submit: Pa
     assert argv[-4:] == ["--pipeline", "prices", "--plan", "7"]
     assert argv[-5].endswith("/jobs/ingest.py")
     assert any(value.startswith("spark.driver.extraClassPath=") for value in argv)
+
+
+def test_a_small_plan_gets_the_quick_compiler(probe: Probe, spark_submit: Path) -> None:
+    """Its size is looked up in the control table when the task runs."""
+    quick = "-XX:TieredStopAtLevel=1"
+    assert run(probe, spark_submit, 0).value["error"] is None
+    assert quick not in (spark_submit.parent / "argv").read_text()
+    control = DeltaControlTable(str(spark_submit.parent / "lakehouse" / "control/offset_ranges"))
+    plan = make_plan((0, 0, 5), pipeline="prices", sequence=7)
+    control.append(control.ledger("prices"), [Planned(plan=plan)], NOW)
+    assert run(probe, spark_submit, 0).value["error"] is None
+    assert quick in (spark_submit.parent / "argv").read_text()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,8 @@ from rich.table import Table
 
 from tidemark.errors import TidemarkError
 
-out = Console(highlight=False, soft_wrap=True)
+# A pipe has no width: wide enough that a name is never cut there.
+out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -26,7 +28,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
     for index, column in enumerate(columns):
         numeric = any(isinstance(row[index], int) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left")
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
     out.print(table)

@@ -50,11 +50,18 @@ _LOGIN_MODULES = {
 
 READER_DEFAULTS: Mapping[str, str] = {
     # The Java client's own defaults fit a service that waits for records; a batch reads a known
-    # range as fast as it can (bench/README.md has the measurements).
-    "max.poll.records": "20000",
-    "max.partition.fetch.bytes": str(32 * 1024 * 1024),
-    "fetch.max.bytes": str(128 * 1024 * 1024),
-    "receive.buffer.bytes": str(1024 * 1024),
+    # range as fast as it can (docs/adr/0005-settings.md has the measurements).
+    #
+    # A fetch at the end of the log waits this long for a record, and a broker answers one request
+    # of a connection at a time: Spark's next question, where the log ends, waits behind it. With
+    # the default of 500 ms that is half a second for each partition read to its end.
+    "fetch.max.wait.ms": "10",
+    # Spark asks for the marks anew at each poll.
+    "max.poll.records": "5000",
+    # Enough to fill a distant link, little enough that a heap holds one for each consumer.
+    "max.partition.fetch.bytes": str(4 * 1024 * 1024),
+    # What the operating system finds best; the default is too small for a distant broker.
+    "receive.buffer.bytes": "-1",
 }
 """Settings of the Java consumer that Tidemark chooses, whatever the connection says."""
 

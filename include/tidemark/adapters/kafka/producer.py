@@ -100,7 +100,7 @@ def produce(
     count = chosen.default_records if records is None else records
     name = topic or chosen.name
     first_ms = int(time.time() * 1000) - count * STEP_MS if base_ms is None else base_ms
-    admin = AdminClient(dict(client))
+    admin = AdminClient({**client, "log_level": "0"})
     made = ensure_topic(admin, name, chosen.partitions, timeout_s=timeout_s)
     start = 0 if made else _offsets_so_far(admin, name, timeout_s)
     batch = chosen.records(seed=seed, start=start, count=count, base_ms=first_ms)
@@ -116,7 +116,7 @@ def ensure_sample_topics(client: Mapping[str, str]) -> None:
     Raises:
         KafkaUnavailable, KafkaRefused
     """
-    admin = AdminClient(dict(client))
+    admin = AdminClient({**client, "log_level": "0"})
     for sample in SAMPLES.values():
         ensure_topic(admin, sample.name, sample.partitions)
 

@@ -1,4 +1,7 @@
-"""The Spark session and the settings it needs, each with its reason."""
+"""The Spark session and the settings it needs, each with its reason.
+
+What was measured, and what was tried and dropped, is in docs/adr/0005-settings.md.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,11 @@ from tidemark.core.layout import Layout
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SHORT_RUN_RECORDS = 1_000_000
+"""Up to here a job ends before the optimising compiler has paid for itself."""
+
+_SHORT_RUN_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
 _STATIC: Mapping[str, str] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -21,6 +29,16 @@ _STATIC: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "8",
     # Nobody watches the page of a short batch, and it costs start-up time.
     "spark.ui.enabled": "false",
+    # In local mode the driver does the work: every core fills a Parquet row group of 128 MiB.
+    "spark.driver.memory": "2g",
+    # A batch never comes back to a consumer, and Spark keeps each with what it has fetched: by
+    # default for five minutes, which over many partitions is a heap full of records nobody wants.
+    "spark.kafka.consumer.cache.timeout": "10s",
+    "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s",
+    "spark.kafka.consumer.fetchedData.cache.timeout": "10s",
+    "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
+    # Eight bytes instead of the twelve of INT96, which Parquet deprecates and Spark still writes.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Keys, values and offsets hardly repeat: a dictionary is built and thrown away.
     "spark.hadoop.parquet.enable.dictionary#key": "false",
     "spark.hadoop.parquet.enable.dictionary#value": "false",
@@ -32,12 +50,16 @@ _STATIC: Mapping[str, str] = {
 }
 
 
-def submit_settings(layout: Layout, overrides: Mapping[str, str]) -> dict[str, str]:
+def submit_settings(
+    layout: Layout, overrides: Mapping[str, str], records: int | None = None
+) -> dict[str, str]:
     """Settings for `spark-submit --conf`, for every job of Tidemark.
 
     Args:
         layout: Where the jars and the class archive are.
         overrides: The pipeline spec's `spark` section; wins over everything here.
+        records: How many records the job has to do with, at most; None if nobody knows, which
+            is taken for many.
     """
     jars = f"{layout.spark_jars}/*"
     java_options = [
@@ -47,6 +69,7 @@ def submit_settings(layout: Layout, overrides: Mapping[str, str]) -> dict[str, s
         "-Xshare:auto",
         "-Xlog:cds=off",
         "-Xlog:cds+dynamic=off",
+        *(_SHORT_RUN_OPTIONS if records is not None and records <= SHORT_RUN_RECORDS else ()),
     ]
     return {
         **_STATIC,
