@@ -42,11 +42,9 @@ class Variation:
 
 
 SHIPPED = Variation(name="shipped", what="settings as shipped")
+_WAIT = {"kafka.fetch.max.wait.ms": "500"}
 _POLL = {"kafka.max.poll.records": "500"}
-_FETCH = {
-    "kafka.max.partition.fetch.bytes": str(1024 * 1024),
-    "kafka.fetch.max.bytes": str(50 * 1024 * 1024),
-}
+_FETCH = {"kafka.max.partition.fetch.bytes": str(1024 * 1024)}
 _BUFFER = {"kafka.receive.buffer.bytes": str(64 * 1024)}
 _PAYLOAD = ("key", "value")
 
@@ -54,12 +52,18 @@ VARIATIONS: Sequence[Variation] = (
     Variation(
         name="consumer_defaults",
         what="the Java consumer's defaults",
-        kafka=_POLL | _FETCH | _BUFFER,
+        kafka=_WAIT | _POLL | _FETCH | _BUFFER,
     ),
+    Variation(name="wait_default", what="fetch.max.wait.ms of 500", kafka=_WAIT),
     Variation(name="poll_default", what="max.poll.records of 500", kafka=_POLL),
-    Variation(name="fetch_default", what="the consumer's default fetch sizes", kafka=_FETCH),
+    Variation(name="fetch_default", what="the consumer's default fetch size", kafka=_FETCH),
     Variation(
         name="no_crc", what="record batches not checked", kafka={"kafka.check.crcs": "false"}
+    ),
+    Variation(
+        name="int96",
+        what="Spark's default form of timestamps",
+        session={"spark.sql.parquet.outputTimestampType": "INT96"},
     ),
     Variation(
         name="dictionary",

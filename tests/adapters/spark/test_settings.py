@@ -1,4 +1,4 @@
-"""Settings of jobs: what the size of a run decides, and that JVM, client and Spark know the rest."""
+"""Settings of jobs: what the size of a run decides, and what JVM, client and Spark make of them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_files_have_no_dictionary_of_payloads_and_no_int96(
 ) -> None:
     """What Parquet's own footer says of a file that was written with the settings of every job."""
     rows = spark.sql(
-        "SELECT CAST(id AS BINARY) AS key, CAST(id AS BINARY) AS value, id AS offset,"
+        "SELECT CAST(hex(id) AS BINARY) AS key, CAST(hex(id) AS BINARY) AS value, id AS offset,"
         " 'prices' AS topic, timestamp_millis(id) AS timestamp FROM range(0, 1000, 1, 1)"
     )
     rows.write.parquet(str(tmp_path / "rows"))
