@@ -36,4 +36,4 @@ def report_often(folder: Path, pipeline: str, times: int) -> None:
         report = replace(REPORT, pipeline=pipeline, plan_sequence=plan)
         with folders.locked():
             write_index(folders, report, {"built_in": folders.site / f"{plan}.html"})
-        append_report(str(folder / "results"), report, {})
+        append_report(str(folder / "results"), report)
