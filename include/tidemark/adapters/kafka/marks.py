@@ -195,5 +195,7 @@ def _milliseconds(moment: datetime) -> int:
 
 def consumer_groups(config: Mapping[str, Any]) -> list[str]:
     """Every consumer group that the cluster knows: none of them is ours (S1)."""
-    found = AdminClient({**config, "log_level": 0}).list_consumer_groups(request_timeout=30)
-    return sorted(group.group_id for group in found.result().valid)
+    # Named, because a client that is collected takes the answers it waits for with it.
+    admin = AdminClient({**config, "log_level": 0})
+    found = admin.list_consumer_groups(request_timeout=30).result(timeout=60)
+    return sorted(group.group_id for group in found.valid)
