@@ -22,10 +22,7 @@ def ingest(app: App, arguments: Arguments) -> dict[str, object]:
         "wrote": done.wrote,
         "records": done.landing.records,
         "table_version": done.landing.table_version,
-        "partitions": {
-            f"{count.partition}": {"records": count.records, "holes": count.holes}
-            for count in done.landing.counts
-        },
+        "partitions": done.landing.by_partition(),
     }
 
 

@@ -74,6 +74,9 @@ def _wait_for_leaders(admin: AdminClient, topic: str, partitions: int) -> None:
         except KafkaException:
             if time.monotonic() > deadline:
                 raise
+            # A client that asked too early may keep "no leader" as its answer until it is told to
+            # look at the topic itself.
+            admin.list_topics(topic, timeout=10)
             time.sleep(0.02)
         else:
             return

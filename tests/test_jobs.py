@@ -37,7 +37,7 @@ def test_a_job_prints_one_result_line(capsys: pytest.CaptureFixture[str]) -> Non
         (KafkaUnavailable(operation="list_offsets", reason="timed out"), ExitCode.TRANSIENT),
         (NotLanded(pipeline="prices", sequence=7, seen="no commit"), ExitCode.UNKNOWN_OUTCOME),
         (
-            LostRange(pipeline="prices", topic="prices", partition=0, start=0, end=4),
+            LostRange(pipeline="prices", topic="prices", lost=((0, 0, 4),)),
             ExitCode.REFUSED,
         ),
     ],

@@ -29,15 +29,17 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from tests.support.kafka_judge import read_all
+from tests.support.kafka_judge import group_names, read_all
 from tests.support.lake import Lake
 from tests.support.plans import make_spec
-from tests.support.transactions import produce_values
+from tests.support.transactions import Record, produce_aborted, produce_committed, produce_values
 from tidemark.adapters.broker.embedded import Broker, BrokerConfig, Listener
 from tidemark.adapters.kafka.marks import KafkaMarkReader
 from tidemark.adapters.kafka.options import client_config
+from tidemark.adapters.kafka.reader import KafkaLogReader
 from tidemark.core.layout import Layout
 from tidemark.core.marks import IsolationLevel
+from tidemark.core.offsets import Span, SpanSet
 from tidemark.errors import KafkaRefused, TidemarkError, TopicMissing
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ PASSWORD = 'q"uo\\te;d=1 hush'
 """With all that could end a quoted value early."""
 QUOTED = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
 TOPIC = "secured"
+HOLES = "secured-with-holes"
+"""Two committed records and a marker, three aborted records and a marker, two records."""
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 
@@ -139,12 +143,12 @@ def properties(certificate: Certificate) -> dict[str, str]:
     }
 
 
-def allow(admin: AdminClient, user: str, *operations: AclOperation) -> None:
-    """Grant operations on the topic, and nothing else."""
+def allow(admin: AdminClient, user: str, *operations: AclOperation, topic: str = TOPIC) -> None:
+    """Grant operations on a topic, and nothing else."""
     bindings = [
         AclBinding(
             ResourceType.TOPIC,
-            TOPIC,
+            topic,
             ResourcePatternType.LITERAL,
             f"User:{user}",
             "*",
@@ -194,11 +198,17 @@ def secured(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             certificate.certificate,
         )
         admin = AdminClient({"bootstrap.servers": cluster.inside})
-        admin.create_topics([NewTopic(TOPIC, num_partitions=2)])[TOPIC].result(timeout=30)
+        for topic, partitions in ((TOPIC, 2), (HOLES, 1)):
+            new = NewTopic(topic, num_partitions=partitions)
+            admin.create_topics([new])[topic].result(timeout=30)
         add_scram_users(admin, "reader", "looker", "nobody")
         allow(admin, "reader", AclOperation.DESCRIBE, AclOperation.READ)
         allow(admin, "looker", AclOperation.DESCRIBE)
+        allow(admin, "reader", AclOperation.DESCRIBE, AclOperation.READ, topic=HOLES)
         produce_values(cluster.inside, TOPIC, 10)
+        produce_committed(cluster.inside, HOLES, [Record(key=b"k")] * 2)
+        produce_aborted(cluster.inside, HOLES, [Record(key=b"k")] * 3)
+        produce_values(cluster.inside, HOLES, 2)
         for extra in (cluster.login("reader"), cluster.login("looker"), cluster.tls_login()):
             wait_until_described(extra)
         yield cluster
@@ -330,6 +340,42 @@ def test_s25_a_certificate_file_does_as_well(secured: Secured, tmp_path: Path) -
     assert marks({**extra, "ssl.ca.location": str(tmp_path / "ca.pem")}) == {0: 10, 1: 0}
 
 
+def read_back(extra: Mapping[str, Any], topic: str, end: int) -> list[int]:
+    """Offsets that the second reader sees with this connection."""
+    reader = KafkaLogReader(client_config("secured", extra))
+    wanted = {0: SpanSet.of([Span(0, end)])}
+    return [r.offset for r in reader.read(topic, IsolationLevel.READ_COMMITTED, wanted)]
+
+
+def test_s25_the_second_reader_needs_no_right_on_groups(secured: Secured) -> None:
+    """I6: librdkafka looks for a coordinator unasked, and is refused: that is no matter."""
+    begun = time.monotonic()
+    assert read_back(secured.login("reader"), HOLES, 9) == [0, 1, 7, 8]
+    assert read_back(secured.tls_login(), TOPIC, 10) == list(range(10))
+    assert time.monotonic() - begun < 20
+    assert group_names(secured.inside) == set()
+
+
+@pytest.mark.spark
+def test_s25_holes_are_proven_and_tables_verified_with_the_same_rights(
+    secured: Secured, spark: SparkSession, tmp_path: Path
+) -> None:
+    """I6: Describe and Read on the topic, for the evidence of a landing and for `verify`."""
+    lake = Lake(
+        session=spark,
+        root=tmp_path,
+        connection=secured.login("reader"),
+        spec=make_spec(topic=HOLES),
+    )
+    (count,) = lake.run("test").landing.counts
+    assert (count.records, count.holes, count.unproven_holes) == (4, 5, 0)
+    assert lake.judged() == read_all(secured.inside, HOLES)
+    verification = lake.verify.verify()
+    verification.check()
+    assert sum(each.records for each in verification.partitions) == 4
+    assert group_names(secured.inside) == set()
+
+
 # -- too few -------------------------------------------------------------------------------------
 
 
@@ -377,6 +423,26 @@ def test_the_refusal_does_not_outlive_its_cause(secured: Secured) -> None:
     allow(admin, "late", AclOperation.DESCRIBE)
     wait_until_described(secured.login("late"))
     assert len(reader.topic_marks(TOPIC, IsolationLevel.READ_COMMITTED).partitions) == 2
+
+
+@pytest.mark.parametrize("refused", ["password", "certificate", "looker"])
+def test_s25_the_second_reader_is_refused_by_name(secured: Secured, refused: str) -> None:
+    """Soon, for good, and without telling the password."""
+    extra = {
+        "password": lambda: secured.login("reader", "wrong"),
+        "certificate": lambda: {
+            **secured.tls_login(),
+            "ssl.ca.pem": make_certificate().certificate,
+        },
+        "looker": lambda: secured.login("looker"),
+    }[refused]()
+    begun = time.monotonic()
+    with pytest.raises(KafkaRefused) as caught:
+        read_back(extra, TOPIC, 10)
+    assert time.monotonic() - begun < 20
+    assert_no_secret(str(caught.value))
+    assert "wrong" not in str(caught.value)
+    assert not caught.value.exit_code.retryable
 
 
 @pytest.mark.spark

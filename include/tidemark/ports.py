@@ -5,16 +5,19 @@ Planning gets readers only; nothing that plans can write a data table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
 from tidemark.core.events import ControlEvent
+from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import IsolationLevel, TopicMarks
-from tidemark.core.plan import Landing, Plan
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plan import Plan
 from tidemark.core.quality import QualityReport, SliceExpectation, SliceRef
-from tidemark.core.table import TableState
+from tidemark.core.records import LogRecord
+from tidemark.core.table import Holding, TableState
 
 Clock: TypeAlias = Callable[[], datetime]
 """The present, in UTC."""
@@ -42,6 +45,28 @@ class MarkReader(Protocol):
         ...
 
 
+class LogReader(Protocol):
+    """Reads records as a free consumer, apart from the engine that lands them."""
+
+    def read(
+        self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
+    ) -> Iterator[LogRecord]:
+        """Every visible record at these offsets; each partition in offset order.
+
+        The end of the iterator says that there are no others.
+
+        Args:
+            topic: Topic name.
+            isolation_level: What may be seen.
+            spans: Offsets inside the readable log, by partition.
+
+        Raises:
+            OffsetsDeleted: Offsets were deleted from Kafka while they were read.
+            TopicMissing, KafkaUnavailable, KafkaRefused
+        """
+        ...
+
+
 class ControlReader(Protocol):
     """Reads what was planned and what became of it."""
 
@@ -61,6 +86,10 @@ class ControlTable(ControlReader, Protocol):
         """
         ...
 
+    def compact(self) -> int:
+        """Rewrite many small files as few; no event changes. Returns the files it replaced."""
+        ...
+
 
 class DataLog(Protocol):
     """Reads the log of a pipeline's data table, which is the truth about landing (I5)."""
@@ -78,9 +107,33 @@ class DataLog(Protocol):
         """
         ...
 
+    def gaps(self, plan: Plan) -> Mapping[int, SpanSet]:
+        """Offsets of a plan that landed, and have no row; partitions without any are left out."""
+        ...
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """What the newest version holds, by plan, incarnation and partition."""
+        ...
+
+    def landed_plans(self, requested_by: str) -> Mapping[int, Plan]:
+        """Plans by number, as far back as the log tells of their commits."""
+        ...
+
+    def held(self, plan: Plan) -> Landing:
+        """What the newest version holds of a plan, whoever committed it.
+
+        Raises:
+            OverfullRange: More rows of the plan than it has offsets.
+        """
+        ...
+
+    def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
+        """Rows of one incarnation's partition at these offsets: the plan and the record."""
+        ...
+
 
 class DataTable(DataLog, Protocol):
-    """Makes a pipeline's data table, and fences plans off it. Writes no rows."""
+    """Makes a pipeline's data table, fences plans off it, takes their rows out. Adds no rows."""
 
     def prepare(self, pipeline: str) -> None:
         """Make the table if it is not there.
@@ -96,6 +149,22 @@ class DataTable(DataLog, Protocol):
         Raises:
             ForeignTable: As in `prepare`.
             FenceConflict: Another commit of this transaction was first; look again.
+        """
+        ...
+
+    def discard(self, plan: Plan) -> int:
+        """Remove a plan's rows from the newest version. Returns their number."""
+        ...
+
+    def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
+        """Raise transactions so far that no plan under them can ever land.
+
+        Returns:
+            The version of the table after which that holds.
+
+        Raises:
+            ForeignTable: As in `prepare`.
+            FenceConflict: Another commit of such a transaction was first; look again.
         """
         ...
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 
 from tidemark.errors import SetupError
+
+_PATIENCE_S = 3.0
 
 
 def is_free(host: str, port: int) -> bool:
@@ -52,7 +55,9 @@ def chosen_port(host: str, wanted: int, last: int | None, spare: int) -> int:
 
 
 def require_free(host: str, ports: Iterable[int], purpose: str) -> None:
-    """Refuse a port that somebody else has.
+    """Refuse a port that somebody else has, and keeps for some seconds.
+
+    A process that was killed may leave connections behind that hold its port for a moment.
 
     Args:
         host: Address to listen on.
@@ -62,7 +67,10 @@ def require_free(host: str, ports: Iterable[int], purpose: str) -> None:
     Raises:
         SetupError: Naming the port.
     """
+    deadline = time.monotonic() + _PATIENCE_S
     for port in ports:
+        while not is_free(host, port) and time.monotonic() < deadline:
+            time.sleep(0.05)
         if not is_free(host, port):
             raise SetupError(
                 subject=f"port {port} is taken",

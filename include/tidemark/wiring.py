@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidemark.core.layout import Layout
 from tidemark.core.spec import PipelineSpec
@@ -22,13 +22,19 @@ from tidemark.errors import InvalidConnection, UnknownConnection, UnknownPipelin
 if TYPE_CHECKING:
     from tidemark.adapters.airflow.standalone import AirflowStandalone
     from tidemark.adapters.broker.embedded import Broker
+    from tidemark.adapters.failpoints import FailPoint
     from tidemark.adapters.spark.submit import JobRun
-    from tidemark.ports import ControlTable, DataTable, MarkReader
+    from tidemark.ports import ControlTable, DataTable, LogReader, MarkReader
     from tidemark.services.abandon import Abandon
+    from tidemark.services.decisions import Decisions
     from tidemark.services.ingest import Ingest
     from tidemark.services.planner import Planner
     from tidemark.services.quality import Quality
+    from tidemark.services.repair import Repair
     from tidemark.services.status import PipelineStatus
+    from tidemark.services.verify import Verify
+
+_Adapter = TypeVar("_Adapter")
 
 LOCAL_CONNECTION = "kafka_default"
 """The connection id that means the embedded broker where nothing else is defined."""
@@ -102,19 +108,25 @@ class App:
         """Reads the marks of the pipeline's cluster."""
         from tidemark.adapters.kafka.marks import KafkaMarkReader
 
-        return KafkaMarkReader(self.kafka_config(spec.connection))
+        return self._armed("marks", KafkaMarkReader(self.kafka_config(spec.connection)))
+
+    def log_reader(self, spec: PipelineSpec) -> LogReader:
+        """Reads records of the pipeline's cluster, apart from Spark."""
+        from tidemark.adapters.kafka.reader import KafkaLogReader
+
+        return self._armed("log_reader", KafkaLogReader(self.kafka_config(spec.connection)))
 
     def control(self) -> ControlTable:
         """The control table."""
         from tidemark.adapters.delta.control_table import DeltaControlTable
 
-        return DeltaControlTable(self.layout.control_table)
+        return self._armed("control", DeltaControlTable(self.layout.control_table))
 
     def table(self, spec: PipelineSpec) -> DataTable:
         """The pipeline's data table, without Spark."""
         from tidemark.adapters.delta.data_table import DeltaDataTable
 
-        return DeltaDataTable(self.layout.data_table(spec.target))
+        return self._armed("table", DeltaDataTable(self.layout.data_table(spec.target)))
 
     def planner(self, pipeline: str) -> Planner:
         """Makes plans; needs no JVM."""
@@ -126,6 +138,7 @@ class App:
             marks=self.marks(spec),
             control=self.control(),
             data_log=self.table(spec),
+            log_reader=self.log_reader(spec),
             now=utc_now,
         )
 
@@ -139,7 +152,48 @@ class App:
             marks=self.marks(spec),
             control=self.control(),
             table=self.table(spec),
+            log_reader=self.log_reader(spec),
             now=utc_now,
+        )
+
+    def decisions(self, pipeline: str) -> Decisions:
+        """Records what only a person can decide; needs no JVM."""
+        from tidemark.services.decisions import Decisions
+
+        spec = self.spec(pipeline)
+        return Decisions(
+            spec=spec,
+            marks=self.marks(spec),
+            control=self.control(),
+            data_log=self.table(spec),
+            now=utc_now,
+        )
+
+    def repair(self, pipeline: str) -> Repair:
+        """Has the control table follow the data table; needs no JVM."""
+        from tidemark.services.repair import Repair
+
+        spec = self.spec(pipeline)
+        return Repair(
+            spec=spec,
+            marks=self.marks(spec),
+            control=self.control(),
+            table=self.table(spec),
+            log_reader=self.log_reader(spec),
+            now=utc_now,
+        )
+
+    def verify(self, pipeline: str) -> Verify:
+        """Compares a data table with Kafka; needs no JVM."""
+        from tidemark.services.verify import Verify
+
+        spec = self.spec(pipeline)
+        return Verify(
+            spec=spec,
+            marks=self.marks(spec),
+            control=self.control(),
+            data_log=self.table(spec),
+            log_reader=self.log_reader(spec),
         )
 
     def ingest(self, pipeline: str) -> Ingest:
@@ -162,7 +216,8 @@ class App:
             marks=self.marks(spec),
             control=self.control(),
             table=self.table(spec),
-            sink=sink,
+            sink=self._armed("sink", sink),
+            log_reader=self.log_reader(spec),
             now=utc_now,
         )
 
@@ -173,16 +228,17 @@ class App:
         from tidemark.services.quality import Quality
 
         spec = self.spec(pipeline)
+        checker = GreatExpectationsQuality(
+            spark=lambda: open_session(f"tidemark-quality-{spec.name}"),
+            suites=self.layout.expectations,
+            home=self.layout.quality_home,
+            results_table=self.layout.quality_results,
+        )
         return Quality(
             spec=spec,
             data_table=self.layout.data_table(spec.target),
             control=self.control(),
-            checker=GreatExpectationsQuality(
-                spark=lambda: open_session(f"tidemark-quality-{spec.name}"),
-                suites=self.layout.expectations,
-                home=self.layout.quality_home,
-                results_table=self.layout.quality_results,
-            ),
+            checker=self._armed("quality", checker),
             now=utc_now,
         )
 
@@ -245,6 +301,19 @@ class App:
         if variable not in environ and self.broker().status().running:
             environ[variable] = self._connection(LOCAL_CONNECTION)
         return AirflowStandalone(self.layout, environ, port=port)
+
+    @cached_property
+    def _fail_point(self) -> FailPoint | None:
+        """What TIDEMARK_FAIL_AT arms; None without it (adapters/failpoints.py)."""
+        text = self.environ.get("TIDEMARK_FAIL_AT")
+        if text is None:
+            return None
+        from tidemark.adapters.failpoints import FailPoint
+
+        return FailPoint(text)
+
+    def _armed(self, port: str, adapter: _Adapter) -> _Adapter:
+        return self._fail_point.armed(port, adapter) if self._fail_point else adapter
 
     def _connection_extra(self, connection: str) -> Mapping[str, Any]:
         text = self._connection(connection)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import re
 from dataclasses import fields
 from typing import Any, get_type_hints
 
 import pytest
 
+from tests.conftest import PROJECT
 from tidemark import errors
 from tidemark.errors import (
     ExitCode,
@@ -41,7 +43,9 @@ def sample(hint: Any, name: str) -> Any:
         "bool": True,
         "tuple[str, ...]": (name,),
         "tuple[int, ...]": (3, 4),
-        "tuple[tidemark.errors.Problem, ...]": (problem,),
+        "tuple[int, int]": (3, 4),
+        "tuple[tuple[int, int, int], ...]": ((3, 4, 5),),
+        "tuple[tidemark.errors.specs.Problem, ...]": (problem,),
     }
     return known[
         hint.__name__ if isinstance(hint, type) and hint in (str, int, bool) else str(hint)
@@ -79,9 +83,15 @@ def test_every_field_of_an_error_is_told(kind: type[TidemarkError]) -> None:
         value = getattr(error, field.name)
         other: Any = 901 if isinstance(value, int) else "changed"
         if isinstance(value, tuple):
-            other = (901,) if isinstance(value[0], int) else ("changed",)
+            other = tuple(_changed(item) for item in value)
         setattr(error, field.name, other)
         assert str(error) != before, field.name
+
+
+def _changed(item: Any) -> Any:
+    if isinstance(item, tuple):
+        return tuple(_changed(part) for part in item)
+    return item + 901 if isinstance(item, int) else "changed"
 
 
 @every_error
@@ -103,6 +113,47 @@ def test_every_error_belongs_to_one_branch(kind: type[TidemarkError]) -> None:
     else:
         assert len(branches) == 1
         assert kind.exit_code is branches[0].exit_code
+
+
+def test_the_runbook_has_a_section_for_every_error_that_points_to_one() -> None:
+    """Nobody is sent to a heading that is not there."""
+    page = (PROJECT / "docs" / "runbook.md").read_text(encoding="utf-8")
+    sections = set(re.findall(r"^## (\w+)$", page, flags=re.MULTILINE))
+    pointed = {
+        name
+        for kind in concrete_errors()
+        for name in re.findall(r"runbook\.md, (\w+)", build(kind).remedy())
+    }
+    assert pointed
+    assert pointed <= sections
+
+
+def test_the_runbook_names_errors_that_exist() -> None:
+    """A section for an error that was renamed would never be found."""
+    page = (PROJECT / "docs" / "runbook.md").read_text(encoding="utf-8")
+    names = {name for name in re.findall(r"^## ([A-Z]\w+)$", page, flags=re.MULTILINE)}
+    assert names <= {kind.__name__ for kind in concrete_errors()}
+
+
+def test_commands_that_errors_name_can_be_typed() -> None:
+    """Whoever copies a remedy gets no usage error: options that must be there are there."""
+    needed = {
+        "abandon": ["--plan", "--reason"],
+        "rewind": ["--reason"],
+        "accept-loss": ["--reason"],
+        "new-incarnation": ["--reason"],
+    }
+    named = [
+        command
+        for kind in concrete_errors()
+        for command in re.findall(r"`tidemark ([^`]+)`", build(kind).remedy())
+    ]
+    for command in named:
+        options = needed.get(command.split()[0], [])
+        assert [option for option in options if option not in command] == [], command
+        if command.startswith("control rebuild"):
+            assert "--dry-run" in command or "--apply" in command, command
+    assert {"abandon", "rewind", "control"} <= {command.split()[0] for command in named}
 
 
 def test_retryability_is_in_the_type() -> None:

@@ -6,18 +6,11 @@ from dataclasses import replace
 from random import Random
 
 from tests.support.plans import NOW, make_plan
-from tidemark.core.events import (
-    Abandoned,
-    Adopted,
-    ControlEvent,
-    Landed,
-    Planned,
-    Started,
-    decode,
-    encode,
-)
+from tidemark.core.event_rows import decode, encode
+from tidemark.core.events import Abandoned, Adopted, ControlEvent, Landed, Planned, Started
+from tidemark.core.landing import Landing, RangeCount
 from tidemark.core.ledger import Ledger
-from tidemark.core.plan import Landing, PlanKind, RangeCount
+from tidemark.core.plan import PlanKind
 
 
 def history() -> list[tuple[int, list[ControlEvent]]]:

@@ -83,7 +83,7 @@ def test_s7_a_low_water_mark_past_the_committed_offset_is_a_lost_range() -> None
     """The error names exactly the offsets that are gone."""
     with pytest.raises(LostRange) as lost:
         live_ranges(ledger({0: 3}), {}, make_marks({0: (7, 9)}), None)
-    assert (lost.value.partition, lost.value.start, lost.value.end) == (0, 3, 7)
+    assert lost.value.lost == ((0, 3, 7),)
 
 
 def test_an_end_behind_the_committed_offset_is_refused() -> None:

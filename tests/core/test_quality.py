@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tidemark.core.landing import Landing, RangeCount
 from tidemark.core.marks import IsolationLevel
-from tidemark.core.plan import Landing, Plan, PlanKind, PlannedRange, RangeCount
+from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.quality import (
     CheckResult,
     QualityReport,

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.plans import make_plan
 from tidemark.core.events import Abandoned, Landed, Planned
+from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger
-from tidemark.core.plan import Landing
 from tidemark.core.table import Restore, TableState, check_table
 from tidemark.errors import (
     LedgerBehindTable,

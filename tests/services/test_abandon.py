@@ -9,7 +9,14 @@ import pytest
 from tests.support.plans import MemoryPipeline, make_spec
 from tidemark.core.plan import Plan
 from tidemark.core.spec import StartPolicy
-from tidemark.errors import NotLanded, PlanAbandoned, PlanLanded
+from tidemark.errors import (
+    NotLanded,
+    OpenPlanInTheWay,
+    PlanAbandoned,
+    PlanLanded,
+    RowsInDoubt,
+    TopicRecreated,
+)
 from tidemark.services.planner import BackfillRequest, PlanOutcome
 
 
@@ -99,3 +106,38 @@ def test_a_given_up_backfill_lets_the_next_one_in() -> None:
     assert plan is not None
     pipeline.ingest.execute(plan.sequence)
     assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(3, 8)]
+
+
+def test_i1_rows_of_a_topic_that_was_made_again_in_mid_read_are_removed_on_request() -> None:
+    """First it is told, then it is done, then the pipeline goes on with the new topic."""
+    pipeline = opened()
+
+    def remade(_plan: Plan) -> None:
+        pipeline.kafka.create("events", 2, "id-2")
+        pipeline.produce(0, 20)
+
+    pipeline.table.after_commit = remade
+    with pytest.raises(TopicRecreated):
+        pipeline.ingest.execute(1)
+    with pytest.raises(RowsInDoubt) as told:
+        pipeline.abandon.give_up(1, "ops", "topic was made again")
+    assert told.value.rows == 10
+    with pytest.raises(OpenPlanInTheWay):
+        pipeline.decisions.new_incarnation("ops", "made again")
+    pipeline.abandon.give_up(1, "ops", "topic was made again", discard=True)
+    assert pipeline.table.rows == []
+    pipeline.table.after_commit = lambda _: None
+    pipeline.decisions.new_incarnation("ops", "made again")
+    pipeline.run("run-2")
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+
+
+def test_a_landing_of_the_right_topic_is_never_discarded() -> None:
+    """It is recorded instead."""
+    pipeline = opened()
+    plan = pipeline.ledger.plans[1].plan
+    pipeline.table.land(plan)
+    with pytest.raises(PlanLanded):
+        pipeline.abandon.give_up(1, "ops", "why", discard=True)
+    assert len(pipeline.table.rows) == 10
+    assert pipeline.ledger.plans[1].landing is not None

@@ -231,3 +231,19 @@ def test_plans_of_another_pipeline_do_not_exist_here() -> None:
     )
     with pytest.raises(UnknownPlan, match="a plan to be made first"):
         other.ingest.execute(1)
+
+
+def test_an_engine_that_failed_because_records_were_deleted_says_so() -> None:
+    """S7: the named error at once, not after retries that cannot help."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 10)
+    plan = pipeline.planner.plan("test").plan
+    assert plan is not None
+
+    def deleted(_plan: Plan) -> None:
+        pipeline.kafka.delete_records("events", 0, 5)
+        raise EngineFailed(operation="landing", reason="OffsetOutOfRange")
+
+    pipeline.table.before_commit = deleted
+    with pytest.raises(LostRange):
+        pipeline.ingest.execute(plan.sequence)

@@ -18,12 +18,17 @@ from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.adapters.delta.data_table import DeltaDataTable
 from tidemark.adapters.kafka.marks import KafkaMarkReader
 from tidemark.adapters.kafka.options import client_config, spark_options
+from tidemark.adapters.kafka.reader import KafkaLogReader
 from tidemark.adapters.spark.sink import SparkDeltaSink
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
+from tidemark.services.abandon import Abandon
+from tidemark.services.decisions import Decisions
 from tidemark.services.ingest import Ingest, Ingestion
 from tidemark.services.planner import Planner
+from tidemark.services.repair import Repair
+from tidemark.services.verify import Verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,6 +79,11 @@ class Lake:
         return DeltaDataTable(self.uri)
 
     @property
+    def log_reader(self) -> KafkaLogReader:
+        """Looks into gaps."""
+        return KafkaLogReader(client_config("lake", self.connection))
+
+    @property
     def sink(self) -> SparkDeltaSink:
         """Lands plans."""
         config = client_config("lake", self.connection)
@@ -93,6 +103,7 @@ class Lake:
             marks=self.marks,
             control=self.control,
             data_log=self.table,
+            log_reader=self.log_reader,
             now=lambda: NOW,
         )
 
@@ -105,7 +116,54 @@ class Lake:
             control=self.control,
             table=self.table,
             sink=self.sink,
+            log_reader=self.log_reader,
             now=lambda: NOW,
+        )
+
+    @property
+    def abandon(self) -> Abandon:
+        """Gives plans up."""
+        return Abandon(
+            pipeline=self.spec.name,
+            marks=self.marks,
+            control=self.control,
+            table=self.table,
+            log_reader=self.log_reader,
+            now=lambda: NOW,
+        )
+
+    @property
+    def decisions(self) -> Decisions:
+        """Records what a person decides."""
+        return Decisions(
+            spec=self.spec,
+            marks=self.marks,
+            control=self.control,
+            data_log=self.table,
+            now=lambda: NOW,
+        )
+
+    @property
+    def repair(self) -> Repair:
+        """Has the control table follow the data table."""
+        return Repair(
+            spec=self.spec,
+            marks=self.marks,
+            control=self.control,
+            table=self.table,
+            log_reader=self.log_reader,
+            now=lambda: NOW,
+        )
+
+    @property
+    def verify(self) -> Verify:
+        """Compares the data table with the topic."""
+        return Verify(
+            spec=self.spec,
+            marks=self.marks,
+            control=self.control,
+            data_log=self.table,
+            log_reader=self.log_reader,
         )
 
     @property

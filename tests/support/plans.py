@@ -10,11 +10,15 @@ from typing import Any
 from tidemark.adapters.memory import MemoryControlTable, MemoryKafka, MemoryTable
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
+from tidemark.core.offsets import Span
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.spec import PipelineSpec, StartPolicy
 from tidemark.services.abandon import Abandon
+from tidemark.services.decisions import Decisions
 from tidemark.services.ingest import Ingest
 from tidemark.services.planner import Planner
+from tidemark.services.repair import Repair
+from tidemark.services.verify import Verify
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -46,9 +50,7 @@ def make_marks(partitions: Mapping[int, tuple[int, int]], **changes: Any) -> Top
 
 def make_range(partition: int, start: int, end: int) -> PlannedRange:
     """A planned range whose marks are its own bounds."""
-    return PlannedRange(
-        partition=partition, start=start, end=end, low_water_mark=start, end_mark=end
-    )
+    return PlannedRange.bare(partition, Span(start, end))
 
 
 def make_plan(*ranges: tuple[int, int, int], sequence: int = 1, **changes: Any) -> Plan:
@@ -95,6 +97,7 @@ class MemoryPipeline:
             marks=self.kafka,
             control=self.control,
             data_log=self.table,
+            log_reader=self.kafka,
             now=lambda: NOW,
         )
 
@@ -107,6 +110,7 @@ class MemoryPipeline:
             control=self.control,
             table=self.table,
             sink=self.table,
+            log_reader=self.kafka,
             now=lambda: NOW,
         )
 
@@ -118,7 +122,42 @@ class MemoryPipeline:
             marks=self.kafka,
             control=self.control,
             table=self.table,
+            log_reader=self.kafka,
             now=lambda: NOW,
+        )
+
+    @property
+    def decisions(self) -> Decisions:
+        """Records what a person decides."""
+        return Decisions(
+            spec=self.spec,
+            marks=self.kafka,
+            control=self.control,
+            data_log=self.table,
+            now=lambda: NOW,
+        )
+
+    @property
+    def repair(self) -> Repair:
+        """Has the control table follow the data table."""
+        return Repair(
+            spec=self.spec,
+            marks=self.kafka,
+            control=self.control,
+            table=self.table,
+            log_reader=self.kafka,
+            now=lambda: NOW,
+        )
+
+    @property
+    def verify(self) -> Verify:
+        """Compares the data table with the topic."""
+        return Verify(
+            spec=self.spec,
+            marks=self.kafka,
+            control=self.control,
+            data_log=self.table,
+            log_reader=self.kafka,
         )
 
     @property

@@ -34,9 +34,19 @@ class Record(NamedTuple):
     partition: int = 0
 
 
-def produce_records(bootstrap: str, topic: str, records: Sequence[Record]) -> None:
-    """Append records and return when all are acknowledged."""
-    _send(Producer(producer_settings({"bootstrap.servers": bootstrap})), topic, records)
+def produce_records(
+    bootstrap: str, topic: str, records: Sequence[Record], *, max_bytes: int = 1_000_000
+) -> None:
+    """Append records and return when all are acknowledged.
+
+    Args:
+        bootstrap: Address list.
+        topic: Topic.
+        records: What to append.
+        max_bytes: The producer's own limit for a record; the topic has one as well.
+    """
+    settings = producer_settings({"bootstrap.servers": bootstrap})
+    append(Producer({**settings, "message.max.bytes": max_bytes}), topic, records)
 
 
 def produce_values(bootstrap: str, topic: str, count: int, partition: int = 0) -> None:
@@ -48,11 +58,9 @@ def produce_values(bootstrap: str, topic: str, count: int, partition: int = 0) -
 @contextmanager
 def open_transaction(bootstrap: str, topic: str, records: Sequence[Record]) -> Iterator[Producer]:
     """A transaction that has written records and is aborted at the end, unless it was committed."""
-    settings = producer_settings({"bootstrap.servers": bootstrap})
-    producer = Producer({**settings, "transactional.id": uuid.uuid4().hex})
-    producer.init_transactions(30)
+    producer = _transactional(bootstrap, uuid.uuid4().hex)
     producer.begin_transaction()
-    _send(producer, topic, records)
+    append(producer, topic, records)
     committed: list[bool] = []
     try:
         yield producer
@@ -73,6 +81,24 @@ def produce_aborted(bootstrap: str, topic: str, records: Sequence[Record]) -> No
     """Append records that no committed reader sees, and the marker that says so."""
     with open_transaction(bootstrap, topic, records) as producer:
         producer.abort_transaction(30)
+    wait_until_stable(bootstrap, topic)
+
+
+def leave_hanging(bootstrap: str, topic: str, records: Sequence[Record]) -> str:
+    """Write records in a transaction whose producer then goes away; returns its id.
+
+    The transaction stays open until its timeout (a minute), or until `fence` ends it.
+    """
+    transactional_id = uuid.uuid4().hex
+    producer = _transactional(bootstrap, transactional_id)
+    producer.begin_transaction()
+    append(producer, topic, records)
+    return transactional_id
+
+
+def fence(bootstrap: str, topic: str, transactional_id: str) -> None:
+    """Start the producer of a hanging transaction anew, which aborts the transaction."""
+    _transactional(bootstrap, transactional_id)
     wait_until_stable(bootstrap, topic)
 
 
@@ -97,7 +123,15 @@ def _ends(
     return {place.partition: answer.result(30).offset for place, answer in answers.items()}
 
 
-def _send(producer: Producer, topic: str, records: Sequence[Record]) -> None:
+def _transactional(bootstrap: str, transactional_id: str) -> Producer:
+    settings = producer_settings({"bootstrap.servers": bootstrap})
+    producer = Producer({**settings, "transactional.id": transactional_id})
+    producer.init_transactions(30)
+    return producer
+
+
+def append(producer: Producer, topic: str, records: Sequence[Record]) -> None:
+    """Append records with a producer of one's own and return when all are acknowledged."""
     failures: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:

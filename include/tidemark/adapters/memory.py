@@ -5,16 +5,21 @@ The behaviour suites in tests/ run over these and over the real adapters alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import TypeAlias
 
-from tidemark.core.events import ControlEvent, Row, decode, encode
+from tidemark.core.event_rows import Row, decode, encode
+from tidemark.core.events import ControlEvent
+from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
-from tidemark.core.plan import Landing, Plan
-from tidemark.core.table import TableState
-from tidemark.errors import ControlConflict, ForeignCommit, TopicMissing
+from tidemark.core.offsets import Span, SpanSet, spans_by_partition
+from tidemark.core.plan import Plan
+from tidemark.core.records import LogRecord, TimestampType
+from tidemark.core.table import FENCED, Holding, Restore, TableState, check_held
+from tidemark.errors import ControlConflict, ForeignCommit, OffsetsDeleted, TopicMissing
 
 
 @dataclass
@@ -77,6 +82,21 @@ class MemoryKafka:
             },
         )
 
+    def read(
+        self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
+    ) -> Iterator[LogRecord]:
+        """As `LogReader.read`; a record's value is its offset."""
+        self._topic_id(topic)
+        for partition, wanted in spans.items():
+            log = self.topics[topic][partition]
+            end = _end(log, isolation_level)
+            for span in wanted:
+                if span.start < log.low or span.end > end:
+                    raise OffsetsDeleted(topic=topic, partition=partition, offset=span.start)
+                for offset in range(span.start, span.end):
+                    if offset in log.records:
+                        yield _record(partition, offset, log.records[offset])
+
     def offsets_at(
         self, topic: str, partitions: Sequence[int], moment: datetime
     ) -> Mapping[int, int]:
@@ -95,6 +115,18 @@ class MemoryKafka:
         return self.topic_ids[topic]
 
 
+def _record(partition: int, offset: int, timestamp_ms: int) -> LogRecord:
+    return LogRecord(
+        partition=partition,
+        offset=offset,
+        key=None,
+        value=b"%d" % offset,
+        headers=(),
+        timestamp_ms=timestamp_ms,
+        timestamp_type=TimestampType.CREATE,
+    )
+
+
 def _end(log: MemoryPartition, isolation_level: IsolationLevel) -> int:
     if isolation_level is IsolationLevel.READ_COMMITTED and log.stable is not None:
         return log.stable
@@ -107,16 +139,18 @@ class MemoryControlTable:
 
     Attributes:
         rows: What a reader of the Delta table would see.
+        newest: Newest event number of each pipeline that the table's log has seen.
         before_append: Called with the ledger before each append; may raise, or write first.
     """
 
     rows: list[Row] = field(default_factory=list)
+    newest: dict[str, int] = field(default_factory=dict)
     before_append: Callable[[Ledger], None] = lambda _ledger: None
 
     def ledger(self, pipeline: str) -> Ledger:
         """As `ControlTable.ledger`."""
         mine = [row for row in self.rows if row["pipeline"] == pipeline]
-        return Ledger.fold(pipeline, decode(pipeline, mine))
+        return Ledger.fold(pipeline, decode(pipeline, mine), self.newest.get(pipeline, 0))
 
     def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
         """As `ControlTable.append`."""
@@ -125,6 +159,23 @@ class MemoryControlTable:
         if self.ledger(ledger.pipeline).event_number != ledger.event_number:
             raise ControlConflict(pipeline=ledger.pipeline, event_number=number)
         self.rows += encode(ledger.pipeline, number, recorded_at, events)
+        self.newest[ledger.pipeline] = number
+
+    def compact(self) -> int:
+        """As `ControlTable.compact`; there are no files."""
+        return 0
+
+    def restore(self, pipeline: str, event_number: int) -> None:
+        """What a RESTORE does: rows go, what the log has seen stays."""
+        self.rows = [
+            row
+            for row in self.rows
+            if row["pipeline"] != pipeline or row["event_number"] <= event_number
+        ]
+
+
+MemoryRow: TypeAlias = tuple[str, int, int, int]
+"""Topic id, partition, offset, plan sequence."""
 
 
 @dataclass
@@ -133,25 +184,31 @@ class MemoryTable:
 
     Attributes:
         kafka: What to read from.
-        rows: (topic id, partition, offset, plan sequence) of every row.
-        commits: App id, plan and fingerprint of each version, from 1; a fence has none.
+        rows: Every row of the newest version.
+        commits: App id, plan and fingerprint of each version, from 1; a fence and a RESTORE have
+            no fingerprint.
+        contents: Rows of each version, from 1.
+        restores: Every RESTORE.
+        plans: Plans that landed, by fingerprint: the metadata of their commits.
         before_commit: Called with the plan before each commit; may raise.
         after_commit: Called with the plan after each commit; may raise: the answer is lost.
     """
 
     kafka: MemoryKafka
-    rows: list[tuple[str, int, int, int]] = field(default_factory=list)
+    rows: list[MemoryRow] = field(default_factory=list)
     commits: list[tuple[str, int, str]] = field(default_factory=list)
+    contents: list[tuple[MemoryRow, ...]] = field(default_factory=list)
+    restores: list[Restore] = field(default_factory=list)
+    plans: dict[str, Plan] = field(default_factory=dict)
     before_commit: Callable[[Plan], None] = lambda _plan: None
     after_commit: Callable[[Plan], None] = lambda _plan: None
 
     def state(self, app_ids: Collection[str], since: int) -> TableState:
-        """As `DataLog.state`; this table knows no RESTORE."""
-        del since
-        newest = {app_id: self._transaction_version(app_id) for app_id in app_ids}
+        """As `DataLog.state`."""
+        newest = {app_id: self.transaction_version(app_id) for app_id in app_ids}
         return TableState(
             transactions={app_id: number for app_id, number in newest.items() if number},
-            restores=(),
+            restores=tuple(restore for restore in self.restores if restore.at > since),
         )
 
     def prepare(self, pipeline: str) -> None:
@@ -160,23 +217,57 @@ class MemoryTable:
     def fence(self, plan: Plan) -> None:
         """As `DataTable.fence`."""
         self.before_commit(plan)
-        if self._transaction_version(plan.app_id) < plan.sequence:
-            self.commits.append((plan.app_id, plan.sequence, ""))
+        if self.transaction_version(plan.app_id) < plan.sequence:
+            self.commit(plan.app_id, plan.sequence)
+
+    def discard(self, plan: Plan) -> int:
+        """As `DataTable.discard`."""
+        kept = [row for row in self.rows if row[3] != plan.sequence]
+        removed = len(self.rows) - len(kept)
+        self.rows = kept
+        self.commit("", 0)
+        return removed
+
+    def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
+        """As `DataTable.fence_chains`."""
+        self.prepare(pipeline)
+        for app_id in app_ids:
+            if self.transaction_version(app_id) < FENCED:
+                self.commit(app_id, FENCED)
+        return len(self.commits)
 
     def land(self, plan: Plan) -> None:
         """As `Sink.land`; a stale transaction is skipped with success, as Delta does."""
-        read = [
+        read = self.read(plan)
+        self.before_commit(plan)
+        if self.transaction_version(plan.app_id) >= plan.sequence:
+            return
+        self.plans[plan.fingerprint] = plan
+        self.commit(plan.app_id, plan.sequence, plan.fingerprint, read)
+        self.after_commit(plan)
+
+    def read(self, plan: Plan) -> list[MemoryRow]:
+        """What the engine reads of a plan now, from whatever topic has that name."""
+        return [
             (plan.topic_id, planned.partition, offset, plan.sequence)
             for planned in plan.ranges
-            for offset in self._visible(plan.topic, planned.partition)
+            for offset in sorted(self.kafka.topics[plan.topic][planned.partition].records)
             if planned.start <= offset < planned.end
         ]
-        self.before_commit(plan)
-        if self._transaction_version(plan.app_id) >= plan.sequence:
-            return
-        self.rows += read
-        self.commits.append((plan.app_id, plan.sequence, plan.fingerprint))
-        self.after_commit(plan)
+
+    def commit(
+        self, app_id: str, sequence: int, fingerprint: str = "", rows: Sequence[MemoryRow] = ()
+    ) -> None:
+        """Add a version."""
+        self.rows += rows
+        self.commits.append((app_id, sequence, fingerprint))
+        self.contents.append(tuple(self.rows))
+
+    def restore(self, version: int) -> None:
+        """What a RESTORE does: old rows come back, transactions stay."""
+        self.rows = list(self.contents[version - 1]) if version else []
+        self.commit("", 0)
+        self.restores.append(Restore(at=len(self.commits), to=version))
 
     def find(self, plan: Plan) -> Landing | None:
         """As `DataLog.find`."""
@@ -190,13 +281,59 @@ class MemoryTable:
                     fingerprint=plan.fingerprint,
                     other_fingerprint=fingerprint,
                 )
+            check_held(plan, version, self.restores)
             return Landing.of(plan, version, self._counts(plan))
         return None
 
-    def _visible(self, topic: str, partition: int) -> list[int]:
-        return sorted(self.kafka.topics[topic][partition].records)
+    def held(self, plan: Plan) -> Landing:
+        """As `DataLog.held`."""
+        return Landing.of(plan, len(self.commits), self._counts(plan))
 
-    def _transaction_version(self, app_id: str) -> int:
+    def gaps(self, plan: Plan) -> Mapping[int, SpanSet]:
+        """As `DataLog.gaps`."""
+        landed = spans_by_partition(
+            (partition, Span(offset, offset + 1))
+            for _, partition, offset, sequence in self.rows
+            if sequence == plan.sequence
+        )
+        return plan.gaps(landed)
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """As `DataLog.holdings`."""
+        runs: list[tuple[tuple[int, str, int], list[int]]] = []
+        for topic_id, partition, offset, sequence in sorted(self.rows):
+            place = (sequence, topic_id, partition)
+            if not runs or runs[-1][0] != place:
+                runs.append((place, []))
+            runs[-1][1].append(offset)
+        return tuple(
+            Holding(
+                sequence=sequence,
+                topic_id=topic_id,
+                partition=partition,
+                first=offsets[0],
+                last=offsets[-1],
+                rows=len(offsets),
+            )
+            for (sequence, topic_id, partition), offsets in sorted(runs)
+        )
+
+    def landed_plans(self, requested_by: str) -> Mapping[int, Plan]:
+        """As `DataLog.landed_plans`."""
+        return {
+            plan.sequence: replace(plan, requested_by=requested_by) for plan in self.plans.values()
+        }
+
+    def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
+        """As `DataLog.rows_of`."""
+        for row_id, row_partition, offset, sequence in sorted(self.rows):
+            if (row_id, row_partition) == (topic_id, partition) and (
+                span.start <= offset < span.end
+            ):
+                yield sequence, _record(partition, offset, 0)
+
+    def transaction_version(self, app_id: str) -> int:
+        """The newest transaction version of an application id; 0 before the first."""
         return max((seq for app, seq, _ in self.commits if app == app_id), default=0)
 
     def _counts(self, plan: Plan) -> Mapping[int, int]:

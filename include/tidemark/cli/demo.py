@@ -243,6 +243,9 @@ class _Demo:
             rows.append((pipeline, table.rows, table.records, status.last_landed, status.lag))
             self._add(rows=table.rows, duplicates=table.rows - table.records, lag=status.lag or 0)
             self._expect(status.records == table.rows, f"{pipeline}: table and control disagree")
+            verified = self.app.verify(pipeline).verify()
+            self._add(verified=sum(each.records for each in verified.partitions))
+            self._expect(not verified.differences, f"{pipeline}: the table differs from Kafka")
         print_table("Tables", ("pipeline", "rows", "distinct records", "last plan", "lag"), rows)
         self._show_offsets()
         verdicts = newest_verdicts(self.app.layout.quality_results)
@@ -257,6 +260,7 @@ class _Demo:
         self._add(plans=plans, verdicts=len(verdicts), failed_verdicts=failed, groups=len(groups))
         wanted = sum(self.produced.values()) + _SECOND["prices"] + self.counts["backfilled"]
         self._expect(self.counts["rows"] == wanted, f"{self.counts['rows']} rows, not {wanted}")
+        self._expect(self.counts["verified"] == wanted, "not every record was verified")
         self._expect(self.counts["duplicates"] == 0, "there are duplicates")
         self._expect(self.counts["lag"] == 0, "there is lag")
         self._expect(len(verdicts) == plans, f"{len(verdicts)} verdicts on {plans} plans")

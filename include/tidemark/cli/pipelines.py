@@ -1,22 +1,20 @@
-"""`tidemark status | plan | ingest | quality | abandon`: the steps of a pipeline."""
+"""`tidemark status | plan | ingest | quality | verify`: the steps of a pipeline."""
 
 from __future__ import annotations
 
-import getpass
-import uuid
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from tidemark.adapters.spark.submit import JobRun
+from tidemark.cli.arguments import AsJson, Pipeline, requester
 from tidemark.cli.console import err, note, out, print_json, print_table, step
+from tidemark.errors import ExitCode
 from tidemark.services.planner import BackfillRequest, Planning
 from tidemark.services.status import PipelineStatus
 from tidemark.wiring import App
 
-Pipeline = Annotated[str, typer.Argument(help="Name of a spec in include/pipelines.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 Master = Annotated[
     str, typer.Option(help="Spark master; the DAGs take it from the connection spark_default.")
 ]
@@ -28,7 +26,7 @@ def register(app: typer.Typer) -> None:
     app.command()(plan)
     app.command()(ingest)
     app.command()(quality)
-    app.command()(abandon)
+    app.command()(verify)
 
 
 def status(
@@ -123,9 +121,9 @@ def plan(
     if dry_run:
         answer = planner.preview(request)
     elif request:
-        answer = planner.backfill(request, _requester())
+        answer = planner.backfill(request, requester())
     else:
-        answer = planner.plan(_requester())
+        answer = planner.plan(requester())
     _print_planning(answer, as_json)
 
 
@@ -155,7 +153,7 @@ def ingest(
     app = App.from_environment()
     sequence = plan_number
     if sequence is None:
-        answer = app.planner(pipeline).plan(_requester())
+        answer = app.planner(pipeline).plan(requester())
         if answer.plan is None:
             _print_planning(answer, as_json)
             return
@@ -186,23 +184,33 @@ def quality(
     _run_job(app, "quality", pipeline, sequence, master, as_json)
 
 
-def abandon(
+def verify(
     pipeline: Pipeline,
-    plan_number: Annotated[int, typer.Option("--plan", min=1, help="An open plan.")],
-    reason: Annotated[str, typer.Option(help="Why; kept in the control table.")],
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
+    start: Annotated[int | None, typer.Option(min=0, help="Only offsets from here on.")] = None,
+    end: Annotated[int | None, typer.Option(min=1, help="Only offsets before this one.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give up a plan that cannot land; its offsets are unread again and the next plan takes them.
+    """Prove the data table: read what landed again from Kafka, and compare every record.
 
-    For a plan that is too large, or whose range Kafka no longer has. A driver that still works on
-    it is fenced off first, so nothing lands twice. A landed plan cannot be given up.
+    Another reader than the one that landed it (librdkafka, no group, nothing committed) reads each
+    landed offset that Kafka still has. Checksums of key, value, headers and timestamp are compared
+    with the table's rows, for what is lost, doubled, foreign or altered. Ends with exit code 65 and
+    the first differences if there are any. Needs no Spark.
     """
-    app = App.from_environment()
-    given_up = app.abandon(pipeline).give_up(plan_number, _requester(), reason)
+    done = App.from_environment().verify(pipeline).verify(partition, start, end, say=note)
     if as_json:
-        print_json({"outcome": "abandoned", "plan": given_up.as_record()})
+        print_json(done.as_record())
+        if done.differences:
+            raise typer.Exit(ExitCode.REFUSED)
         return
-    out.print(f"plan {given_up.sequence} of {pipeline} is given up: {given_up.size:,} offset(s)")
+    print_table(
+        f"{pipeline}: {done.topic} against the data table",
+        ("partition", "offsets", "records", "rows", "compacted since", "deleted since"),
+        [(v.partition, v.offsets, v.records, v.rows, v.compacted, v.gone) for v in done.partitions],
+    )
+    done.check()
+    out.print("equal: every visible record is in the table once, as Kafka has it")
 
 
 def _newest_landed(app: App, pipeline: str) -> int | None:
@@ -230,13 +238,9 @@ def _print_result(run: JobRun) -> None:
     if "partitions" in run.result:
         print_table(
             "Accounting",
-            ("partition", "records", "holes"),
+            ("partition", "records", "holes", "of them unproven"),
             [
-                (int(partition), counts["records"], counts["holes"])
+                (int(partition), counts["records"], counts["holes"], counts["unproven_holes"])
                 for partition, counts in run.result["partitions"].items()
             ],
         )
-
-
-def _requester() -> str:
-    return f"cli:{getpass.getuser()}:{uuid.uuid4().hex[:12]}"

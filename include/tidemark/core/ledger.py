@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Self, TypeVar
 
-from tidemark.core.events import Abandoned, Adopted, ControlEvent, Landed, Planned, Started
-from tidemark.core.offsets import Span, SpanSet
-from tidemark.core.plan import Landing, Plan, PlanKind
+from tidemark.core.events import (
+    Abandoned,
+    Adopted,
+    ControlEvent,
+    Landed,
+    LossAccepted,
+    NewEpoch,
+    NewIncarnation,
+    Planned,
+    Rewound,
+    Started,
+)
+from tidemark.core.landing import Landing
+from tidemark.core.offsets import SpanSet, spans_by_partition
+from tidemark.core.plan import Plan, PlanKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +31,7 @@ class PlanRecord:
         plan: The plan as recorded.
         requesters: Who asked for it: first its owner, then the runs that took it over.
         landing: The plan's commit; None if it has not landed.
-        abandoned: Why it was given up; None if it was not.
+        abandoned: Why it was given up, or its rows taken out again; None if they were not.
     """
 
     plan: Plan
@@ -39,89 +51,107 @@ class Ledger:
 
     Attributes:
         pipeline: Pipeline name.
-        event_number: Number of the newest event read; 0 when there is none. The next writer must
-            write the one after it, or somebody else was first.
+        event_number: Number of the newest event; 0 when there is none. The next writer must write
+            the one after it, or somebody else was first.
+        missing_events: Number of events that the control table has recorded and does not hold,
+            since the epoch began.
         cluster_id: Cluster that the offsets belong to; None before the first event.
         topic: Topic that the offsets belong to; None before the first event.
         topic_id: Incarnation of the topic that the offsets belong to; None before the first event.
         starts: Where the pipeline began, by partition.
         plans: By sequence number, oldest first.
-        landed: Offsets that landed, by partition.
+        landed: Offsets of this incarnation that landed, holes included, by partition.
+        accepted: Offsets of this incarnation whose loss was accepted, by partition.
         pending: Offsets of open plans, by partition.
+        epoch: Epoch that new plans carry.
+        epoch_version: Version of the data table that the epoch began with; -1 for the first.
+        last_sequence: Highest plan number that was ever taken.
     """
 
     pipeline: str
     event_number: int = 0
+    missing_events: int = 0
     cluster_id: str | None = None
     topic: str | None = None
     topic_id: str | None = None
     starts: Mapping[int, int] = field(default_factory=dict)
     plans: Mapping[int, PlanRecord] = field(default_factory=dict)
     landed: Mapping[int, SpanSet] = field(default_factory=dict)
+    accepted: Mapping[int, SpanSet] = field(default_factory=dict)
     pending: Mapping[int, SpanSet] = field(default_factory=dict)
+    epoch: int = 0
+    epoch_version: int = -1
+    last_sequence: int = 0
 
     @classmethod
-    def fold(cls, pipeline: str, history: Iterable[tuple[int, list[ControlEvent]]]) -> Self:
-        """The ledger after `history`, which is oldest first, as `events.decode` returns it."""
-        number = 0
-        identity: tuple[str | None, str | None, str | None] = (None, None, None)
-        starts: dict[int, int] = {}
+    def fold(
+        cls, pipeline: str, history: Iterable[tuple[int, list[ControlEvent]]], newest: int = 0
+    ) -> Self:
+        """The ledger after some events.
+
+        Args:
+            pipeline: Pipeline name.
+            history: Events by number, oldest first, as `event_rows.decode` returns them.
+            newest: Number of the newest event that the control table's log has seen.
+        """
+        ledger: Self = cls(pipeline=pipeline)
         plans: dict[int, PlanRecord] = {}
-        for number, events in history:  # noqa: B007  the last number is kept
+        number = begun = present = 0
+        for number, events in history:
+            present += 1
             for event in events:
-                match event:
-                    case Started():
-                        identity = (event.cluster_id, event.topic, event.topic_id)
-                        starts.update(event.offsets)
-                    case Planned(plan=plan):
-                        plans[plan.sequence] = PlanRecord(
-                            plan=plan, requesters=(plan.requested_by,)
-                        )
-                    case Adopted():
-                        plans[event.sequence] = _adopt(plans[event.sequence], event)
-                    case Abandoned():
-                        plans[event.sequence] = replace(
-                            plans[event.sequence], abandoned=event.reason
-                        )
-                    case Landed(plan=plan):
-                        plans[plan.sequence] = replace(plans[plan.sequence], landing=event.landing)
-        return cls(
-            pipeline=pipeline,
-            event_number=number,
-            cluster_id=identity[0],
-            topic=identity[1],
-            topic_id=identity[2],
-            starts=starts,
+                ledger = _told(ledger, event)
+                _settle(plans, event)
+            if any(isinstance(event, NewEpoch) for event in events):
+                # An epoch begins with all that is known: what was lost before it is made up for.
+                begun, present = number, 0
+        newest = max(newest, number)
+        records = [r for r in plans.values() if r.plan.topic_id == ledger.topic_id]
+        return replace(
+            ledger,
+            event_number=newest,
+            missing_events=newest - begun - present,
             plans=plans,
-            landed=_spans(record.plan for record in plans.values() if record.landing),
-            pending=_spans(record.plan for record in plans.values() if record.is_open),
+            landed=_union(record.landing.spans() for record in records if record.landing),
+            pending=_union(record.plan.spans() for record in records if record.is_open),
+            last_sequence=max([ledger.last_sequence, *plans]),
         )
 
     @property
     def next_sequence(self) -> int:
         """Number of the plan after the newest."""
-        return max(self.plans, default=0) + 1
+        return self.last_sequence + 1
 
-    @property
-    def epoch(self) -> int:
-        """Epoch that new plans carry."""
-        return 0
+    def began(self, topic_id: str, partition: int, otherwise: int) -> int:
+        """Where a partition of some incarnation began: its first landed offset, if any landed."""
+        return min(
+            (
+                count.start
+                for record in self.plans.values()
+                if record.landing and record.plan.topic_id == topic_id
+                for count in record.landing.counts
+                if count.partition == partition
+            ),
+            default=otherwise,
+        )
+
+    def covered(self, partition: int) -> SpanSet:
+        """Offsets that nobody has to read any more: landed, holes, or an accepted loss."""
+        return self.landed.get(partition, SpanSet()).union(self.accepted.get(partition, SpanSet()))
 
     def taken(self, partition: int) -> SpanSet:
-        """Offsets that landed or are in an open plan; a new plan avoids them (I2)."""
-        return self.landed.get(partition, SpanSet()).union(self.pending.get(partition, SpanSet()))
+        """Offsets that are covered or in an open plan; a new plan avoids them (I2)."""
+        return self.covered(partition).union(self.pending.get(partition, SpanSet()))
 
     def committed_offset(self, partition: int) -> int:
-        """The end of the contiguous landed coverage (S3); KeyError for an unknown partition."""
-        return self.landed.get(partition, SpanSet()).contiguous_end(self.starts[partition])
+        """The end of the contiguous coverage (S3); KeyError for an unknown partition."""
+        return self.covered(partition).contiguous_end(self.starts[partition])
 
-    def committed_after(self, plan: Plan) -> Mapping[int, int]:
-        """Committed offsets of a plan's partitions as they will be once it has landed."""
+    def committed_with(self, more: Mapping[int, SpanSet]) -> Mapping[int, int]:
+        """Committed offsets of some partitions as they will be once more of them is covered."""
         return {
-            partition: self.landed.get(partition, SpanSet())
-            .union(spans)
-            .contiguous_end(self.starts[partition])
-            for partition, spans in plan.spans().items()
+            partition: self.covered(partition).union(spans).contiguous_end(self.starts[partition])
+            for partition, spans in more.items()
         }
 
     def open_plans(self) -> list[PlanRecord]:
@@ -144,13 +174,66 @@ class Ledger:
         )
 
 
-def _adopt(record: PlanRecord, event: Adopted) -> PlanRecord:
-    return replace(record, requesters=(*record.requesters, event.requested_by))
+L = TypeVar("L", bound=Ledger)
 
 
-def _spans(plans: Iterable[Plan]) -> Mapping[int, SpanSet]:
-    by_partition: dict[int, list[Span]] = {}
-    for plan in plans:
-        for planned in plan.ranges:
-            by_partition.setdefault(planned.partition, []).append(planned.span)
-    return {partition: SpanSet.of(spans) for partition, spans in by_partition.items()}
+def _told(ledger: L, event: ControlEvent) -> L:
+    """The ledger with what one event says about the pipeline as a whole."""
+    match event:
+        case Started():
+            return replace(
+                ledger,
+                cluster_id=event.cluster_id,
+                topic=event.topic,
+                topic_id=event.topic_id,
+                starts={**ledger.starts, **event.offsets},
+            )
+        case NewIncarnation():
+            # Offsets of another incarnation say nothing about this one.
+            return replace(
+                ledger,
+                cluster_id=event.cluster_id,
+                topic=event.topic,
+                topic_id=event.topic_id,
+                starts=dict(event.offsets),
+                accepted={},
+            )
+        case LossAccepted():
+            return replace(ledger, accepted=_union([ledger.accepted, event.lost]))
+        case NewEpoch():
+            return replace(
+                ledger,
+                epoch=event.epoch,
+                epoch_version=event.table_version,
+                last_sequence=event.sequence,
+            )
+        case _:
+            return ledger
+
+
+def _settle(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
+    """Note what one event says about a plan; one whose plan was lost says nothing."""
+    match event:
+        case Planned(plan=plan):
+            plans[plan.sequence] = PlanRecord(plan=plan, requesters=(plan.requested_by,))
+        case Adopted() if event.sequence in plans:
+            record = plans[event.sequence]
+            plans[event.sequence] = replace(
+                record, requesters=(*record.requesters, event.requested_by)
+            )
+        case Abandoned() | Rewound() if event.sequence in plans:
+            plans[event.sequence] = replace(
+                plans[event.sequence], landing=None, abandoned=event.reason
+            )
+        case Landed(plan=plan):
+            plans[plan.sequence] = replace(
+                plans[plan.sequence], landing=event.landing, abandoned=None
+            )
+        case _:
+            pass
+
+
+def _union(parts: Iterable[Mapping[int, SpanSet]]) -> Mapping[int, SpanSet]:
+    return spans_by_partition(
+        (partition, span) for part in parts for partition, spans in part.items() for span in spans
+    )

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tidemark.core.offsets import Span, SpanSet
+
 
 class IsolationLevel(StrEnum):
     """Kafka's `isolation.level`: what a reader may see, and so where its log ends (S8)."""
@@ -27,6 +29,10 @@ class Marks:
 
     low: int
     end: int
+
+    def readable(self, spans: SpanSet) -> SpanSet:
+        """Those of some offsets that the log has now."""
+        return spans.within(Span(self.low, self.end)) if self.low < self.end else SpanSet()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

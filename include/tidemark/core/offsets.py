@@ -32,6 +32,14 @@ class Span:
         return f"[{self.start}, {self.end})"
 
 
+def spans_by_partition(placed: Iterable[tuple[int, Span]]) -> dict[int, SpanSet]:
+    """Sets of offsets by partition, from spans with their partitions in any order."""
+    spans: dict[int, list[Span]] = {}
+    for partition, span in placed:
+        spans.setdefault(partition, []).append(span)
+    return {partition: SpanSet.of(some) for partition, some in spans.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class SpanSet:
     """A set of offsets kept as sorted, disjoint spans; adjacent spans are one."""
@@ -63,6 +71,20 @@ class SpanSet:
     def union(self, other: SpanSet) -> SpanSet:
         """Offsets in either set."""
         return SpanSet.of((*self.spans, *other.spans))
+
+    def minus(self, other: SpanSet) -> SpanSet:
+        """Offsets of this set that are not in the other."""
+        return SpanSet(tuple(gap for span in self.spans for gap in other.missing_from(span)))
+
+    def within(self, bounds: Span) -> SpanSet:
+        """Offsets of this set that lie in `bounds`."""
+        return SpanSet(
+            tuple(
+                Span(max(span.start, bounds.start), min(span.end, bounds.end))
+                for span in self.spans
+                if span.start < bounds.end and bounds.start < span.end
+            )
+        )
 
     def missing_from(self, wanted: Span) -> SpanSet:
         """The part of `wanted` that is not in this set."""

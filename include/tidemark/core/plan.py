@@ -10,8 +10,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from tidemark.core.marks import IsolationLevel
-from tidemark.core.offsets import Span, SpanSet
-from tidemark.errors import OverfullRange
+from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 
 
 class PlanKind(StrEnum):
@@ -51,6 +50,17 @@ class PlannedRange:
             raise ValueError(f"a partition is not negative, got {self.partition}")
         Span(self.start, self.end)
 
+    @classmethod
+    def bare(cls, partition: int, span: Span) -> Self:
+        """A range of which nobody knows the marks any more: its own bounds stand for them."""
+        return cls(
+            partition=partition,
+            start=span.start,
+            end=span.end,
+            low_water_mark=span.start,
+            end_mark=span.end,
+        )
+
     @property
     def span(self) -> Span:
         """The range without its partition."""
@@ -65,7 +75,8 @@ class Plan:
         pipeline: Pipeline name.
         sequence: Number of the plan in its pipeline, from 1, both kinds counted together.
         kind: The chain it belongs to.
-        epoch: Part of the transaction's application id; 0 until a table can be rewound.
+        epoch: Part of the transaction's application id; raised when a table is rewound or a
+            control table rebuilt.
         cluster_id: Kafka cluster that the offsets belong to.
         topic: Topic name.
         topic_id: Incarnation of the topic that the offsets belong to.
@@ -112,14 +123,43 @@ class Plan:
 
     def spans(self) -> Mapping[int, SpanSet]:
         """Planned offsets by partition."""
-        by_partition: dict[int, list[Span]] = {}
-        for planned in self.ranges:
-            by_partition.setdefault(planned.partition, []).append(planned.span)
-        return {partition: SpanSet.of(spans) for partition, spans in by_partition.items()}
+        return spans_by_partition((planned.partition, planned.span) for planned in self.ranges)
+
+    def gaps(self, landed: Mapping[int, SpanSet]) -> Mapping[int, SpanSet]:
+        """Planned offsets that are not among `landed`; partitions without any are left out."""
+        left = {
+            partition: planned.minus(landed.get(partition, SpanSet()))
+            for partition, planned in self.spans().items()
+        }
+        return {partition: spans for partition, spans in left.items() if spans}
 
     def commit_metadata(self) -> str:
         """JSON for the data table's commit: enough to tell there which plan landed."""
         return _canonical({**self._identity(), "fingerprint": self.fingerprint})
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any], requested_by: str) -> Self:
+        """The plan that a data table's commit tells of, without the marks it was made from.
+
+        Args:
+            metadata: What `commit_metadata` wrote.
+            requested_by: Who asks for it now; the commit does not say who asked then.
+        """
+        return cls(
+            pipeline=metadata["pipeline"],
+            sequence=metadata["sequence"],
+            kind=PlanKind(metadata["kind"]),
+            epoch=metadata["epoch"],
+            cluster_id=metadata["cluster_id"],
+            topic=metadata["topic"],
+            topic_id=metadata["topic_id"],
+            isolation_level=IsolationLevel(metadata["isolation_level"]),
+            requested_by=requested_by,
+            ranges=tuple(
+                PlannedRange.bare(partition, Span(start, end))
+                for partition, start, end in metadata["ranges"]
+            ),
+        )
 
     def as_record(self) -> dict[str, Any]:
         """The plan as plain values, for `--json`."""
@@ -167,77 +207,3 @@ class Plan:
 
 def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeCount:
-    """What landed of one planned range.
-
-    Attributes:
-        partition: Partition number.
-        start: First planned offset.
-        end: Next offset after the planned range.
-        records: Records in the data table.
-    """
-
-    partition: int
-    start: int
-    end: int
-    records: int
-
-    @property
-    def holes(self) -> int:
-        """The remainder: offsets without a record, which are compacted, aborted or markers (S6)."""
-        return self.end - self.start - self.records
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Landing:
-    """A plan's commit as the data table's own log shows it (I5).
-
-    Attributes:
-        sequence: The plan's number, which is the transaction version.
-        table_version: Version of the data table that the commit made.
-        counts: One for each planned range, in the plan's order.
-    """
-
-    sequence: int
-    table_version: int
-    counts: tuple[RangeCount, ...]
-
-    @classmethod
-    def of(cls, plan: Plan, table_version: int, records: Mapping[int, int]) -> Self:
-        """The landing of a plan.
-
-        Args:
-            plan: The plan.
-            table_version: Version of the data table.
-            records: Records found, by index of the planned range; none where it is missing.
-
-        Raises:
-            OverfullRange: More records than the range has offsets.
-        """
-        for index, planned in enumerate(plan.ranges):
-            if records.get(index, 0) > planned.span.size:
-                raise OverfullRange(
-                    pipeline=plan.pipeline,
-                    sequence=plan.sequence,
-                    partition=planned.partition,
-                    offsets=planned.span.size,
-                    records=records[index],
-                )
-        counts = (
-            RangeCount(
-                partition=planned.partition,
-                start=planned.start,
-                end=planned.end,
-                records=records.get(index, 0),
-            )
-            for index, planned in enumerate(plan.ranges)
-        )
-        return cls(sequence=plan.sequence, table_version=table_version, counts=tuple(counts))
-
-    @property
-    def records(self) -> int:
-        """Records that the plan landed."""
-        return sum(count.records for count in self.counts)

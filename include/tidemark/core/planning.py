@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import TopicMarks
-from tidemark.core.offsets import Span
+from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.errors import (
     ClusterChanged,
@@ -61,8 +61,15 @@ def check_readable(plan: Plan, marks: TopicMarks) -> None:
         EndBehindCommitted: The log now ends before a range does.
     """
     check_identity(_known_to(plan), marks)
+    lost = tuple(
+        (planned.partition, planned.start, min(planned.end, low))
+        for planned in plan.ranges
+        if planned.start < (low := marks.partitions[planned.partition].low)
+    )
+    if lost:
+        raise LostRange(pipeline=plan.pipeline, topic=marks.topic, lost=lost, plan=plan.sequence)
     for planned in plan.ranges:
-        _check_span(plan.pipeline, marks, planned.partition, planned.start, planned.end)
+        check_end(plan.pipeline, marks, planned.partition, planned.end)
 
 
 def check_same_topic(plan: Plan, marks: TopicMarks) -> None:
@@ -86,20 +93,37 @@ def _known_to(plan: Plan) -> Ledger:
     )
 
 
-def _check_span(pipeline: str, marks: TopicMarks, partition: int, start: int, end: int) -> None:
-    here = marks.partitions[partition]
-    if start < here.low:
-        raise LostRange(
-            pipeline=pipeline,
-            topic=marks.topic,
-            partition=partition,
-            start=start,
-            end=here.low if start == end else min(here.low, end),
-        )
-    if end > here.end:
+def check_end(pipeline: str, marks: TopicMarks, partition: int, offset: int) -> None:
+    """Refuse an offset behind the end of the log: what was read up to it is no more.
+
+    Raises:
+        EndBehindCommitted
+    """
+    end = marks.partitions[partition].end
+    if offset > end:
         raise EndBehindCommitted(
-            pipeline=pipeline, topic=marks.topic, partition=partition, offset=end, end=here.end
+            pipeline=pipeline, topic=marks.topic, partition=partition, offset=offset, end=end
         )
+
+
+def lost_ranges(
+    ledger: Ledger, starts: Mapping[int, int], marks: TopicMarks
+) -> Mapping[int, SpanSet]:
+    """Unread offsets that Kafka has deleted, by partition; partitions without any are left out.
+
+    Args:
+        ledger: What is landed, accepted as lost, or planned already.
+        starts: First offset to read of every partition that `ledger` knows nothing about.
+        marks: The topic's marks now.
+    """
+    lost = {}
+    for partition, here in sorted(marks.partitions.items()):
+        start = ledger.starts.get(partition, starts.get(partition, here.low))
+        if start < here.low:
+            unread = ledger.taken(partition).missing_from(Span(start, here.low))
+            if unread:
+                lost[partition] = unread
+    return lost
 
 
 def new_partitions(ledger: Ledger, marks: TopicMarks) -> Mapping[int, int]:
@@ -123,14 +147,18 @@ def live_ranges(
         limit: Most offsets over all partitions; None for all there are.
 
     Raises:
-        LostRange: Retention passed a committed offset.
+        LostRange: Retention deleted unread offsets.
         EndBehindCommitted: The log ends before a committed offset.
     """
+    lost = lost_ranges(ledger, starts, marks)
+    if lost:
+        ranges = tuple((p, span.start, span.end) for p, spans in lost.items() for span in spans)
+        raise LostRange(pipeline=ledger.pipeline, topic=marks.topic, lost=ranges)
     unread = {}
     for partition, here in sorted(marks.partitions.items()):
         known = partition in ledger.starts
         committed = ledger.committed_offset(partition) if known else starts[partition]
-        _check_span(ledger.pipeline, marks, partition, committed, committed)
+        check_end(ledger.pipeline, marks, partition, committed)
         if committed < here.end:
             gaps = ledger.taken(partition).missing_from(Span(committed, here.end))
             if gaps:

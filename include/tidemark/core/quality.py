@@ -8,7 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
-from tidemark.core.plan import Landing, Plan
+from tidemark.core.landing import Landing
+from tidemark.core.plan import Plan
 
 
 class Severity(StrEnum):

@@ -7,8 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.core.ledger import Ledger
-from tidemark.core.plan import PlanKind, transaction_app_id
-from tidemark.errors import LedgerBehindTable, TableBehindLedger, TableRestored
+from tidemark.core.plan import Plan, PlanKind, transaction_app_id
+from tidemark.errors import (
+    ControlTruncated,
+    LedgerBehindTable,
+    RepairUnfinished,
+    TableBehindLedger,
+    TableRestored,
+)
+
+FENCED = 2**62
+"""A transaction version above every plan's number: a chain that has it can land nothing more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +26,29 @@ class Restore:
 
     at: int
     to: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """Rows that a data table holds now of one plan and one partition.
+
+    Where rows of another plan lie between them, each run of them is a holding of its own.
+
+    Attributes:
+        sequence: The plan.
+        topic_id: Incarnation of the topic.
+        partition: Partition number.
+        first: Lowest offset.
+        last: Highest offset.
+        rows: Number of rows.
+    """
+
+    sequence: int
+    topic_id: str
+    partition: int
+    first: int
+    last: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +69,24 @@ def chains(ledger: Ledger) -> Mapping[PlanKind, str]:
     return {kind: transaction_app_id(ledger.pipeline, ledger.epoch, kind) for kind in PlanKind}
 
 
+def fenced_chains(ledger: Ledger) -> tuple[str, ...]:
+    """Application ids that the epoch before fenced off: its mark in the data table."""
+    if ledger.epoch == 0:
+        return ()
+    return tuple(transaction_app_id(ledger.pipeline, ledger.epoch - 1, kind) for kind in PlanKind)
+
+
 def newest_table_version(ledger: Ledger) -> int:
-    """Version of the data table that the newest landing made; -1 before the first."""
-    return max(
-        (record.landing.table_version for record in ledger.plans.values() if record.landing),
-        default=-1,
+    """The newest version of the data table that the ledger knows; -1 before the first.
+
+    Versions of an older epoch may be of a table that was removed, and count higher.
+    """
+    landed = (
+        record.landing.table_version
+        for record in ledger.plans.values()
+        if record.landing and record.plan.epoch == ledger.epoch
     )
+    return max([ledger.epoch_version, *landed])
 
 
 def check_table(ledger: Ledger, state: TableState) -> None:
@@ -52,33 +96,78 @@ def check_table(ledger: Ledger, state: TableState) -> None:
     control table from a backup would let a backfill land again what is landed.
 
     Raises:
+        ControlTruncated: The control table has lost events.
         TableBehindLedger: The table has not seen a plan that is recorded as landed.
         LedgerBehindTable: The table has seen a plan that is not recorded.
-        TableRestored: A RESTORE took landed plans out of the table.
+        RepairUnfinished: The table is fenced for an epoch that is not recorded.
+        TableRestored: A RESTORE took landed plans out of the table, or put rewound ones back.
     """
+    if ledger.missing_events:
+        raise ControlTruncated(
+            pipeline=ledger.pipeline,
+            event_number=ledger.event_number,
+            missing=ledger.missing_events,
+        )
+    for app_id in fenced_chains(ledger):
+        newest = state.transactions.get(app_id, 0)
+        if newest != FENCED:
+            # An older copy of the table, or a new one: nothing in it fences old drivers off.
+            raise TableBehindLedger(
+                pipeline=ledger.pipeline, sequence=ledger.last_sequence, newest=newest
+            )
     for kind, app_id in chains(ledger).items():
-        records = [record for record in ledger.plans.values() if record.plan.kind is kind]
+        records = [
+            record
+            for record in ledger.plans.values()
+            if record.plan.kind is kind and record.plan.epoch == ledger.epoch
+        ]
         newest = state.transactions.get(app_id, 0)
         settled = max((r.plan.sequence for r in records if not r.is_open), default=0)
         known = max((r.plan.sequence for r in records), default=0)
+        if newest == FENCED:
+            raise RepairUnfinished(pipeline=ledger.pipeline, epoch=ledger.epoch)
         if newest < settled:
             raise TableBehindLedger(pipeline=ledger.pipeline, sequence=settled, newest=newest)
         if newest > known:
             raise LedgerBehindTable(pipeline=ledger.pipeline, sequence=newest, newest=known)
-    for record in ledger.plans.values():
-        landing = record.landing
-        if landing and not _still_holds(state.restores, landing.table_version):
+    known_versions = {
+        record.landing.table_version: record.plan.sequence
+        for record in ledger.plans.values()
+        if record.landing
+    }
+    known_versions.setdefault(ledger.epoch_version, ledger.last_sequence)
+    for version, sequence in known_versions.items():
+        if not still_holds(state.restores, version):
             raise TableRestored(
                 pipeline=ledger.pipeline,
-                sequence=landing.sequence,
+                sequence=sequence,
                 version=max(state.restores, key=lambda restore: restore.at).to,
             )
 
 
-def _still_holds(restores: Sequence[Restore], version: int, seen_from: float = math.inf) -> bool:
+def check_held(plan: Plan, version: int, restores: Sequence[Restore]) -> None:
+    """Refuse a plan's commit that a RESTORE took out of the table again.
+
+    Args:
+        plan: The plan.
+        version: Version of the table that its commit made.
+        restores: RESTOREs after that version.
+
+    Raises:
+        TableRestored
+    """
+    if not still_holds(restores, version):
+        raise TableRestored(
+            pipeline=plan.pipeline,
+            sequence=plan.sequence,
+            version=max(restores, key=lambda restore: restore.at).to,
+        )
+
+
+def still_holds(restores: Sequence[Restore], version: int, seen_from: float = math.inf) -> bool:
     """Whether what a version committed is in the content that `seen_from` shows."""
     earlier = [restore for restore in restores if restore.at <= seen_from]
     last = max(earlier, key=lambda restore: restore.at, default=None)
     if last is None or last.at < version:
         return version <= seen_from
-    return _still_holds(restores, version, last.to)
+    return still_holds(restores, version, last.to)

@@ -6,11 +6,20 @@ import logging
 from dataclasses import dataclass
 
 from tidemark.core.events import Abandoned
+from tidemark.core.landing import Landing
+from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.plan import Plan
-from tidemark.errors import PlanLanded
-from tidemark.ports import Clock, ControlTable, DataTable, MarkReader
+from tidemark.errors import (
+    ClusterChanged,
+    PartitionsShrunk,
+    PlanLanded,
+    RowsInDoubt,
+    TopicRecreated,
+)
+from tidemark.ports import Clock, ControlTable, DataTable, LogReader, MarkReader
+from tidemark.services.conflicts import after_conflicts
 from tidemark.services.ingest import plan_record
-from tidemark.services.recording import check_ledger, record_landing
+from tidemark.services.recording import Recorder, checked_ledger
 
 log = logging.getLogger(__name__)
 
@@ -23,35 +32,75 @@ class Abandon:
     marks: MarkReader
     control: ControlTable
     table: DataTable
+    log_reader: LogReader
     now: Clock
 
-    def give_up(self, sequence: int, requested_by: str, reason: str) -> Plan:
+    def give_up(
+        self, sequence: int, requested_by: str, reason: str, *, discard: bool = False
+    ) -> Plan:
         """Fence a plan off the data table, then record that it was given up.
 
         In this order: once the fence is up, no driver can land the plan, so its offsets are safe
         to plan again. A plan that was given up already stays so.
+
+        Args:
+            sequence: The plan.
+            requested_by: Who gives it up.
+            reason: Why, in their words.
+            discard: Remove its rows if it landed while its topic was made again.
 
         Raises:
             UnknownPlan: No such plan.
             TableBehindLedger, LedgerBehindTable, TableRestored: The data table and the control
                 table are not of one history.
             PlanLanded: It has landed; if that was not recorded, it is now.
-            FenceConflict, ControlConflict: Somebody else wrote first; the same call looks again.
+            RowsInDoubt: It landed while its topic was made again, and `discard` was not said.
+            FenceConflict, ControlConflict: Others were first, several times over.
         """
-        ledger = self.control.ledger(self.pipeline)
-        check_ledger(ledger, self.table)
-        record = plan_record(ledger, sequence)
+        given_up = Abandoned(sequence=sequence, requested_by=requested_by, reason=reason)
+        return after_conflicts(lambda: self._once(given_up, discard=discard))
+
+    def _once(self, given_up: Abandoned, *, discard: bool) -> Plan:
+        ledger = checked_ledger(self.control, self.pipeline, self.table)
+        record = plan_record(ledger, given_up.sequence)
         plan = record.plan
-        if record.abandoned is not None:
-            return plan
-        landing = record.landing or self.table.find(plan)
-        if landing is None:
-            self.table.fence(plan)
-            given_up = Abandoned(sequence=sequence, requested_by=requested_by, reason=reason)
-            self.control.append(ledger, [given_up], self.now())
-            log.info("abandoned pipeline=%s plan=%d", plan.pipeline, sequence)
-            return plan
-        if record.landing is None:
-            marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
-            record_landing(self.control, ledger, plan, landing, marks, self.now())
-        raise PlanLanded(pipeline=plan.pipeline, sequence=sequence)
+        if record.abandoned is None:
+            self._settle(ledger, record, given_up, discard=discard)
+        if discard:
+            # Last: rows may go only once it is recorded that nobody counts on them.
+            removed = self.table.discard(plan)
+            log.info("discarded pipeline=%s plan=%d rows=%d", plan.pipeline, plan.sequence, removed)
+        return plan
+
+    def _settle(
+        self, ledger: Ledger, record: PlanRecord, given_up: Abandoned, *, discard: bool
+    ) -> None:
+        plan = record.plan
+        if record.landing is not None:
+            raise PlanLanded(pipeline=plan.pipeline, sequence=plan.sequence)
+        # In this order: what is not there once the fence is up never will be.
+        self.table.fence(plan)
+        landing = self.table.find(plan)
+        if landing is not None:
+            self._record(ledger, plan, landing, discard=discard)
+        self.control.append(ledger, [given_up], self.now())
+        log.info("abandoned pipeline=%s plan=%d", plan.pipeline, plan.sequence)
+
+    def _record(self, ledger: Ledger, plan: Plan, landing: Landing, *, discard: bool) -> None:
+        """Record a landing that was found; return only if it is to be discarded."""
+        recorder = Recorder(
+            control=self.control,
+            data_log=self.table,
+            marks=self.marks,
+            log_reader=self.log_reader,
+            now=self.now,
+        )
+        try:
+            recorder.record(ledger, plan, landing)
+        except (TopicRecreated, ClusterChanged, PartitionsShrunk) as changed:
+            if discard:
+                return
+            raise RowsInDoubt(
+                pipeline=plan.pipeline, sequence=plan.sequence, rows=landing.records
+            ) from changed
+        raise PlanLanded(pipeline=plan.pipeline, sequence=plan.sequence)

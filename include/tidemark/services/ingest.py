@@ -6,22 +6,23 @@ import logging
 from dataclasses import dataclass
 
 from tidemark.core import planning
+from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger, PlanRecord
-from tidemark.core.plan import Landing, Plan
+from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
+from tidemark.core.table import FENCED
 from tidemark.errors import (
-    ControlConflict,
     NotLanded,
     PlanAbandoned,
+    PlanFenced,
     TransientError,
     UnknownPlan,
 )
-from tidemark.ports import Clock, ControlTable, DataTable, MarkReader, Sink
-from tidemark.services.recording import check_ledger, record_landing
+from tidemark.ports import Clock, ControlTable, DataTable, LogReader, MarkReader, Sink
+from tidemark.services.conflicts import after_conflicts
+from tidemark.services.recording import Recorder, checked_ledger
 
 log = logging.getLogger(__name__)
-
-_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,7 @@ class Ingest:
     control: ControlTable
     table: DataTable
     sink: Sink
+    log_reader: LogReader
     now: Clock
 
     def execute(self, sequence: int) -> Ingestion:
@@ -56,29 +58,38 @@ class Ingest:
         Raises:
             UnknownPlan: No such plan.
             PlanAbandoned: It was given up.
+            PlanFenced: Somebody began to give it up.
             ForeignTable: The target is not a bronze table of this pipeline.
             TableBehindLedger, LedgerBehindTable, TableRestored: The data table and the control
                 table are not of one history.
             LostRange, EndBehindCommitted, TopicRecreated, ClusterChanged, PartitionsShrunk: Kafka
                 can no longer give what was planned; nothing was written.
+            RecordsMissed: Not every visible record landed; what did is recorded.
             NotLanded: The engine reported success and the table's log disagrees.
             EngineFailed: The engine gave up and the table's log has no trace of the plan.
         """
         ledger = self.control.ledger(self.spec.name)
         record = plan_record(ledger, sequence)
         plan = record.plan
-        if record.abandoned is not None:
-            raise PlanAbandoned(pipeline=plan.pipeline, sequence=sequence, reason=record.abandoned)
+        _refuse_abandoned(record)
         if record.landing:
             log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
             return Ingestion(plan=plan, landing=record.landing, wrote=False)
-        check_ledger(ledger, self.table)
+        checked_ledger(self.control, plan.pipeline, self.table)
+        # In this order: a plan that lands between the two looks is not taken for a fenced one.
+        fenced = self._is_fenced(plan)
         landing = self.table.find(plan)
         wrote = landing is None
         if landing is None:
+            if fenced:
+                raise PlanFenced(pipeline=plan.pipeline, sequence=sequence)
             landing = self._land(plan)
-        self._record(plan, landing)
-        return Ingestion(plan=plan, landing=landing, wrote=wrote)
+        return Ingestion(plan=plan, landing=self._record(plan, landing), wrote=wrote)
+
+    def _is_fenced(self, plan: Plan) -> bool:
+        """Whether the plan's transaction is taken; if no commit has the plan, by a fence."""
+        state = self.table.state((plan.app_id,), since=FENCED)
+        return state.transactions.get(plan.app_id, 0) >= plan.sequence
 
     def _land(self, plan: Plan) -> Landing:
         marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
@@ -90,6 +101,7 @@ class Ingest:
             # The commit may have happened before the failure, or by another driver of this plan.
             landing = self.table.find(plan)
             if landing is None:
+                self._explain(plan)
                 raise
             return landing
         landing = self.table.find(plan)
@@ -101,19 +113,41 @@ class Ingest:
             )
         return landing
 
-    def _record(self, plan: Plan, landing: Landing) -> None:
-        for attempt in range(1, _ATTEMPTS + 1):
-            ledger = self.control.ledger(plan.pipeline)
-            if ledger.plans[plan.sequence].landing:
-                return
+    def _explain(self, plan: Plan) -> None:
+        """Name the reason if it is that Kafka cannot give the plan any more."""
+        try:
             marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
-            try:
-                record_landing(self.control, ledger, plan, landing, marks, self.now())
-            except ControlConflict:
-                if attempt == _ATTEMPTS:
-                    raise
-            else:
-                return
+        except TransientError:
+            return
+        planning.check_readable(plan, marks)
+
+    def _record(self, plan: Plan, landing: Landing) -> Landing:
+        recorder = Recorder(
+            control=self.control,
+            data_log=self.table,
+            marks=self.marks,
+            log_reader=self.log_reader,
+            now=self.now,
+        )
+        return after_conflicts(lambda: self._record_once(recorder, plan, landing))
+
+    def _record_once(self, recorder: Recorder, plan: Plan, landing: Landing) -> Landing:
+        ledger = self.control.ledger(plan.pipeline)
+        record = plan_record(ledger, plan.sequence)
+        if record.landing:
+            return record.landing
+        # While the plan was landing, the table may have been rewound to before it.
+        _refuse_abandoned(record)
+        return recorder.record(ledger, plan, landing)
+
+
+def _refuse_abandoned(record: PlanRecord) -> None:
+    if record.abandoned is not None:
+        raise PlanAbandoned(
+            pipeline=record.plan.pipeline,
+            sequence=record.plan.sequence,
+            reason=record.abandoned,
+        )
 
 
 def plan_record(ledger: Ledger, sequence: int) -> PlanRecord:

@@ -13,13 +13,12 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.marks import TopicMarks
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.spec import PipelineSpec, StartPolicy
-from tidemark.errors import ControlConflict, NoStartOffset, PlanOpen
-from tidemark.ports import Clock, ControlTable, DataLog, MarkReader
-from tidemark.services.recording import check_ledger, record_landing
+from tidemark.errors import NoStartOffset, PlanOpen
+from tidemark.ports import Clock, ControlTable, DataLog, LogReader, MarkReader
+from tidemark.services.conflicts import after_conflicts
+from tidemark.services.recording import Recorder, checked_ledger
 
 log = logging.getLogger(__name__)
-
-_ATTEMPTS = 5
 
 
 class PlanOutcome(StrEnum):
@@ -67,6 +66,7 @@ class Planner:
     marks: MarkReader
     control: ControlTable
     data_log: DataLog
+    log_reader: LogReader
     now: Clock
 
     def plan(self, requested_by: str) -> Planning:
@@ -79,7 +79,7 @@ class Planner:
             NoStartOffset: Policy `none` and no committed offset.
             ControlConflict: Other writers were first, several times over.
         """
-        return self._with_retries(PlanKind.LIVE, requested_by, None)
+        return after_conflicts(lambda: self._once(PlanKind.LIVE, requested_by, None))
 
     def backfill(self, request: BackfillRequest, requested_by: str) -> Planning:
         """Plan the part of a range that is neither landed nor planned.
@@ -88,12 +88,11 @@ class Planner:
             InvalidRange: The range is not inside the readable log.
             PlanOpen: Another backfill of this pipeline has not landed.
         """
-        return self._with_retries(PlanKind.BACKFILL, requested_by, request)
+        return after_conflicts(lambda: self._once(PlanKind.BACKFILL, requested_by, request))
 
     def preview(self, request: BackfillRequest | None = None) -> Planning:
         """What `plan` or `backfill` would answer now. Writes nothing."""
-        ledger = self.control.ledger(self.spec.name)
-        check_ledger(ledger, self.data_log)
+        ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         kind = PlanKind.LIVE if request is None else PlanKind.BACKFILL
         opened = ledger.open_plan(kind)
         if opened:
@@ -103,26 +102,8 @@ class Planner:
         plan = _plan_in(events)
         return Planning(outcome=PlanOutcome.DRAFT if plan else PlanOutcome.NOTHING, plan=plan)
 
-    def _with_retries(
-        self, kind: PlanKind, requested_by: str, request: BackfillRequest | None
-    ) -> Planning:
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                return self._once(kind, requested_by, request)
-            except ControlConflict as conflict:
-                if attempt == _ATTEMPTS:
-                    raise
-                log.info(
-                    "planning again after a conflict pipeline=%s event=%d attempt=%d",
-                    conflict.pipeline,
-                    conflict.event_number,
-                    attempt,
-                )
-        raise AssertionError("unreachable")
-
     def _once(self, kind: PlanKind, requested_by: str, request: BackfillRequest | None) -> Planning:
-        ledger = self.control.ledger(self.spec.name)
-        check_ledger(ledger, self.data_log)
+        ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         mine = ledger.plan_of(requested_by)
         if mine:
             return Planning(outcome=PlanOutcome.KEPT, plan=mine.plan)
@@ -131,8 +112,7 @@ class Planner:
             landing = self.data_log.find(opened.plan)
             if landing is None:
                 return self._take_over(ledger, opened.plan, requested_by)
-            marks = self.marks.topic_marks(opened.plan.topic, opened.plan.isolation_level)
-            record_landing(self.control, ledger, opened.plan, landing, marks, self.now())
+            self._recorder.record(ledger, opened.plan, landing)
             # Others may have planned meanwhile: begin anew rather than beside them.
             return self._once(kind, requested_by, request)
         events = self._draft(ledger, kind, requested_by, request)
@@ -151,6 +131,16 @@ class Planner:
             len(plan.ranges),
         )
         return Planning(outcome=PlanOutcome.NEW, plan=plan)
+
+    @property
+    def _recorder(self) -> Recorder:
+        return Recorder(
+            control=self.control,
+            data_log=self.data_log,
+            marks=self.marks,
+            log_reader=self.log_reader,
+            now=self.now,
+        )
 
     def _take_over(self, ledger: Ledger, plan: Plan, requested_by: str) -> Planning:
         _refuse_second_backfill(plan)

@@ -1,61 +1,161 @@
-"""Recording that a plan has landed: the one place that moves committed offsets."""
+"""Recording that a plan has landed: the one place that moves committed offsets by landing."""
 
 from __future__ import annotations
 
 import logging
-from datetime import datetime
+from dataclasses import dataclass
 
 from tidemark.core import planning
 from tidemark.core.events import Landed
+from tidemark.core.landing import Evidence, Landing, account
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import TopicMarks
-from tidemark.core.plan import Landing, Plan
-from tidemark.core.table import chains, check_table, newest_table_version
-from tidemark.ports import ControlTable, DataLog
+from tidemark.core.offsets import Span, spans_by_partition
+from tidemark.core.plan import Plan
+from tidemark.core.table import chains, check_table, fenced_chains, newest_table_version
+from tidemark.errors import ControlConflict, LedgerBehindTable, RecordsMissed, RepairUnfinished
+from tidemark.ports import Clock, ControlReader, ControlTable, DataLog, LogReader, MarkReader
+from tidemark.services.conflicts import after_conflicts
 
 log = logging.getLogger(__name__)
 
-
-def record_landing(
-    control: ControlTable,
-    ledger: Ledger,
-    plan: Plan,
-    landing: Landing,
-    marks: TopicMarks,
-    now: datetime,
-) -> None:
-    """Append `landed` for a plan that the data table's log has.
-
-    Args:
-        control: The control table.
-        ledger: As it is now; the plan is open in it.
-        plan: The plan.
-        landing: Its commit.
-        marks: The topic now, read after the plan's records were.
-        now: The present.
-
-    Raises:
-        TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: The topic is not the
-            planned one any more, so nobody can tell whose records were read.
-        ControlConflict: Somebody else wrote first; read the ledger again and look.
-    """
-    planning.check_same_topic(plan, marks)
-    landed = Landed(plan=plan, landing=landing, committed=ledger.committed_after(plan))
-    control.append(ledger, [landed], now)
-    log.info(
-        "landed pipeline=%s plan=%d records=%d table_version=%d",
-        plan.pipeline,
-        plan.sequence,
-        landing.records,
-        landing.table_version,
-    )
+NO_EVIDENCE = Evidence(gaps={}, visible={}, deleted={})
+"""Of a plan without gaps."""
 
 
-def check_ledger(ledger: Ledger, data_log: DataLog) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorder:
+    """Records landings, once every offset of them is accounted for."""
+
+    control: ControlTable
+    data_log: DataLog
+    marks: MarkReader
+    log_reader: LogReader
+    now: Clock
+
+    def record(self, ledger: Ledger, plan: Plan, landing: Landing) -> Landing:
+        """Append `landed` for a plan that the data table's log has.
+
+        Offsets without a row are looked at in Kafka by a second reader. What it sees nothing at is
+        a hole. What it sees a record at was missed, and stays unread.
+
+        Args:
+            ledger: As it is now; the plan is open in it.
+            plan: The plan.
+            landing: Its commit.
+
+        Returns:
+            The landing as it was recorded.
+
+        Raises:
+            TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: The topic is not the
+                planned one any more, so nobody can tell whose records were read.
+            TableRestored: A RESTORE took rows out of the table meanwhile.
+            RecordsMissed: Not every visible record landed; what did is recorded.
+            ControlConflict: Somebody else wrote first; read the ledger again and look.
+        """
+        landing, evidence = self.accounted(plan, landing)
+        # A RESTORE that came while the plan was landing lies before this landing, where nobody
+        # would look for it any more.
+        check_ledger(self.control, ledger, self.data_log)
+        committed = ledger.committed_with(landing.spans())
+        self.control.append(
+            ledger, [Landed(plan=plan, landing=landing, committed=committed)], self.now()
+        )
+        log.info(
+            "landed pipeline=%s plan=%d records=%d holes=%d table_version=%d",
+            plan.pipeline,
+            plan.sequence,
+            landing.records,
+            landing.holes,
+            landing.table_version,
+        )
+        if evidence.missed:
+            raise RecordsMissed(
+                pipeline=plan.pipeline,
+                sequence=plan.sequence,
+                records=evidence.missed,
+                first=min((p, next(iter(spans)).start) for p, spans in evidence.visible.items()),
+            )
+        return landing
+
+    def accounted(
+        self, plan: Plan, landing: Landing, *, was_read: bool = True
+    ) -> tuple[Landing, Evidence]:
+        """The landing with each offset a record, a hole, or left out because it was missed.
+
+        Args:
+            plan: The plan.
+            landing: What the table holds of it.
+            was_read: Whether the engine is known to have read all of it. If not, its word for
+                offsets that Kafka has deleted is worth nothing: they are left out.
+        """
+        before = self._same_topic(plan)
+        if landing.holes == 0:
+            return landing, NO_EVIDENCE
+        evidence = self._look(plan, before)
+        if not was_read:
+            evidence = evidence.without_word()
+        # What was seen counts only if it was this topic's until the end.
+        self._same_topic(plan)
+        return account(landing, evidence), evidence
+
+    def _same_topic(self, plan: Plan) -> TopicMarks:
+        marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
+        planning.check_same_topic(plan, marks)
+        return marks
+
+    def _look(self, plan: Plan, marks: TopicMarks) -> Evidence:
+        gaps = self.data_log.gaps(plan)
+        kept, deleted = {}, {}
+        for partition, spans in gaps.items():
+            readable = marks.partitions[partition].readable(spans)
+            if readable:
+                kept[partition] = readable
+            if gone := spans.minus(readable):
+                deleted[partition] = gone
+        seen = self.log_reader.read(plan.topic, plan.isolation_level, kept)
+        return Evidence(
+            gaps=gaps,
+            visible=spans_by_partition((r.partition, Span(r.offset, r.offset + 1)) for r in seen),
+            deleted=deleted,
+        )
+
+
+def check_ledger(control: ControlReader, ledger: Ledger, data_log: DataLog) -> None:
     """Refuse to go on where the ledger and the data table are not of one history.
 
+    Args:
+        control: The control table, which is read again if the ledger seems to be behind.
+        ledger: What was read of it.
+        data_log: The data table's log now.
+
     Raises:
-        TableBehindLedger, LedgerBehindTable, TableRestored
+        ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished, TableRestored
+        ControlConflict: The ledger is not the newest; read it again and look.
     """
-    app_ids = chains(ledger).values()
-    check_table(ledger, data_log.state(app_ids, since=newest_table_version(ledger)))
+    app_ids = [*chains(ledger).values(), *fenced_chains(ledger)]
+    state = data_log.state(app_ids, since=newest_table_version(ledger))
+    try:
+        check_table(ledger, state)
+    except (LedgerBehindTable, RepairUnfinished):
+        # The table was looked at later than the control table: others may have gone on meanwhile.
+        newest = control.ledger(ledger.pipeline).event_number
+        if newest != ledger.event_number:
+            raise ControlConflict(pipeline=ledger.pipeline, event_number=newest) from None
+        raise
+
+
+def checked_ledger(control: ControlReader, pipeline: str, data_log: DataLog) -> Ledger:
+    """The pipeline's ledger, which fits the data table.
+
+    Raises:
+        ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished, TableRestored
+    """
+
+    def read() -> Ledger:
+        ledger = control.ledger(pipeline)
+        check_ledger(control, ledger, data_log)
+        return ledger
+
+    return after_conflicts(read)

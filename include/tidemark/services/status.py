@@ -9,7 +9,7 @@ from typing import Any
 from tidemark.core import planning
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import Marks, TopicMarks
-from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.offsets import Span
 from tidemark.core.spec import PipelineSpec, StartPolicy
 from tidemark.errors import NoStartOffset, TidemarkError
 from tidemark.ports import ControlReader, DataLog, MarkReader
@@ -111,7 +111,7 @@ def pipeline_status(
     try:
         topic = connect().topic_marks(spec.topic, spec.isolation_level)
         here = topic.partitions
-        check_ledger(ledger, data_log)
+        check_ledger(control, ledger, data_log)
         _require_runnable(spec, ledger, topic)
     except TidemarkError as refused:
         problem = refused
@@ -134,8 +134,7 @@ def _partition_status(ledger: Ledger, partition: int, mark: Marks) -> PartitionS
     if partition in ledger.starts:
         committed, lag = ledger.committed_offset(partition), 0
         if committed < mark.end:
-            landed = ledger.landed.get(partition, SpanSet())
-            lag = landed.missing_from(Span(committed, mark.end)).size
+            lag = ledger.covered(partition).missing_from(Span(committed, mark.end)).size
     return PartitionStatus(
         partition=partition, low=mark.low, end=mark.end, committed=committed, lag=lag
     )

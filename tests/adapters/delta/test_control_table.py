@@ -15,15 +15,28 @@ import duckdb
 import polars
 import pyarrow as pa
 import pytest
+from arro3.core import Schema
 from deltalake import DeltaTable
 
 from tests.conftest import PROJECT
 from tests.support.plans import NOW, make_plan
 from tidemark.adapters.delta.control_table import COLUMNS, DeltaControlTable
 from tidemark.adapters.memory import MemoryControlTable
-from tidemark.core.events import Adopted, ControlEvent, Landed, Planned, Started
+from tidemark.core.events import (
+    Adopted,
+    ControlEvent,
+    Landed,
+    LossAccepted,
+    NewEpoch,
+    NewIncarnation,
+    Planned,
+    Rewound,
+    Started,
+)
+from tidemark.core.landing import Landing, RangeCount
 from tidemark.core.ledger import Ledger
-from tidemark.core.plan import Landing, Plan, PlanKind, RangeCount
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plan import Plan, PlanKind
 from tidemark.errors import ControlConflict
 from tidemark.ports import ControlTable
 
@@ -50,11 +63,8 @@ def landed(ledger: Ledger, plan: Plan, holes: int = 0) -> Landed:
         RangeCount(partition=r.partition, start=r.start, end=r.end, records=r.span.size - holes)
         for r in plan.ranges
     )
-    return Landed(
-        plan=plan,
-        landing=Landing(sequence=plan.sequence, table_version=plan.sequence, counts=counts),
-        committed=ledger.committed_after(plan),
-    )
+    landing = Landing(sequence=plan.sequence, table_version=plan.sequence, counts=counts)
+    return Landed(plan=plan, landing=landing, committed=ledger.committed_with(landing.spans()))
 
 
 # -- one behaviour -------------------------------------------------------------------------------
@@ -104,6 +114,111 @@ def test_i4_events_come_back_as_they_were_recorded(table: ControlTable) -> None:
     assert after.plans[2].plan.fingerprint == backfill.fingerprint
     assert [record.plan.sequence for record in after.open_plans()] == [2]
     assert {p: after.committed_offset(p) for p in (0, 1)} == {0: 5, 1: 9}
+
+
+def test_decisions_come_back_as_they_were_recorded(table: ControlTable) -> None:
+    """Losses, incarnations, rewinds and epochs survive the table, and the ledger follows them."""
+    plan = make_plan((0, 0, 5), (1, 3, 9))
+    append(table, "events", started({0: 0, 1: 3}), Planned(plan=plan))
+    ledger = table.ledger("events")
+    append(table, "events", landed(ledger, plan))
+    lost = {0: SpanSet.of([Span(5, 7), Span(9, 11)])}
+    loss = LossAccepted(
+        topic="events",
+        topic_id="id-1",
+        lost=lost,
+        committed={0: 7},
+        requested_by="test:1",
+        reason="gone",
+    )
+    after = append(table, "events", loss)
+    assert after.accepted == lost
+    assert {p: after.committed_offset(p) for p in (0, 1)} == {0: 7, 1: 9}
+    decision = {"requested_by": "test:2", "reason": "restored"}
+    after = append(
+        table,
+        "events",
+        Rewound(sequence=1, **decision),
+        NewEpoch(epoch=1, table_version=8, sequence=4, committed={0: 0, 1: 3}, **decision),
+    )
+    assert (after.plans[1].landing, after.plans[1].abandoned) == (None, "restored")
+    assert (after.epoch, after.epoch_version, after.next_sequence) == (1, 8, 5)
+    assert after.accepted == lost
+    assert {p: after.committed_offset(p) for p in (0, 1)} == {0: 0, 1: 3}
+    after = append(
+        table,
+        "events",
+        NewIncarnation(
+            cluster_id="other", topic="events", topic_id="id-2", offsets={0: 2}, **decision
+        ),
+    )
+    assert (after.cluster_id, after.topic_id, after.starts) == ("other", "id-2", {0: 2})
+    assert (after.accepted, after.covered(0)) == ({}, SpanSet())
+    assert after.next_sequence == 5
+
+
+def test_a_landing_that_missed_everything_is_a_landing(table: ControlTable) -> None:
+    """A plan of which no offset could be accounted for is settled all the same."""
+    plan = make_plan((0, 0, 5))
+    append(table, "events", started({0: 0}), Planned(plan=plan))
+    nothing = Landing(sequence=1, table_version=3, counts=())
+    after = append(table, "events", Landed(plan=plan, landing=nothing, committed={}))
+    assert after.plans[1].landing == nothing
+    assert after.committed_offset(0) == 0
+
+
+def test_unproven_holes_are_told_apart(table: ControlTable) -> None:
+    """What only the engine vouches for stays visible as such."""
+    plan = make_plan((0, 0, 5))
+    append(table, "events", started({0: 0}), Planned(plan=plan))
+    count = RangeCount(partition=0, start=0, end=5, records=2, unproven_holes=1)
+    landing = Landing(sequence=1, table_version=3, counts=(count,))
+    after = append(table, "events", Landed(plan=plan, landing=landing, committed={0: 5}))
+    assert after.plans[1].landing == landing
+
+
+def test_i7_events_that_a_restore_took_away_are_missed(tmp_path: Path) -> None:
+    """The table's log remembers how many there were; the same with the adapter in memory."""
+    uri = str(tmp_path / "control")
+    memory, delta = MemoryControlTable(), DeltaControlTable(uri)
+    for made in (memory, delta):
+        append(made, "events", started({0: 0}))
+    version = DeltaTable(uri).version()
+    for made in (memory, delta):
+        append(made, "events", Planned(plan=make_plan((0, 0, 5))))
+    DeltaTable(uri).restore(version)
+    memory.restore("events", 1)
+    ledger = delta.ledger("events")
+    assert ledger == memory.ledger("events")
+    assert (ledger.event_number, ledger.missing_events) == (2, 1)
+    after = append(delta, "events", Planned(plan=make_plan((0, 0, 9))))
+    # Whoever goes on without looking does not hide the gap.
+    assert (after.event_number, after.missing_events) == (3, 1)
+
+
+def test_compaction_changes_files_and_no_event(tmp_path: Path) -> None:
+    """One file instead of many, the same ledger, and the next writer goes on."""
+    table = DeltaControlTable(str(tmp_path / "control"))
+    assert table.compact() == 0
+    append(table, "events", started({0: 0}))
+    for sequence in range(1, 6):
+        append(table, "events", Planned(plan=make_plan((0, 0, 5), sequence=sequence)))
+    stale = table.ledger("events")
+    assert table.compact() == 6
+    assert len(DeltaTable(str(tmp_path / "control")).file_uris()) == 1
+    assert table.ledger("events") == stale
+    table.append(stale, [Adopted(sequence=5, requested_by="test:again")], NOW)
+    assert table.ledger("events").event_number == 7
+
+
+def test_a_table_from_before_a_column_was_added_gets_it(tmp_path: Path) -> None:
+    """Upgrading needs no migration: the next event brings the column."""
+    uri = str(tmp_path / "control")
+    old = Schema([COLUMNS.field(name) for name in COLUMNS.names if name != "unproven_holes"])
+    DeltaTable.create(uri, schema=old, partition_by=["pipeline"])
+    table = DeltaControlTable(uri)
+    assert append(table, "events", started({0: 0})).event_number == 1
+    assert "unproven_holes" in {field.name for field in DeltaTable(uri).schema().fields}
 
 
 def test_s4_offsets_of_64_bits_are_kept(table: ControlTable) -> None:
@@ -378,7 +493,37 @@ def history(tmp_path: Path) -> str:
     record("prices", Planned(plan=plan((0, 10, 12), sequence=3)))
     record("prices", Adopted(sequence=3, requested_by="test:later"))
     record("orders", started({0: 0}))
+    decide(table, lambda: next(clock))
     return uri
+
+
+def decide(table: DeltaControlTable, now: Callable[[], datetime]) -> None:
+    """Pipeline `clicks`: a rewound plan, an accepted loss; before that, another topic."""
+    who: dict[str, Any] = {"requested_by": "cli:ann:1", "reason": "because"}
+
+    def record(*events: ControlEvent) -> None:
+        table.append(table.ledger("clicks"), list(events), now())
+
+    def land(sequence: int, *ranges: tuple[int, int, int], **changes: Any) -> None:
+        plan = make_plan(*ranges, sequence=sequence, pipeline="clicks", **changes)
+        record(Planned(plan=plan))
+        record(landed(table.ledger("clicks"), plan))
+
+    record(started({0: 0}))
+    land(1, (0, 0, 50))
+    other = {"cluster_id": "memory", "topic": "events", "topic_id": "id-2"}
+    record(NewIncarnation(**other, offsets={0: 3}, **who))
+    land(2, (0, 3, 6), topic_id="id-2")
+    land(3, (0, 6, 9), topic_id="id-2")
+    record(
+        Rewound(sequence=3, **who),
+        NewEpoch(epoch=2, table_version=9, sequence=3, committed={0: 6}, **who),
+    )
+    lost = {0: SpanSet((Span(6, 7),))}
+    record(
+        LossAccepted(topic="events", topic_id="id-2", lost=lost, committed={0: 7}, **who),
+    )
+    land(4, (0, 8, 9), topic_id="id-2")
 
 
 def queries() -> dict[str, str]:
@@ -393,28 +538,47 @@ def queries() -> dict[str, str]:
     return found
 
 
-AT = [NOW + timedelta(minutes=minute) for minute in range(10)]
+AT = [NOW + timedelta(minutes=minute) for minute in range(20)]
 ANSWERS: dict[str, list[tuple[Any, ...]]] = {
     "Where does each partition stand?": [
+        ("clicks", "events", 0, 7),
         ("orders", "events", 0, 0),
         ("prices", "events", 0, 10),
         ("prices", "events", 1, 4),
     ],
     "What did a plan land?": [(0, 5, 10, 4, 1, 1, 10), (1, 0, 4, 3, 1, 1, 4)],
-    "Which offsets are not covered?": [("prices", 0, 2, 3)],
+    "Which offsets are not covered?": [("clicks", 0, 7, 8), ("prices", 0, 2, 3)],
     "Which plans are open?": [("prices", 3, "live", "test:3", AT[4])],
     "How far behind was each run?": [
+        ("clicks", 0, AT[8], 50, 0, 0),
+        ("clicks", 0, AT[11], 3, 0, 0),
+        ("clicks", 0, AT[13], 3, 0, 0),
+        ("clicks", 0, AT[17], 1, 0, 0),
         ("prices", 0, AT[0], 5, 0, 0),
         ("prices", 0, AT[4], 2, 0, 0),
         ("prices", 1, AT[0], 4, 0, 0),
     ],
     "How much did each run land, and when?": [
-        ("prices", 1, AT[0], AT[1], 7, 2),
-        ("prices", 2, AT[2], AT[3], 3, 0),
-        ("prices", 3, AT[4], None, None, None),
+        ("clicks", 1, AT[8], AT[9], 50, 0, None),
+        ("clicks", 2, AT[11], AT[12], 3, 0, None),
+        ("clicks", 3, AT[13], AT[14], 3, 0, AT[15]),
+        ("clicks", 4, AT[17], AT[18], 1, 0, None),
+        ("prices", 1, AT[0], AT[1], 7, 2, None),
+        ("prices", 2, AT[2], AT[3], 3, 0, None),
+        ("prices", 3, AT[4], None, None, None, None),
     ],
-    "Which plan brought a record?": [(1, "live", "test:1", 1)],
+    "Which plan brought a record?": [("id-1", 1, "live", "test:1", 1)],
+    "What did people decide?": [
+        (AT[10], "clicks", "new_incarnation", 0, None, None, None, "cli:ann:1", "because"),
+        (AT[15], "clicks", "new_epoch", 0, None, None, 3, "cli:ann:1", "because"),
+        (AT[15], "clicks", "rewound", None, None, None, 3, "cli:ann:1", "because"),
+        (AT[16], "clicks", "loss_accepted", 0, 6, 7, None, "cli:ann:1", "because"),
+    ],
     "Who ran what?": [
+        ("clicks", 1, "planned", "test:1"),
+        ("clicks", 2, "planned", "test:2"),
+        ("clicks", 3, "planned", "test:3"),
+        ("clicks", 4, "planned", "test:4"),
         ("prices", 1, "planned", "test:1"),
         ("prices", 2, "planned", "test:2"),
         ("prices", 3, "planned", "test:3"),
@@ -475,7 +639,7 @@ def test_every_reader_sees_the_same_rows(history: str, spark: SparkSession) -> N
     def ordered(rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
         return sorted(plain(rows), key=repr)
 
-    assert len(by_delta_rs) == 13
+    assert len(by_delta_rs) == 26
     assert ordered(by_delta_rs) == ordered(by_polars)
     assert ordered(by_delta_rs) == ordered(by_spark)
     assert ordered(by_delta_rs) == ordered(by_duckdb)

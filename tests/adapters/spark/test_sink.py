@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
-from threading import Barrier
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 
 from tests.conftest import TopicFactory
 from tests.support.kafka_judge import read_all, read_ranges
 from tests.support.lake import Lake
 from tests.support.plans import NOW, make_plan
-from tests.support.transactions import (
-    Record,
-    open_transaction,
-    produce_aborted,
-    produce_committed,
-    produce_records,
-    produce_values,
-    wait_until_stable,
-)
+from tests.support.transactions import produce_values
 from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.adapters.kafka.producer import produce
 from tidemark.core.marks import IsolationLevel
@@ -37,14 +23,10 @@ from tidemark.core.spec import StartPolicy
 from tidemark.errors import (
     EngineFailed,
     ForeignTable,
-    LostRange,
-    NotLanded,
-    PlanAbandoned,
+    PlanFenced,
     TableBehindLedger,
     TableRestored,
-    TopicRecreated,
 )
-from tidemark.services.abandon import Abandon
 from tidemark.services.planner import BackfillRequest
 
 if TYPE_CHECKING:
@@ -81,45 +63,6 @@ def test_i1_samples_land_as_the_judge_reads_them(
     } == {(name, marks.topic_id, 1, NOW)}
 
 
-AWKWARD = [
-    Record(key=None, value=None),
-    Record(key=b"", value=b""),
-    Record(key=b"tombstone", value=None),
-    Record(key=None, value=b"no key"),
-    Record(key=b"\x00\xff", value=bytes(range(256))),
-    Record(headers=(("absent", None), ("empty", b""), ("binary", b"\x00\xff"))),
-    Record(headers=(("twice", b"first"), ("other", b"x"), ("twice", b"second"), ("twice", None))),
-    Record(headers=(("", b"no name"), ("näme", "wört".encode()))),
-    Record(timestamp_ms=1),
-    Record(timestamp_ms=1_767_225_600_999),
-    Record(timestamp_ms=4_102_444_800_001),
-    Record(value=b"x" * 200_000),
-]
-
-
-def test_s4_null_is_not_empty(lake: Lake, broker: BrokerStatus, topic: TopicFactory) -> None:
-    """Absent and empty keys, values and headers, repeated names, any bytes, any millisecond."""
-    anytime = {"message.timestamp.after.max.ms": str(2**62), "retention.ms": "-1"}
-    name = topic(config=anytime)
-    produce_records(broker.bootstrap, name, AWKWARD)
-    lake.of(name).run("test")
-    judge = read_all(broker.bootstrap, name)
-    assert lake.judged() == judge
-    assert [(r.key, r.value, r.headers) for r in judge] == [r[:3] for r in AWKWARD]
-
-
-def test_s4_timestamps_of_the_broker_are_told_from_those_of_producers(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory
-) -> None:
-    """The type is kept with the time."""
-    name = topic(config={"message.timestamp.type": "LogAppendTime"})
-    produce_values(broker.bootstrap, name, 3)
-    lake.of(name).run("test")
-    judge = read_all(broker.bootstrap, name)
-    assert lake.judged() == judge
-    assert {record.timestamp_type for record in judge} == {2}
-
-
 def test_s3_a_second_run_takes_only_what_is_new(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
@@ -153,29 +96,6 @@ def test_i4_landing_twice_has_the_effect_of_once(
     assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
 
 
-def test_i4_two_drivers_of_one_plan_both_end_well(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory
-) -> None:
-    """S2: whichever is first, also to make the table, both confirm one landing, recorded once."""
-    pipeline = lake.of(topic(partitions=2))
-    name = pipeline.spec.topic
-    together = Barrier(2, timeout=60)
-
-    def drive(sequence: int) -> int:
-        ingest = pipeline.ingest
-        together.wait()
-        return ingest.execute(sequence).landing.table_version
-
-    with ThreadPoolExecutor(2) as drivers:
-        for run in ("first", "second"):
-            for partition in (0, 1):
-                produce_values(broker.bootstrap, name, 50, partition=partition)
-            sequence = pipeline.plan(run).sequence
-            assert len(set(drivers.map(drive, [sequence, sequence]))) == 1
-    assert lake.judged() == read_all(broker.bootstrap, name)
-    assert pipeline.ledger.event_number == 4
-
-
 def raise_transaction(lake: Lake, plan: Plan, version: int) -> None:
     """Commit nothing under the plan's application id, with another transaction version."""
     empty = lake.session.read.format("delta").load(lake.uri).limit(0)
@@ -186,14 +106,16 @@ def raise_transaction(lake: Lake, plan: Plan, version: int) -> None:
 def test_i7_a_stale_transaction_is_not_taken_for_a_landing(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """The table has the transaction: Spark reports success, writes nothing, and we notice."""
+    """The table has the transaction: Spark reports success, writes nothing, and we know before."""
     pipeline = lake.of(topic())
     produce_values(broker.bootstrap, pipeline.spec.topic, 5)
     pipeline.run("first")
     produce_values(broker.bootstrap, pipeline.spec.topic, 5)
     plan = pipeline.plan("second")
     raise_transaction(pipeline, plan, plan.sequence)
-    with pytest.raises(NotLanded):
+    pipeline.sink.land(plan)
+    assert pipeline.table.find(plan) is None
+    with pytest.raises(PlanFenced):
         pipeline.ingest.execute(plan.sequence)
     assert len(lake.rows()) == 5
     assert pipeline.committed() == {0: 5}
@@ -215,84 +137,6 @@ def test_i5_the_commit_names_the_plan(
     ]
     assert told["fingerprint"] == done.plan.fingerprint
     assert told["ranges"] == [[0, 0, 5]]
-
-
-# -- holes and transactions ----------------------------------------------------------------------
-
-
-def test_s6_a_range_without_records_lands_as_an_empty_commit(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory
-) -> None:
-    """Aborted records and markers only: a commit with the plan's fingerprint, and on we go."""
-    pipeline = lake.of(topic())
-    produce_aborted(broker.bootstrap, pipeline.spec.topic, [Record(), Record()])
-    done = pipeline.run("test")
-    (count,) = done.landing.counts
-    assert (count.records, count.holes) == (0, 3)
-    assert pipeline.committed() == {0: 3}
-    assert lake.rows() == []
-    assert pipeline.table.find(done.plan) == done.landing
-    assert pipeline.planner.plan("again").plan is None
-
-
-def test_s6_holes_are_accounted_for(lake: Lake, broker: BrokerStatus, topic: TopicFactory) -> None:
-    """Committed, aborted and plain records mixed: records and holes add up to the range."""
-    pipeline = lake.of(topic())
-    name = pipeline.spec.topic
-    produce_committed(broker.bootstrap, name, [Record(value=b"a"), Record(value=b"b")])
-    produce_aborted(broker.bootstrap, name, [Record(value=b"never")])
-    produce_values(broker.bootstrap, name, 2)
-    (count,) = pipeline.run("test").landing.counts
-    assert (count.start, count.end, count.records, count.holes) == (0, 7, 4, 3)
-    assert lake.judged() == read_all(broker.bootstrap, name)
-
-
-def test_s8_an_open_transaction_is_read_when_it_has_ended(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory
-) -> None:
-    """I1: planned to the last stable offset, so its records are neither read early nor lost."""
-    pipeline = lake.of(topic())
-    name = pipeline.spec.topic
-    produce_values(broker.bootstrap, name, 2)
-    with open_transaction(broker.bootstrap, name, [Record(value=b"late")]) as producer:
-        produce_values(broker.bootstrap, name, 1)
-        assert pipeline.run("first").landing.records == 2
-        assert pipeline.committed() == {0: 2}
-        assert pipeline.planner.plan("meanwhile").plan is None
-        producer.commit_transaction(30)
-    wait_until_stable(broker.bootstrap, name)
-    assert pipeline.run("second").landing.records == 2
-    assert lake.judged() == read_all(broker.bootstrap, name)
-    assert b"late" in {row["value"] for row in lake.rows()}
-
-
-def test_s8_read_uncommitted_lands_what_was_aborted(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory
-) -> None:
-    """Who asks for everything gets everything but the markers."""
-    pipeline = lake.of(topic(), isolation_level=IsolationLevel.READ_UNCOMMITTED)
-    name = pipeline.spec.topic
-    produce_aborted(broker.bootstrap, name, [Record(value=b"aborted")])
-    pipeline.run("test")
-    assert lake.judged() == read_all(broker.bootstrap, name, isolation="read_uncommitted")
-    assert [row["value"] for row in lake.rows()] == [b"aborted"]
-
-
-def test_s8_a_plan_is_read_as_it_was_planned(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory
-) -> None:
-    """I4: the spec says another isolation level by the time the plan lands, and it is no matter."""
-    pipeline = lake.of(topic())
-    name = pipeline.spec.topic
-    produce_values(broker.bootstrap, name, 2)
-    produce_aborted(broker.bootstrap, name, [Record(value=b"aborted")])
-    plan = pipeline.plan("test")
-    changed = replace(
-        pipeline,
-        spec=replace(pipeline.spec, isolation_level=IsolationLevel.READ_UNCOMMITTED),
-    )
-    changed.ingest.execute(plan.sequence)
-    assert lake.judged() == read_all(broker.bootstrap, name, isolation="read_committed")
 
 
 # -- one history ---------------------------------------------------------------------------------
@@ -326,29 +170,6 @@ def test_i5_a_restored_table_is_noticed(
     DeltaTable(pipeline.uri).restore(landed.table_version)
     produce_values(broker.bootstrap, pipeline.spec.topic, 3)
     pipeline.run("fourth")
-    assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
-
-
-def test_i4_a_given_up_plan_cannot_land(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory
-) -> None:
-    """The fence is an empty commit of delta-rs, and Spark respects it; the records land once."""
-    pipeline = lake.of(topic())
-    produce_values(broker.bootstrap, pipeline.spec.topic, 4)
-    plan = pipeline.plan("first")
-    abandon = Abandon(
-        pipeline=plan.pipeline,
-        marks=pipeline.marks,
-        control=pipeline.control,
-        table=pipeline.table,
-        now=lambda: NOW,
-    )
-    abandon.give_up(plan.sequence, "test", "too large")
-    pipeline.sink.land(plan)
-    assert lake.rows() == []
-    with pytest.raises(PlanAbandoned):
-        pipeline.ingest.execute(plan.sequence)
-    pipeline.run("second")
     assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
 
 
@@ -447,56 +268,6 @@ def test_i7_a_table_of_somebody_else_is_left_alone(
         pipeline.ingest.execute(plan.sequence)
     assert caught.value.target == lake.uri
     assert contents(uri) == before
-    assert pipeline.committed() == {0: 0}
-
-
-def make_again(admin: AdminClient, name: str) -> None:
-    """Delete a topic and make it again as soon as its name is free."""
-    admin.delete_topics([name])[name].result(timeout=30)
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            admin.create_topics([NewTopic(name, num_partitions=1)])[name].result(timeout=30)
-        except KafkaException:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
-        else:
-            return
-
-
-def test_s5_a_topic_made_again_between_plan_and_landing_is_refused(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient
-) -> None:
-    """I7: the new topic has the planned offsets; Spark would have landed its records."""
-    pipeline = lake.of(topic())
-    name = pipeline.spec.topic
-    produce_values(broker.bootstrap, name, 5)
-    plan = pipeline.plan("test")
-    make_again(admin, name)
-    produce_values(broker.bootstrap, name, 9)
-    with pytest.raises(TopicRecreated) as caught:
-        pipeline.ingest.execute(plan.sequence)
-    assert caught.value.known_topic_id == plan.topic_id
-    assert caught.value.current_topic_id != plan.topic_id
-    assert pipeline.version() is None
-    assert pipeline.committed() == {0: 0}
-
-
-def test_s7_records_deleted_between_plan_and_landing_are_a_lost_range(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient
-) -> None:
-    """I7: the offsets are named, nothing is written, nothing is skipped."""
-    pipeline = lake.of(topic())
-    name = pipeline.spec.topic
-    produce_values(broker.bootstrap, name, 5)
-    plan = pipeline.plan("test")
-    for answer in admin.delete_records([TopicPartition(name, 0, 3)]).values():
-        answer.result(timeout=30)
-    with pytest.raises(LostRange) as caught:
-        pipeline.ingest.execute(plan.sequence)
-    assert (caught.value.start, caught.value.end) == (0, 3)
-    assert pipeline.version() is None
     assert pipeline.committed() == {0: 0}
 
 

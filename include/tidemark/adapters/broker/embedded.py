@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import base64
 import logging
+import os
+import random
 import shutil
+import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +34,9 @@ from tidemark.errors import KafkaUnavailable, SetupError
 __all__ = ["Broker", "BrokerConfig", "BrokerStatus", "Listener"]
 
 _log = logging.getLogger(__name__)
+
+_QUIET = range(20_000, 32_000)
+"""Ports below those of outgoing connections: from 32768 on Linux, 49152 elsewhere."""
 
 
 class Broker:
@@ -79,12 +85,34 @@ class Broker:
                 belongs to a cluster of another size, or Kafka stopped with an error of its own.
             KafkaUnavailable: The nodes live and did not answer in time.
         """
+        return self._start(self._config.node_ids)
+
+    def start_node(self, node: int) -> BrokerStatus:
+        """Start one node, as `start` does; others that are dead stay so.
+
+        Raises:
+            SetupError, KafkaUnavailable: As `start`.
+        """
+        return self._start((node,))
+
+    def _start(self, wanted: Collection[int]) -> BrokerStatus:
         self._home.mkdir(parents=True, exist_ok=True)
         with states.exclusive(self._home):
             state = self._prepared(states.load(self._home))
-            missing = [n for n in state.nodes if not self._is_alive(n)]
+            missing = [n for n in state.nodes if n.node in wanted and not self._is_alive(n)]
             if missing:
                 self._start_nodes(state, missing)
+            return self.status()
+
+    def kill_node(self, node: int) -> BrokerStatus:
+        """End one node at once, as a crash does (SIGKILL), and return when its process is gone."""
+        with states.exclusive(self._home):
+            state = states.load(self._home)
+            meant = [n for n in state.nodes if n.node == node] if state else []
+            for pid in self._alive(meant):
+                os.kill(pid, signal.SIGKILL)
+            self._stop_nodes(meant)
+            _log.info("broker node killed home=%s node=%d", self._home, node)
             return self.status()
 
     def stop(self) -> BrokerStatus:
@@ -118,7 +146,7 @@ class Broker:
             cluster_id=_new_cluster_id() if state is None else state.cluster_id,
             bootstrap={
                 listener.name: ",".join(
-                    f"{listener.advertised_host}:{ports[n].listeners[listener.name]}"
+                    listener.advertised(n, ports[n].listeners[listener.name])
                     for n in config.node_ids
                 )
                 for listener in config.listeners
@@ -128,7 +156,7 @@ class Broker:
 
     def _chosen_ports(self, before: Mapping[int, NodePorts]) -> dict[int, NodePorts]:
         config = self._config
-        spare = iter(sockets.free_ports(HOST, config.nodes * (1 + len(config.listeners))))
+        spare = _quiet_ports()
 
         def chosen(wanted: int, last: int | None) -> int:
             return sockets.chosen_port(HOST, wanted, last, next(spare))
@@ -181,12 +209,14 @@ class Broker:
         self._format(java, state.cluster_id, missing)
         begun = time.monotonic()
         started: set[int] = set()
+        expected = {n.node for n in missing} | {n.node for n in state.nodes if self._is_alive(n)}
         try:
             for node in missing:
                 state = state.with_process(node.node, self._spawn(java, node.node))
                 started.add(node.node)
                 states.save(self._home, state)
-            self._wait_until_healthy(state, begun + self._config.start_timeout_s)
+            nodes = [node for node in state.nodes if node.node in expected]
+            self._wait_until_healthy(nodes, begun + self._config.start_timeout_s)
         except BaseException:
             self._stop_nodes(node for node in state.nodes if node.node in started)
             raise
@@ -233,26 +263,28 @@ class Broker:
 
     # -- health ----------------------------------------------------------------------------------
 
-    def _wait_until_healthy(self, state: BrokerState, deadline: float) -> None:
-        """Return when every node lives, listens, and is in the cluster's own list of brokers."""
+    def _wait_until_healthy(self, nodes: Collection[NodeState], deadline: float) -> None:
+        """Return when each node lives, listens, and is in the cluster's own list of brokers."""
         first = self._config.listeners[0].name
-        ports = [node.ports.listeners[first] for node in state.nodes]
+        ports = [node.ports.listeners[first] for node in nodes]
         addresses = ",".join(f"{HOST}:{port}" for port in ports)
+        wanted = {node.node for node in nodes}
         seen = 0
         while time.monotonic() < deadline:
-            self._require_alive(state)
+            self._require_alive(nodes)
             if all(sockets.accepts(HOST, port) for port in ports):
-                seen = _answering_nodes({"bootstrap.servers": addresses, **self._config.client})
-                if seen == len(state.nodes):
+                listed = _listed_nodes({"bootstrap.servers": addresses, **self._config.client})
+                seen = len(wanted & listed)
+                if seen == len(wanted):
                     return
             time.sleep(processes.POLL_S)
         raise KafkaUnavailable(
             operation=f"at {addresses} within {self._config.start_timeout_s:.0f} s of its start",
-            reason=f"{seen} of {len(state.nodes)} node(s) answered; logs are below {self._home}",
+            reason=f"{seen} of {len(wanted)} node(s) answered; logs are below {self._home}",
         )
 
-    def _require_alive(self, state: BrokerState) -> None:
-        for node in state.nodes:
+    def _require_alive(self, nodes: Collection[NodeState]) -> None:
+        for node in nodes:
             if not self._is_alive(node):
                 log = settings.log_file(self._home, node.node)
                 told = complaint(processes.printed(log))
@@ -293,14 +325,24 @@ class Broker:
         )
 
 
-def _answering_nodes(client: Mapping[str, str]) -> int:
-    """How many brokers the cluster says it has; 0 if it does not say."""
+def _listed_nodes(client: Mapping[str, str]) -> set[int]:
+    """Ids of the brokers that the cluster says it has; none if it does not say."""
     admin = AdminClient({"log_level": 0, **client})
     try:
-        return len(admin.list_topics(timeout=5).brokers)
+        return set(admin.list_topics(timeout=5).brokers)
     except KafkaException as error:
         _log.debug("broker does not answer yet error=%s", error)
-        return 0
+        return set()
+
+
+def _quiet_ports() -> Iterator[int]:
+    """Free ports that no system gives to outgoing connections, all different.
+
+    Any connection might hold another port just when a node that was killed wants it back: even one
+    of a node that tries to reach the dead one, over and over.
+    """
+    ports = random.sample(_QUIET, len(_QUIET))
+    return (port for port in ports if sockets.is_free(HOST, port))
 
 
 def _new_cluster_id() -> str:

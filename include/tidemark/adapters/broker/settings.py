@@ -22,12 +22,23 @@ class Listener:
         port: The first node's port; node n gets `port + n - 1`. 0 takes a free port for each node
             and keeps it over restarts while it stays free.
         advertised_host: The host that clients are told to come back to.
+        advertised_port: The port that clients of the first node are told to come back to, where
+            something in between listens for them; node n tells `advertised_port + n - 1`. 0 tells
+            the port that the node listens on.
+        advertised_ports: The same for single nodes, by node; wins over `advertised_port`.
     """
 
     name: str
     protocol: str = "PLAINTEXT"
     port: int = 0
     advertised_host: str = HOST
+    advertised_port: int = 0
+    advertised_ports: Mapping[int, int] = field(default_factory=dict)
+
+    def advertised(self, node: int, port: int) -> str:
+        """What clients of a node that listens on `port` are told, as `host:port`."""
+        told = self.advertised_port + node - 1 if self.advertised_port else port
+        return f"{self.advertised_host}:{self.advertised_ports.get(node, told)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +145,7 @@ def broker_properties(
             ]
         ),
         "advertised.listeners": ",".join(
-            f"{listener.name}://{listener.advertised_host}:{mine.listeners[listener.name]}"
+            f"{listener.name}://{listener.advertised(node, mine.listeners[listener.name])}"
             for listener in config.listeners
         ),
         "listener.security.protocol.map": ",".join(

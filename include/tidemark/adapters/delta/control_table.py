@@ -11,7 +11,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, to_rows
-from tidemark.core.events import ControlEvent, decode, encode
+from tidemark.core.event_rows import decode, encode
+from tidemark.core.events import ControlEvent
 from tidemark.core.ledger import Ledger
 from tidemark.errors import ControlConflict
 
@@ -32,6 +33,7 @@ COLUMNS = Schema(
         Field("committed_offset", DataType.int64(), nullable=True),
         Field("records", DataType.int64(), nullable=True),
         Field("holes", DataType.int64(), nullable=True),
+        Field("unproven_holes", DataType.int64(), nullable=True),
         Field("table_version", DataType.int64(), nullable=True),
         Field("low_water_mark", DataType.int64(), nullable=True),
         Field("end_mark", DataType.int64(), nullable=True),
@@ -64,7 +66,9 @@ class DeltaControlTable:
         if table is None:
             return Ledger(pipeline=pipeline)
         rows = to_rows(table.scan(predicate=f"pipeline = '{pipeline}'").read_all())
-        return Ledger.fold(pipeline, decode(pipeline, rows))
+        # A RESTORE takes rows away; what the log has seen of transactions stays.
+        newest = table.transaction_version(pipeline) or 0
+        return Ledger.fold(pipeline, decode(pipeline, rows), newest)
 
     def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
         """Record `events` as the one commit after `ledger`, all or nothing.
@@ -85,12 +89,29 @@ class DeltaControlTable:
                 table,
                 from_rows(rows, COLUMNS),
                 mode="append",
+                # Tables made before a column was added get it with their next event.
+                schema_mode="merge",
                 commit_properties=CommitProperties(
                     app_transactions=[Transaction(ledger.pipeline, number)]
                 ),
             )
         except CommitFailedError as refused:
             raise conflict from refused
+
+    def compact(self) -> int:
+        """Rewrite many small files as few, and keep a checkpoint; no event changes.
+
+        Writers need not stop: an append that happens meanwhile stays as it is.
+
+        Returns:
+            Number of files that were replaced.
+        """
+        table = self._open()
+        if table is None:
+            return 0
+        done = table.optimize.compact()
+        table.create_checkpoint()
+        return int(done["numFilesRemoved"])
 
     def _open(self) -> DeltaTable | None:
         try:

@@ -12,9 +12,13 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import ArrayType, PrimitiveType, StructType
 
+from tidemark.adapters.delta import contents
 from tidemark.adapters.delta.landed import landed_counts
-from tidemark.core.plan import Landing, Plan
-from tidemark.core.table import Restore, TableState
+from tidemark.core.landing import Landing
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plan import Plan
+from tidemark.core.records import LogRecord
+from tidemark.core.table import FENCED, Holding, Restore, TableState, check_held
 from tidemark.errors import FenceConflict, ForeignCommit, ForeignTable
 
 log = logging.getLogger(__name__)
@@ -80,14 +84,16 @@ class DeltaDataTable:
         Raises:
             ForeignCommit: The plan's transaction is there with another plan's fingerprint.
             OverfullRange: More rows of the plan than it has offsets.
+            TableRestored: A RESTORE took the commit out of the table again.
         """
         table = self._open()
         if table is None or (table.transaction_version(plan.app_id) or 0) < plan.sequence:
             return None
         for version, metadata in _commits(table):
             if metadata.get("fingerprint") == plan.fingerprint:
-                table.load_as_version(version)
-                return _landing(table, plan)
+                check_held(plan, version, tuple(_restores(table, version)))
+                # Counted in the newest version: rows may have been deleted since.
+                return Landing.of(plan, version, landed_counts(table, plan))
             if _same_transaction(metadata, plan):
                 raise ForeignCommit(
                     pipeline=plan.pipeline,
@@ -97,6 +103,39 @@ class DeltaDataTable:
                 )
         by_rows = _landing(table, plan)
         return by_rows if by_rows.records else None
+
+    def held(self, plan: Plan) -> Landing:
+        """What the newest version holds of a plan, whoever committed it.
+
+        Raises:
+            OverfullRange: More rows of the plan than it has offsets.
+        """
+        return _landing(DeltaTable(self._uri), plan)
+
+    def gaps(self, plan: Plan) -> Mapping[int, SpanSet]:
+        """Offsets of a plan that landed, and have no row; partitions without any are left out."""
+        return plan.gaps(contents.landed_spans(DeltaTable(self._uri), plan.sequence))
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """What the newest version holds, by plan, incarnation and partition."""
+        table = self._open()
+        return () if table is None else contents.holdings(table)
+
+    def landed_plans(self, requested_by: str) -> Mapping[int, Plan]:
+        """Plans by number, as far back as the log tells of their commits."""
+        table = self._open()
+        if table is None:
+            return {}
+        told: dict[int, Plan] = {}
+        for _, metadata in _commits(table):
+            plan = Plan.from_metadata(metadata, requested_by)
+            told.setdefault(plan.sequence, plan)
+        return told
+
+    def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
+        """Rows of one incarnation's partition at these offsets: the plan and the record."""
+        table = self._open()
+        return iter(()) if table is None else contents.rows_of(table, topic_id, partition, span)
 
     def prepare(self, pipeline: str) -> None:
         """Make the table if it is not there, and refuse one that is not this pipeline's.
@@ -127,17 +166,47 @@ class DeltaDataTable:
         if (table.transaction_version(plan.app_id) or 0) >= plan.sequence:
             return
         try:
-            table.create_write_transaction(
-                [],
-                "append",
-                table.schema(),
-                commit_properties=CommitProperties(
-                    app_transactions=[Transaction(plan.app_id, plan.sequence)],
-                    custom_metadata={"userMetadata": json.dumps({"abandoned": plan.sequence})},
-                ),
+            _commit_nothing(
+                table,
+                [Transaction(plan.app_id, plan.sequence)],
+                {"abandoned": plan.sequence},
             )
         except CommitFailedError as conflict:
             raise FenceConflict(pipeline=plan.pipeline, sequence=plan.sequence) from conflict
+
+    def discard(self, plan: Plan) -> int:
+        """Remove a plan's rows from the newest version. Returns their number."""
+        table = self._open()
+        if table is None:
+            return 0
+        metadata = json.dumps({"discarded": plan.sequence})
+        done = table.delete(
+            f"plan_sequence = {plan.sequence}",
+            commit_properties=CommitProperties(custom_metadata={"userMetadata": metadata}),
+        )
+        return int(done.get("num_deleted_rows") or 0)
+
+    def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
+        """Raise transactions so far that no plan under them can ever land.
+
+        Returns:
+            The version of the table after which that holds.
+
+        Raises:
+            ForeignTable: As in `prepare`.
+            FenceConflict: Another commit of such a transaction was first; look again.
+        """
+        self.prepare(pipeline)
+        table = DeltaTable(self._uri)
+        open_ids = [i for i in app_ids if (table.transaction_version(i) or 0) < FENCED]
+        if not open_ids:
+            return int(table.version())
+        transactions = [Transaction(app_id, FENCED) for app_id in open_ids]
+        try:
+            _commit_nothing(table, transactions, {"fenced": open_ids})
+        except CommitFailedError as conflict:
+            raise FenceConflict(pipeline=pipeline, sequence=FENCED) from conflict
+        return int(DeltaTable(self._uri).version())
 
     def _open(self) -> DeltaTable | None:
         try:
@@ -146,7 +215,9 @@ class DeltaDataTable:
             return None
 
     def _create(self, pipeline: str) -> DeltaTable:
-        if "://" not in self._uri and any(Path(self._uri).glob("[!.]*")):
+        foreign = "://" not in self._uri and any(Path(self._uri).glob("[!.]*"))
+        # Another driver may have made the table between the look for it and the look at the folder.
+        if foreign and self._open() is None:
             self._refuse("a folder with files in it that are no Delta table")
         try:
             DeltaTable.create(
@@ -166,6 +237,20 @@ class DeltaDataTable:
 
     def _refuse(self, difference: str) -> None:
         raise ForeignTable(target=self._uri, difference=difference)
+
+
+def _commit_nothing(
+    table: DeltaTable, transactions: list[Transaction], metadata: Mapping[str, Any]
+) -> None:
+    table.create_write_transaction(
+        [],
+        "append",
+        table.schema(),
+        commit_properties=CommitProperties(
+            app_transactions=transactions,
+            custom_metadata={"userMetadata": json.dumps(metadata)},
+        ),
+    )
 
 
 def _landing(table: DeltaTable, plan: Plan) -> Landing:

@@ -9,15 +9,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from confluent_kafka import (
-    IsolationLevel as RdIsolationLevel,
-)
-from confluent_kafka import (
+    OFFSET_INVALID,
     KafkaError,
     KafkaException,
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import (
+    IsolationLevel as RdIsolationLevel,
+)
+from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
 from tidemark.errors import KafkaRefused, KafkaUnavailable, NoTopicId, TopicMissing
@@ -27,7 +28,7 @@ _ISOLATION = {
     IsolationLevel.READ_UNCOMMITTED: RdIsolationLevel.READ_UNCOMMITTED,
 }
 
-_REFUSALS = {
+REFUSALS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -36,6 +37,7 @@ _REFUSALS = {
     KafkaError.ILLEGAL_SASL_STATE,
     KafkaError._SSL,
 }
+"""Codes with which a broker, or the client before it, says no for good."""
 
 _REFUSAL_GRACE_S = 2.0
 """How long a request may go on after a broker said no: another of the list may answer it."""
@@ -61,10 +63,15 @@ class KafkaMarkReader:
         # Why a connection failed is told to the callback only; requests just time out.
         self._refusals: list[str] = []
         self._timeout = timeout_seconds
+        self._config = config
+        self._admin = self._connect()
+
+    def _connect(self) -> AdminClient:
+        """A client that knows nothing yet: an old one may wait for a node that is dead by now."""
         try:
-            self._admin = AdminClient(
+            return AdminClient(
                 {
-                    **config,
+                    **self._config,
                     # librdkafka prints each lost connection; the callback hears of it anyway.
                     "log_level": 0,
                     "error_cb": self._note,
@@ -87,6 +94,7 @@ class KafkaMarkReader:
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
         self._refusals.clear()
+        self._admin = self._connect()
         cluster_id, topic_id, partitions = self._describe(topic)
         lows = self._offsets(topic, partitions, OffsetSpec.earliest(), isolation_level)
         ends = self._offsets(topic, partitions, OffsetSpec.latest(), isolation_level)
@@ -107,6 +115,7 @@ class KafkaMarkReader:
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
         self._refusals.clear()
+        self._admin = self._connect()
         # ListOffsets of a missing topic fails without saying so.
         self._describe(topic)
         spec = OffsetSpec.for_timestamp(_milliseconds(moment))
@@ -144,13 +153,23 @@ class KafkaMarkReader:
             isolation_level=_ISOLATION[isolation_level],
             request_timeout=self._timeout,
         )
-        return {
-            tp.partition: self._answer("list_offsets", topic, future).offset
-            for tp, future in futures.items()
-        }
+        return {tp.partition: self._offset(topic, tp, future) for tp, future in futures.items()}
+
+    def _offset(
+        self, topic: str, place: TopicPartition, future: Future[ListOffsetsResultInfo]
+    ) -> int:
+        offset: int = self._answer("list_offsets", topic, future).offset
+        if offset == OFFSET_INVALID:
+            # Where some leaders answer and others do not in time, librdkafka tells no error of
+            # these: the offset that it began with is left as it is.
+            raise KafkaUnavailable(
+                operation=f"list_offsets of {topic}[{place.partition}]",
+                reason="no answer from the partition's leader in time",
+            )
+        return offset
 
     def _note(self, error: KafkaError) -> None:
-        if error.code() in _REFUSALS:
+        if error.code() in REFUSALS:
             self._refusals.append(error.str())
 
     def _answer(self, operation: str, topic: str, future: Future[T]) -> Any:
@@ -179,7 +198,7 @@ class KafkaMarkReader:
             KafkaError._UNKNOWN_PARTITION,
         ):
             return TopicMissing(topic=topic)
-        if error.code() in _REFUSALS or self._refusals:
+        if error.code() in REFUSALS or self._refusals:
             return self._refused(operation, topic, error.str())
         return KafkaUnavailable(operation=f"{operation} of {topic}", reason=error.str())
 

@@ -1,0 +1,104 @@
+"""What a bronze table holds: spans of a plan, rows by plan, the rows themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from deltalake import DeltaTable
+
+from tidemark.adapters.delta.rows import query
+from tidemark.core.offsets import Span, SpanSet, spans_by_partition
+from tidemark.core.records import LogRecord, TimestampType
+from tidemark.core.table import Holding
+
+
+def landed_spans(table: DeltaTable, sequence: int) -> Mapping[int, SpanSet]:
+    """Offsets that have a row of one plan, by partition."""
+    islands = query(
+        table,
+        f"""
+        SELECT partition, min(place) AS first, max(place) AS last
+        FROM (
+            SELECT partition, "offset" AS place,
+                   "offset" - row_number() OVER (PARTITION BY partition ORDER BY "offset") AS island
+            FROM t WHERE plan_sequence = {sequence}
+        )
+        GROUP BY partition, island
+        """,
+    )
+    return spans_by_partition(
+        (row["partition"], Span(row["first"], row["last"] + 1)) for row in islands
+    )
+
+
+def holdings(table: DeltaTable) -> tuple[Holding, ...]:
+    """Rows of the table, counted by plan, incarnation and partition, in runs of one plan."""
+    whole = [Holding(**row) for row in query(table, _HOLDINGS.format(island="0"))]
+    if not _interleaved(whole):
+        return tuple(whole)
+    # Only now is it worth to sort the table.
+    return tuple(Holding(**row) for row in query(table, _HOLDINGS.format(island=_ISLAND)))
+
+
+_HOLDINGS = """
+    SELECT plan_sequence AS sequence, topic_id, partition,
+           min("offset") AS first, max("offset") AS last, count(*) AS rows
+    FROM (SELECT plan_sequence, topic_id, partition, "offset", {island} AS island FROM t)
+    GROUP BY plan_sequence, topic_id, partition, island
+    ORDER BY plan_sequence, topic_id, partition, first
+"""
+
+_ISLAND = """
+    row_number() OVER (PARTITION BY topic_id, partition ORDER BY "offset", plan_sequence)
+    - row_number() OVER (PARTITION BY topic_id, partition, plan_sequence ORDER BY "offset")
+"""
+"""The same for rows of one plan until a row of another one lies between them."""
+
+
+def _interleaved(whole: Sequence[Holding]) -> bool:
+    """Whether rows of one plan lie between rows of another."""
+    by_place = sorted(whole, key=lambda held: (held.topic_id, held.partition, held.first))
+    return any(
+        (before.topic_id, before.partition) == (after.topic_id, after.partition)
+        and after.first <= before.last
+        for before, after in pairwise(by_place)
+    )
+
+
+def rows_of(
+    table: DeltaTable, topic_id: str, partition: int, span: Span
+) -> Iterator[tuple[int, LogRecord]]:
+    """Rows of one incarnation's partition in a span, with their plans, in offset order."""
+    found = query(
+        table,
+        f"""
+        SELECT plan_sequence, "offset", key, value, headers, timestamp_type,
+               arrow_cast(timestamp, 'Int64') AS micros
+        FROM t
+        WHERE topic_id = '{topic_id}' AND partition = {partition}
+          AND "offset" >= {span.start} AND "offset" < {span.end}
+        ORDER BY "offset", plan_sequence
+        """,
+    )
+    for row in found:
+        yield row["plan_sequence"], _record(partition, row)
+
+
+def _record(partition: int, row: Mapping[str, Any]) -> LogRecord:
+    micros, kind = row["micros"], row["timestamp_type"]
+    return LogRecord(
+        partition=partition,
+        offset=row["offset"],
+        key=row["key"],
+        value=row["value"],
+        headers=tuple((header["key"], header["value"]) for header in row["headers"] or ()),
+        # Kafka's timestamps are milliseconds; the table's resolution is finer. What somebody set to
+        # null or nonsense is no timestamp, and differs from every record that has one.
+        timestamp_ms=-1 if micros is None else micros // 1000,
+        timestamp_type=TimestampType(kind) if kind in _KINDS else TimestampType.NONE,
+    )
+
+
+_KINDS = frozenset(TimestampType)

@@ -1,0 +1,236 @@
+"""Reading records with librdkafka as a free consumer: the second reader, apart from Spark's."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from tidemark.adapters.kafka.marks import REFUSALS
+from tidemark.core.marks import IsolationLevel
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.records import LogRecord, TimestampType
+from tidemark.errors import (
+    KafkaRefused,
+    KafkaUnavailable,
+    OffsetsDeleted,
+    TopicMissing,
+)
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE = 200
+"""Partitions read by one client; each has a fetch buffer."""
+_SEEK_BEYOND = 20_000
+"""Reading on is cheaper than a seek up to about so many offsets."""
+_BATCH = 1_000
+_POLL_S = 0.05
+"""A call waits so long for a full batch, also where the log has ended before."""
+_PATIENCE_S = 60.0
+_REFUSAL_GRACE_S = 2.0
+"""How long to go on after a broker said no: another of the list may let us in."""
+
+_CONSUMER: Mapping[str, Any] = {
+    # librdkafka's consumer wants a name. Partitions are assigned by hand and nothing is committed,
+    # so no group comes of it (S1).
+    "group.id": "tidemark",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    # No choosing of another offset: what is not there is an error.
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+    "check.crcs": True,
+    "fetch.wait.max.ms": 10,
+    "queued.max.messages.kbytes": 8_192,
+    # The topic was there when its marks were read; only brokers that just started know less.
+    "topic.metadata.propagation.max.ms": 5_000,
+    # Tells how far the fetches are where no record is visible for long.
+    "statistics.interval.ms": 5_000,
+    "log_level": 0,
+}
+
+_OF_GROUPS = {KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.COORDINATOR_NOT_AVAILABLE}
+"""Only a group would need these rights; librdkafka looks for a coordinator without being asked."""
+_MISSING = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+}
+
+
+_CORRUPT = {
+    KafkaError._BAD_MSG,
+    KafkaError._BAD_COMPRESSION,
+    KafkaError.INVALID_MSG,
+}
+"""After one of these the client no longer knows where it is: what it shows next is no evidence."""
+
+
+class KafkaLogReader:
+    """Reads spans of offsets; what lies between them is not fetched if it is long.
+
+    Args:
+        config: librdkafka configuration; needs `bootstrap.servers`.
+        patience_s: How long to wait without any progress, in seconds.
+    """
+
+    def __init__(self, config: Mapping[str, Any], patience_s: float = _PATIENCE_S) -> None:
+        self._config = {**config, **_CONSUMER}
+        self._patience_s = patience_s
+
+    def read(
+        self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
+    ) -> Iterator[LogRecord]:
+        """Every visible record at these offsets; each partition in offset order.
+
+        Raises:
+            OffsetsDeleted: Offsets were deleted from Kafka while they were read.
+            TopicMissing, KafkaUnavailable, KafkaRefused
+        """
+        partitions = sorted(partition for partition, wanted in spans.items() if wanted)
+        for first in range(0, len(partitions), _AT_ONCE):
+            some = partitions[first : first + _AT_ONCE]
+            config = {**self._config, "isolation.level": str(isolation_level)}
+            with closing(_Reading(config, topic, {p: spans[p] for p in some})) as reading:
+                yield from reading.records(self._patience_s)
+
+
+class _Reading:
+    """One consumer, and what is left to read of each of its partitions."""
+
+    def __init__(self, config: Mapping[str, Any], topic: str, spans: Mapping[int, SpanSet]) -> None:
+        self._topic = topic
+        self._left: dict[int, list[Span]] = {p: list(some) for p, some in spans.items()}
+        self._sought: dict[int, int] = {}
+        self._fetched: dict[str, int] = {}
+        self._progress = time.monotonic()
+        self._reasons: dict[str, None] = {}
+        self._refusals: dict[str, None] = {}
+        self._refused_at = 0.0
+        self._missing = False
+        try:
+            self._consumer = Consumer(
+                {**config, "error_cb": self._note, "stats_cb": self._note_fetches}
+            )
+        except KafkaException as raised:
+            raise KafkaRefused(
+                operation="to be read, because of the client's own settings",
+                reason=raised.args[0].str(),
+                needed="settings that librdkafka takes",
+            ) from raised
+        self._consumer.assign(
+            [TopicPartition(topic, p, left[0].start) for p, left in self._left.items()]
+        )
+
+    def close(self) -> None:
+        """Leave the brokers."""
+        self._consumer.close()
+
+    def records(self, patience_s: float) -> Iterator[LogRecord]:
+        """Every visible record of what is left, until nothing is left."""
+        while self._left:
+            for message in self._consumer.consume(_BATCH, timeout=_POLL_S):
+                error = message.error()
+                if error is None:
+                    self._progress = time.monotonic()
+                    yield from self._taken(message)
+                else:
+                    self._reached(message.partition(), message.offset(), error)
+            if self._left:
+                self._check(patience_s)
+
+    def _check(self, patience_s: float) -> None:
+        now = time.monotonic()
+        if self._missing:
+            raise TopicMissing(topic=self._topic)
+        if self._refusals and now > self._refused_at + _REFUSAL_GRACE_S:
+            raise KafkaRefused(operation=f"reading {self._topic}", reason="; ".join(self._refusals))
+        if now > self._progress + patience_s:
+            partition, left = next(iter(self._left.items()))
+            raise KafkaUnavailable(
+                operation=f"reading {self._topic}[{partition}] from offset {left[0].start}",
+                reason="; ".join(self._reasons) or "no record and no end of the log in time",
+            )
+
+    def _taken(self, message: Message) -> Iterator[LogRecord]:
+        partition, offset = message.partition(), message.offset()
+        self._passed(partition, offset)
+        left = self._left.get(partition)
+        if not left:
+            return
+        wanted = left[0].start
+        if wanted <= offset:
+            yield _record(message)
+            self._passed(partition, offset + 1)
+        elif wanted > offset + _SEEK_BEYOND and self._sought.get(partition) != wanted:
+            # Once: what was fetched before the seek may still be at hand.
+            self._sought[partition] = wanted
+            self._consumer.seek(TopicPartition(self._topic, partition, wanted))
+
+    def _passed(self, partition: int, offset: int) -> None:
+        """Forget what lies before an offset: the reader has been there."""
+        left = self._left.get(partition)
+        if left is None:
+            return
+        while left and left[0].end <= offset:
+            left.pop(0)
+        if not left:
+            del self._left[partition]
+            self._consumer.pause([TopicPartition(self._topic, partition)])
+
+    def _reached(self, partition: int, offset: int, error: KafkaError) -> None:
+        code = error.code()
+        if code == KafkaError._PARTITION_EOF:
+            # The end may be behind what was asked for while leaders change: patience decides.
+            self._passed(partition, offset)
+        elif code == KafkaError._AUTO_OFFSET_RESET:
+            # Of a partition that is read to its end already it is no matter.
+            if partition in self._left:
+                raise OffsetsDeleted(
+                    topic=self._topic, partition=partition, offset=self._left[partition][0].start
+                )
+        elif code in _CORRUPT:
+            raise KafkaUnavailable(
+                operation=f"reading {self._topic}[{partition}]",
+                reason=f"a corrupt batch: {error.str()}",
+            )
+        else:
+            self._note(error)
+
+    def _note(self, error: KafkaError) -> None:
+        code = error.code()
+        if code in _MISSING:
+            self._missing = True
+        elif code in REFUSALS:
+            self._refused_at = self._refused_at or time.monotonic()
+            self._refusals[error.str()] = None
+        elif code not in _OF_GROUPS:
+            self._reasons[error.str()] = None
+
+    def _note_fetches(self, statistics: str) -> None:
+        """Aborted records are fetched and not shown: that is progress as well."""
+        topics = json.loads(statistics)["topics"]
+        told = topics.get(self._topic, {"partitions": {}})["partitions"]
+        fetched = {partition: each["next_offset"] for partition, each in told.items()}
+        if fetched != self._fetched:
+            self._fetched = fetched
+            self._progress = time.monotonic()
+
+
+def _record(message: Message) -> LogRecord:
+    kind, milliseconds = message.timestamp()
+    return LogRecord(
+        partition=message.partition(),
+        offset=message.offset(),
+        key=message.key(),
+        value=message.value(),
+        headers=tuple(message.headers() or ()),
+        # librdkafka counts kinds from "not available", Kafka itself from -1.
+        timestamp_ms=milliseconds if kind else -1,
+        timestamp_type=TimestampType(kind - 1),
+    )

@@ -1,0 +1,189 @@
+"""Commands for what a person decides: abandon, accept-loss, new-incarnation, rewind, control."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from tidemark.cli.arguments import AsJson, DryRun, Pipeline, Reason, requester
+from tidemark.cli.console import out, print_json, print_table
+from tidemark.core.plan import Plan
+from tidemark.core.repair import Differences
+from tidemark.wiring import App
+
+control_app = typer.Typer(
+    name="control",
+    help="Repair and maintain the control table, the record of what was processed.",
+    no_args_is_help=True,
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(abandon)
+    app.command("accept-loss")(accept_loss)
+    app.command("new-incarnation")(new_incarnation)
+    app.command()(rewind)
+    app.add_typer(control_app)
+
+
+def abandon(
+    pipeline: Pipeline,
+    plan_number: Annotated[int, typer.Option("--plan", min=1, help="An open plan.")],
+    reason: Reason,
+    discard: Annotated[
+        bool,
+        typer.Option("--discard", help="Remove its rows if it landed while its topic was remade."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give up a plan that cannot land; its offsets are unread again and the next plan takes them.
+
+    For a plan that is too large, or whose range Kafka no longer has. A driver that still works on
+    it is fenced off first, so nothing lands twice. A landed plan cannot be given up.
+    """
+    abandoner = App.from_environment().abandon(pipeline)
+    given_up = abandoner.give_up(plan_number, requester(), reason, discard=discard)
+    if as_json:
+        print_json({"outcome": "abandoned", "plan": given_up.as_record()})
+        return
+    out.print(f"plan {given_up.sequence} of {pipeline} is given up: {given_up.size:,} offset(s)")
+
+
+def accept_loss(
+    pipeline: Pipeline,
+    reason: Reason,
+    partition: Annotated[
+        list[int] | None,
+        typer.Option(min=0, help="Only this partition; may be repeated. All if left out."),
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Accept that Kafka deleted offsets before they were read, and go on behind them.
+
+    For LostRange: retention, or somebody, removed records that had not landed. Exactly the unread
+    offsets below the low-water marks are recorded as lost, with your name, the time and the reason.
+    Partitions that lost nothing are not touched. This cannot be taken back.
+    """
+    accepted = (
+        App.from_environment()
+        .decisions(pipeline)
+        .accept_loss(partition or (), requester(), reason, dry_run=dry_run)
+    )
+    rows = [
+        (number, span.start, span.end, span.size, accepted.committed[number])
+        for number, spans in accepted.lost.items()
+        for span in spans
+    ]
+    columns = ("partition", "start", "end", "offsets", "committed offset")
+    _print_decision("accepted", dry_run, "Lost for good", columns, rows, as_json)
+
+
+def new_incarnation(
+    pipeline: Pipeline, reason: Reason, dry_run: DryRun = False, as_json: AsJson = False
+) -> None:
+    """Accept that the topic was made again, and read the new one from its start.
+
+    For TopicRecreated, and for ClusterChanged if the pipeline moved on purpose. What landed of the
+    old topic stays in the data table under its topic_id; what was not read of it is lost. Who, when
+    and why are recorded. This cannot be taken back.
+    """
+    accepted = (
+        App.from_environment()
+        .decisions(pipeline)
+        .new_incarnation(requester(), reason, dry_run=dry_run)
+    )
+    _print_decision(
+        "accepted",
+        dry_run,
+        f"{accepted.topic} {accepted.topic_id} of cluster {accepted.cluster_id} is read from",
+        ("partition", "offset"),
+        sorted(accepted.offsets.items()),
+        as_json,
+    )
+
+
+def rewind(
+    pipeline: Pipeline, reason: Reason, dry_run: DryRun = False, as_json: AsJson = False
+) -> None:
+    """Follow a RESTORE of the data table: what it took out is unread again, and read again once.
+
+    For TableRestored, and for a data table that was removed. Opens a new epoch: drivers that
+    still work on older plans are fenced off for good. Offsets that Kafka has deleted meanwhile are
+    then a LostRange.
+    """
+    found = App.from_environment().repair(pipeline).rewind(requester(), reason, dry_run=dry_run)
+    _print_differences("rewound", dry_run, found, as_json)
+
+
+@control_app.command()
+def rebuild(
+    pipeline: Pipeline,
+    apply: Annotated[
+        bool | None,
+        typer.Option("--apply/--dry-run", help="Record it, or only show it. One must be chosen."),
+    ] = None,
+    reason: Reason = "control table rebuilt",
+    as_json: AsJson = False,
+) -> None:
+    """Record again what the data table holds and the control table has lost.
+
+    For LedgerBehindTable and ControlTruncated: the control table was removed, truncated, or came
+    from a backup. The data table's commits are read, and its rows where the commits are gone by
+    log retention. Opens a new epoch: plans that only the lost table knew can never land.
+    Accepted losses are recorded nowhere else: accept them again when LostRange names them.
+    """
+    if apply is None:
+        raise typer.BadParameter("say --dry-run to see what would be recorded, or --apply")
+    repair = App.from_environment().repair(pipeline)
+    found = repair.rebuild(requester(), reason, dry_run=not apply)
+    _print_differences("rebuilt", not apply, found, as_json)
+
+
+@control_app.command()
+def compact(as_json: AsJson = False) -> None:
+    """Rewrite the control table's many small files as few. Runs need not stop meanwhile."""
+    replaced = App.from_environment().control().compact()
+    if as_json:
+        print_json({"outcome": "compacted", "files_replaced": replaced})
+        return
+    out.print(f"compacted: {replaced:,} file(s) replaced")
+
+
+def _print_differences(outcome: str, dry_run: bool, found: Differences, as_json: bool) -> None:
+    groups: Mapping[str, Sequence[Plan]] = {
+        "recorded again": found.to_record,
+        "unread again": found.gone,
+        "given up": found.open,
+    }
+    rows = [
+        (plan.sequence, becomes, str(plan.kind), plan.size, len(plan.ranges), plan.topic_id)
+        for becomes, plans in groups.items()
+        for plan in plans
+    ]
+    columns = ("plan", "becomes", "kind", "offsets", "ranges", "topic id")
+    _print_decision(outcome, dry_run, "Plans", columns, sorted(rows), as_json)
+
+
+def _print_decision(
+    outcome: str,
+    dry_run: bool,
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    as_json: bool,
+) -> None:
+    if as_json:
+        keys = [column.replace(" ", "_") for column in columns]
+        print_json(
+            {
+                "outcome": "draft" if dry_run else outcome,
+                "rows": [dict(zip(keys, row, strict=True)) for row in rows],
+            }
+        )
+        return
+    print_table(title, columns, rows)
+    out.print("dry run: nothing was written" if dry_run else outcome)

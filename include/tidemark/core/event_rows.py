@@ -1,0 +1,305 @@
+"""Control-table events as rows.
+
+One commit of the control table carries the events of one step of one pipeline and one event
+number. A row is one event in one partition, so that SQL sees offsets as columns; an event about a
+whole plan or a whole pipeline is one row without a partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from tidemark.core.events import (
+    Abandoned,
+    Adopted,
+    ControlEvent,
+    EventKind,
+    Landed,
+    LossAccepted,
+    NewEpoch,
+    NewIncarnation,
+    Planned,
+    Rewound,
+    Started,
+)
+from tidemark.core.landing import Landing, RangeCount
+from tidemark.core.marks import IsolationLevel
+from tidemark.core.offsets import Span, spans_by_partition
+from tidemark.core.plan import Plan, PlanKind, PlannedRange
+
+Row: TypeAlias = dict[str, Any]
+"""Values by column name; a column that an event does not use is absent and reads as null."""
+
+
+def encode(
+    pipeline: str, event_number: int, recorded_at: datetime, events: Iterable[ControlEvent]
+) -> list[Row]:
+    """Rows of one commit, in the control table's columns."""
+    common = {"pipeline": pipeline, "event_number": event_number, "recorded_at": recorded_at}
+    return [{**common, **row} for event in events for row in _rows(event)]
+
+
+def _rows(event: ControlEvent) -> list[Row]:
+    match event:
+        case Started() | NewIncarnation():
+            return _start_rows(event)
+        case Planned():
+            return _planned_rows(event.plan)
+        case Adopted():
+            return [_plan_row(EventKind.ADOPTED, event)]
+        case Abandoned():
+            return [{**_plan_row(EventKind.ABANDONED, event), "reason": event.reason}]
+        case Rewound():
+            return [{**_plan_row(EventKind.REWOUND, event), "reason": event.reason}]
+        case Landed():
+            return _landed_rows(event)
+        case LossAccepted():
+            return _loss_rows(event)
+        case NewEpoch():
+            return _epoch_rows(event)
+
+
+def _start_rows(event: Started | NewIncarnation) -> list[Row]:
+    shared: Row = {
+        "event": EventKind.STARTED.value,
+        "cluster_id": event.cluster_id,
+        "topic": event.topic,
+        "topic_id": event.topic_id,
+        "requested_by": event.requested_by,
+    }
+    if isinstance(event, NewIncarnation):
+        shared |= {"event": EventKind.NEW_INCARNATION.value, "reason": event.reason}
+    return [
+        {**shared, "partition": partition, "committed_offset": offset}
+        for partition, offset in sorted(event.offsets.items())
+    ]
+
+
+def _plan_row(kind: EventKind, event: Adopted | Abandoned | Rewound | NewEpoch) -> Row:
+    return {
+        "event": kind.value,
+        "plan_sequence": event.sequence,
+        "requested_by": event.requested_by,
+    }
+
+
+def _planned_rows(plan: Plan) -> list[Row]:
+    shared = _plan_columns(plan, EventKind.PLANNED)
+    return [
+        {
+            **shared,
+            "partition": planned.partition,
+            "start_offset": planned.start,
+            "end_offset": planned.end,
+            "low_water_mark": planned.low_water_mark,
+            "end_mark": planned.end_mark,
+        }
+        for planned in plan.ranges
+    ]
+
+
+def _landed_rows(event: Landed) -> list[Row]:
+    shared = _plan_columns(event.plan, EventKind.LANDED)
+    shared["table_version"] = event.landing.table_version
+    rows = [
+        {
+            **shared,
+            "partition": count.partition,
+            "start_offset": count.start,
+            "end_offset": count.end,
+            "records": count.records,
+            "holes": count.holes,
+            "unproven_holes": count.unproven_holes,
+            "committed_offset": event.committed[count.partition],
+        }
+        for count in event.landing.counts
+    ]
+    # A plan whose every offset was missed is over all the same: one row without a partition.
+    return rows or [shared]
+
+
+def _epoch_rows(event: NewEpoch) -> list[Row]:
+    shared = {
+        **_plan_row(EventKind.NEW_EPOCH, event),
+        "epoch": event.epoch,
+        "table_version": event.table_version,
+        "reason": event.reason,
+    }
+    rows = [
+        {**shared, "partition": partition, "committed_offset": offset}
+        for partition, offset in sorted(event.committed.items())
+    ]
+    return rows or [shared]
+
+
+def _loss_rows(event: LossAccepted) -> list[Row]:
+    shared: Row = {
+        "event": EventKind.LOSS_ACCEPTED.value,
+        "topic": event.topic,
+        "topic_id": event.topic_id,
+        "requested_by": event.requested_by,
+        "reason": event.reason,
+    }
+    return [
+        {
+            **shared,
+            "partition": partition,
+            "start_offset": span.start,
+            "end_offset": span.end,
+            "committed_offset": event.committed[partition],
+        }
+        for partition, spans in sorted(event.lost.items())
+        for span in spans
+    ]
+
+
+def _plan_columns(plan: Plan, kind: EventKind) -> Row:
+    return {
+        "event": kind.value,
+        "plan_sequence": plan.sequence,
+        "plan_kind": plan.kind.value,
+        "epoch": plan.epoch,
+        "cluster_id": plan.cluster_id,
+        "topic": plan.topic,
+        "topic_id": plan.topic_id,
+        "isolation_level": plan.isolation_level.value,
+        "requested_by": plan.requested_by,
+        "fingerprint": plan.fingerprint,
+    }
+
+
+def decode(pipeline: str, rows: Iterable[Row]) -> list[tuple[int, list[ControlEvent]]]:
+    """Events of a pipeline by event number, oldest first, from its rows in any order."""
+    commits: dict[int, dict[tuple[str, int | None], list[Row]]] = {}
+    for row in rows:
+        event_key = (row["event"], row.get("plan_sequence"))
+        commits.setdefault(row["event_number"], {}).setdefault(event_key, []).append(row)
+    plans: dict[int, Plan] = {}
+    history = []
+    for number in sorted(commits):
+        groups = commits[number]
+        ordered = sorted(groups, key=lambda key: (_ORDER[EventKind(key[0])], key[1] or 0))
+        told = (_event(pipeline, EventKind(key[0]), groups[key], plans) for key in ordered)
+        history.append((number, [event for event in told if event is not None]))
+    return history
+
+
+_ORDER = {kind: position for position, kind in enumerate(EventKind)}
+
+
+def _event(
+    pipeline: str, kind: EventKind, rows: Sequence[Row], plans: dict[int, Plan]
+) -> ControlEvent | None:
+    """The event; None for the landing of a plan whose own event was lost."""
+    first = rows[0]
+    match kind:
+        case EventKind.STARTED:
+            return Started(**_topic_columns(rows))
+        case EventKind.NEW_INCARNATION:
+            return NewIncarnation(**_topic_columns(rows), reason=first["reason"])
+        case EventKind.PLANNED:
+            plan = _plan(pipeline, rows)
+            plans[plan.sequence] = plan
+            return Planned(plan=plan)
+        case EventKind.ADOPTED:
+            return Adopted(sequence=first["plan_sequence"], requested_by=first["requested_by"])
+        case EventKind.ABANDONED | EventKind.REWOUND:
+            decision = Abandoned if kind is EventKind.ABANDONED else Rewound
+            return decision(**_plan_decision(first))
+        case EventKind.LANDED:
+            return _landed(rows, plans.get(first["plan_sequence"]))
+        case EventKind.LOSS_ACCEPTED:
+            return _loss(rows)
+        case EventKind.NEW_EPOCH:
+            return NewEpoch(
+                **_plan_decision(first),
+                epoch=first["epoch"],
+                table_version=first["table_version"],
+                committed=_committed(rows),
+            )
+
+
+def _landed(rows: Sequence[Row], plan: Plan | None) -> Landed | None:
+    if plan is None:
+        return None
+    return Landed(plan=plan, landing=_landing(rows), committed=_committed(rows))
+
+
+def _plan_decision(row: Row) -> dict[str, Any]:
+    return {
+        "sequence": row["plan_sequence"],
+        "requested_by": row["requested_by"],
+        "reason": row["reason"],
+    }
+
+
+def _topic_columns(rows: Sequence[Row]) -> dict[str, Any]:
+    names = ("cluster_id", "topic", "topic_id", "requested_by")
+    return {**{name: rows[0][name] for name in names}, "offsets": _committed(rows)}
+
+
+def _committed(rows: Sequence[Row]) -> dict[int, int]:
+    return {
+        row["partition"]: row["committed_offset"]
+        for row in rows
+        if row.get("partition") is not None
+    }
+
+
+def _loss(rows: Sequence[Row]) -> LossAccepted:
+    return LossAccepted(
+        topic=rows[0]["topic"],
+        topic_id=rows[0]["topic_id"],
+        lost=spans_by_partition(
+            (row["partition"], Span(row["start_offset"], row["end_offset"])) for row in rows
+        ),
+        committed=_committed(rows),
+        requested_by=rows[0]["requested_by"],
+        reason=rows[0]["reason"],
+    )
+
+
+def _plan(pipeline: str, rows: Sequence[Row]) -> Plan:
+    first = rows[0]
+    ranges = sorted(
+        PlannedRange(
+            partition=row["partition"],
+            start=row["start_offset"],
+            end=row["end_offset"],
+            low_water_mark=row["low_water_mark"],
+            end_mark=row["end_mark"],
+        )
+        for row in rows
+    )
+    return Plan(
+        pipeline=pipeline,
+        sequence=first["plan_sequence"],
+        kind=PlanKind(first["plan_kind"]),
+        epoch=first["epoch"],
+        cluster_id=first["cluster_id"],
+        topic=first["topic"],
+        topic_id=first["topic_id"],
+        isolation_level=IsolationLevel(first["isolation_level"]),
+        requested_by=first["requested_by"],
+        ranges=tuple(ranges),
+    )
+
+
+def _landing(rows: Sequence[Row]) -> Landing:
+    ranges = [row for row in rows if row.get("partition") is not None]
+    return Landing(
+        sequence=rows[0]["plan_sequence"],
+        table_version=rows[0]["table_version"],
+        counts=tuple(
+            RangeCount(
+                partition=row["partition"],
+                start=row["start_offset"],
+                end=row["end_offset"],
+                records=row["records"],
+                unproven_holes=row.get("unproven_holes") or 0,
+            )
+            for row in sorted(ranges, key=lambda row: (row["partition"], row["start_offset"]))
+        ),
+    )

@@ -1,0 +1,60 @@
+"""A record as a reader of Kafka sees it, and the checksum that two readers compare."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class TimestampType(IntEnum):
+    """Who set a record's timestamp, in Kafka's own numbers, which the bronze table keeps."""
+
+    NONE = -1
+    """Nobody: the record has no timestamp."""
+    CREATE = 0
+    """The producer."""
+    LOG_APPEND = 1
+    """The broker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRecord:
+    """One record at its place; None is not empty (S4).
+
+    Attributes:
+        partition: Partition number.
+        offset: Offset.
+        key: Key.
+        value: Value; None is a tombstone.
+        headers: Names and values in their order; names may repeat.
+        timestamp_ms: Milliseconds since 1970; -1 where there is none.
+        timestamp_type: Who set it.
+    """
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int
+    timestamp_type: TimestampType
+
+    @property
+    def checksum(self) -> str:
+        """BLAKE2 of all but the place, 128 bits in hexadecimal."""
+        digest = hashlib.blake2b(digest_size=16)
+        for part in self._parts():
+            # Lengths keep neighbours apart; -1 keeps what is absent from what is empty.
+            digest.update(b"%d:" % (-1 if part is None else len(part)))
+            digest.update(part or b"")
+        return digest.hexdigest()
+
+    def _parts(self) -> Iterator[bytes | None]:
+        yield self.key
+        yield self.value
+        yield b"%d/%d" % (self.timestamp_ms, self.timestamp_type)
+        for name, value in self.headers:
+            yield name.encode("utf-8", "surrogateescape")
+            yield value

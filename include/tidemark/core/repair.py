@@ -1,0 +1,312 @@
+"""The ledger against what a data table holds: what must be recorded so that they agree (I5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tidemark.core.events import (
+    Abandoned,
+    ControlEvent,
+    Landed,
+    NewEpoch,
+    NewIncarnation,
+    Planned,
+    Rewound,
+    Started,
+)
+from tidemark.core.landing import Landing
+from tidemark.core.ledger import Ledger
+from tidemark.core.marks import IsolationLevel, TopicMarks
+from tidemark.core.offsets import Span, SpanSet, spans_by_partition
+from tidemark.core.plan import Plan, PlanKind, PlannedRange
+from tidemark.core.table import Holding, Restore, still_holds
+from tidemark.errors import TableTampered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Differences:
+    """What a data table and a ledger do not agree on.
+
+    Attributes:
+        unknown: Plans with rows in the table that the ledger does not know, oldest first.
+        unrecorded: Plans with rows in the table that the ledger has as open or given up.
+        gone: Landed plans of the ledger without rows in the table.
+        open: Plans of the ledger that may still land and have not.
+        by_rows: Those of the unknown ones that rows alone tell of: their commits are gone.
+    """
+
+    unknown: tuple[Plan, ...]
+    unrecorded: tuple[Plan, ...]
+    gone: tuple[Plan, ...]
+    open: tuple[Plan, ...]
+    by_rows: tuple[Plan, ...] = ()
+
+    @property
+    def to_record(self) -> tuple[Plan, ...]:
+        """Plans whose landing the ledger does not have, oldest first."""
+        return tuple(sorted((*self.unknown, *self.unrecorded), key=lambda plan: plan.sequence))
+
+    @property
+    def any(self) -> bool:
+        """Whether something landed is told differently; an open plan alone is no difference."""
+        return bool(self.to_record or self.gone)
+
+
+def compare(
+    ledger: Ledger,
+    holdings: Sequence[Holding],
+    told: Mapping[int, Plan],
+    restores: Sequence[Restore],
+    fallback: Plan,
+) -> Differences:
+    """Find what a data table and a ledger do not agree on.
+
+    Args:
+        ledger: What the control table says.
+        holdings: What the table holds.
+        told: Plans that the table's commits still tell of, by number.
+        restores: Every RESTORE that the table's log tells of.
+        fallback: What to take for all that rows do not say of a plan whose commit is gone.
+
+    Raises:
+        TableTampered: A landed plan has more rows than were recorded.
+    """
+    rows: dict[int, list[Holding]] = {}
+    for holding in holdings:
+        rows.setdefault(holding.sequence, []).append(holding)
+    unknown = tuple(
+        told.get(sequence) or _from_rows(fallback, sequence, rows[sequence])
+        for sequence in sorted(rows)
+        if not _knows(ledger, sequence, rows[sequence], told.get(sequence))
+    )
+    others = {plan.sequence for plan in unknown}
+    unrecorded, gone, opened = [], [], []
+    for sequence, record in ledger.plans.items():
+        held = sum(holding.rows for holding in rows.get(sequence, ()))
+        if record.landing is None:
+            if sequence in others:
+                continue
+            if held:
+                unrecorded.append(record.plan)
+            elif record.is_open:
+                opened.append(record.plan)
+        elif held > record.landing.records:
+            raise TableTampered(
+                pipeline=ledger.pipeline,
+                sequence=sequence,
+                needed=f"at most {record.landing.records} rows, as recorded",
+                seen=f"{held} rows",
+            )
+        elif held == 0 and record.landing.records:
+            # Rows that somebody deleted are not unread; those that a RESTORE took out are, and
+            # those of a table that is not the one they landed in.
+            commit = told.get(sequence)
+            here = commit is not None and commit.fingerprint == record.plan.fingerprint
+            if not (here and still_holds(restores, record.landing.table_version)):
+                gone.append(record.plan)
+    return Differences(
+        unknown=unknown,
+        unrecorded=tuple(unrecorded),
+        gone=tuple(gone),
+        open=tuple(opened),
+        by_rows=tuple(plan for plan in unknown if plan.sequence not in told),
+    )
+
+
+def _knows(ledger: Ledger, sequence: int, holdings: Sequence[Holding], told: Plan | None) -> bool:
+    """Whether rows are of the plan that the ledger has under their number.
+
+    A ledger from a backup may have given the number out again, and the driver of the plan that had
+    it first may have landed since: then the rows are of a plan that the ledger does not know.
+    """
+    record = ledger.plans.get(sequence)
+    if record is None or record.landing is not None:
+        return record is not None
+    if told is not None:
+        return told.fingerprint == record.plan.fingerprint
+    bounds = {
+        partition: Span(spans.spans[0].start, spans.spans[-1].end)
+        for partition, spans in record.plan.spans().items()
+    }
+    return all(
+        held.topic_id == record.plan.topic_id
+        and held.partition in bounds
+        and bounds[held.partition].start <= held.first
+        and held.last < bounds[held.partition].end
+        for held in holdings
+    )
+
+
+def _from_rows(fallback: Plan, sequence: int, holdings: Sequence[Holding]) -> Plan:
+    """A plan as its rows tell of it: each run of them, from its first offset to its last."""
+    topic_id = holdings[0].topic_id
+    runs = spans_by_partition(
+        (held.partition, Span(held.first, held.last + 1))
+        for held in holdings
+        if held.topic_id == topic_id
+    )
+    return replace(
+        fallback,
+        sequence=sequence,
+        topic_id=topic_id,
+        ranges=tuple(
+            PlannedRange.bare(partition, span)
+            for partition, spans in sorted(runs.items())
+            for span in spans
+        ),
+    )
+
+
+def fallback_plan(
+    pipeline: str, marks: TopicMarks, isolation_level: IsolationLevel, requested_by: str
+) -> Plan:
+    """What `compare` takes for what rows do not say: the topic and the cluster of today."""
+    return Plan(
+        pipeline=pipeline,
+        sequence=0,
+        kind=PlanKind.LIVE,
+        epoch=0,
+        cluster_id=marks.cluster_id,
+        topic=marks.topic,
+        topic_id=marks.topic_id,
+        isolation_level=isolation_level,
+        requested_by=requested_by,
+        ranges=(PlannedRange.bare(0, Span(0, 1)),),
+    )
+
+
+def beginning(
+    ledger: Ledger, found: Differences, marks: TopicMarks, requested_by: str, reason: str
+) -> tuple[ControlEvent, ...]:
+    """Where the pipeline begins, as far as the ledger does not say it for the newest incarnation.
+
+    A partition begins with the first offset that the live chain landed; where it landed nothing, at
+    the low-water mark of today, so that nothing which Kafka still has is left out.
+    """
+    landed = _landed_after(ledger, found)
+    if not landed:
+        return ()
+    topic = _incarnation(ledger, found, landed[-1], marks)
+    plans = [plan for plan in landed if plan.topic_id == topic]
+    known = ledger.starts if topic == ledger.topic_id else {}
+    starts: dict[int, int] = {}
+    for plan in plans:
+        # Where somebody filled up says nothing about where the live chain began.
+        for planned in plan.ranges if plan.kind is PlanKind.LIVE else ():
+            starts[planned.partition] = min(
+                planned.start, starts.get(planned.partition, planned.start)
+            )
+    if not known and topic == marks.topic_id:
+        starts = {p: starts.get(p, here.low) for p, here in marks.partitions.items()}
+    starts = {partition: start for partition, start in starts.items() if partition not in known}
+    if not starts:
+        return ()
+    identity = {
+        "cluster_id": plans[-1].cluster_id,
+        "topic": plans[-1].topic,
+        "topic_id": plans[-1].topic_id,
+    }
+    if ledger.topic_id in (None, topic):
+        return (Started(**identity, offsets=starts, requested_by=requested_by),)
+    return (NewIncarnation(**identity, offsets=starts, requested_by=requested_by, reason=reason),)
+
+
+def _landed_after(ledger: Ledger, found: Differences) -> list[Plan]:
+    """Plans whose rows the table holds, oldest first."""
+    gone = {plan.sequence for plan in found.gone}
+    kept = [
+        record.plan
+        for record in ledger.plans.values()
+        if record.landing and record.plan.sequence not in gone
+    ]
+    return sorted((*kept, *found.to_record), key=lambda plan: plan.sequence)
+
+
+def _incarnation(ledger: Ledger, found: Differences, newest: Plan, marks: TopicMarks) -> str | None:
+    """The incarnation whose offsets the pipeline has: what the ledger says, if it says the newest.
+
+    A ledger that lost the event of a new incarnation knows an older topic than its plans are of.
+    """
+    if ledger.topic_id is None:
+        return newest.topic_id
+    if ledger.topic_id == marks.topic_id:
+        return ledger.topic_id
+    if newest.topic_id == marks.topic_id or newest in found.unknown:
+        return newest.topic_id
+    return ledger.topic_id
+
+
+def settled(
+    ledger: Ledger,
+    found: Differences,
+    landings: Mapping[int, Landing],
+    epoch: NewEpoch,
+) -> tuple[ControlEvent, ...]:
+    """The events after which the ledger tells what the table holds.
+
+    Args:
+        ledger: What the control table says, with the beginnings that `beginning` adds.
+        found: What differs.
+        landings: The landing of every plan that is to be recorded, by number.
+        epoch: The epoch that begins, still without offsets; its reason is that of all events.
+
+    Raises:
+        TableTampered: Two plans landed the same offset.
+    """
+    covered = coverage(ledger, found, landings)
+    committed = {
+        partition: covered.get((str(ledger.topic_id), partition), SpanSet())
+        .union(ledger.accepted.get(partition, SpanSet()))
+        .contiguous_end(start)
+        for partition, start in ledger.starts.items()
+    }
+    why = {"requested_by": epoch.requested_by, "reason": epoch.reason}
+    return (
+        *(Planned(plan=plan) for plan in found.unknown),
+        *(_landed(plan, landings[plan.sequence], committed) for plan in found.to_record),
+        *(Rewound(sequence=plan.sequence, **why) for plan in found.gone),
+        *(Abandoned(sequence=plan.sequence, **why) for plan in found.open),
+        replace(epoch, committed=committed),
+    )
+
+
+def coverage(
+    ledger: Ledger, found: Differences, landings: Mapping[int, Landing]
+) -> Mapping[tuple[str, int], SpanSet]:
+    """What will have landed, by topic id and partition.
+
+    Raises:
+        TableTampered: Two plans landed the same offset.
+    """
+    covered: dict[tuple[str, int], SpanSet] = {}
+    gone = {plan.sequence for plan in found.gone}
+    for sequence, record in ledger.plans.items():
+        if record.landing and sequence not in gone:
+            _cover(covered, record.plan, record.landing)
+    for plan in found.to_record:
+        _cover(covered, plan, landings[plan.sequence])
+    return covered
+
+
+def _landed(plan: Plan, landing: Landing, committed: Mapping[int, int]) -> Landed:
+    """A landing of the past: where the partition stands is what all of them add up to."""
+    here = {
+        partition: committed.get(partition, max(span.end for span in spans))
+        for partition, spans in landing.spans().items()
+    }
+    return Landed(plan=plan, landing=landing, committed=here)
+
+
+def _cover(covered: dict[tuple[str, int], SpanSet], plan: Plan, landing: Landing) -> None:
+    for partition, spans in landing.spans().items():
+        before = covered.get((plan.topic_id, partition), SpanSet())
+        twice = [span for span in spans if before.overlap(span)]
+        if twice:
+            raise TableTampered(
+                pipeline=plan.pipeline,
+                sequence=plan.sequence,
+                needed="offsets that no other plan landed",
+                seen=f"partition {partition}, {twice[0]} landed twice",
+            )
+        covered[plan.topic_id, partition] = before.union(spans)

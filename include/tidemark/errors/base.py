@@ -1,0 +1,104 @@
+"""The root of the errors, its three branches, and the exit codes they end a process with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Any, ClassVar
+
+
+class ExitCode(IntEnum):
+    """What a job or a command returns to the shell; DAGs decide on retries by it."""
+
+    OK = 0
+    """Done, or found to be done already."""
+    CRASH = 1
+    """An error nobody foresaw. Retrying is safe: a plan executed twice has the effect of once."""
+    USAGE = 2
+    """The command line was wrong."""
+    REFUSED = 65
+    """A `TerminalError`: retrying will not help. Not 3, with which a JVM out of memory ends."""
+    QUALITY_FAILED = 66
+    """The data landed and a critical expectation failed on it."""
+    TRANSIENT = 75
+    """A `TransientError` (EX_TEMPFAIL of sysexits.h)."""
+    UNKNOWN_OUTCOME = 76
+    """An `UnknownOutcomeError`. Retrying is safe: it looks before it acts."""
+
+    @property
+    def retryable(self) -> bool:
+        """Whether running the same thing again can end differently."""
+        return self in _RETRYABLE
+
+
+_RETRYABLE = {ExitCode.CRASH, ExitCode.TRANSIENT, ExitCode.UNKNOWN_OUTCOME}
+
+
+@dataclass(kw_only=True, eq=False)
+class TidemarkError(Exception):
+    """The root: subclasses are keyword-only dataclasses with derived messages."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.CRASH
+
+    def what(self) -> str:
+        """One clause: what went wrong, where."""
+        raise NotImplementedError
+
+    def expected(self) -> str:
+        """What should have been there."""
+        raise NotImplementedError
+
+    def found(self) -> str:
+        """What was there."""
+        raise NotImplementedError
+
+    def remedy(self) -> str:
+        """What the reader does next."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what()}. Expected: {self.expected()}. "
+            f"Found: {self.found()}. Next: {self.remedy()}."
+        )
+
+    def as_record(self) -> dict[str, Any]:
+        """The error as plain values, for `--json`."""
+        return {
+            "error": type(self).__name__,
+            "retryable": self.exit_code.retryable,
+            "what": self.what(),
+            "expected": self.expected(),
+            "found": self.found(),
+            "next": self.remedy(),
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), {f.name: getattr(self, f.name) for f in fields(self)})
+
+
+def _rebuild(cls: type[TidemarkError], state: dict[str, Any]) -> TidemarkError:
+    return cls(**state)
+
+
+class TransientError(TidemarkError):
+    """Nothing happened; the same call may succeed later."""
+
+    exit_code = ExitCode.TRANSIENT
+
+
+class UnknownOutcomeError(TidemarkError):
+    """A commit was sent and its answer was lost; look before acting."""
+
+    exit_code = ExitCode.UNKNOWN_OUTCOME
+
+
+class TerminalError(TidemarkError):
+    """The same call fails again until somebody changes something."""
+
+    exit_code = ExitCode.REFUSED
+
+
+def listed(numbers: tuple[int, ...]) -> str:
+    """Numbers for a message."""
+    return ", ".join(str(number) for number in numbers)

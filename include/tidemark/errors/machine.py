@@ -1,0 +1,48 @@
+"""This machine: what it must have, and what a demo on it found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemark.errors.base import TerminalError
+
+
+@dataclass(kw_only=True, eq=False)
+class SetupError(TerminalError):
+    """Something this machine must have is missing or in the way."""
+
+    subject: str
+    needed: str
+    seen: str
+    advice: str
+
+    def what(self) -> str:
+        return self.subject
+
+    def expected(self) -> str:
+        return self.needed
+
+    def found(self) -> str:
+        return self.seen
+
+    def remedy(self) -> str:
+        return self.advice
+
+
+@dataclass(kw_only=True, eq=False)
+class DemoFailed(TerminalError):
+    """The demo ran to its end and something it checks did not hold."""
+
+    failures: tuple[str, ...]
+
+    def what(self) -> str:
+        return f"{len(self.failures)} check(s) of the demo failed"
+
+    def expected(self) -> str:
+        return "every check to hold"
+
+    def found(self) -> str:
+        return "; ".join(self.failures)
+
+    def remedy(self) -> str:
+        return "read the output above; logs are in the demo's folder"

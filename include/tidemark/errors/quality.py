@@ -1,0 +1,45 @@
+"""Quality suites and verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tidemark.errors.base import ExitCode, TidemarkError
+from tidemark.errors.specs import SpecError
+
+
+@dataclass(kw_only=True, eq=False)
+class SuiteError(SpecError):
+    """Quality suites that cannot be used; carries every problem, not the first."""
+
+    def what(self) -> str:
+        listed = "\n".join(f"  {problem}" for problem in self.problems)
+        return f"{len(self.problems)} problem(s) in quality suites:\n{listed}\n"
+
+    def expected(self) -> str:
+        return "suites as docs/quality.md describes them"
+
+
+@dataclass(kw_only=True, eq=False)
+class QualityFailed(TidemarkError):
+    """A critical expectation failed on a landed slice. The data stays landed."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.QUALITY_FAILED
+
+    pipeline: str
+    sequence: int
+    failed: tuple[str, ...]
+    data_docs: str
+
+    def what(self) -> str:
+        return f"plan {self.sequence} of pipeline {self.pipeline!r} failed its quality suite"
+
+    def expected(self) -> str:
+        return "every critical expectation to hold"
+
+    def found(self) -> str:
+        return f"failed: {', '.join(self.failed)}"
+
+    def remedy(self) -> str:
+        return f"the data stays landed; open the report at {self.data_docs}"

@@ -1,0 +1,165 @@
+"""The control table and the data tables not of one history, and putting that right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemark.errors.base import TerminalError, TransientError
+
+
+@dataclass(kw_only=True, eq=False)
+class ControlTruncated(TerminalError):
+    """The control table's log has seen events that its rows do not have."""
+
+    pipeline: str
+    event_number: int
+    missing: int
+
+    def what(self) -> str:
+        return f"the control table has lost events of pipeline {self.pipeline!r}"
+
+    def expected(self) -> str:
+        return f"every event up to {self.event_number}, which its log has seen"
+
+    def found(self) -> str:
+        return f"{self.missing} of them missing"
+
+    def remedy(self) -> str:
+        return (
+            "restore the control table to its newest version, or rebuild the pipeline's events "
+            f"from its data table: `tidemark control rebuild {self.pipeline} --dry-run`"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class TableTampered(TerminalError):
+    """Rows of a plan that are neither all there nor all gone, or that another plan landed too."""
+
+    pipeline: str
+    sequence: int
+    needed: str
+    seen: str
+
+    def what(self) -> str:
+        return (
+            f"the data table of {self.pipeline!r} holds rows of plan {self.sequence} that no "
+            "plan explains"
+        )
+
+    def expected(self) -> str:
+        return self.needed
+
+    def found(self) -> str:
+        return self.seen
+
+    def remedy(self) -> str:
+        return (
+            "nothing was changed: find out with DESCRIBE HISTORY who changed the table, and "
+            "RESTORE it to a version before that"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class NothingToRepair(TerminalError):
+    """The control table and the data table tell one story already."""
+
+    pipeline: str
+
+    def what(self) -> str:
+        return f"the control table and the data table of {self.pipeline!r} agree"
+
+    def expected(self) -> str:
+        return "a plan that one of them has and the other has not"
+
+    def found(self) -> str:
+        return "none"
+
+    def remedy(self) -> str:
+        return "nothing is to be done"
+
+
+@dataclass(kw_only=True, eq=False)
+class NotARewind(TerminalError):
+    """The data table has plans that the control table does not know: more than a RESTORE."""
+
+    pipeline: str
+    unknown: tuple[int, ...]
+
+    def what(self) -> str:
+        return f"pipeline {self.pipeline!r} cannot be rewound: its control table is behind as well"
+
+    def expected(self) -> str:
+        return "a control table that knows every plan of the data table"
+
+    def found(self) -> str:
+        return f"rows of unknown plan(s) {', '.join(map(str, self.unknown))}"
+
+    def remedy(self) -> str:
+        return f"`tidemark control rebuild {self.pipeline} --dry-run`"
+
+
+@dataclass(kw_only=True, eq=False)
+class TableDiffers(TerminalError):
+    """What Kafka shows is not what the data table holds."""
+
+    pipeline: str
+    differences: int
+    first: tuple[str, ...]
+
+    def what(self) -> str:
+        return f"the data table of {self.pipeline!r} differs from Kafka"
+
+    def expected(self) -> str:
+        return "each visible record of every landed range once, with equal content"
+
+    def found(self) -> str:
+        return f"{self.differences} difference(s), first: {'; '.join(self.first)}"
+
+    def remedy(self) -> str:
+        return (
+            "see docs/runbook.md, TableDiffers; keep the topic's retention long until it is mended"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class NothingToVerify(TerminalError):
+    """A verification of offsets of which nothing has landed."""
+
+    pipeline: str
+    topic: str
+
+    def what(self) -> str:
+        return f"nothing of that has landed for pipeline {self.pipeline!r}"
+
+    def expected(self) -> str:
+        return f"landed offsets of {self.topic} in the range asked for"
+
+    def found(self) -> str:
+        return "none"
+
+    def remedy(self) -> str:
+        return "`tidemark status PIPELINE` shows how far each partition has landed"
+
+
+@dataclass(kw_only=True, eq=False)
+class RepairUnfinished(TransientError):
+    """The data table is fenced for a new epoch that is not recorded: a repair is under way."""
+
+    pipeline: str
+    epoch: int
+
+    def what(self) -> str:
+        return f"pipeline {self.pipeline!r} is being repaired"
+
+    def expected(self) -> str:
+        return "a data table in which plans of the newest recorded epoch can land"
+
+    def found(self) -> str:
+        return f"epoch {self.epoch} fenced off, and no later one recorded"
+
+    def remedy(self) -> str:
+        return (
+            "try again in a moment; if it stays, the repair was interrupted: run the same "
+            f"`tidemark rewind {self.pipeline} --reason TEXT` or "
+            f"`tidemark control rebuild {self.pipeline} --apply` again"
+        )

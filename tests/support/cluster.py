@@ -1,0 +1,270 @@
+"""Three Kafka nodes, each behind a proxy: nodes die and come back, leaders move, all by command."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import ElectionType, KafkaException, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    PartitionMetadata,
+)
+
+from tests.support.kafka_judge import log_ranges
+from tests.support.proxy import ProxiedBroker, Proxy
+from tidemark.adapters.broker.embedded import Broker, BrokerConfig, Listener
+from tidemark.adapters.broker.settings import HOST, data_folder
+from tidemark.sockets import is_free
+
+NODES = (1, 2, 3)
+PROPERTIES: Mapping[str, str] = {
+    # How soon the controller gives a dead node up, and lets it come back; 9 s by default.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    # Leaders move when a test says so.
+    "auto.leader.rebalance.enable": "false",
+}
+_THROTTLED = "leader.replication.throttled"
+_DEADLINE_S = 60.0
+_POLL_S = 0.05
+
+
+def wait_until(what: str, held: Callable[[], object]) -> None:
+    """Look again and again until it holds; a TimeoutError if it never does."""
+    deadline = time.monotonic() + _DEADLINE_S
+    while not held():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {_DEADLINE_S:.0f} s: {what}")
+        time.sleep(_POLL_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A running cluster, and what can be done to it.
+
+    Attributes:
+        broker: Its processes.
+        jars: Kafka's own tools.
+        direct: Addresses of all nodes, by node, past the proxies.
+        proxies: The proxy in front of each node.
+    """
+
+    broker: Broker
+    jars: Path
+    direct: Mapping[int, str]
+    proxies: Mapping[int, Proxy]
+
+    @property
+    def bootstrap(self) -> str:
+        """All nodes, past the proxies: for producers, admins and the judge."""
+        return ",".join(self.direct.values())
+
+    def behind_proxy(self, node: int) -> ProxiedBroker:
+        """The cluster for clients that come through the proxies, with the proxy of one node."""
+        addresses = ",".join(f"{HOST}:{proxy.port}" for proxy in self.proxies.values())
+        return ProxiedBroker(direct=self.bootstrap, bootstrap=addresses, proxy=self.proxies[node])
+
+    def admin(self, timeout_s: int = 60) -> AdminClient:
+        """A new admin client, which knows nothing of what was before.
+
+        Keep it until it has answered: one that is collected takes the answers with it.
+        """
+        return AdminClient(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "socket.timeout.ms": timeout_s * 1000,
+                "log_level": 0,
+            }
+        )
+
+    # -- nodes -----------------------------------------------------------------------------------
+
+    def kill(self, node: int) -> None:
+        """End a node at once; its connections are gone with it."""
+        self.broker.kill_node(node)
+        self.proxies[node].cut()
+
+    def mend(self) -> None:
+        """Start every dead node, and return when no partition waits for it."""
+        for proxy in self.proxies.values():
+            proxy.clear()
+        self.broker.start()
+        wait_until("every replica in sync", self._whole)
+
+    def controller(self) -> int:
+        """The leader of the controllers' quorum, as the nodes have written it down."""
+        elections = []
+        for node in NODES:
+            file = data_folder(self.broker.status().home, node) / "__cluster_metadata-0"
+            state = json.loads((file / "quorum-state").read_text())
+            elections.append((state["leaderEpoch"], state["leaderId"]))
+        return int(max(elections)[1])
+
+    def others(self, *but: int) -> list[int]:
+        """All nodes but these, in order."""
+        return [node for node in NODES if node not in but]
+
+    def _whole(self) -> bool:
+        try:
+            found = self.admin().list_topics(timeout=5)
+        except KafkaException:
+            return False
+        partitions = [p for topic in found.topics.values() for p in topic.partitions.values()]
+        return set(found.brokers) == set(NODES) and all(
+            p.leader in NODES and set(p.isrs) == set(p.replicas) for p in partitions
+        )
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    def make_topic(
+        self,
+        purpose: str,
+        *replicas: Sequence[int],
+        config: Mapping[str, str] | None = None,
+    ) -> str:
+        """Make a topic; each partition is given by its nodes, the leader first."""
+        name = f"{purpose[:80]}-{uuid.uuid4().hex[:8]}"
+        new = NewTopic(
+            name,
+            num_partitions=len(replicas),
+            replica_assignment=[list(nodes) for nodes in replicas],
+            config=dict(config or {}),
+        )
+        admin = self.admin()
+        admin.create_topics([new])[name].result(timeout=30)
+        wait_until(f"partitions of {name}", lambda: len(log_ranges(self.bootstrap, name)))
+        for partition, nodes in enumerate(replicas):
+            self.wait_for_leader(name, nodes[0], partition)
+        return name
+
+    def partition(self, topic: str, partition: int = 0) -> PartitionMetadata:
+        """Leader, replicas and in-sync replicas now, as a living node knows them."""
+        found = self.admin().list_topics(topic, timeout=10).topics[topic].partitions
+        return found[partition]
+
+    def wait_for_leader(self, topic: str, node: int, partition: int = 0) -> None:
+        """Return when a node leads a partition."""
+        wait_until(
+            f"{topic}[{partition}] led by {node}",
+            lambda: self.partition(topic, partition).leader == node,
+        )
+
+    def wait_for_in_sync(self, topic: str, nodes: Sequence[int], partition: int = 0) -> None:
+        """Return when exactly these replicas are in sync."""
+        wait_until(
+            f"{topic}[{partition}] in sync on {nodes}",
+            lambda: set(self.partition(topic, partition).isrs) == set(nodes),
+        )
+
+    def elect(
+        self, topic: str, node: int, partition: int = 0, kind: ElectionType = ElectionType.PREFERRED
+    ) -> None:
+        """Have a partition elect a leader, which must become this node."""
+
+        def elected() -> bool:
+            # A new client each time: one that a node has told of a dead one waits for that one.
+            # And until the nodes have heard of each other, a request may be refused.
+            admin = self.admin(timeout_s=5)
+            try:
+                admin.elect_leaders(kind, [TopicPartition(topic, partition)]).result(timeout=30)
+            except KafkaException:
+                return False
+            return self.partition(topic, partition).leader == node
+
+        wait_until(f"{topic}[{partition}] elects {node}", elected)
+
+    def reassign(self, topic: str, nodes: Sequence[int]) -> None:
+        """Give partition 0 other replicas, or another order of them; the first is preferred."""
+        wanted = {"topic": topic, "partition": 0, "replicas": list(nodes)}
+        file = self.broker.status().home / f"reassign-{uuid.uuid4().hex[:8]}.json"
+        file.write_text(json.dumps({"version": 1, "partitions": [wanted]}))
+        subprocess.run(
+            [
+                *("java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{self.jars}/*"),
+                "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+                *("--bootstrap-server", self.bootstrap, "--execute"),
+                *("--reassignment-json-file", str(file)),
+            ],
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
+        wait_until(
+            f"{topic} on {nodes}", lambda: list(self.partition(topic).replicas) == list(nodes)
+        )
+
+    def throttle_replication(self, topic: str, leader: int, bytes_per_second: int | None) -> None:
+        """Let the leader of partition 0 feed replicas that are not in sync so slowly; None: fast.
+
+        A megabyte or two still pass: the leader counts after it has answered.
+        """
+        rate = None if bytes_per_second is None else str(bytes_per_second)
+        self._configure(ConfigResource.Type.BROKER, str(leader), f"{_THROTTLED}.rate", rate)
+        replicas = None if rate is None else f"0:{leader}"
+        self._configure(ConfigResource.Type.TOPIC, topic, f"{_THROTTLED}.replicas", replicas)
+
+    def _configure(
+        self, kind: ConfigResource.Type, resource: str, name: str, value: str | None
+    ) -> None:
+        operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+        entry = ConfigEntry(name, value, incremental_operation=operation)
+        changed = ConfigResource(kind, resource, incremental_configs=[entry])
+        admin = self.admin()
+        for answer in admin.incremental_alter_configs([changed]).values():
+            answer.result(timeout=30)
+
+
+@contextmanager
+def three_nodes(home: Path, jars: Path) -> Iterator[Cluster]:
+    """A cluster of its own; every node and every proxy is gone afterwards, whatever happens."""
+    first = _free_row(len(NODES))
+    ports = {node: first + node - 1 for node in NODES}
+    with ExitStack() as stack:
+        proxies = {node: stack.enter_context(Proxy(port)) for node, port in ports.items()}
+        listeners = (
+            Listener(name="DIRECT"),
+            Listener(
+                name="PROXIED",
+                port=first,
+                advertised_ports={node: proxy.port for node, proxy in proxies.items()},
+            ),
+        )
+        broker = Broker(
+            BrokerConfig(
+                home=home,
+                jars=jars,
+                nodes=len(NODES),
+                listeners=listeners,
+                properties=PROPERTIES,
+                heap_mb=192,
+                stop_timeout_s=5,
+            )
+        )
+        stack.callback(broker.stop)
+        addresses = broker.start().bootstrap.split(",")
+        yield Cluster(
+            broker=broker,
+            jars=jars,
+            direct=dict(zip(NODES, addresses, strict=True)),
+            proxies=proxies,
+        )
+
+
+def _free_row(count: int) -> int:
+    """The first of some free ports in a row, below those that the system hands out by itself."""
+    while True:
+        first = random.randrange(20_000, 30_000)
+        if all(is_free(HOST, first + place) for place in range(count)):
+            return first

@@ -1,0 +1,297 @@
+"""One pipeline whose steps are real processes: they die where a test says, and are run again."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from tests.conftest import PROJECT
+from tests.support.lake import Lake
+from tidemark.adapters.delta.control_table import DeltaControlTable
+from tidemark.adapters.failpoints import PORTS, VARIABLE, farewell
+from tidemark.adapters.spark.submit import conf_arguments, search_path
+from tidemark.wiring import App, connection_variable, kafka_connection
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SPEC = """
+name: {name}
+topic: {topic}
+schedule: '@yearly'
+start: {start}
+retries: 0
+limits:
+  records_per_task: 1000
+spark:
+  spark.driver.memory: 1g
+  spark.driver.bindAddress: 127.0.0.1
+  spark.driver.host: 127.0.0.1
+"""
+
+KILLED = {-signal.SIGKILL, 128 + signal.SIGKILL}
+"""The exit codes of a process that SIGKILL ended, and of a spark-submit whose Python it ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a process ended.
+
+    Attributes:
+        code: Its exit code; negative for the signal that ended it.
+        printed: Its standard output and error.
+    """
+
+    code: int
+    printed: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A process in a session of the operating system that is its own.
+
+    Attributes:
+        process: The process, which leads the session.
+        log: What it and all its children print.
+    """
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def members(self) -> list[int]:
+        """Living processes of the session, its leader first."""
+        return session_members(self.process.pid)
+
+    def find(self, argument: str) -> list[int]:
+        """Living processes of the session that were started with this in their command line."""
+        return [pid for pid in self.members() if argument in command_line(pid)]
+
+    def kill(self) -> Ended:
+        """SIGKILL for the whole session, as when the machine goes."""
+        while members := self.members():
+            for pid in members:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.process.poll()
+        return self._ended()
+
+    def wait(self, timeout_s: float = 240.0) -> Ended:
+        """How it ended; its children end with it or are killed."""
+        try:
+            self.process.wait(timeout_s)
+        finally:
+            ended = self.kill()
+        return ended
+
+    def _ended(self) -> Ended:
+        code = self.process.wait(30)
+        return Ended(code=code, printed=self.log.read_text(errors="replace"))
+
+
+class SiteLake(Lake):
+    """A lake whose control table is where real processes keep it."""
+
+    @property
+    def control(self) -> DeltaControlTable:
+        """The control table."""
+        return DeltaControlTable(str(self.root / "control" / "offset_ranges"))
+
+
+@dataclass(kw_only=True)
+class Site:
+    """One pipeline, `events`, with a home of its own.
+
+    Attributes:
+        home: Folder of everything that its processes write.
+        bootstrap: The address that they are told.
+        topic: The pipeline's topic.
+        session: Spark, for what need not be a process.
+        start: Start policy.
+        environ: More variables for every process.
+    """
+
+    home: Path
+    bootstrap: str
+    topic: str
+    session: SparkSession
+    start: str = "earliest"
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.specs.mkdir(parents=True, exist_ok=True)
+        spec = SPEC.format(name="events", topic=self.topic, start=self.start)
+        (self.specs / "events.yaml").write_text(spec)
+
+    @property
+    def specs(self) -> Path:
+        """Folder of the pipeline's spec."""
+        return self.home / "pipelines"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment of its processes; nothing of the developer's own Tidemark or Airflow."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "TIDEMARK"))}
+        return {
+            **kept,
+            "TIDEMARK_HOME": str(self.home),
+            "TIDEMARK_PIPELINES": str(self.specs),
+            "PATH": search_path(kept),
+            "NO_COLOR": "1",
+            connection_variable("kafka_default"): kafka_connection(self.bootstrap),
+            **self.environ,
+        }
+
+    @property
+    def app(self) -> App:
+        """Tidemark as the processes see it."""
+        return App(environ=self.variables)
+
+    @property
+    def lake(self) -> SiteLake:
+        """The same pipeline in this process."""
+        return SiteLake(
+            session=self.session,
+            root=Path(self.app.layout.lakehouse),
+            connection={"bootstrap.servers": self.bootstrap},
+            spec=self.app.spec("events"),
+        )
+
+    def files(self) -> list[Path]:
+        """Parquet files of the data table's folder that are complete, committed or not."""
+        return [file for file in Path(self.lake.uri).glob("*.parquet") if _is_complete(file)]
+
+    # -- processes -------------------------------------------------------------------------------
+
+    def tidemark(self, *arguments: str) -> list[str]:
+        """The command line of `tidemark`."""
+        return [str(Path(sys.executable).parent / "tidemark"), *arguments]
+
+    def driver(self, job: str, plan: int, master: str = "local[2]") -> list[str]:
+        """The command line of a job's driver: what Airflow's operator runs."""
+        settings = self.app.spark_settings(self.app.spec("events"), plan)
+        return [
+            "spark-submit",
+            *("--master", master),
+            *conf_arguments(settings),
+            *(str(PROJECT / "jobs" / f"{job}.py"), "--pipeline", "events", "--plan", str(plan)),
+        ]
+
+    @contextmanager
+    def started(self, command: list[str], *, fail_at: str | None = None) -> Iterator[Running]:
+        """A process that runs during the block; at its end nothing of its session is left."""
+        armed = {} if fail_at is None else {VARIABLE: fail_at}
+        log = self.home / f"process-{time.monotonic_ns()}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                env={**self.variables, **armed},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self.home,
+                start_new_session=True,
+            )
+        running = Running(process=process, log=log)
+        try:
+            yield running
+        finally:
+            running.kill()
+
+    def run(self, command: list[str], *, code: int = 0) -> Ended:
+        """Run a process to its end, which must be this one."""
+        with self.started(command) as running:
+            ended = running.wait()
+        assert ended.code == code, ended.printed
+        return ended
+
+    def crash(self, command: list[str], at: str) -> Ended:
+        """Run a process that must kill itself at a fail point."""
+        with self.started(command, fail_at=at) as running:
+            ended = running.wait()
+        assert farewell(at) in ended.printed, ended.printed
+        assert ended.code in KILLED, ended
+        return ended
+
+
+class Trace:
+    """What a service asks of the world, as steps that a fail point can name.
+
+    Attributes:
+        steps: `port.method:n` of each call, in order.
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+        self._counts: Counter[str] = Counter()
+
+    def on(self, service: Any) -> Any:
+        """The same service, with every port of it traced."""
+        ports = {"data_log": "table", **{port: port for port in PORTS}}
+        fields = {field.name for field in dataclasses.fields(service)} & set(ports)
+        changes = {name: _Traced(getattr(service, name), ports[name], self) for name in fields}
+        return dataclasses.replace(service, **changes)
+
+    def note(self, step: str) -> None:
+        """Write down a call."""
+        self._counts[step] += 1
+        self.steps.append(f"{step}:{self._counts[step]}")
+
+
+class _Traced:
+    def __init__(self, adapter: object, port: str, trace: Trace) -> None:
+        self._adapter = adapter
+        self._port = port
+        self._trace = trace
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._adapter, name)
+
+        def noted(*arguments: Any, **named: Any) -> Any:
+            self._trace.note(f"{self._port}.{name}")
+            return method(*arguments, **named)
+
+        return noted
+
+
+def wait_until(held: Callable[[], object], timeout_s: float = 90.0) -> None:
+    """Look again and again until it holds."""
+    deadline = time.monotonic() + timeout_s
+    while not held():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not so within {timeout_s} s")
+        time.sleep(0.02)
+
+
+def session_members(session: int) -> list[int]:
+    """Living processes of a session, zombies left out, its leader first."""
+    found = []
+    for process in psutil.process_iter(["status"]):
+        with suppress(ProcessLookupError):
+            dead = process.info["status"] in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+            if os.getsid(process.pid) == session and not dead:
+                found.append(process.pid)
+    return sorted(found)
+
+
+def command_line(pid: int) -> str:
+    """What a process was started with; nothing if it is gone."""
+    with suppress(psutil.NoSuchProcess):
+        return " ".join(psutil.Process(pid).cmdline())
+    return ""
+
+
+def _is_complete(file: Path) -> bool:
+    """Whether a Parquet file has its footer: the last four bytes say so."""
+    return file.read_bytes()[-4:] == b"PAR1"

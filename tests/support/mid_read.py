@@ -1,0 +1,94 @@
+"""A plan that is held in the middle of a fetch, by a proxy, and clients that do not wait long."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from confluent_kafka.admin import AdminClient
+
+from tests.support.lake import Lake
+from tests.support.plans import NOW
+from tests.support.proxy import Gate, ProxiedBroker
+from tests.support.topics import make_topic
+from tests.support.transactions import Record, produce_records
+from tidemark.adapters.kafka.marks import KafkaMarkReader
+from tidemark.adapters.kafka.options import client_config, spark_options
+from tidemark.adapters.spark.sink import SparkDeltaSink
+from tidemark.core.plan import Plan
+from tidemark.services.ingest import Ingestion
+
+LONG = [Record(value=b"%07d" % number * 70_000) for number in range(24)]
+"""12 MB: three fetches of the reader, which takes 4 MiB at a time."""
+ONE_FETCH_AND_A_HALF = 6 * 1024 * 1024
+
+PATIENCE = {
+    # Kafka's client gives a request up, and its connection with it; after 30 s by default.
+    "kafka.request.timeout.ms": "2000",
+    # The requests of one call, all tries together; 60 s by default.
+    "kafka.default.api.timeout.ms": "10000",
+    # Spark gives up a poll that brings nothing; after spark.network.timeout, 120 s, by default.
+    "kafkaConsumer.pollTimeoutMs": "10000",
+}
+"""Options of Spark's Kafka source, so that a test of giving up takes seconds."""
+
+
+@dataclass(kw_only=True)
+class ImpatientLake(Lake):
+    """A lake whose clients give up after seconds.
+
+    Attributes:
+        patience: Options of Spark's Kafka source, laid over the others.
+        marks_timeout_s: How long the planner waits for one answer.
+    """
+
+    patience: dict[str, str] = field(default_factory=lambda: dict(PATIENCE))
+    marks_timeout_s: float = 2.0
+
+    @property
+    def marks(self) -> KafkaMarkReader:
+        """Reads marks with the connection, for a short time."""
+        return KafkaMarkReader(client_config("lake", self.connection), self.marks_timeout_s)
+
+    @property
+    def sink(self) -> SparkDeltaSink:
+        """Lands plans, or gives up soon."""
+        options = spark_options(client_config("lake", self.connection))
+        return SparkDeltaSink(
+            session=self.session,
+            uri=self.uri,
+            kafka_options={**options, **self.patience},
+            records_per_task=self.spec.records_per_task,
+            now=lambda: NOW,
+        )
+
+
+def long_topic(broker: ProxiedBroker, purpose: str) -> str:
+    """Make a topic with the `LONG` records in its one partition, past the proxy."""
+    name = f"{purpose}-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": broker.direct, "log_level": 0})
+    make_topic(admin, broker.direct, name)
+    produce_records(broker.direct, name, LONG)
+    return name
+
+
+@contextmanager
+def in_mid_read(
+    lake: Lake, plan: Plan, broker: ProxiedBroker
+) -> Iterator[tuple[Future[Ingestion], Gate]]:
+    """Execute a plan; the block runs while Spark waits for the middle of its second fetch.
+
+    Released at the end of the block at the latest; then it returns when the execution has ended.
+    """
+    gate = broker.proxy.hold(after=ONE_FETCH_AND_A_HALF)
+    with ThreadPoolExecutor(1) as driver:
+        running = driver.submit(lake.ingest.execute, plan.sequence)
+        try:
+            gate.wait_held()
+            assert not running.done()
+            yield running, gate
+        finally:
+            gate.release()

@@ -1,0 +1,291 @@
+"""A TCP proxy between clients and a broker: fetches that are held, slow, cut, by command.
+
+It looks at the beginning of each request and response, so that it can tell the answers to fetches
+from all else: a fetch is held while metadata, marks and new connections still work. It alters
+nothing. The broker must send its clients to the proxy: `proxied_broker` starts one that does.
+
+    gate = proxy.hold(after=1_000_000)   # a million bytes of records pass, not one more
+    ...start whatever reads...
+    gate.wait_held()                     # it is in the middle of a fetch, and stays there
+    ...delete records, kill the reader, cut the connection...
+    gate.release()
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from tidemark.adapters.broker.embedded import Broker, BrokerConfig, Listener
+from tidemark.adapters.broker.settings import HOST
+from tidemark.sockets import free_ports
+
+_FETCH = 1
+"""Kafka's api key of Fetch. Source: Kafka protocol guide, "API Keys"."""
+_CHUNK = 64 * 1024
+
+
+class Gate:
+    """Traffic from the broker that is held, or will be when enough has passed.
+
+    Attributes:
+        held: Set as soon as the first byte has to wait.
+    """
+
+    def __init__(self, after: int, everything: bool, changed: threading.Condition) -> None:
+        self.held = threading.Event()
+        self._everything = everything
+        self._left = after
+        self._released = False
+        self._changed = changed
+
+    def wait_held(self, timeout_s: float = 60.0) -> None:
+        """Return when a byte waits; a TimeoutError if none ever does."""
+        if not self.held.wait(timeout_s):
+            raise TimeoutError(f"nothing had to wait at the gate within {timeout_s} s")
+
+    def release(self) -> None:
+        """Let all through, for good."""
+        with self._changed:
+            self._released = True
+            self._changed.notify_all()
+
+    def admit(self, wanted: int, fetch: bool, gone: Callable[[], bool]) -> int:
+        """How many of so many bytes may go on; waits until it is one or the connection is gone."""
+        with self._changed:
+            if self._released or not (fetch or self._everything):
+                return wanted
+            if self._left == 0:
+                self.held.set()
+                self._changed.wait_for(lambda: self._released or gone())
+                return wanted
+            allowed = min(wanted, self._left)
+            self._left -= allowed
+            return allowed
+
+
+@dataclass(eq=False)
+class _Connection:
+    client: socket.socket
+    server: socket.socket
+    requests: dict[int, int] = field(default_factory=dict)
+    gone: bool = False
+
+
+class Proxy:
+    """Passes connections on to one port of this machine. A context manager; all is thread-safe.
+
+    Args:
+        target_port: Where the broker listens.
+
+    Attributes:
+        port: Where clients connect.
+        accepted: Connections that clients have made so far: a client that tries again makes more.
+        fetched: Bytes of answers to fetches that were passed on so far.
+    """
+
+    def __init__(self, target_port: int) -> None:
+        self.accepted = 0
+        self.fetched = 0
+        self._target_port = target_port
+        self._changed = threading.Condition()
+        self._gate: Gate | None = None
+        self._rate: int | None = None
+        self._open: set[_Connection] = set()
+        self._threads: list[threading.Thread] = []
+        self._stopped = False
+        self._listening = socket.create_server((HOST, 0))
+        self.port = int(self._listening.getsockname()[1])
+
+    def __enter__(self) -> Self:
+        self._run(self._accept)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped = True
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self.clear()
+        self.cut()
+        for thread in self._threads:
+            thread.join(30)
+        self._listening.close()
+
+    # -- commands --------------------------------------------------------------------------------
+
+    def hold(self, after: int = 0, *, everything: bool = False) -> Gate:
+        """Hold what the broker answers, on every connection, also those that come later.
+
+        Args:
+            after: How many bytes still pass, over all connections.
+            everything: Hold and count all answers, not only those to fetches: a dead network.
+        """
+        self.clear()
+        self._gate = Gate(after, everything, self._changed)
+        return self._gate
+
+    def throttle(self, bytes_per_second: int | None) -> None:
+        """Pass the broker's answers on so fast, on each connection; None for full speed."""
+        with self._changed:
+            self._rate = bytes_per_second
+            self._changed.notify_all()
+
+    def cut(self) -> int:
+        """Break every connection that there is now; returns how many. New ones are accepted."""
+        with self._changed:
+            cut = list(self._open)
+            for connection in cut:
+                self._drop(connection)
+        return len(cut)
+
+    def clear(self) -> None:
+        """Neither hold nor throttle."""
+        if self._gate is not None:
+            self._gate.release()
+        self._gate = None
+        self.throttle(None)
+
+    # -- threads ---------------------------------------------------------------------------------
+
+    def _run(self, work: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=work, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while not self._stopped:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection((HOST, self._target_port), timeout=10)
+            except OSError:
+                client.close()
+                continue
+            server.settimeout(None)
+            connection = _Connection(client, server)
+            with self._changed:
+                self.accepted += 1
+                self._open.add(connection)
+                if self._stopped:
+                    self._drop(connection)
+            self._run(self._pump, connection)
+
+    def _pump(self, connection: _Connection) -> None:
+        """Answers in this thread, requests in another; both end when either side goes away."""
+        requests = threading.Thread(
+            target=self._until_gone, args=(connection, self._request), daemon=True
+        )
+        requests.start()
+        self._until_gone(connection, self._answer)
+        requests.join()
+        connection.client.close()
+        connection.server.close()
+        with self._changed:
+            self._open.discard(connection)
+
+    def _until_gone(self, connection: _Connection, pass_one: Callable[[_Connection], None]) -> None:
+        with suppress(OSError, EOFError):
+            while True:
+                pass_one(connection)
+        with self._changed:
+            self._drop(connection)
+
+    def _drop(self, connection: _Connection) -> None:
+        connection.gone = True
+        for side in (connection.client, connection.server):
+            with suppress(OSError):
+                side.shutdown(socket.SHUT_RDWR)
+        self._changed.notify_all()
+
+    def _request(self, connection: _Connection) -> None:
+        """Size, api key, version, correlation id (Kafka protocol guide, "Headers")."""
+        head = _exactly(connection.client, 12)
+        size, api_key, _, correlation = struct.unpack(">ihhi", head)
+        connection.requests[correlation] = api_key
+        connection.server.sendall(head)
+        for part in _parts(connection.client, size - 8):
+            connection.server.sendall(part)
+
+    def _answer(self, connection: _Connection) -> None:
+        head = _exactly(connection.server, 8)
+        size, correlation = struct.unpack(">ii", head)
+        fetch = connection.requests.pop(correlation, None) == _FETCH
+        self._pass_on(connection, head, fetch)
+        for part in _parts(connection.server, size - 4):
+            self._pass_on(connection, part, fetch)
+
+    def _pass_on(self, connection: _Connection, data: bytes, fetch: bool) -> None:
+        while data:
+            gate, rate = self._gate, self._rate
+            wanted = len(data) if rate is None else min(len(data), max(1, rate // 20))
+            allowed = gate.admit(wanted, fetch, lambda: connection.gone) if gate else wanted
+            connection.client.sendall(data[:allowed])
+            if fetch:
+                with self._changed:
+                    self.fetched += allowed
+            data = data[allowed:]
+            if rate is not None:
+                with self._changed:
+                    self._changed.wait_for(
+                        lambda rate=rate: connection.gone or self._rate != rate,
+                        timeout=allowed / rate,
+                    )
+
+
+def _exactly(side: socket.socket, count: int) -> bytes:
+    data = side.recv(count, socket.MSG_WAITALL)
+    if len(data) < count:
+        raise EOFError
+    return data
+
+
+def _parts(side: socket.socket, count: int) -> Iterator[bytes]:
+    while count:
+        data = side.recv(min(count, _CHUNK))
+        if not data:
+            raise EOFError
+        count -= len(data)
+        yield data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxiedBroker:
+    """A broker with two ways to it.
+
+    Attributes:
+        direct: Bootstrap address past the proxy, for producers, admins and the judge.
+        bootstrap: Bootstrap address through the proxy, for whoever is to be disturbed.
+        proxy: The proxy.
+    """
+
+    direct: str
+    bootstrap: str
+    proxy: Proxy
+
+
+@contextmanager
+def proxied_broker(home: Path, jars: Path) -> Iterator[ProxiedBroker]:
+    """One broker of its own that sends the clients of its second listener to a proxy."""
+    (port,) = free_ports(HOST, 1)
+    with Proxy(port) as proxy:
+        listeners = (
+            Listener(name="DIRECT"),
+            Listener(name="PROXIED", port=port, advertised_port=proxy.port),
+        )
+        embedded = Broker(BrokerConfig(home=home, jars=jars, listeners=listeners, heap_mb=256))
+        try:
+            status = embedded.start()
+            yield ProxiedBroker(
+                direct=status.listeners["DIRECT"],
+                bootstrap=status.listeners["PROXIED"],
+                proxy=proxy,
+            )
+        finally:
+            embedded.stop()

@@ -1,0 +1,113 @@
+"""What operators and retention do to topics, done at once and waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from tests.support.kafka_judge import Judged, log_ranges, read_all
+from tests.support.transactions import Record, produce_records
+
+_DEADLINE_S = 30.0
+
+COMPACTED: Mapping[str, str] = {
+    "cleanup.policy": "compact",
+    "segment.ms": "1000",
+    "min.cleanable.dirty.ratio": "0.001",
+}
+"""A topic that is compacted as soon as its active segment is rolled and the cleaner wakes up."""
+
+ROLL_MS = 60_000
+"""A record that is so much younger than the first of the active segment starts a new one.
+
+Many times `segment.ms`, so that how long a test takes does not matter.
+"""
+
+
+def make_topic(
+    admin: AdminClient,
+    bootstrap: str,
+    name: str,
+    *,
+    partitions: int = 1,
+    config: Mapping[str, str] | None = None,
+) -> str:
+    """Make a topic and return its name when all its partitions answer."""
+    deadline = time.monotonic() + _DEADLINE_S
+    while True:
+        new = NewTopic(name, num_partitions=partitions, config=dict(config or {}))
+        try:
+            admin.create_topics([new])[name].result(timeout=30)
+        except KafkaException as error:
+            # The name of a topic that was just deleted is free a moment later.
+            taken = error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+            if not taken or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            _wait_for_partitions(bootstrap, name, partitions)
+            return name
+
+
+def make_again(admin: AdminClient, bootstrap: str, name: str) -> None:
+    """Delete a topic and make it again as soon as its name is free."""
+    delete_topic(admin, name)
+    make_topic(admin, bootstrap, name)
+
+
+def delete_topic(admin: AdminClient, name: str) -> None:
+    """Delete a topic and return when it is no longer listed."""
+    admin.delete_topics([name])[name].result(timeout=30)
+    deadline = time.monotonic() + _DEADLINE_S
+    while name in admin.list_topics(timeout=10).topics:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{name} is still listed")
+        time.sleep(0.02)
+
+
+def add_partitions(admin: AdminClient, bootstrap: str, name: str, total: int) -> None:
+    """Grow a topic to so many partitions."""
+    admin.create_partitions([NewPartitions(name, total)])[name].result(timeout=30)
+    _wait_for_partitions(bootstrap, name, total)
+
+
+def delete_records(admin: AdminClient, name: str, before: int, partition: int = 0) -> None:
+    """Raise the low-water mark of a partition, as retention does."""
+    for answer in admin.delete_records([TopicPartition(name, partition, before)]).values():
+        answer.result(timeout=30)
+
+
+def _wait_for_partitions(bootstrap: str, name: str, wanted: int) -> None:
+    deadline = time.monotonic() + _DEADLINE_S
+    while len(log_ranges(bootstrap, name)) != wanted:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{name} does not have {wanted} partition(s)")
+        time.sleep(0.02)
+
+
+def wait_for_compaction(bootstrap: str, topic: str, offsets: set[int]) -> list[Judged]:
+    """Return the records of a topic when exactly these offsets of partition 0 are left."""
+    deadline = time.monotonic() + 90
+    while True:
+        records = read_all(bootstrap, topic)
+        if {record.offset for record in records} == offsets:
+            return records
+        if time.monotonic() > deadline:
+            left = sorted(record.offset for record in records)
+            raise TimeoutError(f"{topic} still holds {left}, not {sorted(offsets)}")
+        time.sleep(0.2)
+
+
+def produce_rolled(bootstrap: str, topic: str, *segments: list[Record]) -> None:
+    """Append records to segments of their own: all but the last can be compacted.
+
+    Kafka rolls by the time of the records, so nobody has to wait for it. The last ones are of now,
+    the ones before them a minute older, and so on.
+    """
+    now_ms = int(time.time() * 1000)
+    for before_last, records in zip(range(len(segments) - 1, -1, -1), segments, strict=True):
+        stamp = now_ms - before_last * ROLL_MS
+        produce_records(bootstrap, topic, [r._replace(timestamp_ms=stamp) for r in records])
