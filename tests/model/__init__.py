@@ -1,0 +1,1 @@
+"""Model checking of the commit protocol: every interleaving of a few, and random histories."""

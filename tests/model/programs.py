@@ -1,0 +1,180 @@
+"""What actors do, and the operator who comes after them."""
+
+from __future__ import annotations
+
+from tests.model.actors import Program
+from tests.model.world import World
+from tests.support.plans import NOW, MemoryPipeline
+from tidemark.errors import (
+    ControlTruncated,
+    LedgerBehindTable,
+    LostRange,
+    NotARewind,
+    NothingToRepair,
+    OpenPlanInTheWay,
+    PlanFenced,
+    PlanLanded,
+    RecordsMissed,
+    RepairUnfinished,
+    RowsInDoubt,
+    TableBehindLedger,
+    TableRestored,
+    TidemarkError,
+    TopicRecreated,
+    TransientError,
+    UnknownOutcomeError,
+)
+from tidemark.services.decisions import Decisions
+from tidemark.services.planner import BackfillRequest
+from tidemark.services.repair import Repair
+
+MAX_ROUNDS = 25
+"""Rounds that an operator needs at most; more is a pipeline that never comes to rest."""
+
+# -- programs ------------------------------------------------------------------------------------
+
+
+def ingest(sequence: int) -> Program:
+    """A driver of one plan."""
+    return lambda pipeline: pipeline.ingest.execute(sequence)
+
+
+def plan(requested_by: str) -> Program:
+    """A planner of a scheduled run."""
+    return lambda pipeline: pipeline.planner.plan(requested_by)
+
+
+def run(requested_by: str) -> Program:
+    """A whole scheduled run."""
+    return lambda pipeline: pipeline.run(requested_by)
+
+
+def backfill(requested_by: str, partition: int, start: int, end: int) -> Program:
+    """A backfill from request to record."""
+    request = BackfillRequest(partition=partition, start=start, end=end)
+
+    def program(pipeline: MemoryPipeline) -> object:
+        made = pipeline.planner.backfill(request, requested_by).plan
+        return pipeline.ingest.execute(made.sequence) if made else None
+
+    return program
+
+
+def give_up(sequence: int, *, discard: bool = False) -> Program:
+    """Giving a plan up, and taking its rows out again if nobody knows whose they are."""
+    return lambda pipeline: pipeline.abandon.give_up(sequence, "ops", "it hangs", discard=discard)
+
+
+def rewind() -> Program:
+    """Having the ledger follow a restored table."""
+    return lambda pipeline: repair_of(pipeline).rewind("ops", "the table was restored")
+
+
+def rebuild() -> Program:
+    """Having a ledger made again from the table."""
+    return lambda pipeline: repair_of(pipeline).rebuild("ops", "the control table was lost")
+
+
+def accept_loss() -> Program:
+    """Accepting what retention took."""
+    return lambda pipeline: decisions_of(pipeline).accept_loss((), "ops", "it is gone")
+
+
+def new_incarnation() -> Program:
+    """Accepting that the topic was made again."""
+    return lambda pipeline: decisions_of(pipeline).new_incarnation("ops", "made again")
+
+
+def repair_of(pipeline: MemoryPipeline) -> Repair:
+    """The repair service over a pipeline's ports."""
+    return Repair(
+        spec=pipeline.spec,
+        marks=pipeline.kafka,
+        control=pipeline.control,
+        table=pipeline.table,
+        log_reader=pipeline.kafka,
+        now=lambda: NOW,
+    )
+
+
+def decisions_of(pipeline: MemoryPipeline) -> Decisions:
+    """The decisions service over a pipeline's ports."""
+    return Decisions(
+        spec=pipeline.spec,
+        marks=pipeline.kafka,
+        control=pipeline.control,
+        data_log=pipeline.table,
+        now=lambda: NOW,
+    )
+
+
+# -- the operator --------------------------------------------------------------------------------
+
+
+def settle(world: World) -> None:
+    """Run as the scheduler does, and answer each error as its text and the runbook say.
+
+    Raises:
+        AssertionError: It never ends.
+    """
+    pipeline = world.pipeline
+    seen = []
+    for number in range(MAX_ROUNDS):
+        try:
+            opened = pipeline.ledger.open_plans()
+            if opened:
+                pipeline.ingest.execute(opened[0].plan.sequence)
+            elif pipeline.run(f"settle-{number}") is None:
+                return
+        except TidemarkError as error:
+            seen.append(type(error).__name__)
+            _answer(pipeline, error)
+    raise AssertionError(f"not at rest after {MAX_ROUNDS} rounds: {', '.join(seen)}")
+
+
+def _answer(pipeline: MemoryPipeline, error: TidemarkError) -> None:
+    """Do what an error asks for; the next round meets whatever that runs into."""
+    try:
+        match error:
+            case (
+                PlanFenced(sequence=number)
+                | OpenPlanInTheWay(sequence=number)
+                | RowsInDoubt(sequence=number)
+                | LostRange(plan=int(number))
+            ):
+                _give_up_or_discard(pipeline, number)
+            case LostRange():
+                accept_loss()(pipeline)
+            case TopicRecreated():
+                _answer_recreated(pipeline)
+            case ControlTruncated() | RepairUnfinished():
+                rebuild()(pipeline)
+            case TableRestored() | TableBehindLedger() | LedgerBehindTable():
+                _answer_restored(pipeline)
+            case PlanLanded() | RecordsMissed() | TransientError() | UnknownOutcomeError():
+                pass
+            case _:
+                raise error
+    except (PlanLanded, RecordsMissed, TransientError, NothingToRepair):
+        pass
+
+
+def _give_up_or_discard(pipeline: MemoryPipeline, number: int) -> None:
+    """What landed of a plan is taken out again if nobody knows whose it is."""
+    try:
+        give_up(number)(pipeline)
+    except RowsInDoubt:
+        give_up(number, discard=True)(pipeline)
+
+
+def _answer_recreated(pipeline: MemoryPipeline) -> None:
+    for record in pipeline.ledger.open_plans():
+        _give_up_or_discard(pipeline, record.plan.sequence)
+    new_incarnation()(pipeline)
+
+
+def _answer_restored(pipeline: MemoryPipeline) -> None:
+    try:
+        rewind()(pipeline)
+    except NotARewind:
+        rebuild()(pipeline)

@@ -1,0 +1,320 @@
+"""Exhaustive search over the interleavings of a few actors, with failures at every step.
+
+Breadth first, so that a counterexample is a shortest one. A state is the world and, for each actor,
+the answers it has got; an actor that ended or was killed has no state any more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tests.model.actors import Answer, Call, Done, Fault, Program, faults_of, perform, resume
+from tests.model.invariants import (
+    InvariantViolated,
+    check_end,
+    check_settled,
+    check_step,
+    check_world,
+)
+from tests.model.world import World
+
+Operator: TypeAlias = Callable[[World], None]
+"""Runs what a scheduler and its operator run until nothing is left to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A beginning, and who works on it at the same time.
+
+    Attributes:
+        name: For the report.
+        world: The beginning.
+        actors: What each does, by name.
+        operator: Who comes when all of them have ended.
+        errors: Names of the errors that actors may end with; any other is a false alarm (I7).
+        faults: How many failures or kills a schedule may have.
+        environment: Actors that are not Tidemark and change the world; they have no failures.
+    """
+
+    name: str
+    world: World
+    actors: Mapping[str, Program]
+    operator: Operator
+    errors: frozenset[str]
+    faults: int
+    environment: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a search has seen.
+
+    Attributes:
+        name: The scenario.
+        states: Different states visited; the invariants hold in each.
+        worlds: Different worlds among them.
+        schedules: Different maximal schedules through them.
+        ends: Different worlds that the actors left behind, each settled by the operator.
+        outcomes: How actors ended, over all schedules.
+    """
+
+    name: str
+    states: int
+    worlds: int
+    schedules: int
+    ends: int
+    outcomes: frozenset[str]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.states:,} states, {self.worlds:,} worlds, "
+            f"{self.schedules:,} schedules, {self.ends:,} ends"
+        )
+
+
+class Violation(AssertionError):
+    """An invariant does not hold, and a shortest schedule that leads there."""
+
+    def __init__(self, scenario: str, broken: str, trace: tuple[str, ...]) -> None:
+        lines = "\n".join(f"  {number:>2}. {step}" for number, step in enumerate(trace, start=1))
+        super().__init__(f"{scenario}: {broken}\n{lines}")
+        self.broken = broken
+        self.trace = trace
+
+
+_GONE = -1
+"""The history of an actor that ended or was killed."""
+
+_State: TypeAlias = tuple[int, tuple[int, ...], int]
+"""World, each actor's history, faults left; all by number."""
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """What one actor has lived through.
+
+    Attributes:
+        answers: What it has got.
+        at: Its next call, or its end.
+        faults: Failures that its next call can have.
+    """
+
+    answers: tuple[Answer, ...]
+    at: Call | Done
+    faults: tuple[Fault, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """One step from a state.
+
+    Attributes:
+        step: As a trace tells it.
+        after: Where it leads.
+        done: How the actor ended, if it ended with this step.
+        by_tidemark: Whether the rules for Tidemark's steps hold for it.
+    """
+
+    step: str
+    after: _State
+    done: Done | None = None
+    by_tidemark: bool = True
+
+
+@dataclass
+class _Space:
+    """Worlds and histories by number, so that equal ones are one."""
+
+    scenario: Scenario
+    worlds: list[World] = field(default_factory=list)
+    histories: list[_History] = field(default_factory=list)
+    _world_numbers: dict[str, int] = field(default_factory=dict)
+    _history_numbers: dict[tuple[int, int, str], int] = field(default_factory=dict)
+    _performed: dict[tuple[int, int], tuple[int, Answer]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.names = list(self.scenario.actors)
+        self._programs = list(self.scenario.actors.values())
+
+    def first(self) -> _State:
+        """Where the search begins."""
+        world = self._world(self.scenario.world.fork())
+        histories = tuple(self._history(actor, _GONE, None) for actor in range(len(self.names)))
+        return world, histories, self.scenario.faults
+
+    def edges(self, state: _State) -> Iterator[_Edge]:
+        """Every step that can follow."""
+        for actor, history in enumerate(state[1]):
+            if history != _GONE:
+                yield from self._steps_of(state, actor)
+
+    def _steps_of(self, state: _State, actor: int) -> Iterator[_Edge]:
+        world, histories, faults = state
+        name = self.names[actor]
+        history = self.histories[histories[actor]]
+        call = history.at
+        assert isinstance(call, Call)
+        after, answer = self._perform(world, histories[actor], call)
+        told = f" -> {type(answer.error).__name__}" if answer.error else ""
+        yield self._step(state, actor, after, answer, f"{name}: {call.name}{told}")
+        if not faults or name in self.scenario.environment:
+            return
+        killed = (world, _with(histories, actor, _GONE), faults - 1)
+        yield _Edge(f"{name}: killed before {call.name}", killed)
+        for fault in history.faults:
+            failed = (world, histories, faults - 1)
+            there = after if fault.took_effect and answer.error is None else world
+            step = f"{name}: {call.name} ({fault.name})"
+            yield self._step(failed, actor, there, Answer(error=fault.error), step)
+
+    def _step(self, state: _State, actor: int, world: int, answer: Answer, step: str) -> _Edge:
+        _, histories, faults = state
+        name = self.names[actor]
+        number = self._history(actor, histories[actor], answer)
+        at = self.histories[number].at
+        by_tidemark = name not in self.scenario.environment
+        if isinstance(at, Done):
+            after = (world, _with(histories, actor, _GONE), faults)
+            return _Edge(f"{step}; {name} {at}", after, at, by_tidemark)
+        return _Edge(step, (world, _with(histories, actor, number), faults), None, by_tidemark)
+
+    def _perform(self, world: int, history: int, call: Call) -> tuple[int, Answer]:
+        known = self._performed.get((world, history))
+        if known is not None:
+            return known
+        here = self.worlds[world]
+        there = here if call.only_reads else here.fork()
+        answer = perform(there, call)
+        done = world if call.only_reads else self._world(there), answer
+        self._performed[world, history] = done
+        return done
+
+    def _world(self, world: World) -> int:
+        key = world.key
+        if key not in self._world_numbers:
+            self._world_numbers[key] = len(self.worlds)
+            self.worlds.append(world)
+        return self._world_numbers[key]
+
+    def _history(self, actor: int, before: int, answer: Answer | None) -> int:
+        key = (actor, before, answer.key if answer else "")
+        if key not in self._history_numbers:
+            answers = (*self.histories[before].answers, answer) if answer else ()
+            at = resume(self._programs[actor], self.scenario.world.spec, answers)
+            faults = faults_of(at) if isinstance(at, Call) else ()
+            self._history_numbers[key] = len(self.histories)
+            self.histories.append(_History(answers=answers, at=at, faults=faults))
+        return self._history_numbers[key]
+
+
+@dataclass
+class Search:
+    """One search of one scenario."""
+
+    scenario: Scenario
+    _came_from: dict[_State, tuple[_State, str] | None] = field(default_factory=dict)
+    _leads_to: dict[_State, list[_State]] = field(default_factory=dict)
+    _checked: set[tuple[int, int]] = field(default_factory=set)
+    _ends: set[int] = field(default_factory=set)
+    _outcomes: set[str] = field(default_factory=set)
+
+    def run(self) -> Report:
+        """Visit every state.
+
+        Raises:
+            Violation: An invariant does not hold in one of them.
+        """
+        self._space = _Space(self.scenario)
+        first = self._space.first()
+        self._came_from[first] = None
+        self._check_world(first)
+        waiting = deque([first])
+        while waiting:
+            state = waiting.popleft()
+            edges = list(self._space.edges(state))
+            self._leads_to[state] = [edge.after for edge in edges]
+            if not edges:
+                self._settle(state)
+            for edge in edges:
+                if self._follow(state, edge):
+                    waiting.append(edge.after)
+        return Report(
+            name=self.scenario.name,
+            states=len(self._came_from),
+            worlds=len(self._space.worlds),
+            schedules=self._schedules(first),
+            ends=len(self._ends),
+            outcomes=frozenset(self._outcomes),
+        )
+
+    def _follow(self, state: _State, edge: _Edge) -> bool:
+        """Check what a step did; whether it leads to where the search has not been."""
+        new = edge.after not in self._came_from
+        if new:
+            self._came_from[edge.after] = (state, edge.step)
+        try:
+            self._check_edge(state, edge)
+        except InvariantViolated as broken:
+            raise self._violation(state, str(broken), edge.step) from None
+        return new
+
+    def _check_edge(self, state: _State, edge: _Edge) -> None:
+        worlds = self._space.worlds
+        change = (state[0], edge.after[0])
+        if change not in self._checked and change[0] != change[1]:
+            self._checked.add(change)
+            if edge.by_tidemark:
+                check_step(worlds[change[0]], worlds[change[1]])
+            check_world(worlds[change[1]])
+        if edge.done is not None:
+            self._outcomes.add(edge.step.rpartition("; ")[2])
+            check_end(worlds[edge.after[0]], edge.done, self.scenario.errors)
+
+    def _check_world(self, state: _State) -> None:
+        try:
+            check_world(self._space.worlds[state[0]])
+        except InvariantViolated as broken:
+            raise self._violation(state, str(broken), "at the beginning") from None
+
+    def _settle(self, state: _State) -> None:
+        """Let the operator finish what the actors left."""
+        if state[0] in self._ends:
+            return
+        self._ends.add(state[0])
+        world = self._space.worlds[state[0]].fork()
+        try:
+            self.scenario.operator(world)
+            check_world(world)
+            check_settled(world)
+        except Exception as broken:
+            raise self._violation(state, str(broken), "the operator runs to the end") from broken
+
+    def _violation(self, state: _State, broken: str, last: str) -> Violation:
+        trace = [last]
+        came_from = self._came_from[state]
+        while came_from is not None:
+            state, step = came_from
+            trace.append(step)
+            came_from = self._came_from[state]
+        return Violation(self.scenario.name, broken, tuple(reversed(trace)))
+
+    def _schedules(self, first: _State) -> int:
+        """Number of maximal paths; steps only ever go forward, so there is no cycle."""
+        ways: dict[_State, int] = {}
+        stack = [first]
+        while stack:
+            state = stack[-1]
+            unknown = [after for after in self._leads_to[state] if after not in ways]
+            if unknown:
+                stack += unknown
+                continue
+            stack.pop()
+            ways[state] = sum(ways[after] for after in self._leads_to[state]) or 1
+        return ways[first]
+
+
+def _with(histories: tuple[int, ...], actor: int, number: int) -> tuple[int, ...]:
+    return (*histories[:actor], number, *histories[actor + 1 :])

@@ -1,0 +1,41 @@
+"""Every interleaving of a few actors, with failures and kills at any step: I1-I7 in each state."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.conftest import Visited
+from tests.model.scenarios import DECISIONS, HOSTILE_LOGS, PAIRS, REPAIRS, THREE, ZOMBIES, Sketch
+from tests.model.search import Report, Search
+
+TWO = PAIRS + ZOMBIES + HOSTILE_LOGS + DECISIONS + REPAIRS
+
+
+def search(sketch: Sketch, faults: int, visited: Visited) -> Report:
+    """Visit every state of a scenario; the floor holds from its own number of faults on."""
+    report = Search(sketch.with_faults(faults)).run()
+    visited.add(report)
+    assert report.states >= sketch.floor
+    assert any(outcome.endswith("returned") for outcome in report.outcomes)
+    return report
+
+
+@pytest.mark.parametrize("sketch", TWO, ids=lambda sketch: sketch.name)
+def test_two_actors(sketch: Sketch, visited: Visited) -> None:
+    """I1-I7 hold in every state, and the operator brings every end to rest."""
+    report = search(sketch, sketch.faults, visited)
+    assert report.ends > 0
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("sketch", TWO, ids=lambda sketch: sketch.name)
+def test_two_actors_and_more_faults(sketch: Sketch, visited: Visited) -> None:
+    """I1-I7 hold in every state, and the operator brings every end to rest."""
+    search(sketch, sketch.more_faults, visited)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("sketch", THREE, ids=lambda sketch: sketch.name)
+def test_three_actors(sketch: Sketch, visited: Visited) -> None:
+    """I1-I7 hold in every state, and the operator brings every end to rest."""
+    search(sketch, sketch.faults, visited)
