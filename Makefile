@@ -24,12 +24,12 @@ INSTALLED_DEV := $(INSTALLED)-$(shell cksum < requirements-dev.txt | tr ' ' -)
 # What a first set-up needs on disk, and what a run needs after it, in GB.
 FREE_GB := $(if $(wildcard $(INSTALLED)),1,5)
 
-FAST := not broker and not spark and not airflow and not e2e
-REAL := broker or spark or airflow or e2e
+FAST := not broker and not spark and not airflow and not e2e and not faults
+REAL := (broker or spark or airflow or e2e) and not faults
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # -- set-up --------------------------------------------------------------------------------------
 
@@ -113,6 +113,10 @@ check: setup-dev ## Format, lint, types, architecture, fast tests (under two min
 .PHONY: test
 test: check ## All of check, then the tests on real Kafka, Spark and Airflow
 	@echo "== tests on real parts" && $(PYTHON) -m pytest -m "$(REAL)"
+
+.PHONY: test-faults
+test-faults: setup-dev ## The whole fault matrix: crashes, zombies, hostile logs, brokers, fences
+	@$(PYTHON) -m pytest tests/model tests/faults
 
 .PHONY: clean
 clean: down ## Remove .venv, caches and everything under .tidemark, tables included

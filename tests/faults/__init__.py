@@ -1,0 +1,1 @@
+"""Exactly once under faults: crashes, zombies, hostile logs, failing brokers, fences removed."""

@@ -1,0 +1,367 @@
+"""The fences that keep the promise, and how each is taken away.
+
+A fence is a line or two of the package. `test_fences.py` removes one at a time from a copy and
+shows that a test notices: a fence that no test misses is not known to do anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SERVICES = "tests/services"
+DELTA = "tests/adapters/delta"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """One fence.
+
+    Attributes:
+        name: What it is.
+        keeps: The invariant that falls with it.
+        file: Where it stands, below include/tidemark.
+        old: The code that is the fence; it is there exactly once.
+        new: What is put in its place.
+        noticed_by: Arguments for pytest: where the test is that must fail.
+        real: Whether that test needs Kafka or Spark.
+    """
+
+    name: str
+    keeps: str
+    file: str
+    old: str
+    new: str
+    noticed_by: tuple[str, ...]
+    real: bool = False
+
+
+FENCES = (
+    Fence(
+        name="compare-and-set: the transaction of a control-table commit",
+        keeps="I2",
+        file="adapters/delta/control_table.py",
+        old="app_transactions=[Transaction(ledger.pipeline, number)]",
+        new="app_transactions=[]",
+        noticed_by=(f"{DELTA}/test_control_table.py", "-k", "writer"),
+    ),
+    Fence(
+        name="compare-and-set: no writing from a ledger older than the snapshot",
+        keeps="I2",
+        file="adapters/delta/control_table.py",
+        old="if (table.transaction_version(ledger.pipeline) or 0) != ledger.event_number:",
+        new="if False:",
+        noticed_by=(f"{DELTA}/test_control_table.py", "-k", "writer"),
+    ),
+    Fence(
+        name="events lost from the control table are missed",
+        keeps="I7",
+        file="core/table.py",
+        old="    if ledger.missing_events:",
+        new="    if False:",
+        noticed_by=(f"{SERVICES}/test_repair.py",),
+    ),
+    Fence(
+        name="transaction options of the landing commit",
+        keeps="I4",
+        file="adapters/spark/sink.py",
+        old='.option("txnVersion", plan.sequence)',
+        new='.option("txnVersion", __import__("time").time_ns())',
+        noticed_by=("tests/adapters/spark/test_sink.py", "-k", "effect_of_once or stale"),
+        real=True,
+    ),
+    Fence(
+        name="confirm: a reported success is looked up",
+        keeps="I3",
+        file="services/ingest.py",
+        old="""        landing = self.table.find(plan)
+        if landing is None:
+            raise NotLanded(""",
+        new="""        landing = self.table.find(plan) or Landing.of(
+            plan, 0, {i: r.span.size for i, r in enumerate(plan.ranges)}
+        )
+        if landing is None:
+            raise NotLanded(""",
+        noticed_by=(f"{SERVICES}/test_ingest.py",),
+    ),
+    Fence(
+        name="confirm: the fingerprint of the commit",
+        keeps="I4",
+        file="adapters/delta/data_table.py",
+        old='if metadata.get("fingerprint") == plan.fingerprint:',
+        new='if metadata.get("sequence") == plan.sequence:',
+        noticed_by=(f"{DELTA}/test_data_table.py",),
+    ),
+    Fence(
+        name="confirm: what is left of a commit counts, not what it once was",
+        keeps="I3",
+        file="adapters/delta/data_table.py",
+        old="                return Landing.of(plan, version, landed_counts(table, plan))\n",
+        new="                table.load_as_version(version)\n"
+        "                return Landing.of(plan, version, landed_counts(table, plan))\n",
+        noticed_by=(f"{DELTA}/test_contents.py", "-k", "left_of_it"),
+    ),
+    Fence(
+        name="look before acting again",
+        keeps="I5",
+        file="services/planner.py",
+        old="            landing = self.data_log.find(opened.plan)\n",
+        new="            landing = None\n",
+        noticed_by=(f"{SERVICES}/test_planner.py",),
+    ),
+    Fence(
+        name="topic id: when planning",
+        keeps="I1",
+        file="core/planning.py",
+        old="    if ledger.topic_id != marks.topic_id:",
+        new="    if False:",
+        noticed_by=(SERVICES,),
+    ),
+    Fence(
+        name="topic id: before reading",
+        keeps="I1",
+        file="core/planning.py",
+        old="    check_identity(_known_to(plan), marks)\n    lost",
+        new="    lost",
+        noticed_by=(f"{SERVICES}/test_ingest.py",),
+    ),
+    Fence(
+        name="topic id: before a landing is recorded",
+        keeps="I1",
+        file="services/recording.py",
+        old="        before = self._same_topic(plan)\n",
+        new="        before = self.marks.topic_marks(plan.topic, plan.isolation_level)\n",
+        noticed_by=(SERVICES,),
+    ),
+    Fence(
+        name="topic id: after gaps were looked into",
+        keeps="I3",
+        file="services/recording.py",
+        old="        self._same_topic(plan)\n        return account",
+        new="        return account",
+        noticed_by=(f"{SERVICES}/test_recording.py",),
+    ),
+    Fence(
+        name="evidence: a gap with a visible record is no hole",
+        keeps="I3",
+        file="services/recording.py",
+        old="        if landing.holes == 0:",
+        new="        if True:",
+        noticed_by=(f"{SERVICES}/test_recording.py",),
+    ),
+    Fence(
+        name="LSO: ends are planned with the reader's isolation level",
+        keeps="I1",
+        file="adapters/kafka/marks.py",
+        old="            isolation_level=_ISOLATION[isolation_level],",
+        new="            isolation_level=RdIsolationLevel.READ_UNCOMMITTED,",
+        noticed_by=("tests/adapters/kafka/test_marks.py",),
+        real=True,
+    ),
+    Fence(
+        name="low-water mark: when planning",
+        keeps="I3",
+        file="core/planning.py",
+        old="        if start < here.low:",
+        new="        if False:",
+        noticed_by=(SERVICES,),
+    ),
+    Fence(
+        name="low-water mark: before reading",
+        keeps="I7",
+        file="core/planning.py",
+        old="    if lost:\n        raise LostRange(pipeline=plan.pipeline",
+        new="    if False:\n        raise LostRange(pipeline=plan.pipeline",
+        noticed_by=(f"{SERVICES}/test_ingest.py",),
+    ),
+    Fence(
+        name="end of the log: behind what is committed or planned",
+        keeps="I7",
+        file="core/planning.py",
+        old="    if offset > end:",
+        new="    if False:",
+        noticed_by=(SERVICES,),
+    ),
+    Fence(
+        name="no two plans over one offset",
+        keeps="I2",
+        file="core/ledger.py",
+        old="return self.covered(partition).union(self.pending.get(partition, SpanSet()))",
+        new="return self.covered(partition)",
+        noticed_by=(SERVICES,),
+    ),
+    Fence(
+        name="a plan belongs to who asked for it",
+        keeps="I4",
+        file="services/planner.py",
+        old="        mine = ledger.plan_of(requested_by)\n",
+        new="        mine = None\n",
+        noticed_by=(f"{SERVICES}/test_planner.py",),
+    ),
+    Fence(
+        name="fence of a plan that is given up",
+        keeps="I4",
+        file="services/abandon.py",
+        old="        self.table.fence(plan)\n",
+        new="",
+        noticed_by=(f"{SERVICES}/test_abandon.py",),
+    ),
+    Fence(
+        name="fence first, look second",
+        keeps="I1",
+        file="services/abandon.py",
+        old="        self.table.fence(plan)\n        landing = self.table.find(plan)\n",
+        new="        landing = self.table.find(plan)\n        self.table.fence(plan)\n",
+        noticed_by=("tests/model/test_findings.py",),
+    ),
+    Fence(
+        name="RESTORE: while a plan was landing",
+        keeps="I7",
+        file="services/recording.py",
+        old="        check_ledger(self.control, ledger, self.data_log)\n        committed",
+        new="        committed",
+        noticed_by=("tests/model/test_findings.py",),
+    ),
+    Fence(
+        name="ledger and data table of one history",
+        keeps="I5",
+        file="services/recording.py",
+        old="        check_table(ledger, state)\n",
+        new="        pass\n",
+        noticed_by=(SERVICES,),
+    ),
+    Fence(
+        name="epoch: the table is the one that was fenced",
+        keeps="I5",
+        file="core/table.py",
+        old="        if newest != FENCED:",
+        new="        if False:",
+        noticed_by=(f"{SERVICES}/test_repair.py",),
+    ),
+    Fence(
+        name="epoch: the second look, after the fence",
+        keeps="I1",
+        file="services/repair.py",
+        old="        # Nothing of the old epochs can land from here on: look again.\n"
+        "        look = self._look(ledger, requested_by)\n"
+        "        found = look.found\n",
+        new="",
+        noticed_by=(f"{SERVICES}/test_repair.py",),
+    ),
+    Fence(
+        name="epoch: more than the data table has seen is fenced",
+        keeps="I4",
+        file="services/repair.py",
+        old="range(max(epochs, ledger.epoch) + 1)",
+        new="range(max(epochs, ledger.epoch))",
+        noticed_by=(f"{SERVICES}/test_repair.py",),
+    ),
+    Fence(
+        name="incarnation: offsets of another topic do not count",
+        keeps="I1",
+        file="core/ledger.py",
+        old="        records = [r for r in plans.values() if r.plan.topic_id == ledger.topic_id]\n"
+        "        return replace(\n            ledger,\n            event_number",
+        new="        records = list(plans.values())\n"
+        "        return replace(\n            ledger,\n            event_number",
+        noticed_by=(f"{SERVICES}/test_decisions.py",),
+    ),
+    Fence(
+        name="no new incarnation beside an open plan",
+        keeps="I1",
+        file="services/decisions.py",
+        old="        if opened:\n            raise OpenPlanInTheWay(",
+        new="        if False:\n            raise OpenPlanInTheWay(",
+        noticed_by=(f"{SERVICES}/test_decisions.py",),
+    ),
+    Fence(
+        name="no accepted loss inside an open plan",
+        keeps="I3",
+        file="services/decisions.py",
+        old="            if planned.partition == partition and planned.start < low:",
+        new="            if False:",
+        noticed_by=(f"{SERVICES}/test_decisions.py",),
+    ),
+    Fence(
+        name="another cluster",
+        keeps="I1",
+        file="core/planning.py",
+        old="    if ledger.cluster_id != marks.cluster_id:",
+        new="    if False:",
+        noticed_by=("tests/core/test_planning.py", SERVICES),
+    ),
+    Fence(
+        name="a partition whose leader did not answer has no marks",
+        keeps="I3",
+        file="adapters/kafka/marks.py",
+        old="        if offset == OFFSET_INVALID:",
+        new="        if False:",
+        noticed_by=("tests/faults/test_broker_faults_nodes.py", "-k", "does_not_answer"),
+        real=True,
+    ),
+    Fence(
+        name="RESTORE: of what is recorded as landed",
+        keeps="I5",
+        file="core/table.py",
+        old="        if not still_holds(state.restores, version):",
+        new="        if False:",
+        noticed_by=(f"{SERVICES}/test_repair.py",),
+    ),
+    Fence(
+        name="RESTORE: of a commit that is not recorded yet",
+        keeps="I5",
+        file="core/table.py",
+        old="    if not still_holds(restores, version):",
+        new="    if False:",
+        noticed_by=(f"{SERVICES}/test_repair.py",),
+    ),
+    Fence(
+        name="epoch: older ones are fenced off",
+        keeps="I4",
+        file="services/repair.py",
+        old="        fenced = self.table.fence_chains(self.spec.name, known)\n",
+        new="        fenced = newest_table_version(ledger)\n",
+        noticed_by=(f"{SERVICES}/test_repair.py",),
+    ),
+    Fence(
+        name="epoch: new plans carry it",
+        keeps="I4",
+        file="core/ledger.py",
+        old="                epoch=event.epoch,\n",
+        new="",
+        noticed_by=(f"{SERVICES}/test_repair.py",),
+    ),
+    Fence(
+        name="epoch: a driver that landed before a rewind records nothing after it",
+        keeps="I3",
+        file="services/ingest.py",
+        old="        _refuse_abandoned(record)\n        return recorder",
+        new="        return recorder",
+        noticed_by=(f"{SERVICES}/test_repair.py",),
+    ),
+    Fence(
+        name="epoch: the fence reaches Delta's transactions",
+        keeps="I4",
+        file="adapters/delta/data_table.py",
+        old="        transactions = [Transaction(app_id, FENCED) for app_id in open_ids]\n",
+        new="        transactions = [Transaction(app_id, 0) for app_id in open_ids]\n",
+        noticed_by=(f"{DELTA}/test_contents.py", "-k", "fenced"),
+    ),
+    Fence(
+        name="the reader fails where records are missing",
+        keeps="I1",
+        file="adapters/spark/sink.py",
+        old='.option("failOnDataLoss", "true")',
+        new='.option("failOnDataLoss", "false")',
+        noticed_by=("tests/faults/test_hostile_logs_in_mid_read.py", "-k", "retention"),
+        real=True,
+    ),
+    Fence(
+        name="the plan's isolation level when reading",
+        keeps="I1",
+        file="adapters/spark/sink.py",
+        old='.option("kafka.isolation.level", plan.isolation_level.value)',
+        new='.option("kafka.isolation.level", "read_uncommitted")',
+        noticed_by=("tests/faults/test_hostile_logs_transactions.py", "-k", "aborted or planned"),
+        real=True,
+    ),
+)

@@ -1,0 +1,619 @@
+"""Every step of every process, killed before it and after it, and run again.
+
+Each case kills a real process at a fail point (adapters/failpoints.py) or in the middle of a read,
+runs the same thing again as a person or Airflow would, and compares the table with the log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
+
+from tests.conftest import PROJECT, TopicFactory
+from tests.dags.conftest import airflow_environment
+from tests.faults.conftest import Court
+from tests.support.crashes import KILLED, Running, Site, Trace, wait_until
+from tests.support.kafka_judge import Range, log_ranges
+from tests.support.proxy import Gate, ProxiedBroker
+from tests.support.topics import make_topic
+from tests.support.transactions import (
+    Record,
+    produce_aborted,
+    produce_committed,
+    produce_records,
+    produce_values,
+)
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.adapters.failpoints import farewell
+from tidemark.core.plan import Plan
+from tidemark.errors import ExitCode, PlanFenced, PlanLanded, TidemarkError
+from tidemark.services.planner import BackfillRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
+
+
+def points(*calls: str, bounded: tuple[str, ...] = ()) -> list[pytest.param]:
+    """Fail points before and after each call, `step:n`; those not in `bounded` are marked long."""
+    return [
+        pytest.param(
+            f"{step}:{moment}:{number}",
+            id=f"{moment}-{step}-{number}",
+            marks=() if f"{moment} {step}:{number}" in bounded else pytest.mark.faults,
+        )
+        for step, _, number in (call.partition(":") for call in calls)
+        for moment in ("before", "after")
+    ]
+
+
+def fill(bootstrap: str, topic: str) -> None:
+    """Some of all: plain records, committed and aborted ones, in two partitions."""
+    produce_values(bootstrap, topic, 20, partition=0)
+    produce_aborted(bootstrap, topic, [Record(value=b"never", partition=p) for p in (0, 1)])
+    produce_committed(bootstrap, topic, [Record(value=b"both", partition=p) for p in (0, 1)])
+    produce_values(bootstrap, topic, 10, partition=1)
+
+
+@pytest.fixture
+def site(spark: SparkSession, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path) -> Site:
+    """A pipeline of this test's own, over a topic with something in it."""
+    name = topic(partitions=2)
+    fill(broker.bootstrap, name)
+    return Site(home=tmp_path, bootstrap=broker.bootstrap, topic=name, session=spark)
+
+
+def settled(court: Court, site: Site, ranges: dict[int, Range] | None = None) -> None:
+    """I1, I2, I3: the table is the log, nothing is open, nothing overlaps, offsets are at the end.
+
+    Args:
+        court: The judge.
+        site: The pipeline.
+        ranges: What must have landed; the whole log if None.
+    """
+    lake = site.lake
+    court.judge(lake, ranges=ranges)
+    ledger = lake.ledger
+    assert ledger.open_plans() == []
+    ends = {
+        partition: end for partition, (_, end) in log_ranges(site.bootstrap, site.topic).items()
+    }
+    assert lake.committed() == ends
+    landed = sorted(
+        (planned.partition, planned.start, planned.end)
+        for record in ledger.plans.values()
+        if record.landing
+        for planned in record.plan.ranges
+    )
+    assert landed
+    for (one, _, end), (other, start, _) in pairwise(landed):
+        assert one != other or end <= start, landed
+
+
+def land_what_is_open(site: Site) -> None:
+    """Execute what is open, then what is unread, as the next run does."""
+    lake = site.lake
+    for record in lake.ledger.open_plans():
+        lake.ingest.execute(record.plan.sequence)
+    planned = lake.planner.plan("the next run").plan
+    if planned:
+        lake.ingest.execute(planned.sequence)
+
+
+# -- the steps -----------------------------------------------------------------------------------
+
+FIRST_PLAN = (
+    "control.ledger:1",
+    "table.state:1",
+    "marks.topic_marks:1",
+    "control.append:1",
+)
+SETTLING = (
+    "control.ledger:1",
+    "table.state:1",
+    "table.find:1",
+    "marks.topic_marks:1",
+    "table.gaps:1",
+    "log_reader.read:1",
+    "marks.topic_marks:2",
+    "table.state:2",
+    "control.append:1",
+    "control.ledger:2",
+    "table.state:3",
+    "marks.topic_marks:3",
+    "control.append:2",
+)
+TAKING_OVER = (
+    "control.ledger:1",
+    "table.state:1",
+    "table.find:1",
+    "control.append:1",
+)
+DRIVER = (
+    "control.ledger:1",
+    "control.ledger:2",
+    "table.state:1",
+    "table.state:2",
+    "table.find:1",
+    "marks.topic_marks:1",
+    "table.prepare:1",
+    "sink.land:1",
+    "table.find:2",
+    "control.ledger:3",
+    "marks.topic_marks:2",
+    "table.gaps:1",
+    "log_reader.read:1",
+    "marks.topic_marks:3",
+    "table.state:3",
+    "control.append:1",
+)
+GIVING_UP = (
+    "control.ledger:1",
+    "table.state:1",
+    "table.fence:1",
+    "table.find:1",
+    "control.append:1",
+)
+GIVING_UP_WHAT_HAS_LANDED = (
+    "control.ledger:1",
+    "table.state:1",
+    "table.fence:1",
+    "table.find:1",
+    "marks.topic_marks:1",
+    "table.gaps:1",
+    "log_reader.read:1",
+    "marks.topic_marks:2",
+    "table.state:2",
+    "control.append:1",
+)
+
+
+def test_the_matrix_has_every_step(site: Site) -> None:
+    """The steps above are all that each process does to the world, and in this order."""
+    lake = site.lake
+
+    def steps(service: Any, call: Callable[[Any], object]) -> tuple[str, ...]:
+        trace = Trace()
+        with suppress(PlanLanded):
+            call(trace.on(service))
+        return tuple(trace.steps)
+
+    def land(requested_by: str) -> None:
+        lake.sink.land(lake.plan(requested_by))
+        fill(site.bootstrap, site.topic)
+
+    assert steps(lake.planner, lambda planner: planner.plan("one")) == FIRST_PLAN
+    assert steps(lake.planner, lambda planner: planner.plan("two")) == TAKING_OVER
+    assert steps(lake.ingest, lambda ingest: ingest.execute(1)) == DRIVER
+    fill(site.bootstrap, site.topic)
+    land("three")
+    assert steps(lake.planner, lambda planner: planner.plan("four")) == SETTLING
+    assert steps(lake.abandon, lambda abandon: abandon.give_up(3, "five", "a test")) == GIVING_UP
+    land("six")
+    found = steps(lake.abandon, lambda abandon: abandon.give_up(4, "seven", "a test"))
+    assert found == GIVING_UP_WHAT_HAS_LANDED
+    request = BackfillRequest(partition=0, start=0, end=1)
+    backfill = steps(lake.planner, lambda planner: planner.backfill(request, "eight"))
+    assert (*backfill, "control.append:1") == FIRST_PLAN
+
+
+# -- the planner ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "at",
+    points(*FIRST_PLAN, bounded=("after control.append:1",)),
+)
+def test_planner_dies_making_the_first_plan(court: Court, site: Site, at: str) -> None:
+    """I2: the next run makes the plan, or takes over the one that was recorded."""
+    site.crash(site.tidemark("plan", "events"), at)
+    site.run(site.tidemark("plan", "events"))
+    assert sorted(site.lake.ledger.plans) == [1]
+    land_what_is_open(site)
+    settled(court, site)
+
+
+@pytest.mark.parametrize(
+    "at",
+    points(*SETTLING, bounded=("after control.append:1",)),
+)
+def test_planner_dies_settling_a_landing_that_nobody_recorded(
+    court: Court, site: Site, at: str
+) -> None:
+    """I5: the landing is recorded once, and what came after it is planned once."""
+    lake = site.lake
+    plan = lake.plan("a run whose driver died after its commit")
+    lake.table.prepare("events")
+    lake.sink.land(plan)
+    fill(site.bootstrap, site.topic)
+    site.crash(site.tidemark("plan", "events"), at)
+    site.run(site.tidemark("plan", "events"))
+    assert [record.plan.sequence for record in lake.ledger.open_plans()] == [2]
+    land_what_is_open(site)
+    settled(court, site)
+    assert sorted(lake.ledger.plans) == [1, 2]
+
+
+@pytest.mark.parametrize("at", points(*TAKING_OVER))
+def test_planner_dies_taking_over_an_open_plan(court: Court, site: Site, at: str) -> None:
+    """I4: the plan stays as it is, and the run after it lands it."""
+    plan = site.lake.plan("a run that planned and died")
+    fill(site.bootstrap, site.topic)
+    site.crash(site.tidemark("plan", "events"), at)
+    site.run(site.tidemark("plan", "events"))
+    assert site.lake.ledger.plans[1].plan == plan
+    land_what_is_open(site)
+    settled(court, site)
+
+
+@pytest.mark.parametrize(
+    "at",
+    points(*FIRST_PLAN, bounded=("after control.append:1",)),
+)
+def test_backfill_dies_planning(
+    court: Court,
+    spark: SparkSession,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    tmp_path: Path,
+    at: str,
+) -> None:
+    """I2: the same command plans it, or is refused and names the plan to execute."""
+    name = topic(partitions=2)
+    fill(broker.bootstrap, name)
+    site = Site(
+        home=tmp_path, bootstrap=broker.bootstrap, topic=name, session=spark, start="latest"
+    )
+    site.lake.planner.plan("begin at the end")
+    wanted = site.tidemark("plan", "events", "--partition=0", "--start=3", "--end=9")
+    site.crash(wanted, at)
+    if at == "control.append:after:1":
+        refused = site.run(wanted, code=ExitCode.REFUSED)
+        assert "PlanOpen" in refused.printed
+    else:
+        site.run(wanted)
+    land_what_is_open(site)
+    settled(court, site, {0: (3, 9)})
+
+
+# -- the driver ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", points(*DRIVER, bounded=("after sink.land:1",)))
+def test_driver_dies_and_the_same_task_runs_again(court: Court, site: Site, at: str) -> None:
+    """I1, I4: what was done is found done, what was not is done, by a driver like the first."""
+    plan = site.lake.plan("a run")
+    site.crash(site.driver("ingest", plan.sequence), at)
+    site.run(site.driver("ingest", plan.sequence))
+    settled(court, site)
+    assert landings(site, plan) == 1
+
+
+@pytest.mark.parametrize("at", points("table.prepare:1", "sink.land:1", "control.append:1"))
+def test_driver_dies_and_the_next_run_goes_on(court: Court, site: Site, at: str) -> None:
+    """I1, I5: `tidemark ingest` settles or takes over what is open before it reads on."""
+    plan = site.lake.plan("a run that does not come back")
+    site.crash(site.driver("ingest", plan.sequence), at)
+    fill(site.bootstrap, site.topic)
+    site.run(site.tidemark("ingest", "events", "--master=local[2]"))
+    land_what_is_open(site)
+    settled(court, site)
+    assert landings(site, plan) == 1
+
+
+@pytest.mark.parametrize("at", points("table.prepare:1", "sink.land:1", "control.append:1"))
+def test_backfills_driver_dies_and_runs_again(
+    court: Court,
+    spark: SparkSession,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    tmp_path: Path,
+    at: str,
+) -> None:
+    """I2, I4: a live run lands beside the open backfill, and the backfill is landed once."""
+    name = topic(partitions=2)
+    fill(broker.bootstrap, name)
+    site = Site(
+        home=tmp_path, bootstrap=broker.bootstrap, topic=name, session=spark, start="latest"
+    )
+    lake = site.lake
+    lake.planner.plan("begin at the end")
+    begun = lake.committed()
+    request = BackfillRequest(partition=0, start=3, end=9)
+    plan = lake.planner.backfill(request, "somebody").plan
+    assert plan is not None
+    site.crash(site.driver("ingest", plan.sequence), at)
+    fill(broker.bootstrap, name)
+    lake.run("a scheduled run")
+    site.run(site.driver("ingest", plan.sequence))
+    assert lake.ledger.open_plans() == []
+    assert landings(site, plan) == 1
+    # The judge takes one range of a partition at a time: what is between the two was never asked.
+    lake.planner.backfill(BackfillRequest(partition=0, start=9, end=begun[0]), "the rest")
+    land_what_is_open(site)
+    settled(court, site, {0: (3, lake.committed()[0]), 1: (begun[1], lake.committed()[1])})
+
+
+def landings(site: Site, plan: Plan) -> int:
+    """How many commits of the data table carry the plan's fingerprint."""
+    commits = DeltaTable(site.lake.uri).history()
+    return sum(plan.fingerprint in (commit.get("userMetadata") or "") for commit in commits)
+
+
+# -- in the middle of a read ---------------------------------------------------------------------
+
+_PARTITIONS = 4
+_RECORDS = 1_000
+"""Of each partition: one task, and less than one fetch."""
+_RECORD_BYTES = 1_000
+_A_PART = int(2.2 * _RECORDS * _RECORD_BYTES)
+"""What passes before the rest is held. Two tasks read at a time and each partition is one fetch, so
+one task at least has had all it asked for; and two partitions at least are not read."""
+
+
+@pytest.fixture
+def long_read(
+    spark: SparkSession, proxied: ProxiedBroker, tmp_path: Path, request: pytest.FixtureRequest
+) -> Site:
+    """A pipeline over 4 MB that cannot be compressed, read by four tasks through the proxy."""
+    name = f"long-read-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": proxied.direct, "log_level": 0})
+    make_topic(admin, proxied.direct, name, partitions=_PARTITIONS)
+    random = Random(request.node.name)
+    produce_records(
+        proxied.direct,
+        name,
+        [
+            Record(value=random.randbytes(_RECORD_BYTES), partition=partition)
+            for partition in range(_PARTITIONS)
+            for _ in range(_RECORDS)
+        ],
+    )
+    return Site(home=tmp_path, bootstrap=proxied.bootstrap, topic=name, session=spark)
+
+
+@contextmanager
+def held_in_mid_read(
+    site: Site, proxied: ProxiedBroker, command: list[str]
+) -> Iterator[tuple[Running, Gate]]:
+    """A driver that has written some of its files and waits for the rest of its records."""
+    gate = proxied.proxy.hold(after=_A_PART)
+    with site.started(command) as running:
+        gate.wait_held()
+        wait_until(site.files)
+        assert site.lake.table.find(site.lake.ledger.plans[1].plan) is None
+        yield running, gate
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        pytest.param(True, id="python-and-jvm"),
+        pytest.param(False, id="python-alone", marks=pytest.mark.faults),
+    ],
+)
+def test_driver_dies_in_mid_read_with_some_of_its_files_written(
+    court: Court, long_read: Site, proxied: ProxiedBroker, whole: bool
+) -> None:
+    """I1: files that no commit names are no rows, and the same task lands all of them once."""
+    plan = long_read.lake.plan("a run")
+    driver = long_read.driver("ingest", plan.sequence)
+    with held_in_mid_read(long_read, proxied, driver) as (running, gate):
+        if whole:
+            ended = running.kill()
+        else:
+            (python,) = set(running.find("jobs/ingest.py")) - set(running.find("SparkSubmit"))
+            os.kill(python, signal.SIGKILL)
+            ended = running.wait()
+        assert ended.code in KILLED, ended
+        gate.release()
+    left = {file.name for file in long_read.files()}
+    assert left
+    assert long_read.lake.rows() == []
+    long_read.run(driver)
+    settled(court, long_read)
+    assert not left & {Path(file).name for file in DeltaTable(long_read.lake.uri).file_uris()}
+
+
+@pytest.mark.parametrize(
+    "all_of_them",
+    [
+        pytest.param(False, id="one-of-two"),
+        pytest.param(True, id="both", marks=pytest.mark.faults),
+    ],
+)
+def test_executor_dies_in_mid_read(
+    court: Court, long_read: Site, proxied: ProxiedBroker, all_of_them: bool
+) -> None:
+    """I1: its tasks run again elsewhere, and what it had written is in no commit."""
+    plan = long_read.lake.plan("a run")
+    driver = long_read.driver("ingest", plan.sequence, master="local-cluster[2,1,1024]")
+    with held_in_mid_read(long_read, proxied, driver) as (running, gate):
+        executors = running.find("CoarseGrainedExecutorBackend")
+        assert len(executors) == 2
+        killed = executors[: 2 if all_of_them else 1]
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not set(killed) & set(running.members()))
+        gate.release()
+        ended = running.wait()
+    assert ended.code == ExitCode.OK, ended.printed
+    settled(court, long_read)
+    assert landings(long_read, plan) == 1
+
+
+# -- giving up -----------------------------------------------------------------------------------
+
+ABANDON = ("abandon", "events", "--plan=1", "--reason=a test of crashes")
+
+
+@pytest.mark.parametrize("at", points(*GIVING_UP, bounded=("after table.fence:1",)))
+def test_abandon_dies_and_is_said_again(court: Court, site: Site, at: str) -> None:
+    """I2: the plan is given up once, and its offsets are planned and landed by the next run."""
+    site.lake.plan("a run")
+    site.crash(site.tidemark(*ABANDON), at)
+    site.run(site.tidemark(*ABANDON))
+    assert site.lake.ledger.plans[1].abandoned == "a test of crashes"
+    land_what_is_open(site)
+    settled(court, site)
+    assert sorted(site.lake.ledger.plans) == [1, 2]
+
+
+def test_abandon_dies_behind_its_fence_and_a_run_comes_first(court: Court, site: Site) -> None:
+    """I7: the run fails by name and writes nothing; giving the plan up again cures it."""
+    plan = site.lake.plan("a run")
+    site.crash(site.tidemark(*ABANDON), "table.fence:after:1")
+    assert site.lake.plan("the next run") == plan
+    with pytest.raises(PlanFenced):
+        site.lake.ingest.execute(plan.sequence)
+    assert site.lake.rows() == []
+    site.run(site.tidemark(*ABANDON))
+    land_what_is_open(site)
+    settled(court, site)
+
+
+def test_a_run_that_meets_a_fence_is_told_to_give_the_plan_up(site: Site) -> None:
+    """I7: the error says what to do, and a retry by itself is not it."""
+    plan = site.lake.plan("a run")
+    site.lake.table.fence(plan)
+    with pytest.raises(TidemarkError) as refused:
+        site.lake.ingest.execute(plan.sequence)
+    assert "tidemark abandon" in refused.value.remedy()
+    assert not refused.value.exit_code.retryable
+
+
+@pytest.mark.parametrize("at", points(*GIVING_UP_WHAT_HAS_LANDED))
+def test_abandon_dies_recording_a_landing_that_it_found(court: Court, site: Site, at: str) -> None:
+    """I5: a plan that has landed is not given up, however often it is said."""
+    plan = site.lake.plan("a run whose driver died after its commit")
+    site.lake.table.prepare("events")
+    site.lake.sink.land(plan)
+    site.crash(site.tidemark(*ABANDON), at)
+    refused = site.run(site.tidemark(*ABANDON), code=ExitCode.REFUSED)
+    assert "PlanLanded" in refused.printed
+    settled(court, site)
+
+
+# -- compaction of the control table -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", points("control.compact:1", bounded=("after control.compact:1",)))
+def test_compaction_of_the_control_table_dies_and_runs_again(
+    court: Court, site: Site, at: str
+) -> None:
+    """I4: no event changes, and the plan that was open all the while lands."""
+    site.lake.run("a run")
+    fill(site.bootstrap, site.topic)
+    site.lake.plan("a run that planned and died")
+    ledger = site.lake.ledger
+    compact = site.tidemark("control", "compact")
+    site.crash(compact, at)
+    assert site.lake.ledger == ledger
+    site.run(compact)
+    assert site.lake.ledger == ledger
+    fill(site.bootstrap, site.topic)
+    land_what_is_open(site)
+    settled(court, site)
+    assert sorted(site.lake.ledger.plans) == [1, 2, 3]
+
+
+# -- quality -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "at",
+    points(
+        "control.ledger:1",
+        "quality.check:1",
+        "quality.record:1",
+        bounded=("before quality.check:1",),
+    ),
+)
+def test_quality_dies_and_runs_again(court: Court, site: Site, at: str) -> None:
+    """I1: what landed is not touched, and every attempt that is kept is kept whole."""
+    landed = site.lake.run("a run").landing
+    site.crash(site.driver("quality", 1), at)
+    site.run(site.driver("quality", 1))
+    results = DeltaTable(site.app.layout.quality_results).to_pyarrow_table().to_pylist()
+    attempts: dict[object, set[str]] = {}
+    for row in results:
+        assert row["plan_sequence"] == 1
+        assert row["verdict"] != "failed"
+        attempts.setdefault(row["run_at"], set()).add(row["check"])
+    assert len(attempts) == (2 if at == "quality.record:after:1" else 1)
+    assert len({frozenset(checks) for checks in attempts.values()}) == 1
+    assert len(results) == sum(map(len, attempts.values()))
+    assert site.lake.version() == landed.table_version
+    settled(court, site)
+
+
+# -- Airflow -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def airflow_site(site: Site) -> Site:
+    """The same pipeline with an Airflow of its own, which has no scheduler."""
+    site.environ = {
+        **airflow_environment(site.home / "airflow"),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+    }
+    site.run([str(Path(sys.executable).parent / "airflow"), "db", "migrate"])
+    return site
+
+
+def dag_run(*skipped: str) -> list[str]:
+    """The command line of one run of the pipeline's DAG; always the same run."""
+    script = str(PROJECT / "tests" / "support" / "run_dag.py")
+    return [sys.executable, script, "tidemark_events", "2026-01-01T00:00:00+00:00", *skipped]
+
+
+@pytest.mark.airflow
+@pytest.mark.parametrize(
+    "at",
+    points("marks.topic_marks:1", "control.append:1", bounded=("after control.append:1",)),
+)
+def test_airflows_plan_task_dies_and_the_same_run_goes_on(
+    court: Court, airflow_site: Site, at: str
+) -> None:
+    """I4: a plan belongs to the run: run again it gets the same one, and lands it."""
+    only_ingest = dag_run("quality|publish")
+    airflow_site.crash(only_ingest, at)
+    fill(airflow_site.bootstrap, airflow_site.topic)
+    airflow_site.run(only_ingest)
+    ledger = airflow_site.lake.ledger
+    assert sorted(ledger.plans) == [1]
+    assert len(ledger.plans[1].requesters) == 1
+    land_what_is_open(airflow_site)
+    settled(court, airflow_site)
+
+
+@pytest.mark.airflow
+@pytest.mark.faults
+@pytest.mark.parametrize("at", points("sink.land:1", "quality.check:1", "quality.record:1"))
+def test_airflows_spark_job_dies_and_the_same_run_goes_on(
+    court: Court, airflow_site: Site, at: str
+) -> None:
+    """I4: the task fails with its driver, and the whole run done again ends well."""
+    with airflow_site.started(dag_run(), fail_at=at) as running:
+        ended = running.wait()
+    assert farewell(at) in ended.printed, ended.printed
+    assert ended.code == 1, ended.printed
+    fill(airflow_site.bootstrap, airflow_site.topic)
+    airflow_site.run(dag_run())
+    assert sorted(airflow_site.lake.ledger.plans) == [1]
+    land_what_is_open(airflow_site)
+    settled(court, airflow_site)

@@ -1,0 +1,87 @@
+"""Each fence is taken away in turn, and some test must notice."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROJECT
+from tests.faults.fences import FENCES, Fence
+
+_PYTEST = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider")
+COPIED = ("include", "tests", "docs", "dags", "jobs", "pyproject.toml", "Makefile")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the project whose package may be broken; the JVM's parts are the real ones."""
+    root = tmp_path / "checkout"
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in COPIED:
+        source = PROJECT / name
+        if source.is_dir():
+            shutil.copytree(source, root / name, ignore=ignored)
+        else:
+            shutil.copy(source, root / name)
+    (root / ".tidemark").mkdir()
+    (root / ".tidemark" / "jvm").symlink_to(PROJECT / ".tidemark" / "jvm")
+    return root
+
+
+def remove(fence: Fence, checkout: Path) -> None:
+    """Take the fence out of the copy."""
+    file = checkout / "include" / "tidemark" / fence.file
+    text = file.read_text()
+    assert text.count(fence.old) == 1, f"{fence.file} has the fence {text.count(fence.old)} times"
+    file.write_text(text.replace(fence.old, fence.new))
+
+
+def run_tests(checkout: Path, fence: Fence) -> subprocess.CompletedProcess[str]:
+    """Run the tests that must notice, on the copy."""
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(checkout / "include"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    marked = [] if fence.real else ["-m", "not broker and not spark and not airflow"]
+    return subprocess.run(
+        [sys.executable, *_PYTEST, *marked, *fence.noticed_by],
+        cwd=checkout,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300 if fence.real else 60,
+    )
+
+
+def _each(fence: Fence) -> object:
+    marks = [pytest.mark.faults, pytest.mark.spark] if fence.real else [pytest.mark.e2e]
+    return pytest.param(fence, id=f"{fence.keeps} {fence.name}", marks=marks)
+
+
+@pytest.mark.parametrize("fence", [_each(fence) for fence in FENCES])
+def test_a_fence_that_is_removed_is_missed(fence: Fence, checkout: Path) -> None:
+    """Some test fails for it, by what it asserts."""
+    remove(fence, checkout)
+    done = run_tests(checkout, fence)
+    assert done.returncode == 1, f"nobody noticed:\n{done.stdout[-3000:]}{done.stderr[-2000:]}"
+    assert re.search(r"\b1 failed\b", done.stdout), done.stdout[-3000:]
+
+
+def test_the_copy_passes_with_all_its_fences(checkout: Path) -> None:
+    """Otherwise a failure would say nothing about a fence."""
+    whole = Fence(name="", keeps="", file="", old="", new="", noticed_by=("tests/services",))
+    done = run_tests(checkout, whole)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_every_invariant_has_a_fence() -> None:
+    """I6 has none: nothing in the package could write to Kafka (tests/test_free_consumer.py)."""
+    assert {fence.keeps for fence in FENCES} == {"I1", "I2", "I3", "I4", "I5", "I7"}

@@ -1,0 +1,158 @@
+"""Hostile logs: what happens to the log while Spark is in the middle of a fetch."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.faults.conftest import Court
+from tests.support.kafka_judge import read_all
+from tests.support.lake import Lake
+from tests.support.mid_read import ImpatientLake, in_mid_read, long_topic
+from tests.support.proxy import ProxiedBroker
+from tests.support.topics import add_partitions, delete_records, delete_topic, make_again
+from tests.support.transactions import Record, produce_records, produce_values
+from tests.support.verdict import compare
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plan import Plan
+from tidemark.errors import LostRange, RowsInDoubt, TidemarkError, TopicMissing, TopicRecreated
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+@pytest.fixture
+def admin(proxied: ProxiedBroker) -> AdminClient:
+    """An admin client that the proxy does not disturb."""
+    return AdminClient({"bootstrap.servers": proxied.direct, "log_level": 0})
+
+
+@pytest.fixture
+def pipeline(lake: Lake, proxied: ProxiedBroker, request: pytest.FixtureRequest) -> Lake:
+    """A pipeline that reads 12 MB through the proxy."""
+    impatient = ImpatientLake(
+        session=lake.session, root=lake.root, connection={"bootstrap.servers": proxied.bootstrap}
+    )
+    return impatient.of(long_topic(proxied, request.function.__name__))
+
+
+@pytest.mark.faults
+def test_i1_a_log_that_grows_in_mid_read(
+    pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient, court: Court
+) -> None:
+    """I4: the plan lands as it was planned; new records and partitions are the next plan's."""
+    name = pipeline.spec.topic
+    plan = pipeline.plan("test")
+    with in_mid_read(pipeline, plan, proxied) as (running, _):
+        produce_values(proxied.direct, name, 3)
+        add_partitions(admin, proxied.direct, name, 2)
+        produce_values(proxied.direct, name, 2, partition=1)
+    assert running.result().landing.records == 24
+    court.judge(pipeline, ranges={0: (0, 24)})
+    assert pipeline.run("next").landing.records == 5
+    assert court.judge(pipeline).records == 29
+
+
+def test_s7_retention_in_mid_read(
+    pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient, court: Court
+) -> None:
+    """I7: records that were to be read are gone: a named error, no row, nothing recorded.
+
+    The next run names the lost range. The operator gives the plan up and accepts the loss; what is
+    left lands, and the loss is exactly what Kafka deleted (docs/runbook.md, LostRange).
+    """
+    plan = pipeline.plan("test")
+    with in_mid_read(pipeline, plan, proxied) as (running, _):
+        delete_records(admin, pipeline.spec.topic, 20)
+    with pytest.raises(LostRange) as caught:
+        running.result()
+    assert (pipeline.rows(), pipeline.committed()) == ([], {0: 0})
+    assert caught.value.lost == ((0, 0, 20),)
+    pipeline.abandon.give_up(plan.sequence, "operator", "its records are deleted")
+    with pytest.raises(LostRange):
+        pipeline.planner.plan("again")
+    assert (pipeline.rows(), pipeline.committed()) == ([], {0: 0})
+    accepted = pipeline.decisions.accept_loss((), "operator", "retention was too short")
+    assert accepted.lost == {0: SpanSet.of([Span(0, 20)])}
+    assert pipeline.run("the rest").landing.records == 4
+    assert court.judge(pipeline).records == 4
+    assert pipeline.committed() == {0: 24}
+
+
+@pytest.mark.faults
+def test_s7_retention_in_mid_read_of_what_was_fetched_already(
+    pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient, court: Court
+) -> None:
+    """I1: only what Spark has is gone, so the plan lands whole: Kafka's loss is not the table's."""
+    name = pipeline.spec.topic
+    seen = read_all(proxied.direct, name)
+    plan = pipeline.plan("test")
+    with in_mid_read(pipeline, plan, proxied) as (running, _):
+        delete_records(admin, name, 2)
+    assert running.result().landing.records == 24
+    court.count(compare(pipeline.rows(), seen, plan.topic_id))
+    assert pipeline.committed() == {0: 24}
+
+
+@pytest.mark.faults
+def test_i7_topic_deleted_in_mid_read(
+    pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient
+) -> None:
+    """A named error, no row, nothing recorded; the next run says that the topic is missing."""
+    plan = pipeline.plan("test")
+    with in_mid_read(pipeline, plan, proxied) as (running, _):
+        delete_topic(admin, pipeline.spec.topic)
+    with pytest.raises(TopicMissing):
+        running.result()
+    assert (pipeline.rows(), pipeline.committed()) == ([], {0: 0})
+
+
+# -- made again ----------------------------------------------------------------------------------
+
+
+def make_another(
+    pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient, plan: Plan, records: int
+) -> TidemarkError:
+    """Execute a plan while its topic is made again with so many other records; how it fails."""
+    other = [Record(value=b"another" * 70_000)] * records
+    with in_mid_read(pipeline, plan, proxied) as (running, _):
+        make_again(admin, proxied.direct, pipeline.spec.topic)
+        produce_records(proxied.direct, pipeline.spec.topic, other)
+    with pytest.raises(TidemarkError) as caught:
+        running.result()
+    return caught.value
+
+
+def test_s5_topic_deleted_and_recreated_in_mid_read_with_fewer_records(
+    pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient
+) -> None:
+    """I7: the reader finds no such offset: no row, nothing recorded, and the error names it."""
+    plan = pipeline.plan("test")
+    assert isinstance(make_another(pipeline, proxied, admin, plan, 12), TopicRecreated)
+    assert (pipeline.rows(), pipeline.committed()) == ([], {0: 0})
+
+
+def test_s5_topic_deleted_and_recreated_in_mid_read_with_more_records(
+    pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient, court: Court
+) -> None:
+    """I3: Kafka gives the new topic's records for the old offsets; nothing counts as landed.
+
+    The same error comes again until a person decides. Then the plan is given up with its rows, the
+    new incarnation accepted, and its records land, once.
+    """
+    plan = pipeline.plan("test")
+    assert isinstance(make_another(pipeline, proxied, admin, plan, 48), TopicRecreated)
+    assert pipeline.committed() == {0: 0}
+    assert pipeline.ledger.plans[plan.sequence].landing is None
+    with pytest.raises(TopicRecreated):
+        pipeline.ingest.execute(plan.sequence)
+    with pytest.raises(TopicRecreated):
+        pipeline.planner.plan("next")
+    with pytest.raises(RowsInDoubt):
+        pipeline.abandon.give_up(plan.sequence, "operator", "its topic is gone")
+    assert pipeline.committed() == {0: 0}
+
+    pipeline.abandon.give_up(plan.sequence, "operator", "its topic is gone", discard=True)
+    assert pipeline.rows() == []
+    pipeline.decisions.new_incarnation("operator", "made again on purpose")
+    assert pipeline.run("the new topic").landing.records == 48
+    assert court.judge(pipeline).records == 48

@@ -1,0 +1,176 @@
+"""Hostile logs: topics deleted, made again, grown, or empty, at each moment of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.conftest import TopicFactory
+from tests.faults.conftest import Court
+from tests.support.kafka_judge import log_ranges
+from tests.support.lake import Lake, as_judged
+from tests.support.topics import add_partitions, delete_records, delete_topic, make_again
+from tests.support.transactions import produce_values
+from tests.support.verdict import judge
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.core.spec import StartPolicy
+from tidemark.errors import TopicMissing, TopicRecreated
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+# -- made again ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        pytest.param(2, id="with_fewer_records_than_before", marks=pytest.mark.faults),
+        pytest.param(9, id="with_more_records_than_before"),
+    ],
+)
+def test_s5_a_topic_made_again_before_the_plan_is_refused(
+    lake: Lake,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    admin: AdminClient,
+    court: Court,
+    records: int,
+) -> None:
+    """I7: whether its log ends before the committed offset or after, it is another topic's log.
+
+    The operator accepts the new incarnation; the table then has both, told apart by topic id.
+    """
+    pipeline = lake.of(topic())
+    name = pipeline.spec.topic
+    produce_values(broker.bootstrap, name, 5)
+    topic_id = pipeline.run("first").plan.topic_id
+    court.judge(pipeline)
+    version = pipeline.version()
+    make_again(admin, broker.bootstrap, name)
+    produce_values(broker.bootstrap, name, records)
+    with pytest.raises(TopicRecreated) as caught:
+        pipeline.planner.plan("second")
+    assert caught.value.known_topic_id == topic_id != caught.value.current_topic_id
+    assert (pipeline.version(), pipeline.committed()) == (version, {0: 5})
+
+    old = pipeline.judged()
+    pipeline.decisions.new_incarnation("operator", "made again on purpose")
+    done = pipeline.run("third")
+    assert (done.landing.records, done.plan.topic_id) == (records, caught.value.current_topic_id)
+    rows: dict[str, list[dict[str, Any]]] = {topic_id: [], done.plan.topic_id: []}
+    for row in pipeline.rows():
+        rows[row["topic_id"]].append(row)
+    court.count(judge(rows[done.plan.topic_id], broker.bootstrap, name, done.plan.topic_id))
+    assert sorted(as_judged(row) for row in rows[topic_id]) == old
+
+
+@pytest.mark.parametrize(
+    "records", [5, 9], ids=["with_as_many_records", "with_more_records_than_before"]
+)
+def test_s5_a_topic_made_again_between_plan_and_landing_is_refused(
+    lake: Lake,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    admin: AdminClient,
+    records: int,
+) -> None:
+    """I7: the new topic has the planned offsets; Spark would have landed its records."""
+    pipeline = lake.of(topic())
+    name = pipeline.spec.topic
+    produce_values(broker.bootstrap, name, 5)
+    plan = pipeline.plan("test")
+    make_again(admin, broker.bootstrap, name)
+    produce_values(broker.bootstrap, name, records)
+    with pytest.raises(TopicRecreated) as caught:
+        pipeline.ingest.execute(plan.sequence)
+    assert caught.value.known_topic_id == plan.topic_id
+    assert caught.value.current_topic_id != plan.topic_id
+    assert pipeline.version() is None
+    assert pipeline.committed() == {0: 0}
+
+
+def test_i7_a_deleted_topic_is_missing_when_planning_and_when_landing(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient
+) -> None:
+    """Without a new one under its name there is nothing to read, and nothing is written."""
+    pipeline = lake.of(topic())
+    produce_values(broker.bootstrap, pipeline.spec.topic, 5)
+    plan = pipeline.plan("test")
+    delete_topic(admin, pipeline.spec.topic)
+    with pytest.raises(TopicMissing):
+        pipeline.ingest.execute(plan.sequence)
+    assert pipeline.version() is None
+    with pytest.raises(TopicMissing):
+        lake.of(pipeline.spec.topic, name="other").planner.plan("test")
+
+
+# -- partitions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "start",
+    [pytest.param(StartPolicy.EARLIEST, marks=pytest.mark.faults), StartPolicy.LATEST],
+)
+def test_s10_partitions_added_between_runs_are_read_from_their_start(
+    lake: Lake,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    admin: AdminClient,
+    court: Court,
+    start: StartPolicy,
+) -> None:
+    """I1: `latest` is about the first plan; what is in a new partition was never seen."""
+    pipeline = lake.of(topic(), start=start)
+    name = pipeline.spec.topic
+    pipeline.planner.plan("begin here")
+    produce_values(broker.bootstrap, name, 2)
+    pipeline.run("first")
+    add_partitions(admin, broker.bootstrap, name, 3)
+    produce_values(broker.bootstrap, name, 1)
+    produce_values(broker.bootstrap, name, 4, partition=2)
+    assert pipeline.run("second").landing.records == 5
+    assert pipeline.committed() == {0: 3, 1: 0, 2: 4}
+    assert court.judge(pipeline).records == 7
+
+
+def test_s10_partitions_added_between_plan_and_landing_wait_for_the_next_plan(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient, court: Court
+) -> None:
+    """I4: the plan lands as it is; the next one takes the new partition from its start."""
+    pipeline = lake.of(topic())
+    name = pipeline.spec.topic
+    produce_values(broker.bootstrap, name, 2)
+    plan = pipeline.plan("first")
+    add_partitions(admin, broker.bootstrap, name, 2)
+    produce_values(broker.bootstrap, name, 3, partition=1)
+    assert pipeline.ingest.execute(plan.sequence).landing.records == 2
+    court.judge(pipeline, ranges={0: (0, 2)})
+    assert pipeline.run("second").landing.records == 3
+    assert pipeline.committed() == {0: 2, 1: 3}
+    assert court.judge(pipeline).records == 5
+
+
+def test_s6_empty_partitions_are_no_matter(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient, court: Court
+) -> None:
+    """Never written to, or emptied by retention before the first plan: nothing to read there.
+
+    An empty topic makes no plan and no table; partitions that fill later are read.
+    """
+    pipeline = lake.of(topic(partitions=3))
+    name = pipeline.spec.topic
+    produce_values(broker.bootstrap, name, 4, partition=1)
+    delete_records(admin, name, 4, partition=1)
+    assert log_ranges(broker.bootstrap, name) == {0: (0, 0), 1: (4, 4), 2: (0, 0)}
+    assert pipeline.planner.plan("all empty").plan is None
+    assert pipeline.version() is None
+    assert pipeline.committed() == {0: 0, 1: 4, 2: 0}
+    produce_values(broker.bootstrap, name, 2, partition=2)
+    done = pipeline.run("one of three")
+    assert [(r.partition, r.start, r.end) for r in done.plan.ranges] == [(2, 0, 2)]
+    produce_values(broker.bootstrap, name, 1, partition=0)
+    produce_values(broker.bootstrap, name, 3, partition=1)
+    assert pipeline.run("the others").landing.records == 4
+    assert court.judge(pipeline).records == 6

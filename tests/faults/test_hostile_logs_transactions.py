@@ -1,0 +1,221 @@
+"""Hostile logs: transactions that were aborted, interleaved, left open, and their markers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.faults.conftest import Court
+from tests.support.lake import Lake
+from tests.support.transactions import (
+    Record,
+    append,
+    fence,
+    leave_hanging,
+    open_transaction,
+    produce_aborted,
+    produce_committed,
+    produce_values,
+    wait_until_stable,
+)
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.core.marks import IsolationLevel
+from tidemark.services.ingest import Ingestion
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+def values(lake: Lake) -> list[bytes | None]:
+    """The values of the table, by partition and offset."""
+    return [record.value for record in lake.judged()]
+
+
+def accounted(done: Ingestion) -> list[tuple[int, int, int, int]]:
+    """Start, end, records, holes of each range; a second reader has looked into every hole."""
+    assert not any(c.unproven_holes for c in done.landing.counts)
+    return [(c.start, c.end, c.records, c.holes) for c in done.landing.counts]
+
+
+# -- aborted and interleaved ---------------------------------------------------------------------
+
+
+def test_s6_aborted_transactions_are_holes(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+) -> None:
+    """Committed, aborted and plain records mixed: records and holes add up to the range."""
+    pipeline = lake.of(topic())
+    name = pipeline.spec.topic
+    produce_committed(broker.bootstrap, name, [Record(value=b"a"), Record(value=b"b")])
+    produce_aborted(broker.bootstrap, name, [Record(value=b"never")])
+    produce_values(broker.bootstrap, name, 2)
+    assert accounted(pipeline.run("test")) == [(0, 7, 4, 3)]
+    assert court.judge(pipeline).records == 4
+    assert values(lake) == [b"a", b"b", b"0", b"1"]
+
+
+def test_i1_interleaved_transactions_are_told_apart(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+) -> None:
+    """Two producers in one partition, one commits and one aborts, then the other way about.
+
+    The plans are cut after every third offset, so that they begin and end inside transactions.
+    """
+    pipeline = lake.of(topic(), records_per_run=3)
+    name = pipeline.spec.topic
+
+    def record(text: str) -> list[Record]:
+        return [Record(value=text.encode())]
+
+    with (
+        open_transaction(broker.bootstrap, name, record("a0 kept")) as a,
+        open_transaction(broker.bootstrap, name, record("b0 gone")) as b,
+    ):
+        append(a, name, record("a1 kept"))
+        append(b, name, record("b1 gone"))
+        a.commit_transaction(30)
+        a.begin_transaction()
+        append(b, name, record("b2 gone"))
+        append(a, name, record("a2 gone"))
+        b.abort_transaction(30)
+        b.begin_transaction()
+        append(b, name, record("b3 kept"))
+        append(a, name, record("a3 gone"))
+        a.abort_transaction(30)
+        append(b, name, record("b4 kept"))
+        b.commit_transaction(30)
+    wait_until_stable(broker.bootstrap, name)
+    done = [pipeline.run(f"run {number}") for number in range(5)]
+    assert pipeline.planner.plan("more").plan is None
+    assert [(start, end) for d in done for start, end, _, _ in accounted(d)] == [
+        (0, 3),
+        (3, 6),
+        (6, 9),
+        (9, 12),
+        (12, 13),
+    ]
+    assert sum(d.landing.records for d in done) == court.judge(pipeline).records == 4
+    assert values(lake) == [b"a0 kept", b"a1 kept", b"b3 kept", b"b4 kept"]
+
+
+def test_s8_read_uncommitted_lands_what_was_aborted(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+) -> None:
+    """Who asks for everything gets everything but the markers."""
+    pipeline = lake.of(topic(), isolation_level=IsolationLevel.READ_UNCOMMITTED)
+    name = pipeline.spec.topic
+    produce_aborted(broker.bootstrap, name, [Record(value=b"aborted")])
+    pipeline.run("test")
+    court.judge(pipeline, isolation="read_uncommitted")
+    assert values(lake) == [b"aborted"]
+
+
+def test_s8_a_plan_is_read_as_it_was_planned(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+) -> None:
+    """I4: the spec says another isolation level by the time the plan lands, and it is no matter."""
+    pipeline = lake.of(topic())
+    name = pipeline.spec.topic
+    produce_values(broker.bootstrap, name, 2)
+    produce_aborted(broker.bootstrap, name, [Record(value=b"aborted")])
+    plan = pipeline.plan("test")
+    changed = replace(
+        pipeline,
+        spec=replace(pipeline.spec, isolation_level=IsolationLevel.READ_UNCOMMITTED),
+    )
+    changed.ingest.execute(plan.sequence)
+    assert court.judge(pipeline).records == 2
+
+
+# -- markers only --------------------------------------------------------------------------------
+
+
+def test_s6_a_range_without_records_lands_as_an_empty_commit(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+) -> None:
+    """Aborted records and markers only: a commit with the plan's fingerprint, and on we go."""
+    pipeline = lake.of(topic())
+    produce_aborted(broker.bootstrap, pipeline.spec.topic, [Record(), Record()])
+    done = pipeline.run("test")
+    assert accounted(done) == [(0, 3, 0, 3)]
+    assert pipeline.committed() == {0: 3}
+    assert court.judge(pipeline).records == 0
+    assert pipeline.table.find(done.plan) == done.landing
+    assert pipeline.planner.plan("again").plan is None
+
+
+def test_i3_a_range_that_is_one_marker_lands(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+) -> None:
+    """A plan that is cut before a marker leaves a range in which nobody ever sees anything.
+
+    Spark reads it, at the end of the log and before further records, without waiting for more.
+    """
+    pipeline = lake.of(topic(), records_per_run=2)
+    name = pipeline.spec.topic
+    produce_committed(broker.bootstrap, name, [Record(value=b"a"), Record(value=b"b")])
+    assert accounted(pipeline.run("records")) == [(0, 2, 2, 0)]
+    assert accounted(pipeline.run("marker at the end")) == [(2, 3, 0, 1)]
+    assert pipeline.committed() == {0: 3}
+    produce_committed(broker.bootstrap, name, [Record(value=b"c")])
+    assert accounted(pipeline.run("ends in a marker")) == [(3, 5, 1, 1)]
+    assert court.judge(pipeline).records == 3
+
+
+# -- open ----------------------------------------------------------------------------------------
+
+
+def test_s8_an_open_transaction_is_read_when_it_has_ended(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+) -> None:
+    """I1: planned to the last stable offset, so its records are neither read early nor lost."""
+    pipeline = lake.of(topic(partitions=2))
+    name = pipeline.spec.topic
+    produce_values(broker.bootstrap, name, 2)
+    with open_transaction(broker.bootstrap, name, [Record(value=b"late")]) as producer:
+        produce_values(broker.bootstrap, name, 1)
+        produce_values(broker.bootstrap, name, 3, partition=1)
+        assert pipeline.run("first").landing.records == 5
+        assert pipeline.committed() == {0: 2, 1: 3}
+        assert pipeline.planner.plan("meanwhile").plan is None
+        producer.commit_transaction(30)
+    wait_until_stable(broker.bootstrap, name)
+    assert pipeline.run("second").landing.records == 2
+    assert court.judge(pipeline).records == 7
+    assert b"late" in values(lake)
+
+
+def test_s8_a_hanging_transaction_holds_its_partition_up_and_nothing_is_lost(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+) -> None:
+    """Its producer died: the range ends at it until it is aborted; then the rest lands."""
+    pipeline = lake.of(topic())
+    name = pipeline.spec.topic
+    produce_values(broker.bootstrap, name, 2)
+    hanging = leave_hanging(broker.bootstrap, name, [Record(value=b"never")])
+    produce_values(broker.bootstrap, name, 3)
+    assert accounted(pipeline.run("hanging")) == [(0, 2, 2, 0)]
+    assert pipeline.planner.plan("still hanging").plan is None
+    fence(broker.bootstrap, name, hanging)
+    assert accounted(pipeline.run("ended")) == [(2, 7, 3, 2)]
+    assert court.judge(pipeline).records == 5
+    assert b"never" not in values(lake)
+
+
+@pytest.mark.faults
+def test_i4_a_plan_made_while_a_transaction_was_open_stays_as_it_is(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+) -> None:
+    """It ends before a plan is read: the plan keeps its end, and the next one takes the rest."""
+    pipeline = lake.of(topic())
+    name = pipeline.spec.topic
+    produce_values(broker.bootstrap, name, 2)
+    with open_transaction(broker.bootstrap, name, [Record(value=b"late")]) as producer:
+        plan = pipeline.plan("while it was open")
+        producer.commit_transaction(30)
+    wait_until_stable(broker.bootstrap, name)
+    assert accounted(pipeline.ingest.execute(plan.sequence)) == [(0, 2, 2, 0)]
+    court.judge(pipeline, ranges={0: (0, 2)})
+    assert accounted(pipeline.run("the rest")) == [(2, 4, 1, 1)]
+    assert court.judge(pipeline).records == 3

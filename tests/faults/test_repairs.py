@@ -1,0 +1,428 @@
+"""Repair on real parts: the control table lost in every way, the data table restored or removed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
+
+from tests.conftest import TopicFactory
+from tests.faults.conftest import Court
+from tests.support.lake import Lake
+from tests.support.topics import delete_records
+from tests.support.transactions import (
+    Record,
+    produce_aborted,
+    produce_committed,
+    produce_values,
+)
+from tests.support.zombies import zombie as held_driver
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.errors import (
+    ControlTruncated,
+    ForeignCommit,
+    LedgerBehindTable,
+    LostRange,
+    NotARewind,
+    NothingToRepair,
+    PlanAbandoned,
+    TableBehindLedger,
+    TableRestored,
+    TidemarkError,
+)
+from tidemark.services.planner import BackfillRequest
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+LONG = pytest.mark.faults
+
+
+@pytest.fixture
+def pipeline(lake: Lake, broker: BrokerStatus, topic: TopicFactory) -> Lake:
+    """Three plans landed over two partitions, each with aborted records and markers in it."""
+    pipeline = lake.of(topic(partitions=2))
+    for run in ("first", "second", "third"):
+        more(pipeline)
+        pipeline.run(run)
+    return pipeline
+
+
+def more(pipeline: Lake) -> None:
+    """Append records to both partitions, and what nobody sees to one."""
+    bootstrap, name = pipeline.connection["bootstrap.servers"], pipeline.spec.topic
+    produce_aborted(bootstrap, name, [Record(value=b"aborted")] * 2)
+    produce_committed(bootstrap, name, [Record(value=b"kept")] * 3)
+    produce_values(bootstrap, name, 4, partition=1)
+
+
+def drain(pipeline: Lake, court: Court) -> None:
+    """Run until there is nothing to do: the table is the log, and all of it is committed."""
+    more(pipeline)
+    run = 0
+    while pipeline.planner.plan(f"drain {run}").plan:
+        pipeline.run(f"drain {run}")
+        run += 1
+        assert run < 5
+    court.judge(pipeline)
+    marks = pipeline.marks.topic_marks(pipeline.spec.topic, pipeline.spec.isolation_level)
+    assert pipeline.committed() == {p: here.end for p, here in marks.partitions.items()}
+    pipeline.verify.verify().check()
+
+
+def control_folder(pipeline: Lake) -> Path:
+    """Where the control table is."""
+    return pipeline.root / "control"
+
+
+def contents(folder: Path) -> dict[str, int]:
+    """Every file below a folder, with its size."""
+    return {
+        str(file.relative_to(folder)): file.stat().st_size
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
+
+
+def clean_log(table: str | Path) -> None:
+    """What log retention does: a checkpoint stays, the commits before it go."""
+    DeltaTable(table).create_checkpoint()
+    for commit in sorted((Path(table) / "_delta_log").glob("*.json"))[:-1]:
+        commit.unlink()
+
+
+# -- the control table ---------------------------------------------------------------------------
+
+
+def removed(pipeline: Lake, backup: Path) -> None:
+    """The folder is gone."""
+    shutil.rmtree(control_folder(pipeline))
+
+
+def put_back(pipeline: Lake, backup: Path) -> None:
+    """An older copy of the folder is there instead."""
+    shutil.rmtree(control_folder(pipeline))
+    shutil.copytree(backup, control_folder(pipeline))
+
+
+def truncated_by_spark(pipeline: Lake, backup: Path) -> None:
+    """RESTORE of the control table to the version of the backup."""
+    version = DeltaTable(backup).version()
+    pipeline.session.sql(
+        f"ALTER TABLE delta.`{control_folder(pipeline)}` "
+        "SET TBLPROPERTIES ('delta.appendOnly' = 'false')"
+    )
+    restore_by_spark(pipeline, str(control_folder(pipeline)), version)
+
+
+def truncated_by_delta_rs(pipeline: Lake, backup: Path) -> None:
+    """The same by the library that writes the control table."""
+    DeltaTable(control_folder(pipeline)).restore(DeltaTable(backup).version())
+
+
+Damage = Callable[[Lake, Path], None]
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "cleaned"),
+    [
+        pytest.param(removed, LedgerBehindTable, False, id="removed", marks=LONG),
+        pytest.param(removed, LedgerBehindTable, True, id="removed_and_only_rows_tell"),
+        pytest.param(put_back, LedgerBehindTable, False, id="older_copy", marks=LONG),
+        pytest.param(put_back, LedgerBehindTable, True, id="older_copy_only_rows", marks=LONG),
+        pytest.param(
+            truncated_by_spark, ControlTruncated, False, id="truncated_by_spark", marks=LONG
+        ),
+        pytest.param(truncated_by_delta_rs, ControlTruncated, False, id="truncated", marks=LONG),
+        pytest.param(truncated_by_delta_rs, ControlTruncated, True, id="rows", marks=LONG),
+    ],
+)
+def test_i5_a_damaged_control_table_is_refused_and_rebuilt(
+    pipeline: Lake,
+    court: Court,
+    tmp_path: Path,
+    damage: Damage,
+    error: type[TidemarkError],
+    cleaned: bool,
+) -> None:
+    """I2: with a driver still alive that holds an open plan; it lands nothing any more."""
+    backup = tmp_path / "backup"
+    shutil.copytree(control_folder(pipeline), backup)
+    before = pipeline.ledger
+    more(pipeline)
+    pipeline.run("fourth")
+    more(pipeline)
+    zombie = pipeline.plan("fifth")
+    if cleaned:
+        clean_log(pipeline.uri)
+    damage(pipeline, backup)
+
+    with pytest.raises(error):
+        pipeline.planner.plan("sixth")
+    with pytest.raises(TidemarkError):
+        pipeline.ingest.execute(zombie.sequence)
+    files = contents(pipeline.root)
+    shown = pipeline.repair.rebuild("ann", "disk lost", dry_run=True)
+    assert contents(pipeline.root) == files
+    found = pipeline.repair.rebuild("ann", "disk lost")
+    assert found == shown
+    known = set() if damage is removed else set(before.plans)
+    assert {plan.sequence for plan in found.unknown} == {1, 2, 3, 4} - known
+
+    after = pipeline.ledger
+    assert after.epoch > before.epoch
+    assert sorted(after.plans) == [1, 2, 3, 4]
+    assert after.topic_id == before.topic_id
+    if not cleaned:
+        assert after.starts == before.starts
+        assert {n: after.plans[n].plan.fingerprint for n in before.plans} == {
+            n: record.plan.fingerprint for n, record in before.plans.items()
+        }
+    version = pipeline.version()
+    pipeline.sink.land(zombie)
+    assert pipeline.version() == version
+    with pytest.raises(NothingToRepair):
+        pipeline.repair.rebuild("ann", "again")
+    drain(pipeline, court)
+
+
+@LONG
+def test_i2_a_number_that_an_older_control_table_gives_out_again(
+    pipeline: Lake, court: Court, broker: BrokerStatus, tmp_path: Path
+) -> None:
+    """The driver of the plan that had it first lands; the other plan is refused; then all is well.
+
+    The backup's own plan is smaller: the offsets that the zombie landed beyond it are not unread.
+    """
+    backup = tmp_path / "backup"
+    shutil.copytree(control_folder(pipeline), backup)
+    more(pipeline)
+    zombie = pipeline.plan("fourth")
+    put_back(pipeline, backup)
+    cautious = pipeline.of(pipeline.spec.topic, records_per_run=4)
+    again = cautious.plan("fourth again")
+    assert (again.sequence, again.size) < (zombie.sequence + 1, zombie.size)
+    pipeline.sink.land(zombie)
+    with pytest.raises(ForeignCommit):
+        pipeline.ingest.execute(again.sequence)
+    with pytest.raises(NotARewind):
+        pipeline.repair.rewind("ann", "no")
+    found = pipeline.repair.rebuild("ann", "a backup was put back")
+    assert [plan.fingerprint for plan in found.unknown] == [zombie.fingerprint]
+    drain(pipeline, court)
+
+
+@LONG
+def test_i5_backfills_are_rebuilt_from_rows_alone(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+) -> None:
+    """A wide backfill around narrow ones, with holes in both, then compacted, then the log gone."""
+    pipeline = lake.of(topic())
+    name = pipeline.spec.topic
+    produce_values(broker.bootstrap, name, 10)
+    pipeline.run("first")
+    for _ in range(4):
+        produce_committed(broker.bootstrap, name, [Record()] * 4)
+    for start, end in ((13, 17), (20, 22), (11, 25)):
+        request = BackfillRequest(partition=0, start=start, end=end)
+        plan = pipeline.planner.backfill(request, f"from {start}").plan
+        assert plan is not None
+        pipeline.ingest.execute(plan.sequence)
+    pipeline.run("the rest")
+    DeltaTable(pipeline.uri).optimize.compact()
+    clean_log(pipeline.uri)
+    removed(pipeline, pipeline.root)
+    with pytest.raises(LedgerBehindTable):
+        pipeline.planner.plan("next")
+    pipeline.repair.rebuild("ann", "disk lost")
+    assert sorted(pipeline.ledger.plans) == [1, 2, 3, 4, 5]
+    produce_values(broker.bootstrap, name, 3)
+    pipeline.run("next")
+    court.judge(pipeline)
+    assert pipeline.committed() == {0: 33}
+    pipeline.verify.verify().check()
+
+
+@LONG
+def test_i3_what_kafka_has_deleted_meanwhile_is_still_rebuilt(
+    pipeline: Lake, court: Court, broker: BrokerStatus
+) -> None:
+    """Holes that nobody can look at any more are recorded as unproven; no offset is lost."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    before = pipeline.rows()
+    delete_records(admin, pipeline.spec.topic, pipeline.committed()[0])
+    removed(pipeline, pipeline.root)
+    pipeline.repair.rebuild("ann", "disk lost")
+    landed = [r.landing for r in pipeline.ledger.plans.values() if r.landing]
+    assert sum(c.unproven_holes for one in landed for c in one.counts) == sum(
+        one.holes for one in landed
+    )
+    more(pipeline)
+    pipeline.run("fourth")
+    assert len(pipeline.rows()) == len(before) + 7
+    assert pipeline.planner.plan("fifth").plan is None
+    pipeline.verify.verify().check()
+
+
+# -- the data table ------------------------------------------------------------------------------
+
+
+def restore_by_spark(pipeline: Lake, uri: str, version: int) -> None:
+    """RESTORE by version, in SQL."""
+    pipeline.session.sql(f"RESTORE TABLE delta.`{uri}` TO VERSION AS OF {version}").collect()
+
+
+def restore_by_sparks_time(pipeline: Lake, uri: str, version: int) -> None:
+    """RESTORE to the moment just after a version was made, in SQL."""
+    moment = f"{just_after(uri, version):%Y-%m-%d %H:%M:%S.%f}"
+    pipeline.session.sql(f"RESTORE TABLE delta.`{uri}` TO TIMESTAMP AS OF '{moment}'").collect()
+
+
+def restore_by_delta_rs(pipeline: Lake, uri: str, version: int) -> None:
+    """RESTORE by version, by delta-rs."""
+    DeltaTable(uri).restore(version)
+
+
+def restore_by_delta_rs_time(pipeline: Lake, uri: str, version: int) -> None:
+    """RESTORE to the moment of a version, by delta-rs."""
+    DeltaTable(uri).restore(just_after(uri, version))
+
+
+def just_after(uri: str, version: int) -> datetime:
+    """The moment after a version was made: both libraries go by the time of its file."""
+    commit = Path(uri) / "_delta_log" / f"{version:020}.json"
+    return datetime.fromtimestamp(commit.stat().st_mtime, UTC) + timedelta(milliseconds=2)
+
+
+RESTORES = [
+    restore_by_spark,
+    pytest.param(restore_by_sparks_time, marks=LONG),
+    pytest.param(restore_by_delta_rs, marks=LONG),
+    pytest.param(restore_by_delta_rs_time, marks=LONG),
+]
+
+
+def version_of(pipeline: Lake, sequence: int) -> int:
+    """The version of the data table that a plan landed in."""
+    landing = pipeline.ledger.plans[sequence].landing
+    assert landing is not None
+    return landing.table_version
+
+
+@pytest.mark.parametrize("restore", RESTORES)
+def test_i5_a_restored_data_table_is_refused_and_rewound(
+    pipeline: Lake,
+    court: Court,
+    tmp_path: Path,
+    restore: Callable[[Lake, str, int], None],
+) -> None:
+    """I4: a driver of the old epoch that is inside its Delta transaction all the while fails."""
+    more(pipeline)
+    plan = pipeline.plan("fourth")
+    with held_driver(pipeline, plan, tmp_path / "held") as driver:
+        restore(pipeline, pipeline.uri, version_of(pipeline, 1))
+        with pytest.raises(TableRestored):
+            pipeline.planner.plan("fifth")
+        files = contents(pipeline.root)
+        shown = pipeline.repair.rewind("ann", "bad deploy", dry_run=True)
+        assert contents(pipeline.root) == files
+        found = pipeline.repair.rewind("ann", "bad deploy")
+        assert found == shown
+        assert [plan.sequence for plan in found.gone] == [2, 3]
+        assert [plan.sequence for plan in found.open] == [4]
+        rows = len(pipeline.rows())
+        assert isinstance(driver.wake(), TidemarkError)
+    assert len(pipeline.rows()) == rows
+    with pytest.raises(PlanAbandoned):
+        pipeline.ingest.execute(plan.sequence)
+    drain(pipeline, court)
+
+
+@LONG
+def test_i5_restored_twice_and_back(pipeline: Lake, court: Court) -> None:
+    """Each time the ledger follows the table, and nothing is read twice."""
+    uri, newest = pipeline.uri, version_of(pipeline, 3)
+    restore_by_spark(pipeline, uri, version_of(pipeline, 2))
+    restore_by_spark(pipeline, uri, version_of(pipeline, 1))
+    assert [p.sequence for p in pipeline.repair.rewind("ann", "why").gone] == [2, 3]
+    pipeline.run("again")
+    restore_by_delta_rs(pipeline, uri, newest)
+    with pytest.raises(TableRestored):
+        pipeline.planner.plan("then")
+    found = pipeline.repair.rewind("ann", "it was right after all")
+    assert [plan.sequence for plan in found.unrecorded] == [2, 3]
+    assert [plan.sequence for plan in found.gone] == [4]
+    drain(pipeline, court)
+
+
+@LONG
+def test_i5_a_restore_that_is_undone_is_no_matter(pipeline: Lake, court: Court) -> None:
+    """The table holds what the ledger tells: nothing is to be repaired, the pipeline goes on."""
+    newest = version_of(pipeline, 3)
+    restore_by_spark(pipeline, pipeline.uri, version_of(pipeline, 1))
+    restore_by_spark(pipeline, pipeline.uri, newest)
+    with pytest.raises(NothingToRepair):
+        pipeline.repair.rewind("ann", "why")
+    drain(pipeline, court)
+    assert pipeline.ledger.epoch == 0
+
+
+def test_i5_a_data_table_that_was_removed_is_made_again_by_a_rewind(
+    pipeline: Lake, court: Court
+) -> None:
+    """Everything is unread; and a RESTORE of the new table, whose versions are lower, is seen."""
+    more(pipeline)
+    zombie = pipeline.plan("fourth")
+    shutil.rmtree(pipeline.uri)
+    with pytest.raises(TableBehindLedger):
+        pipeline.ingest.execute(zombie.sequence)
+    shown = pipeline.repair.rewind("ann", "a fresh start", dry_run=True)
+    assert not Path(pipeline.uri).exists()
+    assert [plan.sequence for plan in shown.gone] == [1, 2, 3]
+    pipeline.repair.rewind("ann", "a fresh start")
+    version = pipeline.version()
+    assert version is not None
+    pipeline.sink.land(zombie)
+    assert pipeline.version() == version
+    drain(pipeline, court)
+    restore_by_delta_rs(pipeline, pipeline.uri, version)
+    with pytest.raises(TableRestored):
+        pipeline.planner.plan("sixth")
+    pipeline.repair.rewind("ann", "once more")
+    drain(pipeline, court)
+
+
+@LONG
+def test_i1_a_rewind_over_what_kafka_has_deleted_is_a_lost_range(
+    pipeline: Lake, court: Court, broker: BrokerStatus
+) -> None:
+    """The rows are gone and so are the records: named, until somebody accepts it."""
+    middle = pipeline.ledger.plans[2].plan.ranges[0].end
+    delete_records(
+        AdminClient({"bootstrap.servers": broker.bootstrap}), pipeline.spec.topic, middle
+    )
+    restore_by_spark(pipeline, pipeline.uri, version_of(pipeline, 1))
+    pipeline.repair.rewind("ann", "why")
+    with pytest.raises(LostRange):
+        pipeline.planner.plan("fourth")
+    lost = pipeline.decisions.accept_loss((), "ann", "known").lost
+    assert list(lost) == [0]
+    pipeline.run("fourth")
+    assert pipeline.planner.plan("fifth").plan is None
+    pipeline.verify.verify().check()
+
+
+@LONG
+def test_i5_both_tables_damaged_at_once(pipeline: Lake, court: Court, tmp_path: Path) -> None:
+    """The control table removed and the data table restored: the rows that are there decide."""
+    restore_by_spark(pipeline, pipeline.uri, version_of(pipeline, 2))
+    removed(pipeline, tmp_path)
+    with pytest.raises(LedgerBehindTable):
+        pipeline.planner.plan("fourth")
+    found = pipeline.repair.rebuild("ann", "a bad day")
+    assert [plan.sequence for plan in found.unknown] == [1, 2]
+    drain(pipeline, court)
