@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import PROJECT
-from tests.support.plans import NOW, make_plan
+from tests.support.plans import make_plan
+from tests.support.services import NOW
 from tidemark.adapters.spark.settings import SHORT_RUN_RECORDS
 from tidemark.core.events import Planned
 from tidemark.errors import InvalidConnection, SpecError, UnknownConnection, UnknownPipeline

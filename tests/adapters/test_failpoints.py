@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.plans import NOW
+from tests.support.services import NOW
 from tidemark import ports
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.adapters.delta.data_table import DeltaDataTable

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from tests.support.plans import NOW, make_plan
+from tests.support.plans import make_plan
+from tests.support.services import NOW
 from tidemark.core.event_rows import decode, encode
 from tidemark.core.events import Abandoned, Adopted, ControlEvent, Landed, Planned, Started
 from tidemark.core.landing import Landing, RangeCount

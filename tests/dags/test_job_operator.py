@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.dags.conftest import Answer, Probe
-from tests.support.plans import NOW, make_plan
+from tests.support.plans import make_plan
+from tests.support.services import NOW
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.core.events import Planned
 from tidemark.errors import ExitCode, TopicMissing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.model.actors import Program
 from tests.model.world import World
-from tests.support.plans import NOW, MemoryPipeline
+from tests.support.plans import MemoryPipeline
 from tidemark.errors import (
     ControlTruncated,
     LedgerBehindTable,
@@ -24,9 +24,7 @@ from tidemark.errors import (
     TransientError,
     UnknownOutcomeError,
 )
-from tidemark.services.decisions import Decisions
 from tidemark.services.planner import BackfillRequest
-from tidemark.services.repair import Repair
 
 MAX_ROUNDS = 25
 """Rounds that an operator needs at most; more is a pipeline that never comes to rest."""
@@ -67,45 +65,22 @@ def give_up(sequence: int, *, discard: bool = False) -> Program:
 
 def rewind() -> Program:
     """Having the ledger follow a restored table."""
-    return lambda pipeline: repair_of(pipeline).rewind("ops", "the table was restored")
+    return lambda pipeline: pipeline.repair.rewind("ops", "the table was restored")
 
 
 def rebuild() -> Program:
     """Having a ledger made again from the table."""
-    return lambda pipeline: repair_of(pipeline).rebuild("ops", "the control table was lost")
+    return lambda pipeline: pipeline.repair.rebuild("ops", "the control table was lost")
 
 
 def accept_loss() -> Program:
     """Accepting what retention took."""
-    return lambda pipeline: decisions_of(pipeline).accept_loss((), "ops", "it is gone")
+    return lambda pipeline: pipeline.decisions.accept_loss((), "ops", "it is gone")
 
 
 def new_incarnation() -> Program:
     """Accepting that the topic was made again."""
-    return lambda pipeline: decisions_of(pipeline).new_incarnation("ops", "made again")
-
-
-def repair_of(pipeline: MemoryPipeline) -> Repair:
-    """The repair service over a pipeline's ports."""
-    return Repair(
-        spec=pipeline.spec,
-        marks=pipeline.kafka,
-        control=pipeline.control,
-        table=pipeline.table,
-        log_reader=pipeline.kafka,
-        now=lambda: NOW,
-    )
-
-
-def decisions_of(pipeline: MemoryPipeline) -> Decisions:
-    """The decisions service over a pipeline's ports."""
-    return Decisions(
-        spec=pipeline.spec,
-        marks=pipeline.kafka,
-        control=pipeline.control,
-        data_log=pipeline.table,
-        now=lambda: NOW,
-    )
+    return lambda pipeline: pipeline.decisions.new_incarnation("ops", "made again")
 
 
 # -- the operator --------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.model.actors import Actor, Call, Program
-from tests.model.programs import decisions_of, give_up, repair_of, run
+from tests.model.programs import give_up, run
 from tests.model.world import make_world
 from tests.support.plans import MemoryPipeline
 from tidemark.adapters.memory import MemoryTable
@@ -93,8 +93,8 @@ def test_a_truncated_control_table_can_be_rebuilt_although_the_topic_was_made_ag
     pipeline.run("run-1")
     pipeline.kafka.create("events", 1, "id-2")
     pipeline.control.restore("events", pipeline.ledger.event_number - 1)
-    repair_of(pipeline).rebuild("ops", "the control table was restored")
-    decisions_of(pipeline).new_incarnation("ops", "made again")
+    pipeline.repair.rebuild("ops", "the control table was restored")
+    pipeline.decisions.new_incarnation("ops", "made again")
     pipeline.produce(0, 1)
     pipeline.run("run-2")
     assert pipeline.landed_identities() == [("id-1", 0, 0), ("id-1", 0, 1), ("id-2", 0, 0)]

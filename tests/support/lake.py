@@ -13,22 +13,17 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from tests.support.kafka_judge import Judged
-from tests.support.plans import NOW, make_spec
+from tests.support.plans import make_spec
+from tests.support.services import NOW, Services
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.adapters.delta.data_table import DeltaDataTable
 from tidemark.adapters.kafka.marks import KafkaMarkReader
 from tidemark.adapters.kafka.options import client_config, spark_options
 from tidemark.adapters.kafka.reader import KafkaLogReader
 from tidemark.adapters.spark.sink import SparkDeltaSink
-from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
-from tidemark.services.abandon import Abandon
-from tidemark.services.decisions import Decisions
-from tidemark.services.ingest import Ingest, Ingestion
-from tidemark.services.planner import Planner
-from tidemark.services.repair import Repair
-from tidemark.services.verify import Verify
+from tidemark.services.ingest import Ingestion
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +34,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(kw_only=True)
-class Lake:
+class Lake(Services):
     """One pipeline, its folders and its clients.
 
     Attributes:
@@ -95,82 +90,6 @@ class Lake:
             now=lambda: NOW,
         )
 
-    @property
-    def planner(self) -> Planner:
-        """Makes plans."""
-        return Planner(
-            spec=self.spec,
-            marks=self.marks,
-            control=self.control,
-            data_log=self.table,
-            log_reader=self.log_reader,
-            now=lambda: NOW,
-        )
-
-    @property
-    def ingest(self) -> Ingest:
-        """Executes plans."""
-        return Ingest(
-            spec=self.spec,
-            marks=self.marks,
-            control=self.control,
-            table=self.table,
-            sink=self.sink,
-            log_reader=self.log_reader,
-            now=lambda: NOW,
-        )
-
-    @property
-    def abandon(self) -> Abandon:
-        """Gives plans up."""
-        return Abandon(
-            pipeline=self.spec.name,
-            marks=self.marks,
-            control=self.control,
-            table=self.table,
-            log_reader=self.log_reader,
-            now=lambda: NOW,
-        )
-
-    @property
-    def decisions(self) -> Decisions:
-        """Records what a person decides."""
-        return Decisions(
-            spec=self.spec,
-            marks=self.marks,
-            control=self.control,
-            data_log=self.table,
-            now=lambda: NOW,
-        )
-
-    @property
-    def repair(self) -> Repair:
-        """Has the control table follow the data table."""
-        return Repair(
-            spec=self.spec,
-            marks=self.marks,
-            control=self.control,
-            table=self.table,
-            log_reader=self.log_reader,
-            now=lambda: NOW,
-        )
-
-    @property
-    def verify(self) -> Verify:
-        """Compares the data table with the topic."""
-        return Verify(
-            spec=self.spec,
-            marks=self.marks,
-            control=self.control,
-            data_log=self.table,
-            log_reader=self.log_reader,
-        )
-
-    @property
-    def ledger(self) -> Ledger:
-        """What the control table says now."""
-        return self.control.ledger(self.spec.name)
-
     def plan(self, requested_by: str) -> Plan:
         """Make a plan; there must be something to do."""
         plan = self.planner.plan(requested_by).plan
@@ -181,11 +100,6 @@ class Lake:
     def run(self, requested_by: str) -> Ingestion:
         """Plan and ingest; there must be something to do."""
         return self.ingest.execute(self.plan(requested_by).sequence)
-
-    def committed(self) -> dict[int, int]:
-        """Committed offset by partition."""
-        ledger = self.ledger
-        return {partition: ledger.committed_offset(partition) for partition in ledger.starts}
 
     def version(self) -> int | None:
         """Newest version of the data table; None if there is none."""

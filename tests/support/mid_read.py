@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from confluent_kafka.admin import AdminClient
 
 from tests.support.lake import Lake
-from tests.support.plans import NOW
 from tests.support.proxy import Gate, ProxiedBroker
+from tests.support.services import NOW
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records
 from tidemark.adapters.kafka.marks import KafkaMarkReader

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
+from tests.support.services import Services
 from tidemark.adapters.memory import MemoryControlTable, MemoryKafka, MemoryTable
-from tidemark.core.ledger import Ledger
 from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
 from tidemark.core.offsets import Span
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.spec import PipelineSpec, StartPolicy
-from tidemark.services.abandon import Abandon
-from tidemark.services.decisions import Decisions
-from tidemark.services.ingest import Ingest
-from tidemark.services.planner import Planner
-from tidemark.services.repair import Repair
-from tidemark.services.verify import Verify
-
-NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
 def make_spec(**changes: Any) -> PipelineSpec:
@@ -71,7 +62,7 @@ def make_plan(*ranges: tuple[int, int, int], sequence: int = 1, **changes: Any) 
 
 
 @dataclass
-class MemoryPipeline:
+class MemoryPipeline(Services):
     """One pipeline on in-memory adapters: a topic, a control table and a data table."""
 
     spec: PipelineSpec = field(default_factory=make_spec)
@@ -90,85 +81,19 @@ class MemoryPipeline:
         self.kafka.produce(self.spec.topic, partition, count, timestamp_ms)
 
     @property
-    def planner(self) -> Planner:
-        """The planner under test."""
-        return Planner(
-            spec=self.spec,
-            marks=self.kafka,
-            control=self.control,
-            data_log=self.table,
-            log_reader=self.kafka,
-            now=lambda: NOW,
-        )
+    def marks(self) -> MemoryKafka:
+        """Marks are the log's own."""
+        return self.kafka
 
     @property
-    def ingest(self) -> Ingest:
-        """The executor under test."""
-        return Ingest(
-            spec=self.spec,
-            marks=self.kafka,
-            control=self.control,
-            table=self.table,
-            sink=self.table,
-            log_reader=self.kafka,
-            now=lambda: NOW,
-        )
+    def log_reader(self) -> MemoryKafka:
+        """Another reader of the same log."""
+        return self.kafka
 
     @property
-    def abandon(self) -> Abandon:
-        """Gives plans up."""
-        return Abandon(
-            pipeline=self.spec.name,
-            marks=self.kafka,
-            control=self.control,
-            table=self.table,
-            log_reader=self.kafka,
-            now=lambda: NOW,
-        )
-
-    @property
-    def decisions(self) -> Decisions:
-        """Records what a person decides."""
-        return Decisions(
-            spec=self.spec,
-            marks=self.kafka,
-            control=self.control,
-            data_log=self.table,
-            now=lambda: NOW,
-        )
-
-    @property
-    def repair(self) -> Repair:
-        """Has the control table follow the data table."""
-        return Repair(
-            spec=self.spec,
-            marks=self.kafka,
-            control=self.control,
-            table=self.table,
-            log_reader=self.kafka,
-            now=lambda: NOW,
-        )
-
-    @property
-    def verify(self) -> Verify:
-        """Compares the data table with the topic."""
-        return Verify(
-            spec=self.spec,
-            marks=self.kafka,
-            control=self.control,
-            data_log=self.table,
-            log_reader=self.kafka,
-        )
-
-    @property
-    def ledger(self) -> Ledger:
-        """What the control table says now."""
-        return self.control.ledger(self.spec.name)
-
-    def committed(self) -> dict[int, int]:
-        """Committed offset by partition."""
-        ledger = self.ledger
-        return {partition: ledger.committed_offset(partition) for partition in ledger.starts}
+    def sink(self) -> MemoryTable:
+        """The table lands plans itself."""
+        return self.table
 
     def run(self, requested_by: str) -> Plan | None:
         """Plan and, if there is something to do, ingest."""

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from tests.support.crashes import wait_until
 from tests.support.lake import Lake
-from tests.support.plans import NOW
+from tests.support.services import NOW
 from tidemark.adapters.kafka.options import client_config, spark_options
 from tidemark.adapters.spark.sink import SparkDeltaSink
 from tidemark.core.plan import Plan

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tidemark.cli.arguments import AsJson
 from tidemark.cli.console import out, print_json, step
 from tidemark.wiring import App
 
@@ -13,8 +14,6 @@ app = typer.Typer(
     help="A real Apache Kafka on this machine, in KRaft mode, with its data below TIDEMARK_HOME.",
     no_args_is_help=True,
 )
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.adapters.spark.submit import JobRun
-from tidemark.cli.arguments import AsJson, Pipeline, requester
+from tidemark.cli.arguments import AsJson, DryRun, Pipeline, requester
 from tidemark.cli.console import err, note, out, print_json, print_table, step
 from tidemark.errors import ExitCode
 from tidemark.services.planner import BackfillRequest, Planning
@@ -105,9 +105,7 @@ def plan(
     end: Annotated[
         int | None, typer.Option(help="Backfill: the next offset after the range.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan and record nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Decide what to read next and record it, without reading it.

@@ -177,7 +177,8 @@ class Verify:
         planning.check_identity(ledger, marks)
         for number, landed in ledger.landed.items():
             planning.check_end(ledger.pipeline, marks, number, landed.spans[-1].end)
-        wanted = self._wanted(ledger.landed, partition, start, end)
+        bounds = self._bounds(partition, start, end)
+        wanted = self._wanted(ledger.landed, partition, bounds)
         holdings = [h for h in self.data_log.holdings() if partition in (None, h.partition)]
         whole = _whole(ledger, holdings)
         verdicts: list[PartitionVerdict] = []
@@ -186,9 +187,7 @@ class Verify:
             verdict, found = self._partition(marks, number, spans, whole, say)
             verdicts.append(verdict)
             differences += found
-        differences += self._unexplained(
-            marks, holdings, Span(start or 0, _BEYOND if end is None else end)
-        )
+        differences += self._unexplained(marks, holdings, bounds)
         return Verification(
             pipeline=self.spec.name,
             topic=marks.topic,
@@ -198,13 +197,7 @@ class Verify:
             first=tuple(differences[:_SHOWN]),
         )
 
-    def _wanted(
-        self,
-        landed: Mapping[int, SpanSet],
-        partition: int | None,
-        start: int | None,
-        end: int | None,
-    ) -> Mapping[int, SpanSet]:
+    def _bounds(self, partition: int | None, start: int | None, end: int | None) -> Span:
         first, beyond = start or 0, _BEYOND if end is None else end
         if not 0 <= first < beyond:
             raise InvalidRange(
@@ -214,8 +207,13 @@ class Verify:
                 end=beyond,
                 rule="0 <= start < end; the end is the next offset after the range",
             )
+        return Span(first, beyond)
+
+    def _wanted(
+        self, landed: Mapping[int, SpanSet], partition: int | None, bounds: Span
+    ) -> Mapping[int, SpanSet]:
         wanted = {
-            number: spans.within(Span(first, beyond))
+            number: spans.within(bounds)
             for number, spans in landed.items()
             if partition is None or number == partition
         }

@@ -15,7 +15,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from tests.conftest import TopicFactory
 from tests.support.kafka_judge import log_ranges
 from tests.support.lake import Lake
-from tests.support.plans import NOW, make_plan
+from tests.support.plans import make_plan
+from tests.support.services import NOW
 from tests.support.transactions import (
     Record,
     produce_aborted,

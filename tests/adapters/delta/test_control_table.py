@@ -19,7 +19,8 @@ from arro3.core import Schema
 from deltalake import DeltaTable
 
 from tests.conftest import PROJECT
-from tests.support.plans import NOW, make_plan
+from tests.support.plans import make_plan
+from tests.support.services import NOW
 from tidemark.adapters.delta.control_table import COLUMNS, DeltaControlTable
 from tidemark.adapters.memory import MemoryControlTable
 from tidemark.core.events import (

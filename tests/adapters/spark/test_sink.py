@@ -13,7 +13,8 @@ from deltalake import DeltaTable
 from tests.conftest import TopicFactory
 from tests.support.kafka_judge import read_all, read_ranges
 from tests.support.lake import Lake
-from tests.support.plans import NOW, make_plan
+from tests.support.plans import make_plan
+from tests.support.services import NOW
 from tests.support.transactions import produce_values
 from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.adapters.kafka.producer import produce
