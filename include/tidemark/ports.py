@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 from tidemark.core.events import ControlEvent
 from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger
-from tidemark.core.marks import IsolationLevel, TopicMarks
+from tidemark.core.marks import IsolationLevel, Position, TopicMarks
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.quality import QualityReport, SliceExpectation, SliceRef
@@ -47,6 +47,20 @@ class MarkReader(Protocol):
 
 class LogReader(Protocol):
     """Reads records as a free consumer, apart from the engine that lands them."""
+
+    def check_positions(self, topic: str, positions: Mapping[int, Position]) -> None:
+        """Refuse a log that was cut before a position and has grown again since.
+
+        Args:
+            topic: Topic name.
+            positions: Inside the log, by partition; each has something after it.
+
+        Raises:
+            LogTruncated: The records before a position are not those of its leader epoch.
+            OffsetsDeleted: A position was deleted meanwhile.
+            TopicMissing, KafkaUnavailable, KafkaRefused
+        """
+        ...
 
     def read(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]

@@ -10,7 +10,14 @@ from tests.support.plans import MemoryPipeline, make_spec
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import IsolationLevel
 from tidemark.core.spec import StartPolicy
-from tidemark.errors import ControlConflict, LostRange, NoStartOffset, PlanOpen, TopicMissing
+from tidemark.errors import (
+    ControlConflict,
+    LogTruncated,
+    LostRange,
+    NoStartOffset,
+    PlanOpen,
+    TopicMissing,
+)
 from tidemark.services.planner import BackfillRequest, PlanOutcome
 
 
@@ -190,6 +197,35 @@ def test_s7_a_lost_range_stops_the_pipeline_and_writes_nothing() -> None:
     with pytest.raises(LostRange):
         pipeline.planner.plan("b")
     assert pipeline.control.rows == before
+
+
+def test_i7_a_log_that_was_cut_and_has_grown_again_stops_the_pipeline() -> None:
+    """Its marks look as ever; the history of leaders tells. Nothing is written."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 10)
+    pipeline.run("a")
+    pipeline.kafka.elect("events", 0, end=6)
+    pipeline.produce(0, 20)
+    before = list(pipeline.control.rows)
+    with pytest.raises(LogTruncated) as caught:
+        pipeline.planner.plan("b")
+    assert (caught.value.partition, caught.value.offset, caught.value.leader_epoch) == (0, 10, 0)
+    with pytest.raises(LogTruncated):
+        pipeline.planner.preview()
+    assert pipeline.control.rows == before
+
+
+def test_another_leader_with_the_same_log_is_no_matter() -> None:
+    """S17: once what it leads has landed, its own epoch is the one to compare with."""
+    pipeline = MemoryPipeline()
+    for epoch in range(3):
+        pipeline.produce(0, 10)
+        plan = pipeline.planner.plan(f"run-{epoch}").plan
+        assert plan is not None
+        assert [(r.partition, r.leader_epoch) for r in plan.ranges] == [(0, epoch)]
+        pipeline.ingest.execute(plan.sequence)
+        pipeline.kafka.elect("events", 0)
+    assert pipeline.committed() == {0: 30, 1: 0}
 
 
 def test_a_missing_topic_is_named() -> None:

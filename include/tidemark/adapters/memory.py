@@ -14,12 +14,18 @@ from tidemark.core.event_rows import Row, decode, encode
 from tidemark.core.events import ControlEvent
 from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger
-from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
+from tidemark.core.marks import IsolationLevel, Marks, Position, TopicMarks
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.plan import Plan
 from tidemark.core.records import LogRecord, TimestampType
 from tidemark.core.table import FENCED, Holding, Restore, TableState, check_held
-from tidemark.errors import ControlConflict, ForeignCommit, OffsetsDeleted, TopicMissing
+from tidemark.errors import (
+    ControlConflict,
+    ForeignCommit,
+    LogTruncated,
+    OffsetsDeleted,
+    TopicMissing,
+)
 
 
 @dataclass
@@ -31,12 +37,14 @@ class MemoryPartition:
         low: Low-water mark.
         end: High-water mark.
         stable: Last stable offset; the high-water mark if None.
+        epochs: Where each leader epoch began, from epoch 0 on.
     """
 
     records: dict[int, int] = field(default_factory=dict)
     low: int = 0
     end: int = 0
     stable: int | None = None
+    epochs: list[int] = field(default_factory=lambda: [0])
 
 
 @dataclass
@@ -69,6 +77,13 @@ class MemoryKafka:
         log.low = before
         log.records = {offset: ts for offset, ts in log.records.items() if offset >= before}
 
+    def elect(self, topic: str, partition: int, end: int | None = None) -> None:
+        """Have another leader; an unclean election cuts the log at `end`."""
+        log = self.topics[topic][partition]
+        log.end = log.end if end is None else end
+        log.records = {offset: ts for offset, ts in log.records.items() if offset < log.end}
+        log.epochs.append(log.end)
+
     def topic_marks(self, topic: str, isolation_level: IsolationLevel) -> TopicMarks:
         """As `MarkReader.topic_marks`."""
         return TopicMarks(
@@ -77,10 +92,27 @@ class MemoryKafka:
             topic_id=self._topic_id(topic),
             isolation_level=isolation_level,
             partitions={
-                number: Marks(low=log.low, end=_end(log, isolation_level))
+                number: Marks(
+                    low=log.low,
+                    end=_end(log, isolation_level),
+                    leader_epoch=len(log.epochs) - 1,
+                )
                 for number, log in self.topics[topic].items()
             },
         )
+
+    def check_positions(self, topic: str, positions: Mapping[int, Position]) -> None:
+        """As `LogReader.check_positions`."""
+        self._topic_id(topic)
+        for partition, known in positions.items():
+            log = self.topics[topic][partition]
+            if min(log.epochs[known.leader_epoch + 1 :], default=log.end) < known.offset:
+                raise LogTruncated(
+                    topic=topic,
+                    partition=partition,
+                    offset=known.offset,
+                    leader_epoch=known.leader_epoch,
+                )
 
     def read(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]

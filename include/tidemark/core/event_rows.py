@@ -95,6 +95,7 @@ def _planned_rows(plan: Plan) -> list[Row]:
             "end_offset": planned.end,
             "low_water_mark": planned.low_water_mark,
             "end_mark": planned.end_mark,
+            "leader_epoch": planned.leader_epoch,
         }
         for planned in plan.ranges
     ]
@@ -270,6 +271,7 @@ def _plan(pipeline: str, rows: Sequence[Row]) -> Plan:
             end=row["end_offset"],
             low_water_mark=row["low_water_mark"],
             end_mark=row["end_mark"],
+            leader_epoch=row["leader_epoch"],
         )
         for row in rows
     )

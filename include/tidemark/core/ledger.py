@@ -20,7 +20,7 @@ from tidemark.core.events import (
 )
 from tidemark.core.landing import Landing
 from tidemark.core.offsets import SpanSet, spans_by_partition
-from tidemark.core.plan import Plan, PlanKind
+from tidemark.core.plan import Plan, PlanKind, PlannedRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +153,17 @@ class Ledger:
             partition: self.covered(partition).union(spans).contiguous_end(self.starts[partition])
             for partition, spans in more.items()
         }
+
+    def newest_landed(self) -> Mapping[int, PlannedRange]:
+        """The range that goes furthest of all that landed of this incarnation, by partition."""
+        newest: dict[int, PlannedRange] = {}
+        for record in self.plans.values():
+            if record.landing and record.plan.topic_id == self.topic_id:
+                for planned in record.plan.ranges:
+                    known = newest.get(planned.partition)
+                    if known is None or known.end < planned.end:
+                        newest[planned.partition] = planned
+        return newest
 
     def open_plans(self) -> list[PlanRecord]:
         """Plans that may still land, oldest first."""

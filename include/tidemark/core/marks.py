@@ -25,14 +25,25 @@ class Marks:
     Attributes:
         low: Low-water mark (log start offset).
         end: Last stable offset or high-water mark, by the isolation level that was asked for.
+        leader_epoch: Which leader, counted by Kafka, the partition's log ends under; None if the
+            broker does not tell.
     """
 
     low: int
     end: int
+    leader_epoch: int | None = None
 
     def readable(self, spans: SpanSet) -> SpanSet:
         """Those of some offsets that the log has now."""
         return spans.within(Span(self.low, self.end)) if self.low < self.end else SpanSet()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """A place in the log of one partition, and the leader that it was known under."""
+
+    offset: int
+    leader_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

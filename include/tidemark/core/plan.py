@@ -37,6 +37,7 @@ class PlannedRange:
         end: Next offset after the range.
         low_water_mark: Log start when planned.
         end_mark: End of the readable log when planned; `end_mark - end` is left for later.
+        leader_epoch: Kafka's leader epoch when planned; None if nobody knows it.
     """
 
     partition: int
@@ -44,6 +45,7 @@ class PlannedRange:
     end: int
     low_water_mark: int
     end_mark: int
+    leader_epoch: int | None = None
 
     def __post_init__(self) -> None:
         if self.partition < 0:

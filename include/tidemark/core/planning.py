@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tidemark.core.ledger import Ledger
-from tidemark.core.marks import TopicMarks
+from tidemark.core.marks import Position, TopicMarks
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.errors import (
@@ -207,7 +207,34 @@ def _planned(marks: TopicMarks, partition: int, span: Span) -> PlannedRange:
         end=span.end,
         low_water_mark=here.low,
         end_mark=here.end,
+        leader_epoch=here.leader_epoch,
     )
+
+
+def landed_under_others(
+    ledger: Ledger, marks: TopicMarks, ranges: Iterable[PlannedRange]
+) -> Mapping[int, Position]:
+    """Where what landed ends, in partitions about to be read that have another leader since.
+
+    An unclean election may have cut the log behind it. If the log has grown again meanwhile its
+    marks look as ever; only Kafka's own history of leaders tells (KIP-320).
+
+    Args:
+        ledger: What landed.
+        marks: The topic's marks now.
+        ranges: What is about to be planned.
+
+    Returns:
+        Offset after what landed, and the leader epoch that it was planned under, by partition.
+    """
+    newest = ledger.newest_landed()
+    found = {}
+    for partition in sorted({planned.partition for planned in ranges} & set(newest)):
+        landed, here = newest[partition], marks.partitions[partition]
+        epoch = landed.leader_epoch
+        if epoch not in (None, here.leader_epoch) and here.low <= landed.end < here.end:
+            found[partition] = Position(offset=landed.end, leader_epoch=epoch)
+    return found
 
 
 def share(backlogs: Mapping[int, int], limit: int | None) -> Mapping[int, int]:

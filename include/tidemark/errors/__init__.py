@@ -61,6 +61,7 @@ from tidemark.errors.specs import InvalidRange, Problem, SpecError, UnknownPipel
 from tidemark.errors.topic import (
     ClusterChanged,
     EndBehindCommitted,
+    LogTruncated,
     LostRange,
     NoStartOffset,
     NothingLost,
@@ -91,6 +92,7 @@ __all__ = [
     "KafkaRefused",
     "KafkaUnavailable",
     "LedgerBehindTable",
+    "LogTruncated",
     "LostRange",
     "NoStartOffset",
     "NoTopicId",

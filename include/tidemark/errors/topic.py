@@ -200,6 +200,33 @@ class EndBehindCommitted(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class LogTruncated(TerminalError):
+    """Kafka cut the log behind what was read of it, and has other records there since."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+
+    def what(self) -> str:
+        return f"{self.topic}[{self.partition}] is not the log that was read any more"
+
+    def expected(self) -> str:
+        return (
+            f"the records before offset {self.offset} as leader epoch {self.leader_epoch} had them"
+        )
+
+    def found(self) -> str:
+        return "a log that an unclean election cut before that offset, and that has grown again"
+
+    def remedy(self) -> str:
+        return (
+            "nothing was written: `tidemark verify` tells which rows Kafka no longer has; "
+            "see docs/runbook.md, EndBehindCommitted"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
 class NothingLost(TerminalError):
     """A loss is to be accepted, and every unread offset can still be read."""
 

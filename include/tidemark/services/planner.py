@@ -75,6 +75,7 @@ class Planner:
         Raises:
             LostRange, EndBehindCommitted, TopicRecreated, TopicChanged, ClusterChanged,
                 PartitionsShrunk: The log no longer fits what was committed.
+            LogTruncated: What was committed is not what the log has there now.
             TableBehindLedger, LedgerBehindTable, TableRestored: Nor does the data table.
             NoStartOffset: Policy `none` and no committed offset.
             ControlConflict: Other writers were first, several times over.
@@ -160,6 +161,8 @@ class Planner:
         planning.check_identity(ledger, marks)
         starts = self._starts(ledger, marks)
         ranges = self._ranges(ledger, starts, marks, request)
+        if unproven := planning.landed_under_others(ledger, marks, ranges):
+            self.log_reader.check_positions(marks.topic, unproven)
         events: list[ControlEvent] = []
         if starts:
             events.append(

@@ -46,9 +46,9 @@ def test_marks_of_every_partition(
     assert (marks.topic, marks.isolation_level) == (name, COMMITTED)
     assert marks.cluster_id == broker.cluster_id
     assert marks.partitions == {
-        0: Marks(low=0, end=0),
-        1: Marks(low=0, end=5),
-        2: Marks(low=0, end=0),
+        0: Marks(low=0, end=0, leader_epoch=0),
+        1: Marks(low=0, end=5, leader_epoch=0),
+        2: Marks(low=0, end=0, leader_epoch=0),
     }
 
 
@@ -71,7 +71,9 @@ def test_s7_the_low_water_mark_follows_deletion(
     produce_values(broker.bootstrap, name, 5)
     for answer in admin.delete_records([TopicPartition(name, 0, 3)]).values():
         answer.result(timeout=30)
-    assert reader.topic_marks(name, COMMITTED).partitions == {0: Marks(low=3, end=5)}
+    assert reader.topic_marks(name, COMMITTED).partitions == {
+        0: Marks(low=3, end=5, leader_epoch=0)
+    }
 
 
 def test_s8_the_end_depends_on_the_isolation_level(
@@ -82,11 +84,17 @@ def test_s8_the_end_depends_on_the_isolation_level(
     produce_values(broker.bootstrap, name, 2)
     with open_transaction(broker.bootstrap, name, [Record(), Record()]) as producer:
         produce_values(broker.bootstrap, name, 1)
-        assert reader.topic_marks(name, COMMITTED).partitions == {0: Marks(low=0, end=2)}
-        assert reader.topic_marks(name, UNCOMMITTED).partitions == {0: Marks(low=0, end=5)}
+        assert reader.topic_marks(name, COMMITTED).partitions == {
+            0: Marks(low=0, end=2, leader_epoch=0)
+        }
+        assert reader.topic_marks(name, UNCOMMITTED).partitions == {
+            0: Marks(low=0, end=5, leader_epoch=0)
+        }
         producer.commit_transaction(30)
     wait_until_stable(broker.bootstrap, name)
-    assert reader.topic_marks(name, COMMITTED).partitions == {0: Marks(low=0, end=6)}
+    assert reader.topic_marks(name, COMMITTED).partitions == {
+        0: Marks(low=0, end=6, leader_epoch=0)
+    }
 
 
 def test_s6_markers_and_aborted_records_are_part_of_the_log(
@@ -95,7 +103,9 @@ def test_s6_markers_and_aborted_records_are_part_of_the_log(
     """Ends count offsets, not records."""
     name = topic()
     produce_aborted(broker.bootstrap, name, [Record()])
-    assert reader.topic_marks(name, COMMITTED).partitions == {0: Marks(low=0, end=2)}
+    assert reader.topic_marks(name, COMMITTED).partitions == {
+        0: Marks(low=0, end=2, leader_epoch=0)
+    }
 
 
 def test_s5_a_topic_made_again_has_another_id(
@@ -158,7 +168,9 @@ def test_s18_a_dead_entry_of_the_bootstrap_list_is_no_matter(
     name = topic()
     (dead,) = free_ports("127.0.0.1", 1)
     reader = KafkaMarkReader({"bootstrap.servers": f"127.0.0.1:{dead},{broker.bootstrap}"})
-    assert reader.topic_marks(name, COMMITTED).partitions == {0: Marks(low=0, end=0)}
+    assert reader.topic_marks(name, COMMITTED).partitions == {
+        0: Marks(low=0, end=0, leader_epoch=0)
+    }
 
 
 def test_a_cluster_that_does_not_answer_is_transient() -> None:

@@ -37,6 +37,7 @@ COLUMNS = Schema(
         Field("table_version", DataType.int64(), nullable=True),
         Field("low_water_mark", DataType.int64(), nullable=True),
         Field("end_mark", DataType.int64(), nullable=True),
+        Field("leader_epoch", DataType.int32(), nullable=True),
         Field("isolation_level", DataType.utf8(), nullable=True),
         Field("cluster_id", DataType.utf8(), nullable=True),
         Field("topic_id", DataType.utf8(), nullable=True),

@@ -103,7 +103,10 @@ class KafkaMarkReader:
             topic=topic,
             topic_id=topic_id,
             isolation_level=isolation_level,
-            partitions={p: Marks(low=lows[p], end=ends[p]) for p in partitions},
+            partitions={
+                p: Marks(low=lows[p].offset, end=ends[p].offset, leader_epoch=ends[p].leader_epoch)
+                for p in partitions
+            },
         )
 
     def offsets_at(
@@ -122,7 +125,7 @@ class KafkaMarkReader:
         level = IsolationLevel.READ_UNCOMMITTED
         found = self._offsets(topic, partitions, spec, level)
         ends = self._offsets(topic, partitions, OffsetSpec.latest(), level)
-        return {p: found[p] if found[p] >= 0 else ends[p] for p in partitions}
+        return {p: found[p].offset if found[p].offset >= 0 else ends[p].offset for p in partitions}
 
     def _describe(self, topic: str) -> tuple[str, str, list[int]]:
         cluster = self._admin.describe_cluster(request_timeout=self._timeout)
@@ -147,26 +150,26 @@ class KafkaMarkReader:
         partitions: Sequence[int],
         spec: OffsetSpec,
         isolation_level: IsolationLevel,
-    ) -> dict[int, int]:
+    ) -> dict[int, ListOffsetsResultInfo]:
         futures = self._admin.list_offsets(
             {TopicPartition(topic, p): spec for p in partitions},
             isolation_level=_ISOLATION[isolation_level],
             request_timeout=self._timeout,
         )
-        return {tp.partition: self._offset(topic, tp, future) for tp, future in futures.items()}
+        return {tp.partition: self._listed(topic, tp, future) for tp, future in futures.items()}
 
-    def _offset(
+    def _listed(
         self, topic: str, place: TopicPartition, future: Future[ListOffsetsResultInfo]
-    ) -> int:
-        offset: int = self._answer("list_offsets", topic, future).offset
-        if offset == OFFSET_INVALID:
+    ) -> ListOffsetsResultInfo:
+        listed: ListOffsetsResultInfo = self._answer("list_offsets", topic, future)
+        if listed.offset == OFFSET_INVALID:
             # Where some leaders answer and others do not in time, librdkafka tells no error of
             # these: the offset that it began with is left as it is.
             raise KafkaUnavailable(
                 operation=f"list_offsets of {topic}[{place.partition}]",
                 reason="no answer from the partition's leader in time",
             )
-        return offset
+        return listed
 
     def _note(self, error: KafkaError) -> None:
         if error.code() in REFUSALS:

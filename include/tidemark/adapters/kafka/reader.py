@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
@@ -12,12 +13,13 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tidemark.adapters.kafka.marks import REFUSALS
-from tidemark.core.marks import IsolationLevel
+from tidemark.core.marks import IsolationLevel, Position
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.records import LogRecord, TimestampType
 from tidemark.errors import (
     KafkaRefused,
     KafkaUnavailable,
+    LogTruncated,
     OffsetsDeleted,
     TopicMissing,
 )
@@ -83,6 +85,24 @@ class KafkaLogReader:
         self._config = {**config, **_CONSUMER}
         self._patience_s = patience_s
 
+    def check_positions(self, topic: str, positions: Mapping[int, Position]) -> None:
+        """Refuse a log that was cut before a position and has grown again since.
+
+        librdkafka asks each leader where the log of a leader epoch ends (KIP-320) before it
+        fetches the first record.
+
+        Raises:
+            LogTruncated: The records before a position are not those of its leader epoch.
+            OffsetsDeleted: A position was deleted meanwhile.
+            TopicMissing, KafkaUnavailable, KafkaRefused
+        """
+        spans = {
+            partition: SpanSet((Span(position.offset, position.offset + 1),))
+            for partition, position in positions.items()
+        }
+        # Up to the high-water mark: what a transaction holds back may lie right at a position.
+        deque(self._records(topic, IsolationLevel.READ_UNCOMMITTED, spans, positions), maxlen=0)
+
     def read(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
     ) -> Iterator[LogRecord]:
@@ -92,19 +112,36 @@ class KafkaLogReader:
             OffsetsDeleted: Offsets were deleted from Kafka while they were read.
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
+        return self._records(topic, isolation_level, spans, {})
+
+    def _records(
+        self,
+        topic: str,
+        isolation_level: IsolationLevel,
+        spans: Mapping[int, SpanSet],
+        positions: Mapping[int, Position],
+    ) -> Iterator[LogRecord]:
         partitions = sorted(partition for partition, wanted in spans.items() if wanted)
         for first in range(0, len(partitions), _AT_ONCE):
             some = partitions[first : first + _AT_ONCE]
             config = {**self._config, "isolation.level": str(isolation_level)}
-            with closing(_Reading(config, topic, {p: spans[p] for p in some})) as reading:
+            reading = _Reading(config, topic, {p: spans[p] for p in some}, positions)
+            with closing(reading):
                 yield from reading.records(self._patience_s)
 
 
 class _Reading:
     """One consumer, and what is left to read of each of its partitions."""
 
-    def __init__(self, config: Mapping[str, Any], topic: str, spans: Mapping[int, SpanSet]) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        topic: str,
+        spans: Mapping[int, SpanSet],
+        positions: Mapping[int, Position],
+    ) -> None:
         self._topic = topic
+        self._positions = positions
         self._left: dict[int, list[Span]] = {p: list(some) for p, some in spans.items()}
         self._sought: dict[int, int] = {}
         self._fetched: dict[str, int] = {}
@@ -123,13 +160,17 @@ class _Reading:
                 reason=raised.args[0].str(),
                 needed="settings that librdkafka takes",
             ) from raised
-        self._consumer.assign(
-            [TopicPartition(topic, p, left[0].start) for p, left in self._left.items()]
-        )
+        self._consumer.assign([self._beginning(p, left[0]) for p, left in self._left.items()])
 
     def close(self) -> None:
         """Leave the brokers."""
         self._consumer.close()
+
+    def _beginning(self, partition: int, first: Span) -> TopicPartition:
+        known = self._positions.get(partition)
+        if known is None:
+            return TopicPartition(self._topic, partition, first.start)
+        return TopicPartition(self._topic, partition, first.start, leader_epoch=known.leader_epoch)
 
     def records(self, patience_s: float) -> Iterator[LogRecord]:
         """Every visible record of what is left, until nothing is left."""
@@ -191,9 +232,7 @@ class _Reading:
         elif code == KafkaError._AUTO_OFFSET_RESET:
             # Of a partition that is read to its end already it is no matter.
             if partition in self._left:
-                raise OffsetsDeleted(
-                    topic=self._topic, partition=partition, offset=self._left[partition][0].start
-                )
+                raise self._out_of_range(partition, error)
         elif code in _CORRUPT:
             raise KafkaUnavailable(
                 operation=f"reading {self._topic}[{partition}]",
@@ -201,6 +240,19 @@ class _Reading:
             )
         else:
             self._note(error)
+
+    def _out_of_range(self, partition: int, error: KafkaError) -> LogTruncated | OffsetsDeleted:
+        offset = self._left[partition][0].start
+        known = self._positions.get(partition)
+        # librdkafka has one code for both, and tells them apart in words.
+        if known and "truncation" in error.str():
+            return LogTruncated(
+                topic=self._topic,
+                partition=partition,
+                offset=offset,
+                leader_epoch=known.leader_epoch,
+            )
+        return OffsetsDeleted(topic=self._topic, partition=partition, offset=offset)
 
     def _note(self, error: KafkaError) -> None:
         code = error.code()

@@ -1,0 +1,121 @@
+"""The services of one pipeline, over whatever ports the pipeline has."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Protocol
+
+from tidemark.core.ledger import Ledger
+from tidemark.core.spec import PipelineSpec
+from tidemark.ports import ControlTable, DataTable, LogReader, MarkReader, Sink
+from tidemark.services.abandon import Abandon
+from tidemark.services.decisions import Decisions
+from tidemark.services.ingest import Ingest
+from tidemark.services.planner import Planner
+from tidemark.services.repair import Repair
+from tidemark.services.verify import Verify
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+"""The clock of every service."""
+
+
+class Ports(Protocol):
+    """What a pipeline of the tests has."""
+
+    @property
+    def spec(self) -> PipelineSpec: ...
+    @property
+    def marks(self) -> MarkReader: ...
+    @property
+    def log_reader(self) -> LogReader: ...
+    @property
+    def control(self) -> ControlTable: ...
+    @property
+    def table(self) -> DataTable: ...
+    @property
+    def sink(self) -> Sink: ...
+
+
+class Services:
+    """The services under test; a pipeline inherits them and brings its ports."""
+
+    @property
+    def planner(self: Ports) -> Planner:
+        """Makes plans."""
+        return Planner(
+            spec=self.spec,
+            marks=self.marks,
+            control=self.control,
+            data_log=self.table,
+            log_reader=self.log_reader,
+            now=lambda: NOW,
+        )
+
+    @property
+    def ingest(self: Ports) -> Ingest:
+        """Executes plans."""
+        return Ingest(
+            spec=self.spec,
+            marks=self.marks,
+            control=self.control,
+            table=self.table,
+            sink=self.sink,
+            log_reader=self.log_reader,
+            now=lambda: NOW,
+        )
+
+    @property
+    def abandon(self: Ports) -> Abandon:
+        """Gives plans up."""
+        return Abandon(
+            pipeline=self.spec.name,
+            marks=self.marks,
+            control=self.control,
+            table=self.table,
+            log_reader=self.log_reader,
+            now=lambda: NOW,
+        )
+
+    @property
+    def decisions(self: Ports) -> Decisions:
+        """Records what a person decides."""
+        return Decisions(
+            spec=self.spec,
+            marks=self.marks,
+            control=self.control,
+            data_log=self.table,
+            now=lambda: NOW,
+        )
+
+    @property
+    def repair(self: Ports) -> Repair:
+        """Has the control table follow the data table."""
+        return Repair(
+            spec=self.spec,
+            marks=self.marks,
+            control=self.control,
+            table=self.table,
+            log_reader=self.log_reader,
+            now=lambda: NOW,
+        )
+
+    @property
+    def verify(self: Ports) -> Verify:
+        """Compares the data table with the topic."""
+        return Verify(
+            spec=self.spec,
+            marks=self.marks,
+            control=self.control,
+            data_log=self.table,
+            log_reader=self.log_reader,
+        )
+
+    @property
+    def ledger(self: Ports) -> Ledger:
+        """What the control table says now."""
+        return self.control.ledger(self.spec.name)
+
+    def committed(self: Ports) -> dict[int, int]:
+        """Committed offset by partition."""
+        ledger = self.control.ledger(self.spec.name)
+        return {partition: ledger.committed_offset(partition) for partition in ledger.starts}
