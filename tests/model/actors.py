@@ -52,9 +52,9 @@ class Call:
 
 _READS = frozenset(
     {
-        *("ledger", "topic_marks", "offsets_at", "read", "state", "find", "gaps", "held"),
-        *("holdings", "landed_plans", "rows_of", "prepare", "begin", "fetch", "begin_fence"),
-        *("begin_fence_chains", "version"),
+        *("ledger", "topic_marks", "offsets_at", "check_positions", "read"),
+        *("state", "find", "gaps", "held", "holdings", "landed_plans", "rows_of", "version"),
+        *("prepare", "begin", "fetch", "begin_fence", "begin_fence_chains"),
     }
 )
 
@@ -104,7 +104,7 @@ def faults_of(call: Call) -> tuple[Fault, ...]:
     """The failures that the real adapter of a port can answer a step with."""
     engine = EngineFailed(operation=f"doing {call.name}", reason="injected")
     match call.method:
-        case "topic_marks" | "offsets_at" | "read":
+        case "topic_marks" | "offsets_at" | "check_positions" | "read":
             gone = KafkaUnavailable(operation=call.name, reason="injected")
             return (Fault("failed", gone, took_effect=False),)
         case "begin" | "fetch":

@@ -126,6 +126,11 @@ class History(RuleBasedStateMachine):
         if before > self._truth(number).low:
             self.world.kafka.delete_records(TOPIC, number, before)
 
+    @rule(partition=_numbers)
+    def elect(self, partition: int) -> None:
+        """Another leader takes over, with the same log."""
+        self.world.kafka.elect(TOPIC, self._partition(partition))
+
     @precondition(lambda self: len(self.world.kafka.topics[TOPIC]) < 3)
     @rule()
     def add_partition(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self, TypeVar
+from typing import Self, TypeVar, assert_never
 
 from tidemark.core.events import (
     Abandoned,
@@ -218,8 +218,10 @@ def _told(ledger: L, event: ControlEvent) -> L:
                 epoch_version=event.table_version,
                 last_sequence=event.sequence,
             )
-        case _:
+        case Planned() | Adopted() | Abandoned() | Rewound() | Landed():
             return ledger
+        case _:
+            assert_never(event)
 
 
 def _settle(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
@@ -227,21 +229,21 @@ def _settle(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
     match event:
         case Planned(plan=plan):
             plans[plan.sequence] = PlanRecord(plan=plan, requesters=(plan.requested_by,))
-        case Adopted() if event.sequence in plans:
-            record = plans[event.sequence]
-            plans[event.sequence] = replace(
-                record, requesters=(*record.requesters, event.requested_by)
-            )
-        case Abandoned() | Rewound() if event.sequence in plans:
-            plans[event.sequence] = replace(
-                plans[event.sequence], landing=None, abandoned=event.reason
-            )
+        case Adopted():
+            if record := plans.get(event.sequence):
+                requesters = (*record.requesters, event.requested_by)
+                plans[event.sequence] = replace(record, requesters=requesters)
+        case Abandoned() | Rewound():
+            if record := plans.get(event.sequence):
+                plans[event.sequence] = replace(record, landing=None, abandoned=event.reason)
         case Landed(plan=plan):
             plans[plan.sequence] = replace(
                 plans[plan.sequence], landing=event.landing, abandoned=None
             )
-        case _:
+        case Started() | NewIncarnation() | LossAccepted() | NewEpoch():
             pass
+        case _:
+            assert_never(event)
 
 
 def _union(parts: Iterable[Mapping[int, SpanSet]]) -> Mapping[int, SpanSet]:
