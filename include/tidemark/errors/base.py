@@ -99,6 +99,13 @@ class TerminalError(TidemarkError):
     exit_code = ExitCode.REFUSED
 
 
+PERHAPS_DONE = (
+    "if an earlier try lost its answer, its decision stands: "
+    "docs/control-table.md, What did people decide?"
+)
+"""Where a command that records a decision finds nothing to decide."""
+
+
 def listed(numbers: tuple[int, ...]) -> str:
     """Numbers for a message."""
     return ", ".join(str(number) for number in numbers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.errors.base import TerminalError, TransientError
+from tidemark.errors.base import PERHAPS_DONE, TerminalError, TransientError
 
 
 @dataclass(kw_only=True, eq=False)
@@ -75,7 +75,7 @@ class NothingToRepair(TerminalError):
         return "none"
 
     def remedy(self) -> str:
-        return "nothing is to be done"
+        return PERHAPS_DONE
 
 
 @dataclass(kw_only=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.errors.base import TerminalError, TransientError, listed
+from tidemark.errors.base import PERHAPS_DONE, TerminalError, TransientError, listed
 
 
 @dataclass(kw_only=True, eq=False)
@@ -244,7 +244,7 @@ class NothingLost(TerminalError):
         return "none"
 
     def remedy(self) -> str:
-        return "nothing is to be accepted; `tidemark status PIPELINE` shows the marks"
+        return f"`tidemark status {self.pipeline}` shows the marks; {PERHAPS_DONE}"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -265,7 +265,7 @@ class SameIncarnation(TerminalError):
         return f"topic id {self.topic_id}"
 
     def remedy(self) -> str:
-        return "nothing is to be accepted; to read records again, run a backfill"
+        return f"to read records again, run a backfill; {PERHAPS_DONE}"
 
 
 @dataclass(kw_only=True, eq=False)
