@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 from tidemark.core.events import ControlEvent
 from tidemark.core.landing import Landing
-from tidemark.core.ledger import Ledger
+from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.marks import IsolationLevel, Position, TopicMarks
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
@@ -85,7 +85,15 @@ class ControlReader(Protocol):
     """Reads what was planned and what became of it."""
 
     def ledger(self, pipeline: str) -> Ledger:
-        """The pipeline's state now; an empty ledger for a pipeline without events."""
+        """The pipeline's state now, every plan in it; empty for a pipeline without events."""
+        ...
+
+    def summary(self, pipeline: str) -> Ledger:
+        """The pipeline's state now, settled plans added up: as quick after years as on day one."""
+        ...
+
+    def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
+        """One plan and what became of it; None if the table has no such plan."""
         ...
 
 

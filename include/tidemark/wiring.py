@@ -259,7 +259,7 @@ class App:
         """
         from tidemark.adapters.spark.settings import submit_settings
 
-        record = None if plan is None else self.control().ledger(spec.name).plans.get(plan)
+        record = None if plan is None else self.control().plan_record(spec.name, plan)
         return submit_settings(self.layout, spec.spark, record.plan.size if record else None)
 
     def submit(

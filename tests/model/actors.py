@@ -52,7 +52,8 @@ class Call:
 
 _READS = frozenset(
     {
-        *("ledger", "topic_marks", "offsets_at", "check_positions", "read"),
+        *("ledger", "summary", "plan_record"),
+        *("topic_marks", "offsets_at", "check_positions", "read"),
         *("state", "find", "gaps", "held", "holdings", "landed_plans", "rows_of", "version"),
         *("prepare", "begin", "fetch", "begin_fence", "begin_fence_chains"),
     }

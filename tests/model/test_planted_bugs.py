@@ -141,4 +141,4 @@ def test_a_counterexample_reads_as_a_schedule() -> None:
     """One line for each step: who, which port, which method."""
     found = search(planted(planned(), NoTransactions), {"one": ingest(1), "two": ingest(1)})
     assert str(found).splitlines()[0].startswith("planted, 0 faults: I1: rows that are in the")
-    assert str(found).splitlines()[1] == "   1. one: control.ledger"
+    assert str(found).splitlines()[1] == "   1. one: control.plan_record"

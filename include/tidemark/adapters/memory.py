@@ -11,13 +11,14 @@ from datetime import datetime
 from typing import TypeAlias
 
 from tidemark.core.event_rows import Row, decode, encode
-from tidemark.core.events import ControlEvent
+from tidemark.core.events import ControlEvent, EventKind
 from tidemark.core.landing import Landing
-from tidemark.core.ledger import Ledger
+from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.marks import IsolationLevel, Marks, Position, TopicMarks
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.plan import Plan
 from tidemark.core.records import LogRecord, TimestampType
+from tidemark.core.settled import settle
 from tidemark.core.table import FENCED, Holding, Restore, TableState, check_held
 from tidemark.errors import (
     ControlConflict,
@@ -106,12 +107,15 @@ class MemoryKafka:
         self._topic_id(topic)
         for partition, known in positions.items():
             log = self.topics[topic][partition]
-            if min(log.epochs[known.leader_epoch + 1 :], default=log.end) < known.offset:
+            epoch = known.leader_epoch
+            if epoch is None:
+                continue
+            if min(log.epochs[epoch + 1 :], default=log.end) < known.offset:
                 raise LogTruncated(
                     topic=topic,
                     partition=partition,
                     offset=known.offset,
-                    leader_epoch=known.leader_epoch,
+                    leader_epoch=epoch,
                 )
 
     def read(
@@ -183,6 +187,25 @@ class MemoryControlTable:
         """As `ControlTable.ledger`."""
         mine = [row for row in self.rows if row["pipeline"] == pipeline]
         return Ledger.fold(pipeline, decode(pipeline, mine), self.newest.get(pipeline, 0))
+
+    def summary(self, pipeline: str) -> Ledger:
+        """As `ControlTable.summary`."""
+        mine = [row for row in self.rows if row["pipeline"] == pipeline]
+        others, settled = settle(mine)
+        numbers = {row["event_number"] for row in mine}
+        epochs = [row["event_number"] for row in mine if row["event"] == EventKind.NEW_EPOCH]
+        begun = max(epochs, default=0)
+        return Ledger.fold(
+            pipeline,
+            decode(pipeline, others),
+            max([self.newest.get(pipeline, 0), *numbers]),
+            settled=settled,
+            present=sum(number > begun for number in numbers),
+        )
+
+    def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
+        """As `ControlTable.plan_record`."""
+        return self.ledger(pipeline).plans.get(sequence)
 
     def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
         """As `ControlTable.append`."""

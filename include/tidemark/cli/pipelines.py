@@ -212,8 +212,7 @@ def verify(
 
 
 def _newest_landed(app: App, pipeline: str) -> int | None:
-    ledger = app.control().ledger(app.spec(pipeline).name)
-    return max((seq for seq, record in ledger.plans.items() if record.landing), default=None)
+    return app.control().summary(app.spec(pipeline).name).last_landed
 
 
 def _run_job(app: App, job: str, pipeline: str, sequence: int, master: str, as_json: bool) -> None:

@@ -19,8 +19,10 @@ from tidemark.core.events import (
     Started,
 )
 from tidemark.core.landing import Landing
+from tidemark.core.marks import Position
 from tidemark.core.offsets import SpanSet, spans_by_partition
-from tidemark.core.plan import Plan, PlanKind, PlannedRange
+from tidemark.core.plan import Plan, PlanKind
+from tidemark.core.settled import Newest, Settled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,9 @@ class PlanRecord:
 class Ledger:
     """The state of one pipeline at one event number.
 
+    Read whole, every plan is in `plans`. Read as a summary, settled plans are added up in
+    `settled` and in nothing else; whatever the properties and methods say is the same.
+
     Attributes:
         pipeline: Pipeline name.
         event_number: Number of the newest event; 0 when there is none. The next writer must write
@@ -59,7 +64,8 @@ class Ledger:
         topic: Topic that the offsets belong to; None before the first event.
         topic_id: Incarnation of the topic that the offsets belong to; None before the first event.
         starts: Where the pipeline began, by partition.
-        plans: By sequence number, oldest first.
+        plans: By sequence number, oldest first; those of `settled` are not among them.
+        settled: Plans that are over, added up; nothing if the ledger was read whole.
         landed: Offsets of this incarnation that landed, holes included, by partition.
         accepted: Offsets of this incarnation whose loss was accepted, by partition.
         pending: Offsets of open plans, by partition.
@@ -76,6 +82,7 @@ class Ledger:
     topic_id: str | None = None
     starts: Mapping[int, int] = field(default_factory=dict)
     plans: Mapping[int, PlanRecord] = field(default_factory=dict)
+    settled: Settled = field(default_factory=Settled)
     landed: Mapping[int, SpanSet] = field(default_factory=dict)
     accepted: Mapping[int, SpanSet] = field(default_factory=dict)
     pending: Mapping[int, SpanSet] = field(default_factory=dict)
@@ -85,7 +92,13 @@ class Ledger:
 
     @classmethod
     def fold(
-        cls, pipeline: str, history: Iterable[tuple[int, list[ControlEvent]]], newest: int = 0
+        cls,
+        pipeline: str,
+        history: Iterable[tuple[int, list[ControlEvent]]],
+        newest: int = 0,
+        *,
+        settled: Settled | None = None,
+        present: int | None = None,
     ) -> Self:
         """The ledger after some events.
 
@@ -93,28 +106,39 @@ class Ledger:
             pipeline: Pipeline name.
             history: Events by number, oldest first, as `event_rows.decode` returns them.
             newest: Number of the newest event that the control table's log has seen.
+            settled: Plans that are not in `history`.
+            present: How many events there are since the epoch began; counted if None.
         """
-        ledger: Self = cls(pipeline=pipeline)
+        settled = settled or Settled()
+        ledger: Self = cls(pipeline=pipeline, settled=settled)
         plans: dict[int, PlanRecord] = {}
-        number = begun = present = 0
+        number = begun = counted = 0
         for number, events in history:
-            present += 1
+            counted += 1
             for event in events:
                 ledger = _told(ledger, event)
                 _settle(plans, event)
             if any(isinstance(event, NewEpoch) for event in events):
                 # An epoch begins with all that is known: what was lost before it is made up for.
-                begun, present = number, 0
+                begun, counted = number, 0
         newest = max(newest, number)
+        added_up = {
+            partition: spans
+            for (topic_id, partition), spans in settled.landed.items()
+            if topic_id == ledger.topic_id
+        }
+        sequences = [chain.sequence for chain in settled.newest.values()]
         records = [r for r in plans.values() if r.plan.topic_id == ledger.topic_id]
         return replace(
             ledger,
             event_number=newest,
-            missing_events=newest - begun - present,
+            missing_events=newest - begun - (counted if present is None else present),
             plans=plans,
-            landed=_union(record.landing.spans() for record in records if record.landing),
+            landed=_union(
+                [added_up, *(record.landing.spans() for record in records if record.landing)]
+            ),
             pending=_union(record.plan.spans() for record in records if record.is_open),
-            last_sequence=max([ledger.last_sequence, *plans]),
+            last_sequence=max([ledger.last_sequence, *sequences, *plans]),
         )
 
     @property
@@ -124,16 +148,11 @@ class Ledger:
 
     def began(self, topic_id: str, partition: int, otherwise: int) -> int:
         """Where a partition of some incarnation began: its first landed offset, if any landed."""
-        return min(
-            (
-                count.start
-                for record in self.plans.values()
-                if record.landing and record.plan.topic_id == topic_id
-                for count in record.landing.counts
-                if count.partition == partition
-            ),
-            default=otherwise,
-        )
+        landed = [self.settled.landed.get((topic_id, partition), SpanSet())]
+        for record in self.plans.values():
+            if record.landing and record.plan.topic_id == topic_id:
+                landed.append(record.landing.spans().get(partition, SpanSet()))
+        return min((span.start for spans in landed for span in spans), default=otherwise)
 
     def covered(self, partition: int) -> SpanSet:
         """Offsets that nobody has to read any more: landed, holes, or an accepted loss."""
@@ -154,16 +173,52 @@ class Ledger:
             for partition, spans in more.items()
         }
 
-    def newest_landed(self) -> Mapping[int, PlannedRange]:
-        """The range that goes furthest of all that landed of this incarnation, by partition."""
-        newest: dict[int, PlannedRange] = {}
+    def landed_ends(self) -> Mapping[int, Position]:
+        """Where the range ends that goes furthest of all that landed here, by partition."""
+        ends = {
+            partition: end
+            for (topic_id, partition), end in self.settled.ends.items()
+            if topic_id == self.topic_id
+        }
         for record in self.plans.values():
             if record.landing and record.plan.topic_id == self.topic_id:
                 for planned in record.plan.ranges:
-                    known = newest.get(planned.partition)
-                    if known is None or known.end < planned.end:
-                        newest[planned.partition] = planned
-        return newest
+                    known = ends.get(planned.partition)
+                    if known is None or known.offset < planned.end:
+                        ends[planned.partition] = Position(
+                            offset=planned.end, leader_epoch=planned.leader_epoch
+                        )
+        return ends
+
+    def newest_of(self, kind: PlanKind) -> Newest:
+        """The newest plan of a chain that is not open, and the newest table version it made.
+
+        0 and -1 if there is none in this epoch.
+        """
+        known = self.settled.newest.get((self.epoch, kind), Newest(sequence=0, table_version=-1))
+        over = [
+            record
+            for record in self.plans.values()
+            if record.plan.kind is kind and record.plan.epoch == self.epoch and not record.is_open
+        ]
+        versions = (record.landing.table_version for record in over if record.landing)
+        return Newest(
+            sequence=max([known.sequence, *(record.plan.sequence for record in over)]),
+            table_version=max([known.table_version, *versions]),
+        )
+
+    @property
+    def last_landed(self) -> int | None:
+        """Number of the newest plan that landed."""
+        landed = [record.plan.sequence for record in self.plans.values() if record.landing]
+        added_up = (chain.sequence for chain in self.settled.newest.values())
+        return max([*landed, *added_up], default=None)
+
+    @property
+    def records(self) -> int:
+        """How many records landed."""
+        landings = (record.landing for record in self.plans.values())
+        return self.settled.records + sum(landing.records for landing in landings if landing)
 
     def open_plans(self) -> list[PlanRecord]:
         """Plans that may still land, oldest first."""
@@ -173,16 +228,16 @@ class Ledger:
         """The open plan of a chain; the protocol keeps it to one."""
         return next((record for record in self.open_plans() if record.plan.kind is kind), None)
 
-    def plan_of(self, requester: str) -> PlanRecord | None:
-        """The plan that a run asked for or took over, unless it was given up."""
-        return next(
-            (
-                record
-                for record in self.plans.values()
-                if requester in record.requesters and record.abandoned is None
-            ),
-            None,
-        )
+    def plan_of(self, requester: str) -> int | None:
+        """Number of the plan that a run asked for or took over, unless it was given up."""
+        asked = [
+            record.plan.sequence
+            for record in self.plans.values()
+            if requester in record.requesters and record.abandoned is None
+        ]
+        if requester in self.settled.requesters:
+            asked.append(self.settled.requesters[requester])
+        return min(asked, default=None)
 
 
 L = TypeVar("L", bound=Ledger)

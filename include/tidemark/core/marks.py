@@ -40,10 +40,15 @@ class Marks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """A place in the log of one partition, and the leader that it was known under."""
+    """A place in the log of one partition, and the leader that it was known under.
+
+    Attributes:
+        offset: The next offset.
+        leader_epoch: Kafka's leader epoch; None if nobody knows it.
+    """
 
     offset: int
-    leader_epoch: int
+    leader_epoch: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -227,13 +227,13 @@ def landed_under_others(
     Returns:
         Offset after what landed, and the leader epoch that it was planned under, by partition.
     """
-    newest = ledger.newest_landed()
+    ends = ledger.landed_ends()
     found = {}
-    for partition in sorted({planned.partition for planned in ranges} & set(newest)):
-        landed, here = newest[partition], marks.partitions[partition]
-        epoch = landed.leader_epoch
-        if epoch not in (None, here.leader_epoch) and here.low <= landed.end < here.end:
-            found[partition] = Position(offset=landed.end, leader_epoch=epoch)
+    for partition in sorted({planned.partition for planned in ranges} & set(ends)):
+        end, here = ends[partition], marks.partitions[partition]
+        changed = end.leader_epoch not in (None, here.leader_epoch)
+        if changed and here.low <= end.offset < here.end:
+            found[partition] = end
     return found
 
 

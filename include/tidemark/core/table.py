@@ -81,11 +81,7 @@ def newest_table_version(ledger: Ledger) -> int:
 
     Versions of an older epoch may be of a table that was removed, and count higher.
     """
-    landed = (
-        record.landing.table_version
-        for record in ledger.plans.values()
-        if record.landing and record.plan.epoch == ledger.epoch
-    )
+    landed = (ledger.newest_of(kind).table_version for kind in PlanKind)
     return max([ledger.epoch_version, *landed])
 
 
@@ -94,6 +90,10 @@ def check_table(ledger: Ledger, state: TableState) -> None:
 
     Without this a table that was removed, replaced or restored would get only what is new, and a
     control table from a backup would let a backfill land again what is landed.
+
+    Args:
+        ledger: Read whole if there are RESTOREs.
+        state: The table's log.
 
     Raises:
         ControlTruncated: The control table has lost events.
@@ -116,18 +116,18 @@ def check_table(ledger: Ledger, state: TableState) -> None:
                 pipeline=ledger.pipeline, sequence=ledger.last_sequence, newest=newest
             )
     for kind, app_id in chains(ledger).items():
-        records = [
-            record
-            for record in ledger.plans.values()
-            if record.plan.kind is kind and record.plan.epoch == ledger.epoch
-        ]
         newest = state.transactions.get(app_id, 0)
-        settled = max((r.plan.sequence for r in records if not r.is_open), default=0)
-        known = max((r.plan.sequence for r in records), default=0)
+        over = ledger.newest_of(kind).sequence
+        opened = (
+            record.plan.sequence
+            for record in ledger.open_plans()
+            if record.plan.kind is kind and record.plan.epoch == ledger.epoch
+        )
+        known = max([over, *opened])
         if newest == FENCED:
             raise RepairUnfinished(pipeline=ledger.pipeline, epoch=ledger.epoch)
-        if newest < settled:
-            raise TableBehindLedger(pipeline=ledger.pipeline, sequence=settled, newest=newest)
+        if newest < over:
+            raise TableBehindLedger(pipeline=ledger.pipeline, sequence=over, newest=newest)
         if newest > known:
             raise LedgerBehindTable(pipeline=ledger.pipeline, sequence=newest, newest=known)
     known_versions = {

@@ -18,8 +18,7 @@ from tidemark.errors import (
 )
 from tidemark.ports import Clock, ControlTable, DataTable, LogReader, MarkReader
 from tidemark.services.conflicts import after_conflicts
-from tidemark.services.ingest import plan_record
-from tidemark.services.recording import Recorder, checked_ledger
+from tidemark.services.recording import Recorder, checked_ledger, recorded_plan
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ class Abandon:
 
     def _once(self, given_up: Abandoned, *, discard: bool) -> Plan:
         ledger = checked_ledger(self.control, self.pipeline, self.table)
-        record = plan_record(ledger, given_up.sequence)
+        record = recorded_plan(self.control, self.pipeline, given_up.sequence)
         plan = record.plan
         if record.abandoned is None:
             self._settle(ledger, record, given_up, discard=discard)

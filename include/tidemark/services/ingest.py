@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tidemark.core import planning
 from tidemark.core.landing import Landing
-from tidemark.core.ledger import Ledger, PlanRecord
+from tidemark.core.ledger import PlanRecord
 from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
 from tidemark.core.table import FENCED
@@ -16,11 +16,10 @@ from tidemark.errors import (
     PlanAbandoned,
     PlanFenced,
     TransientError,
-    UnknownPlan,
 )
 from tidemark.ports import Clock, ControlTable, DataTable, LogReader, MarkReader, Sink
 from tidemark.services.conflicts import after_conflicts
-from tidemark.services.recording import Recorder, checked_ledger
+from tidemark.services.recording import Recorder, checked_ledger, recorded_plan
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +67,7 @@ class Ingest:
             NotLanded: The engine reported success and the table's log disagrees.
             EngineFailed: The engine gave up and the table's log has no trace of the plan.
         """
-        ledger = self.control.ledger(self.spec.name)
-        record = plan_record(ledger, sequence)
+        record = recorded_plan(self.control, self.spec.name, sequence)
         plan = record.plan
         _refuse_abandoned(record)
         if record.landing:
@@ -132,8 +130,8 @@ class Ingest:
         return after_conflicts(lambda: self._record_once(recorder, plan, landing))
 
     def _record_once(self, recorder: Recorder, plan: Plan, landing: Landing) -> Landing:
-        ledger = self.control.ledger(plan.pipeline)
-        record = plan_record(ledger, plan.sequence)
+        ledger = self.control.summary(plan.pipeline)
+        record = recorded_plan(self.control, plan.pipeline, plan.sequence)
         if record.landing:
             return record.landing
         # While the plan was landing, the table may have been rewound to before it.
@@ -148,16 +146,3 @@ def _refuse_abandoned(record: PlanRecord) -> None:
             sequence=record.plan.sequence,
             reason=record.abandoned,
         )
-
-
-def plan_record(ledger: Ledger, sequence: int) -> PlanRecord:
-    """A recorded plan.
-
-    Raises:
-        UnknownPlan: The control table has no such plan.
-    """
-    if sequence not in ledger.plans:
-        raise UnknownPlan(
-            pipeline=ledger.pipeline, sequence=sequence, latest=max(ledger.plans, default=None)
-        )
-    return ledger.plans[sequence]

@@ -16,7 +16,7 @@ from tidemark.core.spec import PipelineSpec, StartPolicy
 from tidemark.errors import NoStartOffset, PlanOpen
 from tidemark.ports import Clock, ControlTable, DataLog, LogReader, MarkReader
 from tidemark.services.conflicts import after_conflicts
-from tidemark.services.recording import Recorder, checked_ledger
+from tidemark.services.recording import Recorder, checked_ledger, recorded_plan
 
 log = logging.getLogger(__name__)
 
@@ -106,8 +106,9 @@ class Planner:
     def _once(self, kind: PlanKind, requested_by: str, request: BackfillRequest | None) -> Planning:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         mine = ledger.plan_of(requested_by)
-        if mine:
-            return Planning(outcome=PlanOutcome.KEPT, plan=mine.plan)
+        if mine is not None:
+            kept = recorded_plan(self.control, self.spec.name, mine)
+            return Planning(outcome=PlanOutcome.KEPT, plan=kept.plan)
         opened = ledger.open_plan(kind)
         if opened:
             landing = self.data_log.find(opened.plan)

@@ -9,7 +9,7 @@ from tidemark.core.quality import QualityReport, SliceExpectation, SliceRef
 from tidemark.core.spec import PipelineSpec
 from tidemark.errors import PlanAbandoned, PlanNotLanded, QualityFailed
 from tidemark.ports import Clock, ControlReader, QualityChecker
-from tidemark.services.ingest import plan_record
+from tidemark.services.recording import recorded_plan
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Quality:
             PlanAbandoned: It was given up.
             PlanNotLanded: Nothing to check yet.
         """
-        record = plan_record(self.control.ledger(self.spec.name), sequence)
+        record = recorded_plan(self.control, self.spec.name, sequence)
         if record.abandoned is not None:
             raise PlanAbandoned(pipeline=self.spec.name, sequence=sequence, reason=record.abandoned)
         if record.landing is None:

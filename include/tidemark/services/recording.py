@@ -8,12 +8,18 @@ from dataclasses import dataclass
 from tidemark.core import planning
 from tidemark.core.events import Landed
 from tidemark.core.landing import Evidence, Landing, account
-from tidemark.core.ledger import Ledger
+from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.marks import TopicMarks
 from tidemark.core.offsets import Span, spans_by_partition
 from tidemark.core.plan import Plan
 from tidemark.core.table import chains, check_table, fenced_chains, newest_table_version
-from tidemark.errors import ControlConflict, LedgerBehindTable, RecordsMissed, RepairUnfinished
+from tidemark.errors import (
+    ControlConflict,
+    LedgerBehindTable,
+    RecordsMissed,
+    RepairUnfinished,
+    UnknownPlan,
+)
 from tidemark.ports import Clock, ControlReader, ControlTable, DataLog, LogReader, MarkReader
 from tidemark.services.conflicts import after_conflicts
 
@@ -136,26 +142,45 @@ def check_ledger(control: ControlReader, ledger: Ledger, data_log: DataLog) -> N
     """
     app_ids = [*chains(ledger).values(), *fenced_chains(ledger)]
     state = data_log.state(app_ids, since=newest_table_version(ledger))
+    if state.restores:
+        # Which plans a RESTORE took out is told by the version that each of them made.
+        whole = control.ledger(ledger.pipeline)
+        if whole.event_number != ledger.event_number:
+            raise ControlConflict(pipeline=ledger.pipeline, event_number=whole.event_number)
+        ledger = whole
     try:
         check_table(ledger, state)
     except (LedgerBehindTable, RepairUnfinished):
         # The table was looked at later than the control table: others may have gone on meanwhile.
-        newest = control.ledger(ledger.pipeline).event_number
+        newest = control.summary(ledger.pipeline).event_number
         if newest != ledger.event_number:
             raise ControlConflict(pipeline=ledger.pipeline, event_number=newest) from None
         raise
 
 
 def checked_ledger(control: ControlReader, pipeline: str, data_log: DataLog) -> Ledger:
-    """The pipeline's ledger, which fits the data table.
+    """The pipeline's ledger as a summary, which fits the data table.
 
     Raises:
         ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished, TableRestored
     """
 
     def read() -> Ledger:
-        ledger = control.ledger(pipeline)
+        ledger = control.summary(pipeline)
         check_ledger(control, ledger, data_log)
         return ledger
 
     return after_conflicts(read)
+
+
+def recorded_plan(control: ControlReader, pipeline: str, sequence: int) -> PlanRecord:
+    """A plan and what became of it.
+
+    Raises:
+        UnknownPlan: The control table has no such plan.
+    """
+    record = control.plan_record(pipeline, sequence)
+    if record is None:
+        latest = control.summary(pipeline).last_sequence or None
+        raise UnknownPlan(pipeline=pipeline, sequence=sequence, latest=latest)
+    return record

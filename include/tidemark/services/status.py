@@ -105,7 +105,7 @@ def pipeline_status(
         control: The control table.
         data_log: The data table's log.
     """
-    ledger = control.ledger(spec.name)
+    ledger = control.summary(spec.name)
     problem: TidemarkError | None = None
     here: Mapping[int, Marks] = {}
     try:
@@ -115,16 +115,15 @@ def pipeline_status(
         _require_runnable(spec, ledger, topic)
     except TidemarkError as refused:
         problem = refused
-    landed = [record for record in ledger.plans.values() if record.landing]
     return PipelineStatus(
         pipeline=spec.name,
         topic=spec.topic,
         partitions=tuple(
             _partition_status(ledger, number, mark) for number, mark in sorted(here.items())
         ),
-        last_landed=max((record.plan.sequence for record in landed), default=None),
+        last_landed=ledger.last_landed,
         open_plans=tuple(record.plan.sequence for record in ledger.open_plans()),
-        records=sum(record.landing.records for record in landed if record.landing),
+        records=ledger.records,
         problem=problem,
     )
 

@@ -172,7 +172,8 @@ class Verify:
                 not of one history.
             OffsetsDeleted, KafkaUnavailable: Try again.
         """
-        ledger = checked_ledger(self.control, self.spec.name, self.data_log)
+        checked_ledger(self.control, self.spec.name, self.data_log)
+        ledger = self.control.ledger(self.spec.name)
         marks = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
         planning.check_identity(ledger, marks)
         for number, landed in ledger.landed.items():

@@ -7,8 +7,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -16,12 +18,14 @@ import polars
 import pyarrow as pa
 import pytest
 from arro3.core import Schema
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from tests.conftest import PROJECT
-from tests.support.plans import make_plan
+from tests.support.plans import MemoryPipeline, make_plan
 from tests.support.services import NOW
 from tidemark.adapters.delta.control_table import COLUMNS, DeltaControlTable
+from tidemark.adapters.delta.rows import from_rows
 from tidemark.adapters.memory import MemoryControlTable
 from tidemark.core.events import (
     Adopted,
@@ -38,8 +42,9 @@ from tidemark.core.landing import Landing, RangeCount
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, PlanKind
-from tidemark.errors import ControlConflict
+from tidemark.errors import ControlConflict, TidemarkError
 from tidemark.ports import ControlTable
+from tidemark.services.planner import BackfillRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -212,6 +217,135 @@ def test_compaction_changes_files_and_no_event(tmp_path: Path) -> None:
     assert table.ledger("events").event_number == 7
 
 
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Compaction after fewer events."""
+    monkeypatch.setattr("tidemark.adapters.delta.control_table.COMPACT_EVERY", 5)
+    return 5
+
+
+def test_a_pipelines_files_are_compacted_as_they_come(tmp_path: Path, soon: int) -> None:
+    """A history of any length is a few files, and other pipelines' files are left alone."""
+    uri = str(tmp_path / "control")
+    table = DeltaControlTable(uri)
+    append(table, "other", started({0: 0}))
+    ledger = append(table, "events", started({0: 0}))
+    for number in range(2, soon + 3):
+        assert ledger.event_number == number - 1
+        ledger = append(table, "events", Adopted(sequence=number, requested_by="test"))
+    files = [Path(file).parent.name for file in DeltaTable(uri).file_uris()]
+    assert sorted(files) == [*["pipeline=events"] * 3, "pipeline=other"]
+    assert (ledger.event_number, ledger.missing_events) == (soon + 2, 0)
+
+
+def test_an_event_stands_whose_compaction_was_in_the_way(
+    tmp_path: Path, soon: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process compacts at the same moment."""
+    table = DeltaControlTable(str(tmp_path / "control"))
+    refused = CommitFailedError("a concurrent transaction deleted the same data")
+
+    def lose(*_: object, **__: object) -> dict[str, object]:
+        raise refused
+
+    monkeypatch.setattr("deltalake.table.TableOptimizer.compact", lose)
+    for number in range(soon):
+        table.append(table.ledger("events"), [Adopted(sequence=number, requested_by="test")], NOW)
+    assert table.ledger("events").event_number == soon
+
+
+# -- summaries -----------------------------------------------------------------------------------
+
+
+def lived(seed: int) -> MemoryPipeline:
+    """A pipeline after a while of runs, backfills, plans given up, RESTOREs, elections."""
+    chance = Random(seed)
+    pipeline = MemoryPipeline()
+    steps = {"elect": 2, "give up": 2, "restore": 1, "recreate": 1, "backfill": 2, "plan": 4}
+    for number in range(60):
+        pipeline.kafka.produce("events", chance.randrange(2), chance.randrange(6))
+        with suppress(TidemarkError):
+            match chance.choices([*steps, "run"], [*steps.values(), 8])[0]:
+                case "elect":
+                    pipeline.kafka.elect("events", 0)
+                case "give up":
+                    for record in pipeline.ledger.open_plans():
+                        pipeline.abandon.give_up(record.plan.sequence, "ops", "it hangs")
+                case "restore" if pipeline.table.commits:
+                    pipeline.table.restore(chance.randrange(len(pipeline.table.commits)))
+                    pipeline.repair.rewind("ops", "the table was restored")
+                case "recreate":
+                    pipeline.kafka.create("events", 2, f"id-{number}")
+                    pipeline.decisions.new_incarnation("ops", "made again")
+                case "backfill":
+                    request = BackfillRequest(partition=0, start=0, end=2)
+                    pipeline.planner.backfill(request, f"backfill-{number}")
+                case "plan":
+                    pipeline.planner.plan(f"planned-{number}")
+                case _:
+                    pipeline.run(f"run-{number}")
+    return pipeline
+
+
+def state(ledger: Ledger) -> dict[str, Any]:
+    """All that services ask a ledger."""
+    places = {(r.plan.topic_id, p) for r in ledger.plans.values() for p in r.plan.spans()}
+    places |= set(ledger.settled.landed)
+    return {
+        "numbers": (ledger.event_number, ledger.missing_events, ledger.last_sequence),
+        "identity": (ledger.cluster_id, ledger.topic, ledger.topic_id),
+        "offsets": (ledger.starts, ledger.landed, ledger.accepted, ledger.pending),
+        "epoch": (ledger.epoch, ledger.epoch_version),
+        "open": ledger.open_plans(),
+        "newest": [ledger.newest_of(kind) for kind in PlanKind],
+        "ends": ledger.landed_ends(),
+        "totals": (ledger.last_landed, ledger.records),
+        "began": {place: ledger.began(*place, -1) for place in places},
+    }
+
+
+def test_a_summary_adds_up_what_is_settled() -> None:
+    """Only what may still change is read one by one."""
+    pipeline = MemoryPipeline()
+    for number in range(3):
+        pipeline.produce(0, 10)
+        pipeline.run(f"run-{number}")
+    pipeline.produce(1, 5)
+    pipeline.planner.plan("open")
+    summary = pipeline.control.summary("events")
+    assert sorted(summary.plans) == [4]
+    assert summary.settled.landed == {("id-1", 0): SpanSet((Span(0, 30),))}
+    assert summary.settled.requesters == {"run-0": 1, "run-1": 2, "run-2": 3}
+    assert (summary.records, summary.last_landed, summary.next_sequence) == (30, 3, 5)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_summary_says_what_the_whole_ledger_says(tmp_path: Path, seed: int) -> None:
+    """Of any history, and the same in SQL on Delta as in memory."""
+    pipeline = lived(seed)
+    memory = pipeline.control
+    uri = str(tmp_path / "control")
+    delta = DeltaControlTable(uri)
+    write_deltalake(
+        delta._create(),
+        from_rows(memory.rows, COLUMNS),
+        mode="append",
+        commit_properties=CommitProperties(
+            app_transactions=[Transaction("events", memory.newest["events"])]
+        ),
+    )
+    whole, summary = memory.ledger("events"), memory.summary("events")
+    assert delta.ledger("events") == whole
+    assert delta.summary("events") == summary
+    assert state(summary) == state(whole)
+    requesters = {asked for record in whole.plans.values() for asked in record.requesters}
+    assert len(requesters) > 5
+    assert {r: summary.plan_of(r) for r in requesters} == {r: whole.plan_of(r) for r in requesters}
+    for made in (memory, delta):
+        assert {n: made.plan_record("events", n) for n in whole.plans} == whole.plans
+        assert made.plan_record("events", max(whole.plans) + 1) is None
+
+
 def test_a_table_from_before_a_column_was_added_gets_it(tmp_path: Path) -> None:
     """Upgrading needs no migration: the next event brings the column."""
     uri = str(tmp_path / "control")
@@ -343,7 +477,7 @@ import sys
 from datetime import UTC, datetime
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.core.events import Started
-from tidemark.errors import ControlConflict
+from tidemark.errors import ControlConflict, TidemarkError
 
 uri, rounds, *pipelines = sys.argv[1:]
 table = DeltaControlTable(uri)

@@ -8,12 +8,13 @@ from datetime import datetime
 
 from arro3.core import DataType, Field, Schema
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, to_rows
+from tidemark.adapters.delta.settled import read_settled
 from tidemark.core.event_rows import decode, encode
 from tidemark.core.events import ControlEvent
-from tidemark.core.ledger import Ledger
+from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.errors import ControlConflict
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,10 @@ COLUMNS = Schema(
 """The control table's columns; docs/control-table.md explains each and shows queries."""
 
 
+COMPACT_EVERY = 50
+"""Events of a pipeline after which its files, one for each event, become one."""
+
+
 class DeltaControlTable:
     """Append-only events, partitioned by pipeline, one compare-and-set per pipeline.
 
@@ -70,6 +75,33 @@ class DeltaControlTable:
         # A RESTORE takes rows away; what the log has seen of transactions stays.
         newest = table.transaction_version(pipeline) or 0
         return Ledger.fold(pipeline, decode(pipeline, rows), newest)
+
+    def summary(self, pipeline: str) -> Ledger:
+        """The pipeline's state now, settled plans added up."""
+        table = self._open()
+        if table is None:
+            return Ledger(pipeline=pipeline)
+        if {field.name for field in table.schema().fields} != set(COLUMNS.names):
+            # Made before a column was added, which it gets with its next event.
+            return self.ledger(pipeline)
+        found = read_settled(table, pipeline)
+        newest = table.transaction_version(pipeline) or 0
+        return Ledger.fold(
+            pipeline,
+            decode(pipeline, found.others),
+            max(newest, found.newest),
+            settled=found.settled,
+            present=found.present,
+        )
+
+    def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
+        """One plan and what became of it; None if the table has no such plan."""
+        table = self._open()
+        if table is None:
+            return None
+        wanted = f"pipeline = '{pipeline}' AND plan_sequence = {sequence}"
+        rows = to_rows(table.scan(predicate=wanted).read_all())
+        return Ledger.fold(pipeline, decode(pipeline, rows)).plans.get(sequence)
 
     def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
         """Record `events` as the one commit after `ledger`, all or nothing.
@@ -98,6 +130,8 @@ class DeltaControlTable:
             )
         except CommitFailedError as refused:
             raise conflict from refused
+        if number % COMPACT_EVERY == 0:
+            self._compact_own(ledger.pipeline)
 
     def compact(self) -> int:
         """Rewrite many small files as few, and keep a checkpoint; no event changes.
@@ -113,6 +147,13 @@ class DeltaControlTable:
         done = table.optimize.compact()
         table.create_checkpoint()
         return int(done["numFilesRemoved"])
+
+    def _compact_own(self, pipeline: str) -> None:
+        """Compact what one pipeline has written; what it recorded stands whatever comes of it."""
+        try:
+            DeltaTable(self._uri).optimize.compact(partition_filters=[("pipeline", "=", pipeline)])
+        except DeltaError as failed:
+            log.warning("not compacted pipeline=%s reason=%s", pipeline, failed)
 
     def _open(self) -> DeltaTable | None:
         try:

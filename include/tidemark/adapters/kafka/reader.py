@@ -244,13 +244,11 @@ class _Reading:
     def _out_of_range(self, partition: int, error: KafkaError) -> LogTruncated | OffsetsDeleted:
         offset = self._left[partition][0].start
         known = self._positions.get(partition)
+        epoch = known.leader_epoch if known else None
         # librdkafka has one code for both, and tells them apart in words.
-        if known and "truncation" in error.str():
+        if epoch is not None and "truncation" in error.str():
             return LogTruncated(
-                topic=self._topic,
-                partition=partition,
-                offset=offset,
-                leader_epoch=known.leader_epoch,
+                topic=self._topic, partition=partition, offset=offset, leader_epoch=epoch
             )
         return OffsetsDeleted(topic=self._topic, partition=partition, offset=offset)
 

@@ -1,0 +1,123 @@
+"""Plans that are over, added up: what a ledger needs of them without reading each one again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tidemark.core.event_rows import Row
+from tidemark.core.events import EventKind
+from tidemark.core.marks import Position
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plan import PlanKind
+
+OF_SETTLED_PLANS = (EventKind.PLANNED, EventKind.ADOPTED, EventKind.LANDED)
+"""All that is ever said of a plan that went well."""
+AGAINST = (EventKind.ABANDONED, EventKind.REWOUND)
+"""What keeps a plan from being settled, also if it landed later."""
+
+Place: TypeAlias = tuple[str, int]
+"""Topic id and partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newest:
+    """The newest settled plan of a chain, and the newest version of the data table that one made.
+
+    Attributes:
+        sequence: Plan number.
+        table_version: Version of the data table.
+    """
+
+    sequence: int
+    table_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """Settled plans added up: planned once, landed once, and nothing was said against them.
+
+    Attributes:
+        landed: Offsets that landed, holes included.
+        ends: Where the range ends that goes furthest, and the leader epoch it was planned under.
+        newest: By epoch and kind of plan.
+        requesters: Number of the plan, by who asked for it or took it over.
+        records: How many records landed.
+    """
+
+    landed: Mapping[Place, SpanSet] = field(default_factory=dict)
+    ends: Mapping[Place, Position] = field(default_factory=dict)
+    newest: Mapping[tuple[int, PlanKind], Newest] = field(default_factory=dict)
+    requesters: Mapping[str, int] = field(default_factory=dict)
+    records: int = 0
+
+
+def settle(rows: Iterable[Row]) -> tuple[list[Row], Settled]:
+    """Split the rows of one pipeline: those to be read one by one, and the settled rest added up.
+
+    The Delta adapter has the same in SQL; a test compares them.
+    """
+    rows = list(rows)
+    over = _settled_plans(rows)
+    of_settled = [r for r in rows if r["event"] in OF_SETTLED_PLANS and r["plan_sequence"] in over]
+    others = [row for row in rows if row not in of_settled]
+    landed = [row for row in of_settled if row["event"] == EventKind.LANDED]
+    planned = [row for row in of_settled if row["event"] == EventKind.PLANNED]
+    return others, Settled(
+        landed=_spans([row for row in landed if row.get("partition") is not None]),
+        ends=_ends(planned),
+        newest=_newest(landed),
+        requesters=_requesters(row for row in of_settled if row["event"] != EventKind.LANDED),
+        records=sum(row.get("records") or 0 for row in landed),
+    )
+
+
+def _settled_plans(rows: Sequence[Row]) -> set[int]:
+    told: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for row in rows:
+        if row.get("plan_sequence") is not None:
+            told[row["plan_sequence"]][row["event"]].add(row["event_number"])
+    return {
+        sequence
+        for sequence, events in told.items()
+        if len(events[EventKind.PLANNED]) == len(events[EventKind.LANDED]) == 1
+        and not any(events[kind] for kind in AGAINST)
+    }
+
+
+def _spans(landed: Iterable[Row]) -> Mapping[Place, SpanSet]:
+    spans: dict[Place, list[Span]] = defaultdict(list)
+    for row in landed:
+        spans[row["topic_id"], row["partition"]].append(
+            Span(row["start_offset"], row["end_offset"])
+        )
+    return {place: SpanSet.of(some) for place, some in spans.items()}
+
+
+def _ends(planned: Iterable[Row]) -> Mapping[Place, Position]:
+    return {
+        (row["topic_id"], row["partition"]): Position(
+            offset=row["end_offset"], leader_epoch=row.get("leader_epoch")
+        )
+        for row in sorted(planned, key=lambda row: row["end_offset"])
+    }
+
+
+def _newest(landed: Iterable[Row]) -> Mapping[tuple[int, PlanKind], Newest]:
+    chains: dict[tuple[int, PlanKind], list[Row]] = defaultdict(list)
+    for row in landed:
+        chains[row["epoch"], PlanKind(row["plan_kind"])].append(row)
+    return {
+        chain: Newest(
+            sequence=max(row["plan_sequence"] for row in rows),
+            table_version=max(row["table_version"] for row in rows),
+        )
+        for chain, rows in chains.items()
+    }
+
+
+def _requesters(asked: Iterable[Row]) -> Mapping[str, int]:
+    newest_first = sorted(asked, key=lambda row: row["plan_sequence"], reverse=True)
+    return {row["requested_by"]: row["plan_sequence"] for row in newest_first}

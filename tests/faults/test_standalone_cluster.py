@@ -1,0 +1,221 @@
+"""Landing on a Spark standalone cluster: executors of their own machines, and the loss of them.
+
+Master, workers, executors and driver are processes. The proxy in front of Kafka holds what the
+executors read, so that each is in the middle of a task when one of them is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+import yaml
+from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
+
+from tests.faults.conftest import Court
+from tests.faults.test_crash_points import landings, settled
+from tests.support.crashes import Running, Site, wait_until
+from tests.support.mid_read import LONG
+from tests.support.proxy import Gate, ProxiedBroker
+from tests.support.standalone import WORKERS, Standalone, event_log, standalone_cluster, tasks
+from tests.support.topics import make_topic
+from tests.support.transactions import produce_records
+from tidemark.errors import ExitCode
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
+
+_PARTITIONS = 2
+"""One task each, of the `LONG` records: three fetches of 4 MiB at the most."""
+_NO_TASK_ENDS = 9 * 1024 * 1024
+"""What passes before the rest is held: more than two fetches, so one task at least has rows to
+write; and less than all that one task reads."""
+
+EXECUTORS = {
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Standalone]:
+    """A master and two workers of one core each."""
+    home = tmp_path / "cluster"
+    home.mkdir()
+    with standalone_cluster(home) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def site(spark: SparkSession, proxied: ProxiedBroker, tmp_path: Path) -> Site:
+    """A pipeline over 24 MB, read by two tasks through the proxy."""
+    name = f"standalone-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": proxied.direct, "log_level": 0})
+    make_topic(admin, proxied.direct, name, partitions=_PARTITIONS)
+    partitions = range(_PARTITIONS)
+    records = [record._replace(partition=each) for each in partitions for record in LONG]
+    produce_records(proxied.direct, name, records)
+    site = Site(home=tmp_path, bootstrap=proxied.bootstrap, topic=name, session=spark)
+    configure(site, EXECUTORS)
+    return site
+
+
+def configure(site: Site, settings: Mapping[str, str]) -> None:
+    """Add to the `spark` section of the pipeline's spec."""
+    file = site.specs / "events.yaml"
+    spec = yaml.safe_load(file.read_text())
+    spec["spark"].update(settings)
+    file.write_text(yaml.safe_dump(spec))
+
+
+@contextmanager
+def ingesting(site: Site, cluster: Standalone) -> Iterator[Running]:
+    """`tidemark ingest` on the cluster: plan, driver and executors."""
+    with site.started(site.tidemark("ingest", "events", f"--master={cluster.url}")) as running:
+        yield running
+
+
+def ended_well(running: Running) -> None:
+    """Wait for the end of a command, which must be a good one."""
+    ended = running.wait()
+    assert ended.code == ExitCode.OK, ended.printed
+
+
+def reads_from(pid: int, port: int) -> bool:
+    """Whether a process has a connection to a port."""
+    with suppress(psutil.NoSuchProcess):
+        connections = psutil.Process(pid).net_connections("tcp")
+        return any(each.raddr and each.raddr.port == port for each in connections)
+    return False
+
+
+def both_read(cluster: Standalone, proxied: ProxiedBroker) -> list[int]:
+    """Wait until there are two executors, each with a connection to Kafka; their process ids."""
+
+    def reading() -> list[int]:
+        return [pid for pid in cluster.executors() if reads_from(pid, proxied.proxy.port)]
+
+    wait_until(lambda: len(reading()) == WORKERS)
+    return reading()
+
+
+def writers(site: Site, cluster: Standalone) -> dict[int, set[str]]:
+    """The data files that executors have open, by process id."""
+    found = {pid: open_data_files(pid, site) for pid in cluster.executors()}
+    return {pid: files for pid, files in found.items() if files}
+
+
+def open_data_files(pid: int, site: Site) -> set[str]:
+    """Names of the Parquet files of the data table that a process has open."""
+    with suppress(psutil.NoSuchProcess):
+        files = (Path(file.path) for file in psutil.Process(pid).open_files())
+        return {f.name for f in files if f.suffix == ".parquet" and f.is_relative_to(site.lake.uri)}
+    return set()
+
+
+# -- the executors read --------------------------------------------------------------------------
+
+
+def test_executors_read_their_ranges_and_the_table_is_exact(
+    court: Court, site: Site, cluster: Standalone, proxied: ProxiedBroker
+) -> None:
+    """I1: each executor has a connection to Kafka and writes rows; the driver does neither task."""
+    folder = site.home / "event-log"
+    configure(site, event_log(folder))
+    gate = proxied.proxy.hold()
+    with ingesting(site, cluster) as running:
+        # None gets its first records before both have asked for some.
+        executors = both_read(cluster, proxied)
+        environments = [psutil.Process(pid).environ() for pid in executors]
+        gate.release()
+        ended_well(running)
+    settled(court, site)
+    # Connections stay in the environment of the driver.
+    assert not [name for each in environments for name in each if name.startswith("AIRFLOW_CONN")]
+    done = tasks(folder)
+    assert {task.outcome for task in done} == {"Success"}
+    assert {task.executor for task in done} == {"0", "1"}
+    wrote = {task.executor for task in done if task.written}
+    assert wrote == {"0", "1"}
+    assert sum(task.written for task in done) == _PARTITIONS * len(LONG)
+
+
+@pytest.mark.faults
+def test_executors_need_nothing_that_is_not_shipped_to_them(
+    court: Court, site: Site, cluster: Standalone
+) -> None:
+    """The driver sends the jars, by `spark.jars`; there is no folder of them, and no Python."""
+    jars = sorted(site.app.layout.spark_jars.glob("*.jar"))
+    configure(
+        site,
+        {
+            "spark.executor.extraClassPath": "",
+            "spark.jars": ",".join(map(str, jars)),
+            "spark.pyspark.driver.python": sys.executable,
+            "spark.pyspark.python": "/no/python",
+        },
+    )
+    with ingesting(site, cluster) as running:
+        ended_well(running)
+    settled(court, site)
+    site.run(site.tidemark("quality", "events", "--plan=1", f"--master={cluster.url}"))
+
+
+# -- and are lost --------------------------------------------------------------------------------
+
+
+@contextmanager
+def held_in_mid_task(
+    site: Site, cluster: Standalone, proxied: ProxiedBroker
+) -> Iterator[tuple[Running, Gate]]:
+    """A landing whose two executors are each in a task; one at least has begun to write a file."""
+    gate = proxied.proxy.hold(after=_NO_TASK_ENDS)
+    with ingesting(site, cluster) as running:
+        both_read(cluster, proxied)
+        gate.wait_held()
+        wait_until(lambda: writers(site, cluster))
+        assert site.lake.table.find(site.lake.ledger.plans[1].plan) is None
+        yield running, gate
+
+
+@pytest.mark.parametrize(
+    "worker_too",
+    [
+        pytest.param(True, id="with-its-worker"),
+        pytest.param(False, id="alone", marks=pytest.mark.faults),
+    ],
+)
+def test_executor_of_a_cluster_dies_in_mid_read(
+    court: Court, site: Site, cluster: Standalone, proxied: ProxiedBroker, worker_too: bool
+) -> None:
+    """I1: its task runs again elsewhere, and the file that it had begun is in no commit."""
+    folder = site.home / "event-log"
+    configure(site, event_log(folder))
+    with held_in_mid_task(site, cluster, proxied) as (running, gate):
+        executor, begun = next(iter(writers(site, cluster).items()))
+        (worker,) = (each for each in cluster.workers if executor in each.members())
+        if worker_too:
+            worker.kill()
+            wait_until(lambda: cluster.living_workers() == WORKERS - 1)
+        else:
+            os.kill(executor, signal.SIGKILL)
+            wait_until(lambda: executor not in worker.members())
+        gate.release()
+        ended_well(running)
+    settled(court, site)
+    assert landings(site, site.lake.ledger.plans[1].plan) == 1
+    assert not begun & {Path(file).name for file in DeltaTable(site.lake.uri).file_uris()}
+    outcomes = [task.outcome for task in tasks(folder)]
+    assert outcomes.count("ExecutorLostFailure") == 1
+    assert set(outcomes) == {"ExecutorLostFailure", "Success"}

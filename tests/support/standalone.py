@@ -1,0 +1,198 @@
+"""A Spark standalone cluster from the pip package: a master and two workers, each a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from tests.support.crashes import Running, wait_until
+from tidemark.adapters.broker.settings import HOST
+from tidemark.adapters.spark.submit import search_path
+
+WORKERS = 2
+WORKER_MEMORY = "1g"
+
+_ANY_PORTS = ("--port", "0", "--webui-port", "0")
+"""Free ones; the master prints which it took."""
+_DEPLOY = "org.apache.spark.deploy"
+_EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+_PAGE = re.compile(r"Bound MasterWebUI to \S+ and started at http://\S+:(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standalone:
+    """A running cluster. Each worker has one core and `WORKER_MEMORY`.
+
+    Attributes:
+        url: What `--master` takes.
+        page: Address of the master's web page.
+        workers: The workers; each leads a session that its executors belong to.
+    """
+
+    url: str
+    page: str
+    workers: tuple[Running, ...]
+
+    def executors(self) -> list[int]:
+        """Process ids of the living executors, by worker."""
+        return [pid for worker in self.workers for pid in worker.find(_EXECUTOR)]
+
+    def living_workers(self) -> int:
+        """How many workers the master counts on."""
+        return int(_asked(self.page)["aliveworkers"])
+
+
+@contextmanager
+def standalone_cluster(home: Path) -> Iterator[Standalone]:
+    """A cluster of its own; every process of it is gone afterwards, executors too.
+
+    Args:
+        home: Folder of everything that its processes write: their logs, and below the folder of
+            each worker the logs of its executors.
+    """
+    with ExitStack() as stack:
+
+        def start(name: str, role: str, *arguments: str) -> Running:
+            running = _start(home, name, [f"{_DEPLOY}.{role}", "--host", HOST, *arguments])
+            stack.callback(running.kill)
+            return running
+
+        master = start("master", "master.Master", *_ANY_PORTS)
+        page = _page(master)
+        url = str(_asked(page)["url"])
+        workers = tuple(
+            start(
+                f"worker-{number}",
+                "worker.Worker",
+                *_ANY_PORTS,
+                *("--cores", "1", "--memory", WORKER_MEMORY),
+                *("--work-dir", str(home / f"worker-{number}")),
+                url,
+            )
+            for number in range(1, WORKERS + 1)
+        )
+        cluster = Standalone(url=url, page=page, workers=workers)
+        wait_until(lambda: cluster.living_workers() == WORKERS)
+        yield cluster
+
+
+def _start(home: Path, name: str, arguments: Sequence[str]) -> Running:
+    spark = _spark_home()
+    log = home / f"{name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [str(spark / "bin" / "spark-class"), *arguments],
+            env=_environment(spark, home),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=home,
+            start_new_session=True,
+        )
+    return Running(process=process, log=log)
+
+
+def _spark_home() -> Path:
+    found = find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise LookupError(f"{sys.executable} has no PySpark")
+    return Path(found.origin).parent
+
+
+def _environment(spark: Path, home: Path) -> dict[str, str]:
+    """What the daemons get and hand on to executors: nothing of Tidemark, and no connection."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "TIDEMARK"))}
+    return {
+        **kept,
+        "PATH": search_path(kept),
+        "SPARK_HOME": str(spark),
+        "SPARK_LOCAL_DIRS": str(home / "scratch"),
+        # Web pages listen on every address without it.
+        "SPARK_LOCAL_IP": HOST,
+        "SPARK_DAEMON_MEMORY": "128m",
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # It takes the fixed port 6066, and jobs do not come by it.
+        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
+    }
+
+
+def _page(master: Running) -> str:
+    """Wait for the address of the master's web page, and until the master is in charge there."""
+    printed: list[str] = []
+
+    def in_charge() -> bool:
+        ports = _PAGE.findall(master.log.read_text())
+        if master.process.poll() is not None:
+            raise ChildProcessError(master.log.read_text())
+        printed[:] = [f"http://{HOST}:{port}" for port in ports]
+        return bool(printed) and _asked(printed[0])["status"] == "ALIVE"
+
+    wait_until(in_charge)
+    return printed[0]
+
+
+def _asked(page: str) -> Mapping[str, Any]:
+    """What the master's page says of itself, its workers and its applications."""
+    with urlopen(f"{page}/json/", timeout=10) as answer:
+        state: Mapping[str, Any] = json.load(answer)
+    return state
+
+
+# -- what an application did ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One attempt of a task, as Spark's event log tells of it.
+
+    Attributes:
+        executor: Spark's id of the executor; "driver" if the driver did it.
+        outcome: "Success", or what it ended of.
+        written: Records that it wrote to a table.
+    """
+
+    executor: str
+    outcome: str
+    written: int
+
+
+def event_log(folder: Path) -> dict[str, str]:
+    """Settings that have an application tell what it does, as one JSON file in a folder."""
+    folder.mkdir()
+    return {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": folder.as_uri(),
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
+    }
+
+
+def tasks(folder: Path) -> list[Task]:
+    """Every attempt that the one application of an event log has ended, in that order."""
+    (log,) = folder.iterdir()
+    events = (json.loads(line) for line in log.read_text().splitlines())
+    return [
+        Task(
+            executor=event["Task Info"]["Executor ID"],
+            outcome=event["Task End Reason"]["Reason"],
+            written=_written(event),
+        )
+        for event in events
+        if event["Event"] == "SparkListenerTaskEnd"
+    ]
+
+
+def _written(event: Mapping[str, Any]) -> int:
+    # An attempt that was lost with its executor has no metrics.
+    metrics = event.get("Task Metrics") or {}
+    return int(metrics.get("Output Metrics", {}).get("Records Written", 0))
