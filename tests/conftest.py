@@ -65,7 +65,7 @@ def topic(admin: AdminClient, request: pytest.FixtureRequest) -> TopicFactory:
 def _wait_for_leaders(admin: AdminClient, topic: str, partitions: int) -> None:
     """A topic exists for the controller first; its brokers lead its partitions a moment later."""
     wanted = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while True:
         try:
             # Short: a request that has found no leader does not look again by itself.

@@ -1,4 +1,4 @@
-"""The benchmarks' arithmetic, and one small run of `bulk` on real parts."""
+"""The benchmarks' arithmetic, and small runs on real parts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from bench.clock import CommandFailed, run_process, timed
 from bench.context import Context
@@ -29,6 +30,9 @@ from bench.frame import (
 )
 from bench.kafka import parse_consumer_report
 from bench.measures import all_benchmarks
+from bench.probes import peak_mb
+from bench.tables import verified
+from deltalake import write_deltalake
 
 from tests.conftest import PROJECT
 
@@ -196,7 +200,8 @@ def test_sizes_asked_for_win_over_the_forms(tmp_path: Path) -> None:
 def test_every_ratio_names_sides_that_differ() -> None:
     """Each measure is found under its own name and compares something with something else."""
     found = all_benchmarks()
-    assert {"bulk", "small", "idle", "settings"} <= set(found)
+    names = {"bulk", "driver_memory", "history", "idle", "planning", "settings", "skew", "small"}
+    assert names <= set(found)
     for benchmark in found.values():
         assert benchmark.ratios
         assert all(ratio.over != ratio.under for ratio in benchmark.ratios)
@@ -250,16 +255,41 @@ def test_a_process_that_fails_is_no_measurement(tmp_path: Path) -> None:
     assert failure.value.code == 1
 
 
-@pytest.mark.broker
-@pytest.mark.spark
-def test_bulk_lands_every_record_on_every_side(tmp_path: Path) -> None:
-    """The smallest real run: its JSON can be read, and all three tables hold all records once."""
-    records = 20_000
+def test_peak_of_memory_is_the_processs_own() -> None:
+    """A process that a big one started is not charged for it."""
+    big = bytearray(300 * 2**20)
+    code = "from bench.probes import peak_mb; print(peak_mb())"
+    command = [sys.executable, "-c", code]
+    told = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    assert 5 < float(told) < len(big) / 2**20 < peak_mb()
+
+
+def _bronze(path: Path, places: list[tuple[int, int]]) -> str:
+    partitions, offsets = zip(*places, strict=True)
+    rows = {"partition": pa.array(partitions, pa.int32()), "offset": pa.array(offsets, pa.int64())}
+    write_deltalake(str(path), pa.table(rows))
+    return str(path)
+
+
+def test_a_table_with_every_record_once_is_measured(tmp_path: Path) -> None:
+    """The same offset in two partitions is two records."""
+    held = verified(_bronze(tmp_path / "t", [(0, 0), (1, 0), (1, 7)]), 3)
+    assert (held["records"], held["distinct_records"], held["files"]) == (3, 3, 1)
+
+
+@pytest.mark.parametrize("places", [[(0, 0), (1, 0), (1, 0)], [(0, 0), (1, 0)]])
+def test_a_wrong_table_has_no_result(tmp_path: Path, places: list[tuple[int, int]]) -> None:
+    """A doubled and a missing record are refused."""
+    with pytest.raises(RuntimeError, match="2 of them distinct, for 3 records"):
+        verified(_bronze(tmp_path / "t", places), 3)
+
+
+def _run(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    """One run as a whole process; its JSON."""
     log = tmp_path / "stderr"
     with log.open("w") as errors:
-        command = [sys.executable, "-m", "bench", "bulk", "--repetitions", "1"]
         done = subprocess.run(
-            [*command, "--records", str(records), "--home", str(tmp_path / "bench")],
+            [sys.executable, "-m", "bench", *arguments, "--home", str(tmp_path / "bench")],
             cwd=PROJECT,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -267,7 +297,31 @@ def test_bulk_lands_every_record_on_every_side(tmp_path: Path) -> None:
             check=False,
         )
     assert done.returncode == 0, log.read_text()[-4000:]
-    result = json.loads(done.stdout)
+    assert not list((tmp_path / "bench").iterdir())
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.broker
+def test_planning_and_history_measure_the_sizes_asked_for(tmp_path: Path) -> None:
+    """Every partition is in the plan, and every plan in the ledger."""
+    asked = ("planning", "history", "--records", "200", "--repetitions", "1")
+    history, planning = _run(tmp_path, *asked)["benchmarks"]
+    ranges = {name: side["runs"][0]["ranges"] for name, side in planning["sides"].items()}
+    assert ranges == {
+        f"{what}_{size}": count
+        for what in ("plan", "list")
+        for size, count in {"hundredth": 2, "tenth": 20, "all": 200}.items()
+    }
+    plans = {name: side["runs"][0]["plans"] for name, side in history["sides"].items()}
+    assert plans == {"few": 10, "many": 210}
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_bulk_lands_every_record_on_every_side(tmp_path: Path) -> None:
+    """The smallest real run: its JSON can be read, and all three tables hold all records once."""
+    records = 20_000
+    result = _run(tmp_path, "bulk", "--repetitions", "1", "--records", str(records))
     assert result["machine"]["cores"] >= 1
     [bulk] = result["benchmarks"]
     assert (bulk["benchmark"], bulk["repetitions"]) == ("bulk", 1)
@@ -279,4 +333,3 @@ def test_bulk_lands_every_record_on_every_side(tmp_path: Path) -> None:
     assert landed["kafka_consumer"]["records"] == records
     assert len(bulk["ratios"]) == len(all_benchmarks()["bulk"].ratios)
     assert all(ratio["min"] <= ratio["median"] <= ratio["max"] for ratio in bulk["ratios"])
-    assert not list((tmp_path / "bench").iterdir())

@@ -18,7 +18,7 @@ from tidemark.processes import Detached
 Script = Callable[[str], Detached]
 
 
-def wait_until(held: Callable[[], bool], timeout_s: float = 10.0) -> None:
+def wait_until(held: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Look again and again until it holds."""
     deadline = time.monotonic() + timeout_s
     while not held():

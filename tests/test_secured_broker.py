@@ -218,7 +218,7 @@ def secured(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def wait_until_described(extra: Mapping[str, Any]) -> None:
     """Users and rights reach the broker a moment after they are accepted."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         try:
             marks(extra)

@@ -101,7 +101,7 @@ def test_runs_land_what_is_new_once_and_can_be_cleared(
 
 def scheduled_run(api: AirflowApi) -> str:
     """The run that the scheduler makes once the DAG is switched on."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not (runs := api.run_ids(DAG)):
         assert time.monotonic() < deadline, "the scheduler has made no run"
         time.sleep(0.5)

@@ -28,7 +28,7 @@ def pipeline(lake: Lake, proxied: ProxiedBroker, request: pytest.FixtureRequest)
 
 def wait_for_connections(proxy: Proxy, wanted: int) -> None:
     """Return when clients have made so many connections, counted from the proxy's beginning."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while proxy.accepted < wanted:
         assert time.monotonic() < deadline, f"{proxy.accepted} connection(s), not {wanted}"
         time.sleep(0.02)

@@ -117,13 +117,13 @@ def land_what_is_open(site: Site) -> None:
 # -- the steps -----------------------------------------------------------------------------------
 
 FIRST_PLAN = (
-    "control.ledger:1",
+    "control.summary:1",
     "table.state:1",
     "marks.topic_marks:1",
     "control.append:1",
 )
 SETTLING = (
-    "control.ledger:1",
+    "control.summary:1",
     "table.state:1",
     "table.find:1",
     "marks.topic_marks:1",
@@ -132,20 +132,20 @@ SETTLING = (
     "marks.topic_marks:2",
     "table.state:2",
     "control.append:1",
-    "control.ledger:2",
+    "control.summary:2",
     "table.state:3",
     "marks.topic_marks:3",
     "control.append:2",
 )
 TAKING_OVER = (
-    "control.ledger:1",
+    "control.summary:1",
     "table.state:1",
     "table.find:1",
     "control.append:1",
 )
 DRIVER = (
-    "control.ledger:1",
-    "control.ledger:2",
+    "control.plan_record:1",
+    "control.summary:1",
     "table.state:1",
     "table.state:2",
     "table.find:1",
@@ -153,7 +153,8 @@ DRIVER = (
     "table.prepare:1",
     "sink.land:1",
     "table.find:2",
-    "control.ledger:3",
+    "control.summary:2",
+    "control.plan_record:2",
     "marks.topic_marks:2",
     "table.gaps:1",
     "log_reader.read:1",
@@ -162,15 +163,17 @@ DRIVER = (
     "control.append:1",
 )
 GIVING_UP = (
-    "control.ledger:1",
+    "control.summary:1",
     "table.state:1",
+    "control.plan_record:1",
     "table.fence:1",
     "table.find:1",
     "control.append:1",
 )
 GIVING_UP_WHAT_HAS_LANDED = (
-    "control.ledger:1",
+    "control.summary:1",
     "table.state:1",
+    "control.plan_record:1",
     "table.fence:1",
     "table.find:1",
     "marks.topic_marks:1",
@@ -537,7 +540,7 @@ def test_compaction_of_the_control_table_dies_and_runs_again(
 @pytest.mark.parametrize(
     "at",
     points(
-        "control.ledger:1",
+        "control.plan_record:1",
         "quality.check:1",
         "quality.record:1",
         bounded=("before quality.check:1",),

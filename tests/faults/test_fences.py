@@ -57,7 +57,7 @@ def run_tests(checkout: Path, fence: Fence) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300 if fence.real else 60,
+        timeout=420 if fence.real else 240,
     )
 
 

@@ -163,7 +163,7 @@ def test_two_drivers_of_one_plan_with_the_lock_of_a_local_disk(
     """I4: the second waits, finds the transaction there, writes nothing and confirms the first."""
     plan = pipeline.plan("a run")
     with zombie(pipeline, plan, tmp_path / "one") as one:
-        looked = Barrier(2, timeout=60)
+        looked = Barrier(2, timeout=180)
         # It has found nothing landed when the first one still waits, and lands as well.
         table = Interposed(pipeline.table, "find", after=looked.wait)
         with ThreadPoolExecutor(1) as thread:
@@ -321,7 +321,7 @@ def at_the_append(lake: Lake, barrier: Barrier) -> Planner:
 
 def test_two_planners_at_once_make_one_plan(court: Court, pipeline: Lake) -> None:
     """I2: the control table takes one; the other sees it and takes it over."""
-    barrier = Barrier(2, timeout=60)
+    barrier = Barrier(2, timeout=180)
     one, other = at_the_append(pipeline, barrier), at_the_append(pipeline, barrier)
     outcomes = together(lambda: one.plan("one"), lambda: other.plan("other"))
     assert {outcome.outcome for outcome in outcomes} == {PlanOutcome.NEW, PlanOutcome.ADOPTED}
@@ -332,7 +332,7 @@ def test_two_planners_at_once_make_one_plan(court: Court, pipeline: Lake) -> Non
 
 def test_two_planners_of_one_run_get_one_plan(court: Court, pipeline: Lake) -> None:
     """I4: one task, run twice at once: the plan is the run's, whichever of them recorded it."""
-    barrier = Barrier(2, timeout=60)
+    barrier = Barrier(2, timeout=180)
     one, other = at_the_append(pipeline, barrier), at_the_append(pipeline, barrier)
     outcomes = together(lambda: one.plan("a run"), lambda: other.plan("a run"))
     assert {outcome.outcome for outcome in outcomes} == {PlanOutcome.NEW, PlanOutcome.KEPT}
@@ -349,7 +349,7 @@ def test_two_planners_record_one_landing(
     pipeline.table.prepare(plan.pipeline)
     pipeline.sink.land(plan)
     fill(broker.bootstrap, pipeline)
-    barrier = Barrier(2, timeout=60)
+    barrier = Barrier(2, timeout=180)
     one, other = at_the_append(pipeline, barrier), at_the_append(pipeline, barrier)
     outcomes = together(lambda: one.plan("one"), lambda: other.plan("other"))
     assert [outcome.plan.sequence for outcome in outcomes] == [2, 2]
@@ -362,7 +362,7 @@ def test_a_planner_and_the_driver_record_one_landing(
 ) -> None:
     """I5: the driver is slow to record, the next run does it first, and the driver ends well."""
     plan = pipeline.plan("a run")
-    barrier = Barrier(2, timeout=60)
+    barrier = Barrier(2, timeout=180)
     late = Interposed(pipeline.control, "append", before=barrier.wait)
 
     def next_run() -> None:
@@ -397,7 +397,7 @@ def test_two_planners_and_a_compaction_at_once(court: Court, pipeline: Lake) -> 
     """I2: whatever the order, there is one plan."""
     pipeline.run("a run")
     fill(str(pipeline.connection["bootstrap.servers"]), pipeline)
-    barrier = Barrier(3, timeout=60)
+    barrier = Barrier(3, timeout=180)
     one, other = at_the_append(pipeline, barrier), at_the_append(pipeline, barrier)
     compactor = Interposed(pipeline.control, "compact", before=barrier.wait)
     planned = together(
@@ -424,7 +424,7 @@ def test_planner_processes_at_once_make_one_plan(court: Court, pipeline: Lake) -
     planners = [processes.Process(target=plan_in_a_process, args=arguments) for _ in range(4)]
     for planner in planners:
         planner.start()
-    told = [answers.get(timeout=90) for _ in planners]
+    told = [answers.get(timeout=240) for _ in planners]
     for planner in planners:
         planner.join(30)
     assert [planner.exitcode for planner in planners] == [0] * 4
@@ -445,7 +445,7 @@ def test_a_scheduled_run_and_a_backfill_want_the_same_offsets(
     lake.planner.plan("begin at the end")
     begun = lake.committed()
     fill(broker.bootstrap, lake)
-    barrier = Barrier(2, timeout=60)
+    barrier = Barrier(2, timeout=180)
     scheduled, filling = at_the_append(lake, barrier), at_the_append(lake, barrier)
     # From before where the pipeline began into what the scheduled run wants.
     request = BackfillRequest(partition=0, start=4, end=begun[0] + 6)
@@ -467,7 +467,7 @@ def test_two_backfills_want_the_same_offsets(court: Court, pipeline: Lake) -> No
     """I2: one is planned, the other is refused with the name of the first."""
     lake = pipeline.of(pipeline.spec.topic, start=StartPolicy.LATEST)
     lake.planner.plan("begin at the end")
-    barrier = Barrier(2, timeout=60)
+    barrier = Barrier(2, timeout=180)
     request = BackfillRequest(partition=0, start=2, end=9)
     one, other = at_the_append(lake, barrier), at_the_append(lake, barrier)
     outcomes = together(

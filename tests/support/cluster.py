@@ -37,7 +37,7 @@ PROPERTIES: Mapping[str, str] = {
     "auto.leader.rebalance.enable": "false",
 }
 _THROTTLED = "leader.replication.throttled"
-_DEADLINE_S = 60.0
+_DEADLINE_S = 180.0
 _POLL_S = 0.05
 
 
@@ -199,7 +199,7 @@ class Cluster:
             ],
             check=True,
             capture_output=True,
-            timeout=60,
+            timeout=180,
         )
         wait_until(
             f"{topic} on {nodes}", lambda: list(self.partition(topic).replicas) == list(nodes)

@@ -87,7 +87,7 @@ class Running:
             self.process.poll()
         return self._ended()
 
-    def wait(self, timeout_s: float = 240.0) -> Ended:
+    def wait(self, timeout_s: float = 420.0) -> Ended:
         """How it ended; its children end with it or are killed."""
         try:
             self.process.wait(timeout_s)
@@ -265,7 +265,7 @@ class _Traced:
         return noted
 
 
-def wait_until(held: Callable[[], object], timeout_s: float = 90.0) -> None:
+def wait_until(held: Callable[[], object], timeout_s: float = 240.0) -> None:
     """Look again and again until it holds."""
     deadline = time.monotonic() + timeout_s
     while not held():

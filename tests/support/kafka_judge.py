@@ -30,7 +30,7 @@ def read_ranges(
     ranges: Mapping[int, Range],
     *,
     isolation: str = "read_committed",
-    timeout_s: float = 60.0,
+    timeout_s: float = 180.0,
 ) -> list[Judged]:
     """Read every visible record of half-open ranges, ordered by partition and offset.
 
@@ -68,7 +68,7 @@ def read_all(bootstrap: str, topic: str, *, isolation: str = "read_committed") -
     return read_ranges(bootstrap, topic, log_ranges(bootstrap, topic), isolation=isolation)
 
 
-def log_ranges(bootstrap: str, topic: str, *, timeout_s: float = 60.0) -> dict[int, Range]:
+def log_ranges(bootstrap: str, topic: str, *, timeout_s: float = 180.0) -> dict[int, Range]:
     """Low-water and high-water mark of every partition; waits while leaders change."""
     consumer = _consumer(bootstrap, "read_uncommitted")
     deadline = time.monotonic() + timeout_s

@@ -45,7 +45,7 @@ class Gate:
         self._released = False
         self._changed = changed
 
-    def wait_held(self, timeout_s: float = 60.0) -> None:
+    def wait_held(self, timeout_s: float = 240.0) -> None:
         """Return when a byte waits; a TimeoutError if none ever does."""
         if not self.held.wait(timeout_s):
             raise TimeoutError(f"nothing had to wait at the gate within {timeout_s} s")

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from tests.support.kafka_judge import Judged, log_ranges, read_all
 from tests.support.transactions import Record, produce_records
 
-_DEADLINE_S = 30.0
+_DEADLINE_S = 120.0
 
 COMPACTED: Mapping[str, str] = {
     "cleanup.policy": "compact",
@@ -90,7 +90,7 @@ def _wait_for_partitions(bootstrap: str, name: str, wanted: int) -> None:
 
 def wait_for_compaction(bootstrap: str, topic: str, offsets: set[int]) -> list[Judged]:
     """Return the records of a topic when exactly these offsets of partition 0 are left."""
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 2 * _DEADLINE_S
     while True:
         records = read_all(bootstrap, topic)
         if {record.offset for record in records} == offsets:

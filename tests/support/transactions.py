@@ -102,7 +102,7 @@ def fence(bootstrap: str, topic: str, transactional_id: str) -> None:
     wait_until_stable(bootstrap, topic)
 
 
-def wait_until_stable(bootstrap: str, topic: str, *, timeout_s: float = 30.0) -> None:
+def wait_until_stable(bootstrap: str, topic: str, *, timeout_s: float = 120.0) -> None:
     """Return when no partition has an open transaction: brokers write markers after they answer."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     partitions = admin.list_topics(topic, timeout=timeout_s).topics[topic].partitions

@@ -566,7 +566,7 @@ sys.stdin.readline()
 for round in range(rounds):
     table = DeltaControlTable(str(folder / f"table-{round}"))
     (folder / f"at-{round}-{os.getpid()}").touch()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while len(list(folder.glob(f"at-{round}-*"))) < processes:
         assert time.monotonic() < deadline
     table.append(Ledger(pipeline=pipeline), [first], datetime.now(UTC))
