@@ -27,6 +27,7 @@ HEADINGS = {
     "test_hostile_logs": "hostile logs",
     "test_broker_faults": "broker faults",
     "test_repairs": "repairs",
+    "test_standalone_cluster": "clusters",
     "test_fences": "fences caught",
 }
 """What the tests of a module are counted as, by the beginning of its name."""

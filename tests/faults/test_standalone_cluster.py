@@ -168,6 +168,7 @@ def test_executors_need_nothing_that_is_not_shipped_to_them(
     with ingesting(site, cluster) as running:
         ended_well(running)
     settled(court, site)
+    site.run(site.tidemark("quality", "events", "--plan=1", f"--master={cluster.url}"))
 
 
 # -- and are lost --------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
@@ -14,7 +16,7 @@ from tidemark.core.quality_checks import RangeFigures, TopKey
 from tidemark.errors import Problem, SuiteError
 
 _KEY_SHOWN = 40
-_PLANNED = "topic_id string, partition int, start bigint, end bigint"
+_PLANNED = "array<struct<topic_id: string, partition: int, start: bigint, end: bigint>>"
 
 
 def read_slice(spark: SparkSession, ref: SliceRef) -> DataFrame:
@@ -67,9 +69,9 @@ def range_figures(rows: DataFrame, expected: Sequence[SliceExpectation]) -> list
         rows: A slice with the bronze columns.
         expected: What was planned; ranges of one partition do not overlap.
     """
-    planned = rows.sparkSession.createDataFrame(
-        [(one.topic_id, one.partition, one.start, one.end) for one in expected], _PLANNED
-    )
+    # Not from Python values: executors would start Python for them, which they need not have.
+    ranges = json.dumps([asdict(one) for one in expected])
+    planned = rows.sparkSession.range(1).select(F.inline(F.from_json(F.lit(ranges), _PLANNED)))
     return [
         RangeFigures(**row.asDict())
         for row in _figures(_by_bitmap(_in_ranges(rows, planned))).collect()
