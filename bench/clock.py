@@ -58,13 +58,16 @@ class CommandFailed(Exception):
         super().__init__(f"{Path(command[0]).name} ended with {code}: {last_words(log)}")
 
 
-def run_process(command: Sequence[str], log: Path, environ: Mapping[str, str]) -> Stopwatch:
+def run_process(
+    command: Sequence[str], log: Path, environ: Mapping[str, str], cwd: Path | None = None
+) -> Stopwatch:
     """Run a whole process and say what it and all its descendants took.
 
     Args:
         command: Program and arguments.
         log: Gets its output.
         environ: Laid over this process's environment.
+        cwd: Its working directory; this process's own if None.
 
     Raises:
         CommandFailed: It did not end with 0.
@@ -72,7 +75,11 @@ def run_process(command: Sequence[str], log: Path, environ: Mapping[str, str]) -
     with log.open("w") as output:
         before = time.perf_counter()
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **environ}
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environ},
+            cwd=cwd,
         )
         try:
             _, status, usage = os.wait4(process.pid, 0)

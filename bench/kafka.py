@@ -3,36 +3,72 @@
 from __future__ import annotations
 
 import re
+import time
+from typing import Any
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from bench.clock import run_process
 from bench.context import PROJECT, Context
 
 RECORD_BYTES = 200
+_PARTITIONS_AT_ONCE = 5_000
+"""Kafka's controller writes at most 10,000 records for one request."""
 _JARS = PROJECT / ".tidemark" / "jvm" / "kafka"
 _ACKNOWLEDGED = re.compile(r"^(\d+) records sent", re.MULTILINE)
 
 
 def make_topic(context: Context, topic: str, partitions: int) -> None:
     """Make an empty topic."""
-    admin = AdminClient({"bootstrap.servers": context.bootstrap})
-    admin.create_topics([NewTopic(topic, num_partitions=partitions)])[topic].result(timeout=30)
+    at_once = min(partitions, _PARTITIONS_AT_ONCE)
+    admin = AdminClient(_client(context))
+    admin.create_topics([NewTopic(topic, num_partitions=at_once)])[topic].result(timeout=60)
+    for total in range(2 * at_once, partitions + at_once, at_once):
+        grow_topic(context, topic, min(total, partitions))
 
 
-def fill_topic(context: Context, topic: str, records: int) -> None:
-    """Produce records of RECORD_BYTES random capital letters, no key, acks=all, spread evenly.
+def grow_topic(context: Context, topic: str, partitions: int) -> None:
+    """Give a topic more partitions, and return when the broker knows them."""
+    admin = AdminClient(_client(context))
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(timeout=60)
+    deadline = time.monotonic() + 60
+    while len(admin.list_topics(topic, timeout=30).topics[topic].partitions) < partitions:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{topic} has not got {partitions} partitions in time")
+
+
+def fill_topic(
+    context: Context, topic: str, records: int, record_bytes: int = RECORD_BYTES
+) -> None:
+    """Produce records of random capital letters, no key, acks=all, spread evenly.
 
     Source: `kafka-producer-perf-test` of Apache Kafka.
     """
     log = context.home / f"produce-{topic}.log"
     command = [*_tool("ProducerPerformance"), "--topic", topic, "--num-records", str(records)]
-    command += ["--record-size", str(RECORD_BYTES), "--throughput", "-1", "--producer-props"]
+    command += ["--record-size", str(record_bytes), "--throughput", "-1", "--producer-props"]
     command += [f"bootstrap.servers={context.bootstrap}", "acks=all"]
     run_process(command, log, {})
     sent = int(_ACKNOWLEDGED.findall(log.read_text())[-1])
     if sent != records:
         raise RuntimeError(f"the producer tool sent {sent} of {records} records")
+
+
+def fill_partitions(context: Context, topic: str, partitions: int, records: int) -> None:
+    """Produce so many records of one byte to each partition, acks=all."""
+    lost = []
+    noted = {"on_delivery": lambda error, _: lost.append(error) if error else None}
+    producer = Producer({**_client(context), **noted})
+    for partition in range(partitions):
+        for _ in range(records):
+            producer.produce(topic, b"x", partition=partition)
+            producer.poll(0)
+    left = producer.flush(120)
+    if left or lost:
+        raise RuntimeError(
+            f"{left + len(lost)} records of {topic} were not acknowledged: {lost[:1]}"
+        )
 
 
 def consume_topic(context: Context, topic: str, records: int) -> dict[str, float]:
@@ -62,6 +98,11 @@ def parse_consumer_report(text: str) -> dict[str, float]:
         "seconds": float(values["fetch.time.ms"]) / 1000,
         "records_per_second": float(values["fetch.nMsg.sec"]),
     }
+
+
+def _client(context: Context) -> dict[str, Any]:
+    # librdkafka prints that a topic has more partitions now.
+    return {"bootstrap.servers": context.bootstrap, "log_level": 0}
 
 
 def _tool(name: str) -> list[str]:

@@ -6,15 +6,27 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from bench.context import Context, write_spec
 from bench.frame import Metrics
-from bench.kafka import RECORD_BYTES, fill_topic, make_topic
+from bench.kafka import RECORD_BYTES, fill_topic, grow_topic, make_topic
 from bench.tables import verified
 from bench.worker import Landing, LandPipeline, Worker, local_network, started
+from tidemark.wiring import App
 
 PARTITIONS = 6
+
+
+_Own = TypeVar("_Own", bound=Landing)
+_Taken = TypeVar("_Taken", bound=Landing, contravariant=True)
+
+
+class Lander(Protocol[_Taken]):
+    """Has something landed: a `Worker`, or what starts a process for each landing."""
+
+    def land(self, landing: _Taken) -> Metrics:
+        """Land it and say what that took, `seconds` at least."""
 
 
 class WarmRuns:
@@ -23,28 +35,48 @@ class WarmRuns:
     Args:
         context: The run's surroundings; `records` is what the topic gets.
         name: Name of topic, pipeline and tables.
+        record_bytes: Size of a record's value.
+        first_share: Share of the records that the first partition holds, 1 / PARTITIONS or more.
 
     Attributes:
         settings: Spark settings of the pipeline, as shipped.
         data: What is read, for the report.
     """
 
-    def __init__(self, context: Context, name: str) -> None:
+    def __init__(
+        self,
+        context: Context,
+        name: str,
+        *,
+        record_bytes: int = RECORD_BYTES,
+        first_share: float = 1 / PARTITIONS,
+    ) -> None:
         self._context = context
         self._name = name
         self._specs, self._tables = context.home / "pipelines", context.home / "tables"
-        make_topic(context, name, PARTITIONS)
-        context.say(f"producing {context.records:,} records of {RECORD_BYTES} B")
-        fill_topic(context, name, context.records)
+        context.say(f"producing {context.records:,} records of {record_bytes} B")
+        # What is spread evenly gives the first partition its part as well.
+        spread = round(context.records * (1 - first_share) * PARTITIONS / (PARTITIONS - 1))
+        make_topic(context, name, 1)
+        if spread < context.records:
+            fill_topic(context, name, context.records - spread, record_bytes)
+        grow_topic(context, name, PARTITIONS)
+        fill_topic(context, name, spread, record_bytes)
         write_spec(self._specs, name, name, context.conf)
         app = context.app(self._tables, self._specs)
         self.settings: Mapping[str, str] = dict(app.spark_settings(app.spec(name)))
         self.data: Mapping[str, Any] = {
             "records": context.records,
-            "record_bytes": RECORD_BYTES,
+            "record_bytes": record_bytes,
             "partitions": PARTITIONS,
-            "content": "random capital letters without a key, spread evenly",
+            "content": "random capital letters without a key",
+            "first_partition_holds": self._first_share(app),
         }
+
+    def _first_share(self, app: App) -> float:
+        spec = app.spec(self._name)
+        marks = app.marks(spec).topic_marks(spec.topic, spec.isolation_level)
+        return round(marks.partitions[0].end / self._context.records, 3)
 
     def worker(self, name: str, settings: Mapping[str, str]) -> AbstractContextManager[Worker]:
         """A process with a session of these settings, on the master that every side gets."""
@@ -66,7 +98,7 @@ class WarmRuns:
         )
 
     def run(
-        self, by: Worker, landing: Callable[[Path], Landing], name: str, repetition: int
+        self, by: Lander[_Own], landing: Callable[[Path], _Own], name: str, repetition: int
     ) -> Metrics:
         """Land the whole topic in a new table, verify that, and remove it."""
         folder = self._tables / f"{name}{repetition}"

@@ -58,14 +58,14 @@ class WholeRuns:
     def tidemark_ingest(self) -> dict[str, float]:
         """`tidemark ingest`: plan, spark-submit jobs/ingest.py, confirm, record."""
         return self._measured(
-            [_program("tidemark"), "ingest", self._name, "--master", self._context.master],
+            [program("tidemark"), "ingest", self._name, "--master", self._context.master],
             str(self._home / "tidemark" / "bronze" / self._name),
         )
 
     def tidemark_plan(self) -> dict[str, float]:
         """`tidemark plan`."""
         return self._measured(
-            [_program("tidemark"), "plan", self._name],
+            [program("tidemark"), "plan", self._name],
             str(self._home / "tidemark" / "bronze" / self._name),
         )
 
@@ -106,13 +106,14 @@ class WholeRuns:
 
     def _submit(self, script: str) -> list[str]:
         conf = conf_arguments(plain_settings(self._context.master))
-        return [_program("spark-submit"), *conf, str(_JOBS / script)]
+        return [program("spark-submit"), *conf, str(_JOBS / script)]
 
     def _offsets(self, by_partition: Mapping[int, int]) -> str:
         return json.dumps({self._name: {str(p): offset for p, offset in by_partition.items()}})
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
+    """A command of this virtual environment."""
     return str(_PROGRAMS / name)
 
 

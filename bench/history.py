@@ -1,0 +1,135 @@
+"""A pipeline with a past: plans that were recorded and landed, without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from arro3.core import DataType, Field, Schema
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from tidemark.adapters.delta.control_table import COMPACT_EVERY
+from tidemark.adapters.delta.rows import TIMESTAMP, from_rows
+from tidemark.core import planning
+from tidemark.core.events import Landed, Planned, Started
+from tidemark.core.landing import Landing
+from tidemark.core.ledger import Ledger
+from tidemark.core.marks import TopicMarks
+from tidemark.core.plan import Plan, PlanKind, PlannedRange
+from tidemark.wiring import App, utc_now
+
+UNCOMPACTED = 10
+"""Plans after the last compaction: the shortest history is all of these."""
+DATA_COMPACTED_EVERY = 100
+"""Plans between two compactions of the data table; the control table sees to its own."""
+
+
+def about(plans: int) -> int:
+    """A number of plans near one, after which as much is uncompacted as after `UNCOMPACTED`."""
+    between = COMPACT_EVERY // 2
+    return plans - plans % between + UNCOMPACTED % between
+
+
+_COLUMNS = Schema(
+    [
+        Field("topic", DataType.utf8()),
+        Field("partition", DataType.int32()),
+        Field("offset", DataType.int64()),
+        Field("timestamp", TIMESTAMP),
+        Field("timestamp_type", DataType.int32()),
+        Field("topic_id", DataType.utf8()),
+        Field("plan_sequence", DataType.int64()),
+        Field("ingested_at", TIMESTAMP),
+    ]
+)
+
+
+def write_history(app: App, pipeline: str, plans: int) -> None:
+    """Give a new pipeline so many landed plans, each of one offset of every partition.
+
+    The control table gets what a planner and a recorder append: two commits for each plan. The
+    data table gets one commit for each plan, with its rows (without key and value), transaction
+    and metadata.
+
+    Args:
+        app: Where its tables are.
+        pipeline: Its topic has at least `plans` records in each partition, all of them visible.
+        plans: How many.
+    """
+    spec = app.spec(pipeline)
+    control, data = app.control(), app.table(spec)
+    data.prepare(pipeline)
+    table = DeltaTable(app.layout.data_table(spec.target))
+    marks = app.marks(spec).topic_marks(spec.topic, spec.isolation_level)
+    for sequence in range(1, plans + 1):
+        # Only what `append` and `build_plan` look at: all events, read each time, take hours.
+        ledger = Ledger(
+            pipeline=pipeline, event_number=2 * sequence - 2, last_sequence=sequence - 1
+        )
+        plan = _plan(ledger, marks)
+        started = [_started(marks)] if sequence == 1 else []
+        control.append(ledger, [*started, Planned(plan=plan)], utc_now())
+        _land(table, plan)
+        landed = Landed(
+            plan=plan,
+            landing=Landing.of(plan, table.version(), dict.fromkeys(range(len(plan.ranges)), 1)),
+            committed={planned.partition: planned.end for planned in plan.ranges},
+        )
+        control.append(replace(ledger, event_number=2 * sequence - 1), [landed], utc_now())
+        left = plans - sequence
+        if left >= UNCOMPACTED and (left - UNCOMPACTED) % DATA_COMPACTED_EVERY == 0:
+            table.optimize.compact()
+
+
+def _started(marks: TopicMarks) -> Started:
+    return Started(
+        cluster_id=marks.cluster_id,
+        topic=marks.topic,
+        topic_id=marks.topic_id,
+        requested_by="bench:1",
+        offsets=dict.fromkeys(marks.partitions, 0),
+    )
+
+
+def _plan(ledger: Ledger, marks: TopicMarks) -> Plan:
+    offset = ledger.last_sequence
+    ranges = tuple(
+        PlannedRange(
+            partition=partition,
+            start=offset,
+            end=offset + 1,
+            low_water_mark=here.low,
+            end_mark=here.end,
+            leader_epoch=here.leader_epoch,
+        )
+        for partition, here in sorted(marks.partitions.items())
+    )
+    requested_by = f"bench:{ledger.next_sequence}"
+    return planning.build_plan(ledger, marks, PlanKind.LIVE, requested_by, ranges)
+
+
+def _land(table: DeltaTable, plan: Plan) -> None:
+    """One row for each of the plan's offsets, in the commit that a landing makes."""
+    rows = [
+        {
+            "topic": plan.topic,
+            "partition": planned.partition,
+            "offset": planned.start,
+            "timestamp": utc_now(),
+            "timestamp_type": 0,
+            "topic_id": plan.topic_id,
+            "plan_sequence": plan.sequence,
+            "ingested_at": utc_now(),
+        }
+        for planned in plan.ranges
+    ]
+    write_deltalake(
+        table,
+        from_rows(rows, _COLUMNS),
+        mode="append",
+        # Key, value and headers are null.
+        schema_mode="merge",
+        commit_properties=CommitProperties(
+            app_transactions=[Transaction(plan.app_id, plan.sequence)],
+            custom_metadata={"userMetadata": plan.commit_metadata()},
+        ),
+    )
