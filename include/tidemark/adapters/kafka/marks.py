@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class KafkaMarkReader:
-    """Reads marks with three requests, however many partitions there are.
+    """Reads marks with four requests, however many partitions there are.
 
     Args:
         config: librdkafka configuration; needs `bootstrap.servers`.
@@ -87,17 +87,18 @@ class KafkaMarkReader:
     def topic_marks(self, topic: str, isolation_level: IsolationLevel) -> TopicMarks:
         """Marks of every partition, and the topic's identity.
 
-        The low-water marks are read before the ends, so that a log that grows meanwhile never
-        shows an end below its start.
-
         Raises:
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
         self._refusals.clear()
         self._admin = self._connect()
         cluster_id, topic_id, partitions = self._describe(topic)
-        lows = self._offsets(topic, partitions, OffsetSpec.earliest(), isolation_level)
-        ends = self._offsets(topic, partitions, OffsetSpec.latest(), isolation_level)
+        # Both are asked before either is waited for.
+        asked = [
+            self._ask_offsets(topic, partitions, spec, isolation_level)
+            for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+        ]
+        lows, ends = (self._listed(topic, futures) for futures in asked)
         return TopicMarks(
             cluster_id=cluster_id,
             topic=topic,
@@ -123,8 +124,11 @@ class KafkaMarkReader:
         self._describe(topic)
         spec = OffsetSpec.for_timestamp(_milliseconds(moment))
         level = IsolationLevel.READ_UNCOMMITTED
-        found = self._offsets(topic, partitions, spec, level)
-        ends = self._offsets(topic, partitions, OffsetSpec.latest(), level)
+        asked = [
+            self._ask_offsets(topic, partitions, each, level)
+            for each in (spec, OffsetSpec.latest())
+        ]
+        found, ends = (self._listed(topic, futures) for futures in asked)
         return {p: found[p].offset if found[p].offset >= 0 else ends[p].offset for p in partitions}
 
     def _describe(self, topic: str) -> tuple[str, str, list[int]]:
@@ -144,31 +148,35 @@ class KafkaMarkReader:
             [p.id for p in described.partitions],
         )
 
-    def _offsets(
+    def _ask_offsets(
         self,
         topic: str,
         partitions: Sequence[int],
         spec: OffsetSpec,
         isolation_level: IsolationLevel,
-    ) -> dict[int, ListOffsetsResultInfo]:
-        futures = self._admin.list_offsets(
+    ) -> Mapping[TopicPartition, Future[ListOffsetsResultInfo]]:
+        futures: Mapping[TopicPartition, Future[ListOffsetsResultInfo]] = self._admin.list_offsets(
             {TopicPartition(topic, p): spec for p in partitions},
             isolation_level=_ISOLATION[isolation_level],
             request_timeout=self._timeout,
         )
-        return {tp.partition: self._listed(topic, tp, future) for tp, future in futures.items()}
+        return futures
 
     def _listed(
-        self, topic: str, place: TopicPartition, future: Future[ListOffsetsResultInfo]
-    ) -> ListOffsetsResultInfo:
-        listed: ListOffsetsResultInfo = self._answer("list_offsets", topic, future)
-        if listed.offset == OFFSET_INVALID:
-            # Where some leaders answer and others do not in time, librdkafka tells no error of
-            # these: the offset that it began with is left as it is.
-            raise KafkaUnavailable(
-                operation=f"list_offsets of {topic}[{place.partition}]",
-                reason="no answer from the partition's leader in time",
-            )
+        self, topic: str, futures: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]
+    ) -> Mapping[int, ListOffsetsResultInfo]:
+        listed = {
+            place.partition: self._answer("list_offsets", topic, future)
+            for place, future in futures.items()
+        }
+        for partition, info in listed.items():
+            if info.offset == OFFSET_INVALID:
+                # Where some leaders answer and others do not in time, librdkafka tells no error
+                # of these: the offset that it began with is left as it is.
+                raise KafkaUnavailable(
+                    operation=f"list_offsets of {topic}[{partition}]",
+                    reason="no answer from the partition's leader in time",
+                )
         return listed
 
     def _note(self, error: KafkaError) -> None:
