@@ -15,6 +15,7 @@ from tests.model.history import History
 from tests.model.invariants import InvariantViolated
 from tests.model.planted import NoCompareAndSet, NoTransactions, planted
 from tests.model.world import World
+from tidemark.errors import OverfullRange
 
 _SETTINGS = settings(
     deadline=None,
@@ -89,9 +90,13 @@ def test_a_history_finds_a_rule_that_is_left_out() -> None:
 def test_random_histories_find_a_rule_that_is_left_out(
     bug: type[NoTransactions] | type[NoCompareAndSet],
 ) -> None:
-    """Nobody tells the machine where to look."""
+    """Nobody tells the machine where to look: it takes about a thousand histories.
+
+    Hypothesis chooses others after other tests, so there is no telling which one it is. The product
+    may notice before the invariants do that a range has more rows than offsets.
+    """
     wanted = settings(
-        _SETTINGS, max_examples=2_000, derandomize=True, phases=[Phase.generate], print_blob=False
+        _SETTINGS, max_examples=20_000, derandomize=True, phases=[Phase.generate], print_blob=False
     )
-    with pytest.raises(InvariantViolated):
+    with pytest.raises((InvariantViolated, OverfullRange)):
         check(wanted, lambda world: planted(world, bug), None)
