@@ -1,24 +1,24 @@
-"""Land one recorded plan: Kafka to Delta, exactly its ranges, once.
+"""Land recorded plans: Kafka to Delta, exactly their ranges, once.
 
-    spark-submit jobs/ingest.py --pipeline prices --plan 7
+    spark-submit jobs/ingest.py --plan prices=7 --plan orders=3
 
-Exit codes are those of `tidemark.errors.ExitCode`; docs/cli.md lists them.
+Several plans share the application and land side by side; one that fails does not stop the
+others. Exit codes are those of `tidemark.errors.ExitCode`; docs/cli.md lists them.
 """
 
 from __future__ import annotations
 
 import sys
 
-from tidemark.jobs import Arguments, run_job
+from tidemark.core.plan import PlanRef
+from tidemark.jobs import run_job
 from tidemark.wiring import App
 
 
-def ingest(app: App, arguments: Arguments) -> dict[str, object]:
+def ingest(app: App, plan: PlanRef) -> dict[str, object]:
     """Execute the plan and say what landed."""
-    done = app.ingest(arguments.pipeline).execute(arguments.plan)
+    done = app.ingest(plan.pipeline).execute(plan.sequence)
     return {
-        "pipeline": done.plan.pipeline,
-        "plan": done.plan.sequence,
         "wrote": done.wrote,
         "records": done.landing.records,
         "table_version": done.landing.table_version,
@@ -27,4 +27,4 @@ def ingest(app: App, arguments: Arguments) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_job(__doc__, ingest))
+    sys.exit(run_job(__doc__, ingest, at_once=App.plans_at_once))

@@ -1,6 +1,6 @@
-"""Check what one plan landed against the pipeline's quality suite.
+"""Check what plans landed against their pipelines' quality suites, one after the other.
 
-    spark-submit jobs/quality.py --pipeline prices --plan 7
+    spark-submit jobs/quality.py --plan prices=7 --plan orders=3
 
 Exit codes are those of `tidemark.errors.ExitCode`; a failed critical check is 66.
 """
@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import sys
 
-from tidemark.jobs import Arguments, run_job
+from tidemark.core.plan import PlanRef
+from tidemark.jobs import run_job
 from tidemark.services.quality import raise_if_failed
 from tidemark.wiring import App
 
 
-def quality(app: App, arguments: Arguments) -> dict[str, object]:
+def quality(app: App, plan: PlanRef) -> dict[str, object]:
     """Run the suite, keep the results, and fail on a critical one."""
-    report = app.quality(arguments.pipeline).check(arguments.plan)
+    report = app.quality(plan.pipeline).check(plan.sequence)
     raise_if_failed(report)
     return {
-        "pipeline": report.pipeline,
-        "plan": report.plan_sequence,
         "verdict": report.verdict.value,
         "checks": len(report.results),
         "data_docs": report.data_docs,

@@ -3,43 +3,52 @@
 from __future__ import annotations
 
 import json
+import logging
+import threading
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from tidemark.adapters.spark.submit import RESULT_MARKER
+from tidemark.core.plan import PlanRef
 from tidemark.errors import ExitCode, KafkaUnavailable, LostRange, NotLanded, TidemarkError
-from tidemark.jobs import Arguments, run_job
+from tidemark.jobs import run_job
 from tidemark.wiring import App
 
-ARGV = ["--pipeline", "prices", "--plan", "7"]
+ARGV = ["--plan", "prices=7"]
+THREE = ["--plan", "prices=7", "--plan", "orders=3", "--plan", "tides=1"]
+TRANSIENT = KafkaUnavailable(operation="list_offsets", reason="timed out")
+UNKNOWN = NotLanded(pipeline="prices", sequence=7, seen="no commit")
+REFUSED = LostRange(pipeline="prices", topic="prices", lost=((0, 0, 4),))
 
 
-def result_of(captured: str) -> dict[str, object]:
+def results_of(captured: str) -> list[dict[str, Any]]:
     """The result line's JSON."""
     (line,) = (line for line in captured.splitlines() if line.startswith(RESULT_MARKER))
-    return dict(json.loads(line.removeprefix(RESULT_MARKER)))
+    return list(json.loads(line.removeprefix(RESULT_MARKER)))
 
 
 def test_a_job_prints_one_result_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """The body is told what to do, and what it says is on one line."""
+    """The body is told each plan, and what it says of all of them is on one line, in order."""
 
-    def body(_: App, arguments: Arguments) -> Mapping[str, object]:
-        return {"pipeline": arguments.pipeline, "plan": arguments.plan}
+    def body(_: App, plan: PlanRef) -> Mapping[str, object]:
+        return {"records": plan.sequence * 10}
 
-    assert run_job("doc", body, ARGV) == ExitCode.OK
-    assert result_of(capsys.readouterr().out) == {"pipeline": "prices", "plan": 7}
+    assert run_job("doc", body, THREE) == ExitCode.OK
+    assert results_of(capsys.readouterr().out) == [
+        {"pipeline": "prices", "plan": 7, "records": 70},
+        {"pipeline": "orders", "plan": 3, "records": 30},
+        {"pipeline": "tides", "plan": 1, "records": 10},
+    ]
 
 
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (KafkaUnavailable(operation="list_offsets", reason="timed out"), ExitCode.TRANSIENT),
-        (NotLanded(pipeline="prices", sequence=7, seen="no commit"), ExitCode.UNKNOWN_OUTCOME),
-        (
-            LostRange(pipeline="prices", topic="prices", lost=((0, 0, 4),)),
-            ExitCode.REFUSED,
-        ),
+        (TRANSIENT, ExitCode.TRANSIENT),
+        (UNKNOWN, ExitCode.UNKNOWN_OUTCOME),
+        (REFUSED, ExitCode.REFUSED),
     ],
 )
 def test_a_named_error_becomes_its_exit_code(
@@ -47,28 +56,64 @@ def test_a_named_error_becomes_its_exit_code(
 ) -> None:
     """DAGs decide on retries by the code; people read the record."""
 
-    def body(_: App, __: Arguments) -> Mapping[str, object]:
+    def body(_: App, __: PlanRef) -> Mapping[str, object]:
         raise error
 
     assert run_job("doc", body, ARGV) == code
-    record = result_of(capsys.readouterr().out)
+    (record,) = results_of(capsys.readouterr().out)
+    assert (record["pipeline"], record["plan"]) == ("prices", 7)
     assert record["error"] == type(error).__name__
     assert record["retryable"] is code.retryable
 
 
-def test_an_unforeseen_error_is_not_dressed_up() -> None:
-    """It passes through with its traceback; the interpreter exits with 1."""
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_a_plan_that_fails_does_not_stop_the_others(
+    at_once: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever it fails with: what the others came to is told, and the exit code is not 0."""
+    errors = {"prices": ZeroDivisionError("by nothing"), "orders": REFUSED}
 
-    def body(_: App, __: Arguments) -> Mapping[str, object]:
+    def body(_: App, plan: PlanRef) -> Mapping[str, object]:
+        if plan.pipeline in errors:
+            raise errors[plan.pipeline]
+        return {"wrote": True}
+
+    code = run_job("doc", body, THREE, at_once=lambda _: at_once)
+    crashed, refused, landed = results_of(capsys.readouterr().out)
+    assert code == ExitCode.CRASH
+    assert (crashed["error"], crashed["retryable"]) == ("ZeroDivisionError", True)
+    assert "by nothing" in crashed["found"]
+    assert (refused["error"], refused["retryable"]) == ("LostRange", False)
+    assert landed == {"pipeline": "tides", "plan": 1, "wrote": True}
+
+
+def test_as_many_plans_as_may_run_at_the_same_time_do() -> None:
+    """Each of three waits for the two others; alone it would wait for ever."""
+    together = threading.Barrier(3, timeout=60)
+
+    def body(_: App, __: PlanRef) -> Mapping[str, object]:
+        together.wait()
+        return {}
+
+    assert run_job("doc", body, THREE, at_once=lambda _: 3) == ExitCode.OK
+
+
+def test_an_unforeseen_error_is_not_dressed_up(caplog: pytest.LogCaptureFixture) -> None:
+    """Its traceback is in the log; the exit code is the interpreter's own."""
+
+    def body(_: App, __: PlanRef) -> Mapping[str, object]:
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
-        run_job("doc", body, ARGV)
+    with caplog.at_level(logging.ERROR):
+        assert run_job("doc", body, ARGV) == ExitCode.CRASH
+    assert "Traceback" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_wrong_command_line_is_a_usage_error() -> None:
-    """A plan is a number, and both arguments are needed."""
-    for argv in ([], ["--pipeline", "prices"], ["--pipeline", "prices", "--plan", "seven"]):
+def test_a_wrong_command_line_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """At least one plan, by name and number."""
+    for argv in ([], ["--plan"], ["--plan", "prices"], ["--plan", "=7"], ["--plan", "prices=x"]):
         with pytest.raises(SystemExit) as stopped:
             run_job("doc", dict, argv)  # type: ignore[arg-type]
         assert stopped.value.code == ExitCode.USAGE
+    assert "expected PIPELINE=NUMBER, not 'prices=x'" in capsys.readouterr().err

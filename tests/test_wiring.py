@@ -14,8 +14,10 @@ from tests.support.plans import make_plan
 from tests.support.services import NOW
 from tidemark.adapters.spark.settings import SHORT_RUN_RECORDS
 from tidemark.core.events import Planned
+from tidemark.core.plan import PlanRef
+from tidemark.core.spec import PipelineSpec
 from tidemark.errors import InvalidConnection, SpecError, UnknownConnection, UnknownPipeline
-from tidemark.wiring import App
+from tidemark.wiring import App, application_name
 
 LEAK = "do-not-tell"
 
@@ -122,7 +124,7 @@ def test_a_connection_is_looked_up_when_it_is_needed_only() -> None:
 # -- spark settings ------------------------------------------------------------------------------
 
 
-def test_the_recorded_plans_size_decides_how_its_jobs_jvm_is_set(tmp_path: Path) -> None:
+def test_the_size_of_all_its_plans_decides_how_a_jobs_jvm_is_set(tmp_path: Path) -> None:
     """The control table knows it; a plan that it does not know is for the job to refuse."""
     this = app(TIDEMARK_LAKEHOUSE=str(tmp_path))
     control, spec = this.control(), this.spec("prices")
@@ -130,10 +132,36 @@ def test_the_recorded_plans_size_decides_how_its_jobs_jvm_is_set(tmp_path: Path)
     large = make_plan((1, 0, SHORT_RUN_RECORDS + 1), pipeline="prices", sequence=2)
     control.append(control.ledger("prices"), [Planned(plan=small), Planned(plan=large)], NOW)
 
-    def is_short(plan: int | None) -> bool:
-        options = this.spark_settings(spec, plan)["spark.driver.extraJavaOptions"]
+    def settings(spec: PipelineSpec, *plans: int) -> dict[str, str]:
+        return this.spark_settings(
+            spec, [PlanRef(pipeline="prices", sequence=plan) for plan in plans]
+        )
+
+    def is_short(*plans: int) -> bool:
+        options = settings(spec, *plans)["spark.driver.extraJavaOptions"]
         return "-XX:TieredStopAtLevel=1" in options.split()
 
-    assert [is_short(plan) for plan in (1, 2, 3, None)] == [True, False, False, False]
+    assert [is_short(plan) for plan in (1, 2, 3)] == [True, False, False]
+    assert not is_short()
+    assert [is_short(1, plan) for plan in (1, 2, 3)] == [False, False, False]
     own = replace(spec, spark={"spark.driver.extraJavaOptions": "-Xint"})
-    assert this.spark_settings(own, 1)["spark.driver.extraJavaOptions"] == "-Xint"
+    assert settings(own, 1)["spark.driver.extraJavaOptions"] == "-Xint"
+
+
+def test_pipelines_with_the_same_spark_settings_share_an_application(tmp_path: Path) -> None:
+    """The order of the keys is no difference; an application has one set of settings."""
+    sections = {"a": "", "b": "spark: {spark.x: '1', spark.y: '2'}", "c": "",
+                "d": "spark: {spark.y: '2', spark.x: '1'}"}  # fmt: skip
+    for name, section in sections.items():
+        text = f"name: {name}\ntopic: t\nschedule: '@daily'\n{section}\n"
+        (tmp_path / f"{name}.yaml").write_text(text)
+    plans = [PlanRef(pipeline=name, sequence=1) for name in "abcd"]
+    found = app(TIDEMARK_PIPELINES=str(tmp_path)).applications(plans)
+    assert [[plan.pipeline for plan in each] for each in found] == [["a", "c"], ["b", "d"]]
+
+
+def test_an_application_is_named_after_what_it_does() -> None:
+    """Twenty names are no name."""
+    plans = [PlanRef(pipeline=name, sequence=1) for name in ("prices", "orders", "tides")]
+    assert application_name("ingest", plans[:1]) == "tidemark-ingest-prices"
+    assert application_name("quality", plans) == "tidemark-quality-prices-and-2-more"

@@ -35,7 +35,7 @@ def job_failure(exit_code: int | None, output: str) -> AirflowException:
         An exception that Airflow retries, or `AirflowFailException`, by the exit code alone.
     """
     error = AirflowException if is_retryable(exit_code) else AirflowFailException
-    return error(_named_error(output) or output)
+    return error("\n".join(_named_errors(output)) or output)
 
 
 def is_retryable(exit_code: int | None) -> bool:
@@ -46,24 +46,24 @@ def is_retryable(exit_code: int | None) -> bool:
         return True
 
 
-def _named_error(output: str) -> str | None:
-    """The error that the job put on its result line."""
+def _named_errors(output: str) -> list[str]:
+    """The errors that the job put on its result line."""
     for line in output.splitlines():
         if line.startswith(RESULT_MARKER):
-            record = _record(line.removeprefix(RESULT_MARKER))
-            if record:
-                return (
-                    f"{record['error']}: {record['what']}. Expected: {record['expected']}. "
-                    f"Found: {record['found']}. Next: {record['next']}."
-                )
-    return None
+            return [
+                f"{record['pipeline']}: {record['error']}: {record['what']}. "
+                f"Expected: {record['expected']}. Found: {record['found']}. Next: {record['next']}."
+                for record in _error_records(line.removeprefix(RESULT_MARKER))
+            ]
+    return []
 
 
-def _record(text: str) -> dict[str, Any] | None:
+def _error_records(text: str) -> list[dict[str, Any]]:
     # Airflow masks what looks like a secret, which may leave text that is not JSON any more.
     try:
-        record = json.loads(text)
+        records = json.loads(text)
     except ValueError:
-        return None
-    wanted = {"error", "what", "expected", "found", "next"}
-    return record if isinstance(record, dict) and wanted <= set(record) else None
+        return []
+    wanted = {"pipeline", "error", "what", "expected", "found", "next"}
+    listed = records if isinstance(records, list) else []
+    return [each for each in listed if isinstance(each, dict) and wanted <= set(each)]

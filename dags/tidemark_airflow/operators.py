@@ -12,6 +12,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException
 
+from tidemark.core.plan import PlanRef
 from tidemark.errors import SetupError
 from tidemark.wiring import App
 from tidemark_airflow.connections import connection, exported, kafka_environment
@@ -47,7 +48,7 @@ class TidemarkJobOperator(SparkSubmitOperator):
         super().__init__(
             conn_id=spark_connection,
             application=str(App.from_environment().layout.jobs / f"{job}.py"),
-            application_args=["--pipeline", pipeline, "--plan", plan],
+            application_args=["--plan", f"{pipeline}={plan}"],
             name=f"tidemark-{job}-{pipeline}",
             # The driver reads credentials from the environment of the machine that submits.
             deploy_mode="client",
@@ -69,7 +70,8 @@ class TidemarkJobOperator(SparkSubmitOperator):
             # Without the connection Airflow's hook would submit to a YARN that is not there.
             connection(self.spark_connection)
             app = App.from_environment()
-            self.conf = app.spark_settings(app.spec(self.pipeline), int(self.plan))
+            plan = PlanRef(pipeline=self.pipeline, sequence=int(self.plan))
+            self.conf = app.spark_settings(app.spec(self.pipeline), [plan])
             variables = {**kafka_environment(self.pipeline), **_python_environment()}
             try:
                 with exported(variables):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidemark.core.layout import Layout
+from tidemark.core.plan import PlanRef
 from tidemark.core.spec import PipelineSpec
 from tidemark.errors import InvalidConnection, UnknownConnection, UnknownPipeline
 
@@ -205,7 +206,7 @@ class App:
 
         spec = self.spec(pipeline)
         sink = SparkDeltaSink(
-            session=open_session(f"tidemark-ingest-{spec.name}"),
+            session=open_session(),
             uri=self.layout.data_table(spec.target),
             kafka_options=spark_options(self.kafka_config(spec.connection)),
             records_per_task=spec.records_per_task,
@@ -229,7 +230,7 @@ class App:
 
         spec = self.spec(pipeline)
         checker = GreatExpectationsQuality(
-            spark=lambda: open_session(f"tidemark-quality-{spec.name}"),
+            spark=open_session,
             suites=self.layout.expectations,
             home=self.layout.quality_home,
             results_table=self.layout.quality_results,
@@ -249,33 +250,61 @@ class App:
         spec = self.spec(pipeline)
         return pipeline_status(spec, lambda: self.marks(spec), self.control(), self.table(spec))
 
-    def spark_settings(self, spec: PipelineSpec, plan: int | None = None) -> dict[str, str]:
-        """`--conf` settings of a Spark job of a pipeline.
+    def spark_settings(self, spec: PipelineSpec, plans: Sequence[PlanRef] = ()) -> dict[str, str]:
+        """`--conf` settings of a Spark job.
 
         Args:
-            spec: The pipeline.
-            plan: The plan that the job is about; its size decides how the JVM is set. The job
+            spec: The pipeline that it is for, or one of several with the same Spark settings.
+            plans: The plans that the job is about; their size decides how the JVM is set. The job
                 itself refuses a plan that does not exist.
         """
         from tidemark.adapters.spark.settings import submit_settings
 
-        record = None if plan is None else self.control().plan_record(spec.name, plan)
-        return submit_settings(self.layout, spec.spark, record.plan.size if record else None)
+        control = self.control()
+        found = [control.plan_record(plan.pipeline, plan.sequence) for plan in plans]
+        sizes = [record.plan.size for record in found if record]
+        is_known = bool(found) and len(sizes) == len(found)
+        return submit_settings(self.layout, spec.spark, sum(sizes) if is_known else None)
+
+    def plans_at_once(self) -> int:
+        """How many plans this process's Spark session lands at once; starts or joins it."""
+        from tidemark.adapters.spark.settings import open_session, plans_at_once
+
+        return plans_at_once(open_session())
+
+    def applications(self, plans: Iterable[PlanRef]) -> list[list[PlanRef]]:
+        """The plans that can share a Spark application: their pipelines' settings are the same."""
+        together: dict[frozenset[tuple[str, str]], list[PlanRef]] = {}
+        for plan in plans:
+            settings = frozenset(self.spec(plan.pipeline).spark.items())
+            together.setdefault(settings, []).append(plan)
+        return list(together.values())
 
     def submit(
-        self, job: str, pipeline: str, plan: int, master: str, say: Callable[[str], None]
+        self, job: str, plans: Sequence[PlanRef], master: str, say: Callable[[str], None]
     ) -> JobRun:
-        """Run `jobs/<job>.py` for one plan under spark-submit and wait for it."""
+        """Run `jobs/<job>.py` under spark-submit and wait for it.
+
+        Args:
+            job: Name of the entry point.
+            plans: At least one plan, of pipelines that can share an application.
+            master: Spark master URL.
+            say: Called with each line the job prints.
+        """
         from tidemark.adapters.spark.submit import submit
 
-        spec = self.spec(pipeline)
-        variable = connection_variable(spec.connection)
+        specs = [self.spec(plan.pipeline) for plan in plans]
+        connections = {spec.connection for spec in specs}
         return submit(
             self.layout.jobs / f"{job}.py",
-            ["--pipeline", spec.name, "--plan", str(plan)],
+            plan_arguments(plans),
+            name=application_name(job, plans),
             master=master,
-            settings=self.spark_settings(spec, plan),
-            environ={**self.environ, variable: self._connection(spec.connection)},
+            settings=self.spark_settings(specs[0], plans),
+            environ={
+                **self.environ,
+                **{connection_variable(each): self._connection(each) for each in connections},
+            },
             say=say,
         )
 
@@ -341,6 +370,17 @@ class App:
             if embedded.running:
                 return kafka_connection(embedded.bootstrap)
         raise UnknownConnection(connection=connection)
+
+
+def plan_arguments(plans: Iterable[PlanRef]) -> list[str]:
+    """Plans as a job's command line."""
+    return [part for plan in plans for part in ("--plan", str(plan))]
+
+
+def application_name(job: str, plans: Sequence[PlanRef]) -> str:
+    """What the Spark application of a job is called."""
+    others = len(plans) - 1
+    return f"tidemark-{job}-{plans[0].pipeline}{f'-and-{others}-more' if others else ''}"
 
 
 def connection_variable(connection: str) -> str:

@@ -176,3 +176,22 @@ def test_every_exit_code_is_documented_and_fits_a_process() -> None:
         explained = lines[lines.index(f"{code.name} = {code.value}") + 1]
         assert explained.startswith('"""'), code.name
     assert len({int(code) for code in ExitCode}) == len(ExitCode)
+
+
+@pytest.mark.parametrize(
+    ("codes", "worst"),
+    [
+        ([], ExitCode.OK),
+        ([0, 0], ExitCode.OK),
+        ([0, 65, 0], ExitCode.REFUSED),
+        ([65, 66], ExitCode.REFUSED),
+        ([0, 66], ExitCode.QUALITY_FAILED),
+        ([65, 75], ExitCode.TRANSIENT),
+        ([75, 76, 65], ExitCode.UNKNOWN_OUTCOME),
+        ([1, 76], ExitCode.CRASH),
+        ([0, 137, 1], 137),
+    ],
+)
+def test_the_worst_of_several_codes_is_the_one_to_act_on(codes: list[int], worst: int) -> None:
+    """A retry that may cure one part is not withheld because another part refuses."""
+    assert ExitCode.worst(codes) == worst

@@ -99,9 +99,11 @@ def test_a_job_that_ends_well_is_no_failure(probe: Probe, spark_submit: Path) ->
 def test_the_jobs_named_error_is_the_tasks_error(probe: Probe, spark_submit: Path) -> None:
     """People see what the job said, not how it was called."""
     named = TopicMissing(topic="prices")
-    told = f"TIDEMARK_RESULT {json.dumps(named.as_record())}"
+    landed = {"pipeline": "orders", "plan": 3, "wrote": True}
+    results = [landed, {"pipeline": "prices", "plan": 7, **named.as_record()}]
+    told = f"TIDEMARK_RESULT {json.dumps(results)}"
     answer = run(probe, spark_submit, ExitCode.REFUSED, told=told)
-    assert answer.value["error"] == f"TopicMissing: {named}"
+    assert answer.value["error"] == f"prices: TopicMissing: {named}"
 
 
 def test_without_a_named_error_the_jobs_last_lines_are_the_tasks_error(
@@ -116,7 +118,12 @@ def test_a_result_line_that_is_not_an_error_is_not_taken_for_one(
     probe: Probe, spark_submit: Path
 ) -> None:
     """A job that reports success and is killed after it, or a line that was masked."""
-    for told in ('TIDEMARK_RESULT {"plan": 7}', "TIDEMARK_RESULT {not json", "TIDEMARK_RESULT 5"):
+    for told in (
+        'TIDEMARK_RESULT [{"plan": 7}]',
+        "TIDEMARK_RESULT [not json",
+        "TIDEMARK_RESULT 5",
+        "TIDEMARK_RESULT [5]",
+    ):
         answer = run(probe, spark_submit, 137, told=told)
         assert told in answer.value["error"]
         assert answer.value["fails_now"] is False
@@ -129,8 +136,8 @@ def test_the_command_line_names_pipeline_and_plan(probe: Probe, spark_submit: Pa
     assert argv[argv.index("--master") + 1] == "local[2]"
     assert argv[argv.index("--deploy-mode") + 1] == "client"
     assert argv[argv.index("--name") + 1] == "tidemark-ingest-prices"
-    assert argv[-4:] == ["--pipeline", "prices", "--plan", "7"]
-    assert argv[-5].endswith("/jobs/ingest.py")
+    assert argv[-2:] == ["--plan", "prices=7"]
+    assert argv[-3].endswith("/jobs/ingest.py")
     assert any(value.startswith("spark.driver.extraClassPath=") for value in argv)
 
 
@@ -162,7 +169,7 @@ def test_credentials_reach_the_job_and_no_log_or_command_line(
     assert "PYSPARK_PYTHON=" in environ
     assert SECRET not in (spark_submit.parent / "argv").read_text()
     assert SECRET not in answer.printed
-    assert "--pipeline prices" in answer.printed
+    assert "--plan prices=7" in answer.printed
     assert SECRET not in json.dumps(answer.value)
 
 

@@ -22,7 +22,8 @@ from tests.support.lake import Lake
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.adapters.failpoints import PORTS, VARIABLE, farewell
 from tidemark.adapters.spark.submit import conf_arguments, search_path
-from tidemark.wiring import App, connection_variable, kafka_connection
+from tidemark.core.plan import PlanRef
+from tidemark.wiring import App, connection_variable, kafka_connection, plan_arguments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -180,12 +181,13 @@ class Site:
 
     def driver(self, job: str, plan: int, master: str = "local[2]") -> list[str]:
         """The command line of a job's driver: what Airflow's operator runs."""
-        settings = self.app.spark_settings(self.app.spec("events"), plan)
+        ref = PlanRef(pipeline="events", sequence=plan)
+        settings = self.app.spark_settings(self.app.spec("events"), [ref])
         return [
             "spark-submit",
             *("--master", master),
             *conf_arguments(settings),
-            *(str(PROJECT / "jobs" / f"{job}.py"), "--pipeline", "events", "--plan", str(plan)),
+            *(str(PROJECT / "jobs" / f"{job}.py"), *plan_arguments([ref])),
         ]
 
     @contextmanager

@@ -48,15 +48,16 @@ def print_error(error: TidemarkError, *, as_json: bool) -> None:
     """A named error: what was expected, what was found, what to do next."""
     if as_json:
         print_json(error.as_record())
-        return
-    err.print(f"[bold red]{type(error).__name__}[/bold red]: {escape(error.what())}")
-    rest: Mapping[str, str] = {
-        "expected": error.expected(),
-        "found": error.found(),
-        "next": error.remedy(),
-    }
-    for label, text in rest.items():
-        err.print(f"  [bold]{label:<9}[/bold]{escape(text)}")
+    else:
+        print_error_record(error.as_record())
+
+
+def print_error_record(record: Mapping[str, Any]) -> None:
+    """A named error that came as plain values; what it is about first, if they say it."""
+    about = f"{escape(record['pipeline'])}: " if "pipeline" in record else ""
+    err.print(f"{about}[bold red]{record['error']}[/bold red]: {escape(record['what'])}")
+    for label in ("expected", "found", "next"):
+        err.print(f"  [bold]{label:<9}[/bold]{escape(record[label])}")
 
 
 def _cell(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""`tidemark status | plan | ingest | quality | verify`: the steps of a pipeline."""
+"""`tidemark status | plan | verify`: the steps of a pipeline that need no Spark."""
 
 from __future__ import annotations
 
@@ -7,25 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.adapters.spark.submit import JobRun
 from tidemark.cli.arguments import AsJson, DryRun, Pipeline, requester
-from tidemark.cli.console import err, note, out, print_json, print_table, step
+from tidemark.cli.console import err, note, out, print_json, print_table
 from tidemark.errors import ExitCode
 from tidemark.services.planner import BackfillRequest, Planning
 from tidemark.services.status import PipelineStatus
 from tidemark.wiring import App
-
-Master = Annotated[
-    str, typer.Option(help="Spark master; the DAGs take it from the connection spark_default.")
-]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command()(status)
     app.command()(plan)
-    app.command()(ingest)
-    app.command()(quality)
     app.command()(verify)
 
 
@@ -135,53 +128,6 @@ def _print_planning(answer: Planning, as_json: bool) -> None:
         out.print(answer.plan.explain(), markup=False)
 
 
-def ingest(
-    pipeline: Pipeline,
-    plan_number: Annotated[
-        int | None, typer.Option("--plan", min=1, help="A recorded plan; a new one if left out.")
-    ] = None,
-    master: Master = "local[*]",
-    as_json: AsJson = False,
-) -> None:
-    """Plan and land: read exactly the planned offsets with Spark, append them to Delta once.
-
-    With --plan, execute that plan; if it has landed already nothing is read. With nothing to do,
-    no Spark is started.
-    """
-    app = App.from_environment()
-    sequence = plan_number
-    if sequence is None:
-        answer = app.planner(pipeline).plan(requester())
-        if answer.plan is None:
-            _print_planning(answer, as_json)
-            return
-        sequence = answer.plan.sequence
-        if not as_json:
-            step(f"plan {sequence} ({answer.outcome.value}): {answer.plan.size:,} offset(s)")
-    _run_job(app, "ingest", pipeline, sequence, master, as_json)
-
-
-def quality(
-    pipeline: Pipeline,
-    plan_number: Annotated[
-        int | None, typer.Option("--plan", min=1, help="A landed plan; the newest if left out.")
-    ] = None,
-    master: Master = "local[*]",
-    as_json: AsJson = False,
-) -> None:
-    """Check what a plan landed against the pipeline's quality suite.
-
-    Results go to the Delta table quality/results and to Data Docs. A failed critical check ends
-    with exit code 66; the data stays landed.
-    """
-    app = App.from_environment()
-    sequence = _newest_landed(app, pipeline) if plan_number is None else plan_number
-    if sequence is None:
-        print_json({"outcome": "nothing landed"}) if as_json else out.print("nothing landed yet")
-        return
-    _run_job(app, "quality", pipeline, sequence, master, as_json)
-
-
 def verify(
     pipeline: Pipeline,
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
@@ -209,35 +155,3 @@ def verify(
     )
     done.check()
     out.print("equal: every visible record is in the table once, as Kafka has it")
-
-
-def _newest_landed(app: App, pipeline: str) -> int | None:
-    return app.control().summary(app.spec(pipeline).name).last_landed
-
-
-def _run_job(app: App, job: str, pipeline: str, sequence: int, master: str, as_json: bool) -> None:
-    run = app.submit(job, pipeline, sequence, master, say=note)
-    if as_json:
-        print_json(run.result)
-    else:
-        _print_result(run)
-    if not run.succeeded:
-        raise typer.Exit(run.exit_code)
-
-
-def _print_result(run: JobRun) -> None:
-    if run.result is None:
-        err.print(f"the job ended with exit code {run.exit_code} and no result; see above")
-        return
-    for key, value in run.result.items():
-        if key != "partitions":
-            out.print(f"{key:<14} {value}", markup=False)
-    if "partitions" in run.result:
-        print_table(
-            "Accounting",
-            ("partition", "records", "holes", "of them unproven"),
-            [
-                (int(partition), counts["records"], counts["holes"], counts["unproven_holes"])
-                for partition, counts in run.result["partitions"].items()
-            ],
-        )

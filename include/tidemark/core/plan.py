@@ -69,6 +69,34 @@ class PlannedRange:
         return Span(self.start, self.end)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class PlanRef:
+    """A recorded plan by name and number, which is all that jobs are told; its text is `prices=7`.
+
+    Attributes:
+        pipeline: Pipeline name.
+        sequence: Plan number.
+    """
+
+    pipeline: str
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.pipeline}={self.sequence}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The plan that a text names.
+
+        Raises:
+            ValueError: It names none.
+        """
+        pipeline, _, sequence = text.partition("=")
+        if not pipeline or not sequence.isdecimal():
+            raise ValueError(f"PIPELINE=NUMBER, not {text!r}")
+        return cls(pipeline=pipeline, sequence=int(sequence))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What one run reads, decided before anything is read. It never changes (I4).
@@ -107,6 +135,11 @@ class Plan:
         for before, after in zip(self.ranges, self.ranges[1:], strict=False):
             if before.partition == after.partition and after.start <= before.end:
                 raise ValueError(f"ranges overlap or touch: {before} and {after}")
+
+    @property
+    def ref(self) -> PlanRef:
+        """The plan by name and number."""
+        return PlanRef(pipeline=self.pipeline, sequence=self.sequence)
 
     @property
     def size(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, ClassVar
@@ -30,8 +31,30 @@ class ExitCode(IntEnum):
         """Whether running the same thing again can end differently."""
         return self in _RETRYABLE
 
+    @classmethod
+    def worst(cls, codes: Iterable[int]) -> int:
+        """The code of a whole whose parts ended with these; codes that are not ours are crashes.
+
+        What a retry may cure comes before what it will not: once a retry has cured it, the
+        refusals of other parts are what is left to tell.
+        """
+        return max(codes, key=_severity, default=cls.OK)
+
 
 _RETRYABLE = {ExitCode.CRASH, ExitCode.TRANSIENT, ExitCode.UNKNOWN_OUTCOME}
+_BY_SEVERITY = (
+    ExitCode.OK,
+    ExitCode.QUALITY_FAILED,
+    ExitCode.REFUSED,
+    ExitCode.USAGE,
+    ExitCode.TRANSIENT,
+    ExitCode.UNKNOWN_OUTCOME,
+    ExitCode.CRASH,
+)
+
+
+def _severity(code: int) -> int:
+    return _BY_SEVERITY.index(code) if code in _BY_SEVERITY else len(_BY_SEVERITY)
 
 
 @dataclass(kw_only=True, eq=False)

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 SHORT_RUN_RECORDS = 1_000_000
 """Up to here a job ends before the optimising compiler has paid for itself."""
 
+PLANS_AT_ONCE = "spark.tidemark.plansAtOnce"
+"""The setting, for a pipeline's `spark` section, that wins over `PLANS_PER_CORE`."""
+
+PLANS_PER_CORE = 2
+"""A small plan waits, for brokers and for the disk, about as long as it computes."""
+
 _SHORT_RUN_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 _STATIC: Mapping[str, str] = {
@@ -24,6 +30,8 @@ _STATIC: Mapping[str, str] = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # Offsets and timestamps mean the same wherever the driver runs.
     "spark.sql.session.timeZone": "UTC",
+    # Plans of one application take turns, instead of each waiting for all before it.
+    "spark.scheduler.mode": "FAIR",
     # Delta reads its own log with this many tasks; the default of 50 suits huge tables.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.shuffle.partitions": "8",
@@ -83,16 +91,25 @@ def submit_settings(
     }
 
 
-def open_session(app_name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
+def open_session(
+    app_name: str | None = None, settings: Mapping[str, str] | None = None
+) -> SparkSession:
     """The session of this process.
 
     Args:
-        app_name: Name of the Spark application.
+        app_name: Name of the Spark application; None for the one that spark-submit was given.
         settings: Only where no spark-submit has set them, as in tests and benchmarks.
     """
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName(app_name)
-    for key, value in (settings or {}).items():
+    builder = SparkSession.builder
+    named = {} if app_name is None else {"spark.app.name": app_name}
+    for key, value in {**named, **(settings or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def plans_at_once(session: SparkSession) -> int:
+    """How many plans the application of a session lands at the same time."""
+    asked = session.sparkContext.getConf().get(PLANS_AT_ONCE)
+    return int(asked) if asked else PLANS_PER_CORE * session.sparkContext.defaultParallelism

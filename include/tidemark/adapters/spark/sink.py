@@ -63,6 +63,9 @@ class SparkDeltaSink:
             KafkaRefused: The brokers do not let the reader read.
             EngineFailed: Spark gave up.
         """
+        # A share of the executors for each plan, however many tasks it has. Spark keeps this by
+        # thread.
+        self._session.sparkContext.setLocalProperty("spark.scheduler.pool", plan.pipeline)
         try:
             rows = self._with_provenance(self._read(plan), plan)
             with exclusive(self._uri):

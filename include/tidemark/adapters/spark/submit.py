@@ -7,15 +7,15 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidemark.errors import ExitCode, SetupError
+from tidemark.errors import SetupError
 
 RESULT_MARKER = "TIDEMARK_RESULT "
-"""Begins the one line of standard output that carries a job's result as JSON."""
+"""Begins the one line of standard output that carries a job's results, a JSON list by plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,22 +24,18 @@ class JobRun:
 
     Attributes:
         exit_code: What spark-submit returned; `ExitCode` values mean what they say.
-        result: What the job said of itself; None if it died before it could.
+        results: What the job said of each plan; None if it died before it could.
     """
 
     exit_code: int
-    result: Mapping[str, Any] | None
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether the job ended well."""
-        return self.exit_code == ExitCode.OK
+    results: Sequence[Mapping[str, Any]] | None
 
 
 def submit(
     script: Path,
     arguments: list[str],
     *,
+    name: str,
     master: str,
     settings: Mapping[str, str],
     environ: Mapping[str, str],
@@ -50,6 +46,7 @@ def submit(
     Args:
         script: The entry point.
         arguments: Its command line; carries no secret.
+        name: Of the Spark application.
         master: Spark master URL.
         settings: `--conf` settings; carry no secret.
         environ: Environment of the driver: this is where connections travel.
@@ -66,21 +63,22 @@ def submit(
             seen="none",
             advice="run `make setup`, and call tidemark from .venv/bin",
         )
+    options = ["--name", name, "--master", master, *conf_arguments(settings)]
     process = subprocess.Popen(
-        [program, "--master", master, *conf_arguments(settings), str(script), *arguments],
+        [program, *options, str(script), *arguments],
         env={**environ, "PATH": search_path(environ)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    result = None
+    results = None
     with process:
         for line in process.stdout or ():
             if line.startswith(RESULT_MARKER):
-                result = json.loads(line.removeprefix(RESULT_MARKER))
+                results = json.loads(line.removeprefix(RESULT_MARKER))
             else:
                 say(line.rstrip("\n"))
-    return JobRun(exit_code=process.returncode, result=result)
+    return JobRun(exit_code=process.returncode, results=results)
 
 
 def conf_arguments(settings: Mapping[str, str]) -> list[str]:

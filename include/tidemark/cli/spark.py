@@ -1,0 +1,213 @@
+"""`tidemark ingest | quality`: the steps of a pipeline that Spark does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from tidemark.cli.arguments import AsJson, Pipeline, requester
+from tidemark.cli.console import (
+    err,
+    note,
+    out,
+    print_error_record,
+    print_json,
+    print_table,
+    step,
+)
+from tidemark.core.plan import PlanRef
+from tidemark.errors import ExitCode, TidemarkError
+from tidemark.services.planner import PlanOutcome
+from tidemark.wiring import App
+
+Master = Annotated[
+    str, typer.Option(help="Spark master; the DAGs take it from the connection spark_default.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(ingest)
+    app.command()(quality)
+
+
+def ingest(
+    pipelines: Annotated[list[str], typer.Argument(help="Names of specs in include/pipelines.")],
+    plan_number: Annotated[
+        int | None,
+        typer.Option(
+            "--plan", min=1, help="A recorded plan of the one pipeline; a new one if left out."
+        ),
+    ] = None,
+    master: Master = "local[*]",
+    as_json: AsJson = False,
+) -> None:
+    """Plan and land: read exactly the planned offsets with Spark, append them to Delta once.
+
+    Several pipelines are planned one after the other and land side by side in one Spark
+    application. One that is refused or fails does not stop the others: it is told, and the exit
+    code says so. Call it again safely: what has landed is found landed.
+
+    With --plan, execute that plan; if it has landed already nothing is read. With nothing to do,
+    no Spark is started.
+    """
+    names = list(dict.fromkeys(pipelines))
+    if plan_number is not None and len(names) > 1:
+        raise typer.BadParameter("--plan names a plan of one pipeline; leave the others out")
+    app = App.from_environment()
+    parts = _Parts()
+    if plan_number is None:
+        plans = _planned(app, names, parts)
+    else:
+        plans = [PlanRef(pipeline=names[0], sequence=plan_number)]
+    for together in app.applications(plans):
+        parts.add_run(app, "ingest", together, master)
+    records = [parts.records[name] for name in names]
+    if as_json:
+        print_json(records)
+    elif len(records) == 1:
+        _print_record(records[0])
+    else:
+        _print_overview(records)
+    parts.exit()
+
+
+def quality(
+    pipeline: Pipeline,
+    plan_number: Annotated[
+        int | None, typer.Option("--plan", min=1, help="A landed plan; the newest if left out.")
+    ] = None,
+    master: Master = "local[*]",
+    as_json: AsJson = False,
+) -> None:
+    """Check what a plan landed against the pipeline's quality suite.
+
+    Results go to the Delta table quality/results and to Data Docs. A failed critical check ends
+    with exit code 66; the data stays landed.
+    """
+    app = App.from_environment()
+    sequence = _newest_landed(app, pipeline) if plan_number is None else plan_number
+    if sequence is None:
+        print_json({"outcome": "nothing landed"}) if as_json else out.print("nothing landed yet")
+        return
+    parts = _Parts()
+    parts.add_run(app, "quality", [PlanRef(pipeline=pipeline, sequence=sequence)], master)
+    record = parts.records[pipeline]
+    print_json(record) if as_json else _print_record(record)
+    parts.exit()
+
+
+class _Parts:
+    """What becomes of each pipeline of a command.
+
+    Attributes:
+        records: What is told of it, by pipeline: a result, a named error, or an outcome.
+    """
+
+    def __init__(self) -> None:
+        self.records: dict[str, Mapping[str, Any]] = {}
+        self._codes: list[int] = []
+
+    def add(self, pipeline: str, code: int, **told: Any) -> None:
+        """One pipeline that no job is needed for any more."""
+        self._codes.append(code)
+        self.records[pipeline] = {"pipeline": pipeline, "plan": None, **told}
+
+    def add_run(self, app: App, job: str, plans: Sequence[PlanRef], master: str) -> None:
+        """Run a job for plans of different pipelines."""
+        run = app.submit(job, plans, master, say=note)
+        self._codes.append(run.exit_code)
+        died: list[Mapping[str, Any]] = [
+            {
+                "pipeline": plan.pipeline,
+                "plan": plan.sequence,
+                "outcome": f"the job ended with exit code {run.exit_code} and no result",
+            }
+            for plan in plans
+        ]
+        for record in died if run.results is None else run.results:
+            self.records[record["pipeline"]] = record
+
+    def exit(self) -> None:
+        """End the command with the worst code, unless all is well."""
+        code = ExitCode.worst(self._codes)
+        if code != ExitCode.OK:
+            raise typer.Exit(code)
+
+
+def _planned(app: App, names: Sequence[str], parts: _Parts) -> list[PlanRef]:
+    """A plan for each pipeline that has something to read; the others are told."""
+    plans = []
+    asked_by = requester()
+    # Specs that cannot be used are nobody's own refusal.
+    _ = app.specs
+    for name in names:
+        try:
+            answer = app.planner(name).plan(asked_by)
+        except TidemarkError as error:
+            parts.add(name, error.exit_code, **error.as_record())
+            continue
+        if answer.plan is None:
+            parts.add(name, ExitCode.OK, outcome=answer.outcome.value)
+            continue
+        plan, how = answer.plan, answer.outcome.value
+        step(f"{name}: plan {plan.sequence} ({how}): {plan.size:,} offset(s)")
+        plans.append(plan.ref)
+    return plans
+
+
+def _newest_landed(app: App, pipeline: str) -> int | None:
+    ledger = app.control().ledger(app.spec(pipeline).name)
+    return max((seq for seq, record in ledger.plans.items() if record.landing), default=None)
+
+
+def _print_record(record: Mapping[str, Any]) -> None:
+    if "error" in record:
+        print_error_record(record)
+        return
+    if record.get("outcome") == PlanOutcome.NOTHING:
+        out.print(record["outcome"], markup=False)
+        return
+    if "outcome" in record:
+        err.print(f"{record['outcome']}; see above", markup=False)
+        return
+    for key, value in record.items():
+        if key != "partitions":
+            out.print(f"{key:<14} {value}", markup=False)
+    if "partitions" in record:
+        print_table(
+            "Accounting",
+            ("partition", "records", "holes", "of them unproven"),
+            [
+                (int(partition), counts["records"], counts["holes"], counts["unproven_holes"])
+                for partition, counts in record["partitions"].items()
+            ],
+        )
+
+
+def _print_overview(records: Sequence[Mapping[str, Any]]) -> None:
+    print_table(
+        "Pipelines",
+        ("pipeline", "plan", "outcome", "records", "table version"),
+        [
+            (
+                record["pipeline"],
+                record["plan"],
+                _outcome(record),
+                record.get("records"),
+                record.get("table_version"),
+            )
+            for record in records
+        ],
+    )
+    for record in records:
+        if "error" in record:
+            print_error_record(record)
+
+
+def _outcome(record: Mapping[str, Any]) -> str:
+    if "wrote" in record:
+        return "landed" if record["wrote"] else "found landed"
+    return str(record.get("error") or record["outcome"])
