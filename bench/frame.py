@@ -44,14 +44,14 @@ class Ratio:
 
     Attributes:
         over: The side above the fraction line.
-        under: The side below it.
+        under: The side below it; None where the metric itself has a reach.
         metric: What is compared.
         at_least: The reach, where more is better.
         at_most: The reach, where less is better.
     """
 
     over: str
-    under: str
+    under: str | None
     metric: str
     at_least: float | None = None
     at_most: float | None = None
@@ -59,7 +59,7 @@ class Ratio:
     @property
     def name(self) -> str:
         """How results call it."""
-        return f"{self.over} / {self.under}, {self.metric}"
+        return ", ".join((" / ".join(filter(None, (self.over, self.under))), self.metric))
 
     def is_reached(self, value: float) -> bool | None:
         """Whether a ratio is as good as it should be; None where nothing is asked."""
@@ -154,12 +154,10 @@ class Outcome:
 
     def ratio_spread(self, ratio: Ratio) -> Spread:
         """The spread of a ratio over pairs: each repetition's sides ran next to each other."""
-        return Spread.of(
-            pairwise(
-                [run[ratio.metric] for run in self.measured[ratio.over]],
-                [run[ratio.metric] for run in self.measured[ratio.under]],
-            )
-        )
+        over = [run[ratio.metric] for run in self.measured[ratio.over]]
+        if ratio.under is None:
+            return Spread.of(over)
+        return Spread.of(pairwise(over, [run[ratio.metric] for run in self.measured[ratio.under]]))
 
     def as_record(self) -> dict[str, Any]:
         """The outcome as plain values, for JSON."""

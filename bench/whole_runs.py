@@ -18,6 +18,8 @@ from tidemark.core.marks import IsolationLevel
 
 PARTITIONS = 3
 _PROGRAMS = Path(sys.executable).parent
+SEARCH_PATH = f"{_PROGRAMS}:/usr/bin:/bin"
+"""spark-submit finds its PySpark by the first python on it."""
 _JOBS = Path(__file__).parent / "jobs"
 
 
@@ -41,7 +43,7 @@ class WholeRuns:
         write_spec(self._specs, name, name, context.conf)
         make_topic(context, name, PARTITIONS)
         self._app = context.app(self._home / "tidemark", self._specs)
-        self._java_home, self._java_calls = _counted_java(self._home)
+        self._java_home, self._java_calls = counted_java(self._home)
 
     def feed(self, repetition: int) -> None:
         """Produce the new records of a repetition, once, whichever side asks first."""
@@ -100,8 +102,7 @@ class WholeRuns:
         return {
             **self._context.environ(self._home / "tidemark", self._specs),
             "JAVA_HOME": str(self._java_home),
-            # spark-submit finds its PySpark by the first python on the PATH.
-            "PATH": f"{_PROGRAMS}:/usr/bin:/bin",
+            "PATH": SEARCH_PATH,
         }
 
     def _submit(self, script: str) -> list[str]:
@@ -117,7 +118,7 @@ def program(name: str) -> str:
     return str(_PROGRAMS / name)
 
 
-def _counted_java(home: Path) -> tuple[Path, Path]:
+def counted_java(home: Path) -> tuple[Path, Path]:
     """A JAVA_HOME whose java leaves a line in a file before it is the real one."""
     real = shutil.which("java")
     calls, program = home / "java-calls", home / "java-home" / "bin" / "java"
