@@ -16,6 +16,7 @@ import functools
 import logging
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
@@ -72,6 +73,7 @@ class FailPoint:
         self._step = step
         self._before = moment == "before"
         self._left = int(number)
+        self._counting = threading.Lock()
         log.warning("this process will kill itself at %s", text)
 
     def armed(self, port: str, adapter: _Adapter) -> _Adapter:
@@ -83,11 +85,13 @@ class FailPoint:
 
     def call(self, step: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """Call the step, and die before or after if this is the call that was meant."""
-        self._left -= 1
-        if self._left == 0 and self._before:
+        with self._counting:
+            self._left -= 1
+            is_meant = self._left == 0
+        if is_meant and self._before:
             self._die()
         result = step(*arguments, **named)
-        if self._left == 0:
+        if is_meant:
             if isinstance(result, Iterator):
                 return self._drained(result)
             self._die()
