@@ -1,4 +1,7 @@
-"""One DAG for each pipeline spec in include/pipelines: plan -> ingest -> quality -> publish."""
+"""One DAG for each pipeline spec in include/pipelines, or for each group of them.
+
+plan -> ingest -> quality -> publish
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from airflow.sdk import DAG
 from tidemark.core.spec import PipelineSpec
 from tidemark.wiring import App
 from tidemark_airflow.chain import START_DATE, add_chain, default_args
+from tidemark_airflow.groups import add_group_chain
 from tidemark_airflow.tasks import plan_run, publish_run, table_asset
-from tidemark_airflow.texts import pipeline_page
+from tidemark_airflow.texts import group_page, pipeline_page
 
 app = App.from_environment()
 
@@ -36,6 +40,27 @@ def pipeline_dag(spec: PipelineSpec) -> DAG:
     return dag
 
 
+def group_dag(group: str) -> DAG:
+    """The DAG of the pipelines of one group, which have one schedule."""
+    members = app.group(group)
+    with DAG(
+        dag_id=f"tidemark_group_{group}",
+        description=f"{len(members)} Kafka topics to Delta Lake",
+        doc_md=group_page(group, members, app.layout),
+        schedule=members[0].schedule,
+        start_date=START_DATE,
+        catchup=False,
+        max_active_runs=1,
+        default_args=default_args(max(spec.retries for spec in members)),
+        tags=["tidemark", *sorted({tag for spec in members for tag in spec.tags})],
+    ) as dag:
+        add_group_chain(group)
+    return dag
+
+
 # A spec that cannot be used stops this file with an import error that names every problem.
 for each in app.specs.values():
-    pipeline_dag(each)
+    if each.group is None:
+        pipeline_dag(each)
+for each_group in sorted({spec.group for spec in app.specs.values() if spec.group}):
+    group_dag(each_group)

@@ -49,8 +49,11 @@ class _ManyRuns:
         alone = self._ingested("alone", [self.pipelines[:1]])
         together = self._ingested("together", [self.pipelines])
         more = len(self.pipelines) - 1
-        marginal = (together["seconds"] - alone["seconds"]) / more
-        return {**together, "alone_seconds": alone["seconds"], "marginal_seconds": marginal}
+        marginal = {
+            f"marginal_{time}": (together[time] - alone[time]) / more
+            for time in ("seconds", "cpu_seconds")
+        }
+        return {**together, "alone_seconds": alone["seconds"], **marginal}
 
     def _feed(self, repetition: int) -> None:
         if self._fed == repetition:

@@ -29,14 +29,15 @@ def connection(conn_id: str) -> Connection:
         raise UnknownConnection(connection=conn_id) from None
 
 
-def kafka_environment(pipeline: str) -> dict[str, str]:
-    """The pipeline's Kafka connection as an environment variable. Holds secrets: never log it.
+def kafka_environment(*pipelines: str) -> dict[str, str]:
+    """The pipelines' Kafka connections as environment variables. Holds secrets: never log it.
 
     Raises:
         UnknownPipeline, SpecError, UnknownConnection
     """
-    conn_id = App.from_environment().spec(pipeline).connection
-    return {connection_variable(conn_id): connection(conn_id).as_json()}
+    app = App.from_environment()
+    conn_ids = {app.spec(pipeline).connection for pipeline in pipelines}
+    return {connection_variable(each): connection(each).as_json() for each in conn_ids}
 
 
 def connected_app(pipeline: str) -> App:

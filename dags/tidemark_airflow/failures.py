@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,6 +36,15 @@ def job_failure(exit_code: int | None, output: str) -> AirflowException:
     """
     error = AirflowException if is_retryable(exit_code) else AirflowFailException
     return error("\n".join(_named_errors(output)) or output)
+
+
+def pipelines_failure(errors: Mapping[str, TidemarkError]) -> AirflowException:
+    """What the errors of several pipelines mean for their task: a retry if it may cure one."""
+    code = ExitCode.worst(error.exit_code for error in errors.values())
+    text = "\n".join(
+        f"{pipeline}: {type(error).__name__}: {error}" for pipeline, error in errors.items()
+    )
+    return (AirflowException if is_retryable(code) else AirflowFailException)(text)
 
 
 def is_retryable(exit_code: int | None) -> bool:

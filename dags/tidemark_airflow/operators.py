@@ -1,4 +1,4 @@
-"""The operator that runs one of Tidemark's Spark jobs on one plan."""
+"""The operators that run Tidemark's Spark jobs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from airflow.sdk.exceptions import AirflowException
 
 from tidemark.core.plan import PlanRef
 from tidemark.errors import SetupError
-from tidemark.wiring import App
+from tidemark.wiring import App, application_name, plan_arguments
 from tidemark_airflow.connections import connection, exported, kafka_environment
 from tidemark_airflow.failures import airflow_failures, job_failure
 
 
-class TidemarkJobOperator(SparkSubmitOperator):
-    """Submits `jobs/<job>.py` for one plan of one pipeline.
+class JobOperator(SparkSubmitOperator):
+    """Submits `jobs/<job>.py` for the plans that `plans` finds when the task runs.
 
     Settings and credentials are put together when the task runs, so Airflow's database has
     neither: credentials travel in the environment of spark-submit, not in `env_vars`, which
@@ -28,64 +28,80 @@ class TidemarkJobOperator(SparkSubmitOperator):
 
     Args:
         job: Name of the entry point in jobs/, without its ending.
-        pipeline: Pipeline name (templated).
-        plan: Plan number (templated).
         spark_connection: Airflow connection id of Spark.
     """
 
-    template_fields: ClassVar[Sequence[str]] = ("pipeline", "plan", "name", "application_args")
     ui_color = "#e8f1f8"
 
-    def __init__(
-        self,
-        *,
-        job: str,
-        pipeline: str,
-        plan: str,
-        spark_connection: str = "spark_default",
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, job: str, spark_connection: str = "spark_default", **kwargs: Any) -> None:
         super().__init__(
             conn_id=spark_connection,
             application=str(App.from_environment().layout.jobs / f"{job}.py"),
-            application_args=["--plan", f"{pipeline}={plan}"],
-            name=f"tidemark-{job}-{pipeline}",
             # The driver reads credentials from the environment of the machine that submits.
             deploy_mode="client",
             **kwargs,
         )
         self.job = job
-        self.pipeline = pipeline
-        self.plan = plan
         self.spark_connection = spark_connection
 
+    def plans(self) -> list[PlanRef]:
+        """The plans of the job, of pipelines with the same Spark settings."""
+        raise NotImplementedError
+
     def execute(self, context: Context) -> None:
-        """Submit the job and wait for it.
+        """Submit the job and wait for it; without plans there is nothing to submit.
 
         Raises:
             AirflowFailException: A retry would fail again, or the quality suite failed.
             AirflowException: A retry can end differently.
         """
         with airflow_failures():
-            # Without the connection Airflow's hook would submit to a YARN that is not there.
-            connection(self.spark_connection)
-            app = App.from_environment()
-            plan = PlanRef(pipeline=self.pipeline, sequence=int(self.plan))
-            self.conf = app.spark_settings(app.spec(self.pipeline), [plan])
-            variables = {**kafka_environment(self.pipeline), **_python_environment()}
-            try:
-                with exported(variables):
-                    super().execute(context)
-            except FileNotFoundError as missing:
-                raise _no_spark_submit(missing) from missing
-            except AirflowException as failure:
-                # The job's own lines are in the task's log already.
-                raise job_failure(self._exit_code(), str(failure)) from None
+            plans = self.plans()
+            if plans:
+                self._submit(context, plans)
+
+    def _submit(self, context: Context, plans: list[PlanRef]) -> None:
+        # Without the connection Airflow's hook would submit to a YARN that is not there.
+        connection(self.spark_connection)
+        app = App.from_environment()
+        self.name = application_name(self.job, plans)
+        self.application_args = plan_arguments(plans)
+        self.conf = app.spark_settings(app.spec(plans[0].pipeline), plans)
+        kafka = kafka_environment(*(plan.pipeline for plan in plans))
+        try:
+            with exported({**kafka, **_python_environment()}):
+                super().execute(context)
+        except FileNotFoundError as missing:
+            raise _no_spark_submit(missing) from missing
+        except AirflowException as failure:
+            # The job's own lines are in the task's log already.
+            raise job_failure(self._exit_code(), str(failure)) from None
 
     def _exit_code(self) -> int | None:
         # The hook has no public way to ask; its message has the number, but only as text.
         process = self._hook._submit_sp if self._hook else None
         return process.returncode if process else None
+
+
+class TidemarkJobOperator(JobOperator):
+    """Submits a job for one plan of one pipeline.
+
+    Args:
+        job: Name of the entry point in jobs/, without its ending.
+        pipeline: Pipeline name (templated).
+        plan: Plan number (templated).
+    """
+
+    template_fields: ClassVar[Sequence[str]] = ("pipeline", "plan")
+
+    def __init__(self, *, job: str, pipeline: str, plan: str, **kwargs: Any) -> None:
+        super().__init__(job=job, **kwargs)
+        self.pipeline = pipeline
+        self.plan = plan
+
+    def plans(self) -> list[PlanRef]:
+        """The one plan."""
+        return [PlanRef(pipeline=self.pipeline, sequence=int(self.plan))]
 
 
 def _python_environment() -> dict[str, str]:

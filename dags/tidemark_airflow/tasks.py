@@ -59,16 +59,16 @@ def plan_backfill(params: Mapping[str, Any], requested_by: str) -> dict[str, Any
 def publish_run(pipeline: str, plan: str, outlet_events: Any) -> None:
     """Report what a scheduled run has landed on its pipeline's asset."""
     with airflow_failures():
-        outlet_events[table_asset(pipeline)].extra = _landed(pipeline, int(plan))
+        outlet_events[table_asset(pipeline)].extra = landed(pipeline, int(plan))
 
 
 def publish_backfill(pipeline: str, plan: str, outlet_events: Any) -> None:
     """Report what a backfill has landed on the asset of the pipeline it was for."""
     with airflow_failures():
-        outlet_events[BACKFILLED].add(table_asset(pipeline), extra=_landed(pipeline, int(plan)))
+        outlet_events[BACKFILLED].add(table_asset(pipeline), extra=landed(pipeline, int(plan)))
 
 
-def _landed(pipeline: str, sequence: int) -> dict[str, Any]:
+def landed(pipeline: str, sequence: int) -> dict[str, Any]:
     """A landed plan as the control table has it.
 
     Raises:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tidemark.core.layout import Layout
 from tidemark.core.spec import PipelineSpec
 
@@ -33,6 +35,36 @@ Spark starts. **ingest** lands exactly those offsets, once. **quality** checks w
 
 **To read a range of offsets on purpose**, trigger the DAG `tidemark_backfill`. Airflow's own
 backfill goes by dates, and a run takes what is unread whatever its date.
+"""
+
+
+def group_page(group: str, members: Sequence[PipelineSpec], layout: Layout) -> str:
+    """Which pipelines a group has, and what becomes of the others if one of them fails."""
+    rows = "\n".join(
+        f"| {spec.name} | `{spec.topic}`, connection `{spec.connection}` "
+        f"| `{layout.data_table(spec.target)}` | {spec.description} |"
+        for spec in members
+    )
+    return f"""\
+### Group {group}
+
+| pipeline | Kafka topic | data table | |
+|---|---|---|---|
+{rows}
+
+The control table is `{layout.control_table}`.
+
+**plan** records for each pipeline which offsets this run reads. With nothing new to read in any,
+the run ends there and no Spark starts. **ingest** lands them in one Spark application, **quality**
+checks them in another. **publish** reports an asset event for each table that landed and passed.
+
+A pipeline that fails fails its task, and **complete** with it; the others go on to their asset
+event. Its plan stays open, and the next run takes it over.
+
+**Clearing a task is safe.** A run keeps its plans: `ingest` does not land a landed plan again,
+`quality` adds another attempt to its results, `publish` adds other events.
+
+**To read a range of offsets on purpose**, trigger the DAG `tidemark_backfill`.
 """
 
 

@@ -95,6 +95,14 @@ class App:
             raise UnknownPipeline(pipeline=pipeline, known=tuple(self.specs))
         return self.specs[pipeline]
 
+    def group(self, name: str) -> list[PipelineSpec]:
+        """The pipelines of a group, by name.
+
+        Raises:
+            SpecError
+        """
+        return [spec for spec in self.specs.values() if spec.group == name]
+
     def kafka_config(self, connection: str) -> dict[str, Any]:
         """A Kafka connection as librdkafka configuration. Holds secrets: never log it.
 

@@ -99,6 +99,7 @@ topic: raw.events-1
 connection: kafka_other
 target: s3://lake/events
 schedule: "*/5 9-17 * * mon-fri"
+group: raw
 start: latest
 isolation_level: read_uncommitted
 limits: {records_per_run: 5000, records_per_task: 1000}
@@ -116,6 +117,7 @@ spark: {spark.executor.memory: 2g}
         connection="kafka_other",
         target="s3://lake/events",
         schedule="*/5 9-17 * * mon-fri",
+        group="raw",
         start=StartPolicy.LATEST,
         isolation_level=IsolationLevel.READ_UNCOMMITTED,
         records_per_run=5000,
@@ -365,3 +367,37 @@ def test_every_problem_of_every_file_is_told_at_once(folders: Folders) -> None:
         folders.load()
     assert "7 problem(s)" in str(caught.value)
     assert "a.yaml: retries: expected integer, found 'many'" in str(caught.value)
+
+
+# -- groups --------------------------------------------------------------------------------------
+
+
+def test_pipelines_may_share_a_group(folders: Folders) -> None:
+    """One schedule and the same Spark settings; all else is each pipeline's own."""
+    for name in ("one", "two"):
+        folders.spec(f"{name}.yaml", name=name, group="tides", spark="{spark.x: '1'}", retries="2")
+    folders.spec("three.yaml", name="three", schedule="'@daily'")
+    assert {name: spec.group for name, spec in folders.load().items()} == {
+        "one": "tides",
+        "two": "tides",
+        "three": None,
+    }
+
+
+def test_a_group_has_one_schedule_and_one_set_of_spark_settings(folders: Folders) -> None:
+    """They belong to the DAG and to the Spark application, of which a group has one."""
+    folders.spec("one.yaml", name="one", group="tides")
+    folders.spec("two.yaml", name="two", group="tides", schedule="'@daily'")
+    folders.spec("zoo.yaml", name="zoo", group="tides", spark="{spark.x: '1'}")
+    assert folders.problems() == [
+        ("two.yaml", "schedule", "'@hourly', as in one.yaml of the same group", "'@daily'"),
+        ("zoo.yaml", "spark", "{}, as in one.yaml of the same group", "{'spark.x': '1'}"),
+    ]
+
+
+def test_a_pipeline_may_not_be_named_as_a_groups_dag(folders: Folders) -> None:
+    """Airflow would show one of the two DAGs."""
+    folders.spec("one.yaml", name="one", group="tides")
+    folders.spec("group_tides.yaml", name="group_tides")
+    ((file, key, _, found),) = folders.problems()
+    assert (file, key, found) == ("group_tides.yaml", "name", "'group_tides'")

@@ -55,24 +55,28 @@ def serialized(file: str) -> str:
     return json.dumps([DagSerialization.to_dict(dag) for dag in bag.dags.values()], default=str)
 
 
-def run_job(environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
-    """How a TidemarkJobOperator ends, and what it leaves behind."""
+def run_job(
+    environ: Mapping[str, str], operator: str = "TidemarkJobOperator", **arguments: Any
+) -> dict[str, Any]:
+    """How an operator that submits jobs ends, and what it leaves behind."""
     from airflow.sdk.exceptions import AirflowFailException
 
     sys.path.append(str(DAGS))
-    from tidemark_airflow.operators import TidemarkJobOperator
+    from tidemark_airflow import groups, operators
 
     os.environ.update(environ)
     before = dict(os.environ)
-    operator = TidemarkJobOperator(task_id="job", **arguments)
+    module = operators if hasattr(operators, operator) else groups
+    job = getattr(module, operator)(task_id="job", **arguments)
     failure: Exception | None = None
     try:
-        operator.execute({})
+        job.execute({})
     except Exception as error:  # noqa: BLE001  its type is the answer
         failure = error
-    rendered = {name: str(getattr(operator, name)) for name in operator.template_fields}
+    rendered = {name: str(getattr(job, name)) for name in job.template_fields}
     return {
         "error": str(failure) if failure else None,
+        "kind": type(failure).__name__,
         "fails_now": isinstance(failure, AirflowFailException),
         "rendered": rendered,
         "environment_restored": dict(os.environ) == before,
@@ -84,11 +88,11 @@ def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[s
     from airflow.sdk.exceptions import AirflowFailException
 
     sys.path.append(str(DAGS))
-    from tidemark_airflow import tasks
+    from tidemark_airflow import groups, tasks
 
     os.environ.update(environ)
     try:
-        result = getattr(tasks, task)(**arguments)
+        result = getattr(tasks if hasattr(tasks, task) else groups, task)(**arguments)
     except Exception as error:  # noqa: BLE001  its type is the answer
         fails_now = isinstance(error, AirflowFailException)
         return {"error": f"{type(error).__name__}: {error}", "fails_now": fails_now}

@@ -158,3 +158,61 @@ def test_what_airflow_stores_has_no_settings_and_no_credentials(probe: Probe, fi
     assert "spark.driver.extraClassPath" not in text
     assert "env_vars" not in text
     assert "AIRFLOW_CONN_" not in text
+
+
+# -- groups --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def grouped(probe: Probe, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """DAGs of two pipelines in a group and one outside of it."""
+    folder = tmp_path_factory.mktemp("grouped")
+    keys = {
+        "alone": "",
+        "one": "group: tides\nretries: 2\ntags: [sea]\ndescription: the first",
+        "two": "group: tides\nretries: 5\ntags: [sea, land]\ndescription: the second",
+    }
+    for name, more in keys.items():
+        text = f"name: {name}\ntopic: topic-{name}\nschedule: '@hourly'\n{more}\n"
+        (folder / f"{name}.yaml").write_text(text)
+    environ = {"TIDEMARK_PIPELINES": str(folder)}
+    answer = probe.ask("parse", file="pipelines.py", environ=environ)
+    assert answer.value["import_errors"] == {}
+    found: dict[str, Any] = answer.value["dags"]
+    return found
+
+
+def test_a_group_has_one_dag_instead_of_one_for_each_pipeline(grouped: dict[str, Any]) -> None:
+    """Schedule, the most retries of any member, all tags; a page that names each member."""
+    assert set(grouped) == {"tidemark_alone", "tidemark_group_tides"}
+    dag = grouped["tidemark_group_tides"]
+    assert dag["schedule"] == "@hourly"
+    assert (dag["catchup"], dag["max_active_runs"]) == (False, 1)
+    assert dag["tags"] == ["land", "sea", "tidemark"]
+    assert {task["retries"] for task in dag["tasks"].values()} == {5}
+    for text in ("topic-one", "topic-two", "the first", "the second", "bronze/one", "bronze/two"):
+        assert text in dag["doc_md"]
+    assert "alone" not in dag["doc_md"]
+
+
+def test_a_groups_tasks_go_on_after_a_failure_and_the_last_one_tells(
+    grouped: dict[str, Any],
+) -> None:
+    """A run is as good as its last task: `complete` needs all the others."""
+    tasks = grouped["tidemark_group_tides"]["tasks"]
+    assert {name: task["downstream"] for name, task in tasks.items()} == {
+        "plan": ["complete", "ingest"],
+        "ingest": ["complete", "quality"],
+        "quality": ["complete", "publish"],
+        "publish": ["complete"],
+        "complete": [],
+    }
+    rules = {name: task["trigger_rule"] for name, task in tasks.items()}
+    assert rules == {
+        "plan": "all_success",
+        "ingest": "all_done",
+        "quality": "all_done",
+        "publish": "all_done",
+        "complete": "all_success",
+    }
+    assert tasks["publish"]["outlets"] == ["tidemark_group_tides"]

@@ -178,7 +178,7 @@ def test_nothing_secret_is_rendered_and_the_environment_is_put_back(
 ) -> None:
     """Rendered fields are stored in Airflow's database."""
     answer = run(probe, spark_submit, 0)
-    assert sorted(answer.value["rendered"]) == ["application_args", "name", "pipeline", "plan"]
+    assert sorted(answer.value["rendered"]) == ["pipeline", "plan"]
     assert answer.value["environment_restored"] is True
 
 

@@ -75,6 +75,7 @@ class _Spec(_Section):
     connection: str = Field(default="kafka_default", pattern=r"^[a-zA-Z0-9_.-]+$")
     target: str | None = Field(default=None, min_length=1)
     schedule: str
+    group: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_]{0,63}$")
     start: _Start = "none"
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
     limits: _Limits = _Limits()
@@ -107,6 +108,7 @@ class _Spec(_Section):
             connection=self.connection,
             target=self.target or f"bronze/{self.name}",
             schedule=self.schedule,
+            group=self.group,
             start=StartPolicy.TIMESTAMP if timed else StartPolicy(str(self.start)),
             start_at=self.start.timestamp if isinstance(self.start, _StartAt) else None,
             isolation_level=IsolationLevel(self.isolation_level),
@@ -147,6 +149,7 @@ def load_specs(folder: Path, suites: Path) -> Mapping[str, PipelineSpec]:
             problems += _file_problems(path, spec, suites)
     problems += _shared(found, "name", lambda spec: spec.name)
     problems += _shared(found, "target", lambda spec: _normal(spec.target))
+    problems += _group_problems(found)
     if problems:
         raise SpecError(problems=tuple(problems))
     return {spec.name: spec for spec in sorted(found.values(), key=lambda spec: spec.name)}
@@ -268,4 +271,25 @@ def _shared(found: Mapping[Path, PipelineSpec], key: str, value_of: Any) -> list
                 _problem(path, key, f"a {key} of its own", f"{value!r}, as in {first[value].name}")
             )
         first.setdefault(value, path)
+    return problems
+
+
+def _group_problems(found: Mapping[Path, PipelineSpec]) -> list[Problem]:
+    """A group has one DAG and one Spark application: what belongs to these is said once."""
+    first: dict[str, tuple[Path, PipelineSpec]] = {}
+    problems = []
+    for path, spec in found.items():
+        if spec.group is None:
+            continue
+        example, other = first.setdefault(spec.group, (path, spec))
+        for key in ("schedule", "spark"):
+            wanted, value = getattr(other, key), getattr(spec, key)
+            if value != wanted:
+                expected = f"{wanted!r}, as in {example.name} of the same group"
+                problems.append(_problem(path, key, expected, repr(value)))
+    for path, spec in found.items():
+        if spec.name.removeprefix("group_") in first and spec.name.startswith("group_"):
+            problems.append(
+                _problem(path, "name", "a name that is not a group's DAG as well", repr(spec.name))
+            )
     return problems

@@ -34,6 +34,8 @@ class PipelineSpec:
         connection: Airflow connection id of the Kafka cluster.
         target: Table path below the lakehouse, or an absolute path or URI.
         schedule: Cron expression or Airflow preset.
+        group: Pipelines of one group share a DAG and its Spark applications; None = a DAG of its
+            own.
         start: Where partitions without a committed offset begin.
         start_at: The moment for `StartPolicy.TIMESTAMP`, else None.
         isolation_level: What the reader may see.
@@ -51,6 +53,7 @@ class PipelineSpec:
     connection: str
     target: str
     schedule: str
+    group: str | None = None
     description: str = ""
     start: StartPolicy = StartPolicy.NONE
     start_at: datetime | None = None

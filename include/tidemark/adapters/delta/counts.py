@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from tidemark.adapters.delta.rows import query, to_rows
+from tidemark.core.plan import PlanRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +59,25 @@ class SliceVerdict:
     data_docs: str
 
 
-def newest_verdicts(uri: str) -> list[SliceVerdict]:
-    """The newest attempt of every plan in the quality results table, by pipeline and plan."""
+def newest_verdicts(uri: str, plans: Collection[PlanRef] | None = None) -> list[SliceVerdict]:
+    """The newest attempt of every plan in the quality results table, by pipeline and plan.
+
+    Args:
+        uri: The results table.
+        plans: Only of these; of all if left out.
+    """
+    if plans is not None and not plans:
+        return []
     try:
         table = DeltaTable(uri)
     except TableNotFoundError:
         return []
     columns = ["run_at", "pipeline", "plan_sequence", "verdict", "data_docs"]
-    rows = to_rows(table.scan(columns=columns).read_all())
+    wanted = " OR ".join(
+        f"(pipeline = '{plan.pipeline}' AND plan_sequence = {plan.sequence})"
+        for plan in plans or ()
+    )
+    rows = to_rows(table.scan(columns=columns, predicate=wanted or None).read_all())
     newest = {
         (row["pipeline"], row["plan_sequence"]): row
         for row in sorted(rows, key=lambda row: row["run_at"])
