@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,16 @@ def test_order_is_reversed_in_every_other_repetition() -> None:
         ["c", "b", "a"],
         ["a", "b", "c"],
     ]
+
+
+def test_a_metric_of_one_side_may_have_a_reach(tmp_path: Path) -> None:
+    """It is shown among the ratios, as it was measured."""
+    rate = Ratio(over="slow", under=None, metric="rate", at_most=30)
+    recorded = replace(_Recorded().benchmark(), ratios=[rate])
+    outcome = measure(recorded, _context(tmp_path, 2), lambda _: None)
+    [record] = outcome.as_record()["ratios"]
+    assert (record["ratio"], record["min"], record["max"]) == ("slow, rate", 20, 30)
+    assert record["reached"] is True
 
 
 def test_ratios_are_taken_within_a_repetition() -> None:
@@ -200,7 +211,7 @@ def test_sizes_asked_for_win_over_the_forms(tmp_path: Path) -> None:
 def test_every_ratio_names_sides_that_differ() -> None:
     """Each measure is found under its own name and compares something with something else."""
     found = all_benchmarks()
-    names = {"bulk", "driver_memory", "history", "idle", "planning", "settings", "skew", "small"}
+    names = {"bulk", "driver_memory", "history", "idle", "many", "planning", "settings", "skew", "small"}
     assert names <= set(found)
     for benchmark in found.values():
         assert benchmark.ratios

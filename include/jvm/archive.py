@@ -28,8 +28,15 @@ from pathlib import Path
 from tidemark.adapters.kafka.producer import produce
 from tidemark.adapters.spark.submit import conf_arguments, search_path, submit
 from tidemark.core.layout import Layout
+from tidemark.errors import ExitCode
 from tidemark.files import locked
-from tidemark.wiring import LOCAL_CONNECTION, App, connection_variable, kafka_connection
+from tidemark.wiring import (
+    LOCAL_CONNECTION,
+    App,
+    connection_variable,
+    kafka_connection,
+    plan_arguments,
+)
 
 PIPELINE = "training"
 SAMPLE = "prices"
@@ -69,7 +76,8 @@ def make(layout: Layout, archive: Path) -> None:
                 raise NoArchive("the training topic is empty")
             run = submit(
                 layout.jobs / "ingest.py",
-                ["--pipeline", PIPELINE, "--plan", str(plan.sequence)],
+                plan_arguments([plan.ref]),
+                name="tidemark-archive",
                 master="local[2]",
                 settings=_with_jvm_options(
                     app, [f"-XX:ArchiveClassesAtExit={made}", "-XX:TieredStopAtLevel=1"]
@@ -77,7 +85,7 @@ def make(layout: Layout, archive: Path) -> None:
                 environ=app.environ,
                 say=said.append,
             )
-            if not run.succeeded or not made.exists():
+            if run.exit_code != ExitCode.OK or not made.exists():
                 raise NoArchive(f"the training job left none: {_end(*said)}")
             if _classes_taken(app, made, Path(folder) / "classes.log") == 0:
                 raise NoArchive("the JVM does not take it")

@@ -153,3 +153,18 @@ def test_every_port_has_fail_points() -> None:
     covered = {ancestor for port in PORTS.values() for ancestor in port.__mro__}
     assert protocols <= covered
     assert {"control.append", "control.ledger", "sink.land", "table.find"} <= set(STEPS)
+
+
+def test_the_call_that_was_meant_dies_whatever_other_threads_call() -> None:
+    """Plans of one job share a fail point: the first call ends while the second one runs."""
+    code = """
+import threading
+from tidemark.adapters.failpoints import FailPoint
+
+point, together = FailPoint("sink.land:after:1"), threading.Barrier(2)
+threads = [threading.Thread(target=point.call, args=(together.wait,)) for _ in range(2)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+    assert ran.returncode == -signal.SIGKILL, ran.stderr

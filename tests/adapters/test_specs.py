@@ -179,8 +179,8 @@ def test_unknown_keys_are_refused_and_the_valid_ones_listed(folders: Folders) ->
     assert set(found) == {"topics", "limits.per_run", "quality.suit", "start.offset",
                           "start.timestamp"}  # fmt: skip
     assert found["topics"] == (
-        "one of name, description, topic, connection, target, schedule, start, isolation_level, "
-        "limits, quality, retries, tags, spark"
+        "one of name, description, topic, connection, target, schedule, group, start, "
+        "isolation_level, limits, quality, retries, tags, spark"
     )
     assert found["limits.per_run"] == "one of records_per_run, records_per_task"
     assert found["quality.suit"] == "one of suite"

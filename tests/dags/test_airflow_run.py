@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,31 @@ from tidemark.wiring import App, connection_variable, kafka_connection
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.broker, pytest.mark.e2e]
 
 DAG = "tidemark_clicks"
+GROUP_DAG = "tidemark_group_tides"
 # Yearly: switched on, it runs once for now, and not again while the test lasts.
 SPEC = "name: clicks\ntopic: {topic}\nschedule: '@yearly'\nstart: earliest\nretries: 0\n"
+
+
+@contextmanager
+def running(
+    home: Path, broker: BrokerStatus, specs: Mapping[str, str]
+) -> Iterator[AirflowStandalone]:
+    """An Airflow with pipelines of these names and specs."""
+    (home / "pipelines").mkdir()
+    for name, text in specs.items():
+        (home / "pipelines" / f"{name}.yaml").write_text(text)
+    environ = {
+        **os.environ,
+        "TIDEMARK_PIPELINES": str(home / "pipelines"),
+        connection_variable("kafka_default"): kafka_connection(broker.bootstrap),
+    }
+    airflow = AirflowStandalone(Layout(project=PROJECT, home=home / "home"), environ)
+    try:
+        airflow.start(progress=print)
+        yield airflow
+    finally:
+        stopped = airflow.stop()
+    assert stopped.processes == ()
 
 
 @pytest.fixture
@@ -33,20 +57,8 @@ def started(
 ) -> Iterator[tuple[AirflowStandalone, str]]:
     """A running Airflow with one pipeline, and the pipeline's topic."""
     name = topic(partitions=3)
-    (tmp_path / "pipelines").mkdir()
-    (tmp_path / "pipelines" / "clicks.yaml").write_text(SPEC.format(topic=name))
-    environ = {
-        **os.environ,
-        "TIDEMARK_PIPELINES": str(tmp_path / "pipelines"),
-        connection_variable("kafka_default"): kafka_connection(broker.bootstrap),
-    }
-    airflow = AirflowStandalone(Layout(project=PROJECT, home=tmp_path / "home"), environ)
-    try:
-        airflow.start(progress=print)
+    with running(tmp_path, broker, {"clicks": SPEC.format(topic=name)}) as airflow:
         yield airflow, name
-    finally:
-        stopped = airflow.stop()
-    assert stopped.processes == ()
 
 
 def test_runs_land_what_is_new_once_and_can_be_cleared(
@@ -99,20 +111,65 @@ def test_runs_land_what_is_new_once_and_can_be_cleared(
         api.trigger("tidemark_backfill", conf={"pipeline": "clicks", "partition": 0, "start": 0})
 
 
-def scheduled_run(api: AirflowApi) -> str:
+def test_a_group_lands_and_publishes_what_it_can_and_tells_the_rest(
+    tmp_path: Path, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """One member is refused when it is planned: the run fails, and the others have their events."""
+    client = {"bootstrap.servers": broker.bootstrap}
+    topics = {name: topic(partitions=2) for name in ("ebb", "flood", "lost")}
+    for name in topics.values():
+        produce(client, "streams-intro", records=30, topic=name)
+    specs = {
+        name: f"name: {name}\ntopic: {topics[name]}\nschedule: '@yearly'\nretries: 0\n"
+        f"group: tides\nstart: {start}\n"
+        for name, start in (("ebb", "earliest"), ("flood", "earliest"), ("lost", "none"))
+    }
+    with running(tmp_path, broker, specs) as airflow:
+        api = airflow.api()
+        api.wait_for_dags([GROUP_DAG])
+        api.set_paused(GROUP_DAG, False)
+        first = finished(api, scheduled_run(api, GROUP_DAG), GROUP_DAG)
+        assert first.tasks == {
+            "plan": "failed",
+            "ingest": "success",
+            "quality": "success",
+            "publish": "success",
+            "complete": "upstream_failed",
+        }
+        assert "lost: NoStartOffset" in api.log_tail(GROUP_DAG, first.run_id, "plan")
+        app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
+        for name in ("ebb", "flood"):
+            landed = [(r.partition, r.offset) for r in read_all(broker.bootstrap, topics[name])]
+            assert rows(app.layout.data_table(f"bronze/{name}")) == sorted(landed)
+        events = {event.uri: event.extra for event in api.asset_events(GROUP_DAG)}
+        assert {uri: (extra["plan"], extra["records"]) for uri, extra in events.items()} == {
+            "x-tidemark://bronze/ebb": (1, 30),
+            "x-tidemark://bronze/flood": (1, 30),
+        }
+        second = finished(api, api.trigger(GROUP_DAG), GROUP_DAG)
+        assert second.tasks == {
+            "plan": "failed",
+            "ingest": "skipped",
+            "quality": "skipped",
+            "publish": "skipped",
+            "complete": "upstream_failed",
+        }
+
+
+def scheduled_run(api: AirflowApi, dag: str = DAG) -> str:
     """The run that the scheduler makes once the DAG is switched on."""
     deadline = time.monotonic() + 180
-    while not (runs := api.run_ids(DAG)):
+    while not (runs := api.run_ids(dag)):
         assert time.monotonic() < deadline, "the scheduler has made no run"
         time.sleep(0.5)
     return runs[0]
 
 
-def finished(api: AirflowApi, run_id: str) -> DagRun:
+def finished(api: AirflowApi, run_id: str, dag: str = DAG) -> DagRun:
     """The run once it has ended, with the logs of what failed on the test's output."""
-    run = api.wait(DAG, run_id, timeout_s=400, progress=print)
+    run = api.wait(dag, run_id, timeout_s=400, progress=print)
     for task in run.failed_tasks:
-        print(api.log_tail(DAG, run_id, task))
+        print(api.log_tail(dag, run_id, task))
     return run
 
 
