@@ -20,7 +20,7 @@ app = App.from_environment()
 def pipeline_dag(spec: PipelineSpec) -> DAG:
     """The DAG of one pipeline."""
     with DAG(
-        dag_id=f"tidemark_{spec.name}",
+        dag_id=spec.dag_id,
         description=f"Kafka topic {spec.topic} to Delta Lake",
         doc_md=pipeline_page(spec, app.layout),
         schedule=spec.schedule,
@@ -44,7 +44,7 @@ def group_dag(group: str) -> DAG:
     """The DAG of the pipelines of one group, which have one schedule."""
     members = app.group(group)
     with DAG(
-        dag_id=f"tidemark_group_{group}",
+        dag_id=members[0].dag_id,
         description=f"{len(members)} Kafka topics to Delta Lake",
         doc_md=group_page(group, members, app.layout),
         schedule=members[0].schedule,

@@ -1,4 +1,4 @@
-"""P5: many small pipelines due at once, whole processes."""
+"""Many small pipelines due at once, whole processes."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _open(context: Context) -> Iterator[Setup]:
 
 BENCHMARK = Benchmark(
     name="many",
-    title="P5: many small pipelines due at once, whole processes",
+    title="Many small pipelines due at once, whole processes",
     ratios=[
         Ratio(over="one_application", under=None, metric="marginal_seconds", at_most=1.5),
         Ratio(over="one_application", under="one_by_one", metric="seconds"),

@@ -395,6 +395,16 @@ def test_a_group_has_one_schedule_and_one_set_of_spark_settings(folders: Folders
     ]
 
 
+@pytest.mark.parametrize("written", ["{spark.tidemark.plansAtOnce: '0'}",
+                                     "{spark.tidemark.plansAtOnce: many}",
+                                     "{spark.tidemark.plansAtonce: '2'}"])  # fmt: skip
+def test_tidemarks_own_spark_settings_are_checked(folders: Folders, written: str) -> None:
+    """Spark would take any of them without a word."""
+    folders.spec(spark=written)
+    key, expected, _ = folders.problem()
+    assert (key, "spark.tidemark.plansAtOnce" in expected) == ("spark", True)
+
+
 def test_a_pipeline_may_not_be_named_as_a_groups_dag(folders: Folders) -> None:
     """Airflow would show one of the two DAGs."""
     folders.spec("one.yaml", name="one", group="tides")

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from tidemark.core.marks import IsolationLevel
-from tidemark.core.spec import PipelineSpec, StartPolicy
+from tidemark.core.spec import PLANS_AT_ONCE, PipelineSpec, StartPolicy
 from tidemark.errors import Problem, SpecError
 
 
@@ -97,6 +97,11 @@ class _Spec(_Section):
         for key in value:
             if not key.startswith("spark.") or key.startswith("spark.kafka."):
                 raise ValueError(f"keys that begin with 'spark.', not {key!r}")
+            if key.startswith("spark.tidemark.") and key != PLANS_AT_ONCE:
+                raise ValueError(f"no key of Tidemark's but {PLANS_AT_ONCE!r}, not {key!r}")
+        at_once = value.get(PLANS_AT_ONCE, "1")
+        if not at_once.isdecimal() or int(at_once) < 1:
+            raise ValueError(f"a number from 1 on for {PLANS_AT_ONCE!r}, not {at_once!r}")
         return value
 
     def to_spec(self) -> PipelineSpec:
@@ -287,9 +292,10 @@ def _group_problems(found: Mapping[Path, PipelineSpec]) -> list[Problem]:
             if value != wanted:
                 expected = f"{wanted!r}, as in {example.name} of the same group"
                 problems.append(_problem(path, key, expected, repr(value)))
-    for path, spec in found.items():
-        if spec.name.removeprefix("group_") in first and spec.name.startswith("group_"):
-            problems.append(
-                _problem(path, "name", "a name that is not a group's DAG as well", repr(spec.name))
-            )
+    of_groups = {spec.dag_id for _, spec in first.values()}
+    problems += [
+        _problem(path, "name", "a name that is not a group's DAG as well", repr(spec.name))
+        for path, spec in found.items()
+        if spec.group is None and spec.dag_id in of_groups
+    ]
     return problems

@@ -39,9 +39,9 @@ def up(
     airflow = app.airflow(port=port)
     running = airflow.start(progress=note)
     api = airflow.api()
-    dag_ids = [f"tidemark_{name}" for name in app.specs]
-    api.wait_for_dags([*dag_ids, "tidemark_backfill"])
-    for dag_id in (*dag_ids, "tidemark_backfill"):
+    dag_ids = [*sorted({spec.dag_id for spec in app.specs.values()}), "tidemark_backfill"]
+    api.wait_for_dags(dag_ids)
+    for dag_id in dag_ids:
         api.set_paused(dag_id, False)
     if as_json:
         print_json({"kafka": kafka.as_record(), "airflow": running.as_record()})

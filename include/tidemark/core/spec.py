@@ -9,6 +9,9 @@ from enum import StrEnum
 
 from tidemark.core.marks import IsolationLevel
 
+PLANS_AT_ONCE = "spark.tidemark.plansAtOnce"
+"""Tidemark's own setting among a pipeline's Spark settings: plans of an application at a time."""
+
 
 class StartPolicy(StrEnum):
     """Where a pipeline begins in partitions it has never read (S9, `auto.offset.reset`)."""
@@ -64,3 +67,8 @@ class PipelineSpec:
     retries: int = 3
     tags: tuple[str, ...] = ()
     spark: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def dag_id(self) -> str:
+        """The Airflow DAG that runs the pipeline: its group's, or its own."""
+        return f"tidemark_group_{self.group}" if self.group else f"tidemark_{self.name}"

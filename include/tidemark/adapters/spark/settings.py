@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tidemark.core.layout import Layout
+from tidemark.core.spec import PLANS_AT_ONCE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,11 +18,8 @@ if TYPE_CHECKING:
 SHORT_RUN_RECORDS = 1_000_000
 """Up to here a job ends before the optimising compiler has paid for itself."""
 
-PLANS_AT_ONCE = "spark.tidemark.plansAtOnce"
-"""The setting, for a pipeline's `spark` section, that wins over `PLANS_PER_CORE`."""
-
 PLANS_PER_CORE = 2
-"""A small plan waits, for brokers and for the disk, about as long as it computes."""
+"""A small plan waits for brokers and for the disk about as long as it computes."""
 
 _SHORT_RUN_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
