@@ -120,10 +120,18 @@ class GroupJobOperator(JobOperator):
 
 def _plans_of_run(group: str, requested_by: str) -> tuple[list[PlanRef], list[PlanRef]]:
     """Plans of a run that have not landed, and plans that have."""
+    from tidemark.services.recording import recorded_plan
+
     app = App.from_environment()
     control = app.control()
-    found = [control.ledger(spec.name).plan_of(requested_by) for spec in app.group(group)]
-    records = [record for record in found if record]
+    asked = {
+        spec.name: control.summary(spec.name).plan_of(requested_by) for spec in app.group(group)
+    }
+    records = [
+        recorded_plan(control, pipeline, number)
+        for pipeline, number in asked.items()
+        if number is not None
+    ]
     return (
         [record.plan.ref for record in records if record.landing is None],
         [record.plan.ref for record in records if record.landing is not None],

@@ -74,10 +74,10 @@ def landed(pipeline: str, sequence: int) -> dict[str, Any]:
     Raises:
         UnknownPlan, PlanNotLanded
     """
-    from tidemark.services.ingest import plan_record
+    from tidemark.services.recording import recorded_plan
 
     app = App.from_environment()
-    record = plan_record(app.control().ledger(pipeline), sequence)
+    record = recorded_plan(app.control(), pipeline, sequence)
     if record.landing is None:
         raise PlanNotLanded(pipeline=pipeline, sequence=sequence)
     landed = {

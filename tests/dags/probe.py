@@ -6,6 +6,7 @@ other test of the run; and a fork is what Airflow's own DAG processor parses a f
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -36,6 +37,13 @@ def parse(file: str, environ: Mapping[str, str]) -> dict[str, Any]:
         "import_errors": bag.import_errors,
         "dags": {dag_id: _described(dag) for dag_id, dag in bag.dags.items()},
     }
+
+
+def importing(module: str) -> float:
+    """Processor seconds that it takes to import a module."""
+    cpu_s = time.process_time()
+    importlib.import_module(module)
+    return time.process_time() - cpu_s
 
 
 def listed() -> list[str]:
@@ -133,7 +141,7 @@ def _described(dag: Any) -> dict[str, Any]:
 # -- the process ---------------------------------------------------------------------------------
 
 QUESTIONS: dict[str, Callable[..., Any]] = {
-    call.__name__: call for call in (parse, listed, serialized, run_job, call_task)
+    call.__name__: call for call in (parse, importing, listed, serialized, run_job, call_task)
 }
 
 

@@ -159,8 +159,7 @@ def _planned(app: App, names: Sequence[str], parts: _Parts) -> list[PlanRef]:
 
 
 def _newest_landed(app: App, pipeline: str) -> int | None:
-    ledger = app.control().ledger(app.spec(pipeline).name)
-    return max((seq for seq, record in ledger.plans.items() if record.landing), default=None)
+    return app.control().summary(app.spec(pipeline).name).last_landed
 
 
 def _print_record(record: Mapping[str, Any]) -> None:
