@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import pytest
 
 from tests.support.plans import MemoryPipeline, make_spec
+from tidemark.adapters.memory import MemoryKafka
 from tidemark.core.ledger import Ledger
-from tidemark.core.marks import IsolationLevel
+from tidemark.core.marks import IsolationLevel, Position
 from tidemark.core.spec import StartPolicy
 from tidemark.errors import (
     ControlConflict,
@@ -17,6 +19,7 @@ from tidemark.errors import (
     NoStartOffset,
     PlanOpen,
     TopicMissing,
+    TopicRecreated,
 )
 from tidemark.services.planner import BackfillRequest, PlanOutcome
 
@@ -213,6 +216,26 @@ def test_i7_a_log_that_was_cut_and_has_grown_again_stops_the_pipeline() -> None:
     with pytest.raises(LogTruncated):
         pipeline.planner.preview()
     assert pipeline.control.rows == before
+
+
+class MadeAgain(MemoryKafka):
+    """A cluster where the topic is deleted and made again right before positions are checked."""
+
+    def check_positions(self, topic: str, positions: Mapping[int, Position]) -> None:
+        """As in every cluster, of another topic."""
+        self.create(topic, 2, "id-2")
+        super().check_positions(topic, positions)
+
+
+def test_i1_a_topic_made_again_is_not_taken_for_a_log_that_was_cut() -> None:
+    """Both have other records at known offsets; what to do about them differs."""
+    pipeline = MemoryPipeline(kafka=MadeAgain())
+    pipeline.produce(0, 10)
+    pipeline.run("a")
+    pipeline.kafka.elect("events", 0)
+    pipeline.produce(0, 10)
+    with pytest.raises(TopicRecreated):
+        pipeline.planner.plan("b")
 
 
 def test_another_leader_with_the_same_log_is_no_matter() -> None:

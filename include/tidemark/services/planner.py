@@ -10,10 +10,10 @@ from enum import StrEnum
 from tidemark.core import planning
 from tidemark.core.events import Adopted, ControlEvent, Planned, Started
 from tidemark.core.ledger import Ledger
-from tidemark.core.marks import TopicMarks
+from tidemark.core.marks import Position, TopicMarks
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.spec import PipelineSpec, StartPolicy
-from tidemark.errors import NoStartOffset, PlanOpen
+from tidemark.errors import LogTruncated, NoStartOffset, PlanOpen
 from tidemark.ports import Clock, ControlTable, DataLog, LogReader, MarkReader
 from tidemark.services.conflicts import after_conflicts
 from tidemark.services.recording import Recorder, checked_ledger, recorded_plan
@@ -163,7 +163,7 @@ class Planner:
         starts = self._starts(ledger, marks)
         ranges = self._ranges(ledger, starts, marks, request)
         if unproven := planning.landed_under_others(ledger, marks, ranges):
-            self.log_reader.check_positions(marks.topic, unproven)
+            self._check_positions(ledger, marks.topic, unproven)
         events: list[ControlEvent] = []
         if starts:
             events.append(
@@ -179,6 +179,17 @@ class Planner:
             plan = planning.build_plan(ledger, marks, kind, requested_by, ranges)
             events.append(Planned(plan=plan))
         return events
+
+    def _check_positions(
+        self, ledger: Ledger, topic: str, positions: Mapping[int, Position]
+    ) -> None:
+        try:
+            self.log_reader.check_positions(topic, positions)
+        except LogTruncated:
+            # A topic that was made again since its marks were read looks like a log that was cut.
+            marks = self.marks.topic_marks(topic, self.spec.isolation_level)
+            planning.check_identity(ledger, marks)
+            raise
 
     def _ranges(
         self,
