@@ -1,0 +1,186 @@
+"""A control table at size: `python -m bench.scale --pipelines 1000 --partitions 200`.
+
+A simulation, because no machine at hand holds the Kafka to it: marks are made up, everything after
+them is the product's own code on a real Delta table. Each round every pipeline reads its summary,
+plans with the planner's functions, and records a plan and its landing, in two commits. JSON on
+standard output, progress on standard error. docs/scale.md says what follows from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from bench.context import HOME
+from bench.frame import Spread
+from bench.machine import machine_record
+from tidemark.adapters.delta.control_table import DeltaControlTable
+from tidemark.core import planning
+from tidemark.core.events import ControlEvent, Landed, Planned, Started
+from tidemark.core.landing import Landing
+from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
+from tidemark.core.plan import PlanKind
+
+OFFSETS = 100
+"""New offsets of each partition in each round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """Seconds by what was done."""
+
+    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Measure a block."""
+        began = time.perf_counter()
+        yield
+        self.seconds[what].append(time.perf_counter() - began)
+
+    def as_record(self) -> dict[str, dict[str, float]]:
+        """Least, middle and greatest of each."""
+        return {what: Spread.of(some).as_record() for what, some in self.seconds.items()}
+
+
+def run_round(uri: str, pipelines: Sequence[str], partitions: int, number: int) -> Clock:
+    """One run of each pipeline, one after the other."""
+    control, clock = DeltaControlTable(uri), Clock()
+    for pipeline in pipelines:
+        marks = _marks(pipeline, partitions, number)
+        with clock.timed("summary"):
+            ledger = control.summary(pipeline)
+        with clock.timed("planning"):
+            begun: list[ControlEvent] = [] if ledger.starts else [_started(marks)]
+            starts = dict.fromkeys(marks.partitions, 0) if begun else {}
+            ranges = planning.live_ranges(ledger, starts, marks, None)
+            plan = planning.build_plan(
+                ledger, marks, PlanKind.LIVE, f"scale:{pipeline}:{number}", ranges
+            )
+        with clock.timed("append"):
+            control.append(ledger, [*begun, Planned(plan=plan)], datetime.now(UTC))
+        with clock.timed("summary"):
+            ledger = control.summary(pipeline)
+        landing = Landing.of(plan, number, dict.fromkeys(range(len(ranges)), OFFSETS))
+        landed = Landed(
+            plan=plan, landing=landing, committed=ledger.committed_with(landing.spans())
+        )
+        with clock.timed("append"):
+            control.append(ledger, [landed], datetime.now(UTC))
+    return clock
+
+
+def _started(marks: TopicMarks) -> Started:
+    return Started(
+        cluster_id=marks.cluster_id,
+        topic=marks.topic,
+        topic_id=marks.topic_id,
+        requested_by="scale",
+        offsets=dict.fromkeys(marks.partitions, 0),
+    )
+
+
+def _marks(topic: str, partitions: int, number: int) -> TopicMarks:
+    end = OFFSETS * number
+    return TopicMarks(
+        cluster_id="simulated",
+        topic=topic,
+        topic_id=f"id-of-{topic}",
+        isolation_level=IsolationLevel.READ_COMMITTED,
+        partitions={p: Marks(low=0, end=end, leader_epoch=0) for p in range(partitions)},
+    )
+
+
+def table_record(uri: str) -> dict[str, float]:
+    """What every reader and writer of the table has to open."""
+    began = time.perf_counter()
+    table = DeltaTable(uri)
+    return {
+        "open_seconds": round(time.perf_counter() - began, 3),
+        "commits": table.version() + 1,
+        "files": len(table.file_uris()),
+        "mb": round(sum(file.stat().st_size for file in Path(uri).rglob("*.*")) / 1e6, 1),
+    }
+
+
+def at_once(
+    uri: str, pipelines: Sequence[str], partitions: int, number: int, writers: int
+) -> Mapping[str, Any]:
+    """One run of each pipeline, by several processes at the same time."""
+    shares = [pipelines[first::writers] for first in range(writers)]
+    began = time.perf_counter()
+    with ProcessPoolExecutor(writers, mp_context=get_context("spawn")) as pool:
+        asked = [pool.submit(run_round, uri, share, partitions, number) for share in shares]
+        clocks = [each.result() for each in asked]
+    seconds = time.perf_counter() - began
+    appends = [second for clock in clocks for second in clock.seconds["append"]]
+    return {
+        "writers": writers,
+        "commits_per_second": round(2 * len(pipelines) / seconds, 1),
+        "append": Spread.of(appends).as_record(),
+    }
+
+
+def simulate(
+    uri: str, pipelines: int, partitions: int, rounds: int, writers: Sequence[int]
+) -> dict[str, Any]:
+    """All rounds, and then one more with each number of writers."""
+    names = [f"pipeline_{number:05}" for number in range(pipelines)]
+    stages = []
+    for number in range(1, rounds + 1):
+        clock = run_round(uri, names, partitions, number)
+        stages.append({"round": number, **table_record(uri), "seconds": clock.as_record()})
+        sys.stderr.write(f"{json.dumps(stages[-1])}\n")
+    together = []
+    for number, count in enumerate(writers, start=rounds + 1):
+        together.append(at_once(uri, names, partitions, number, count))
+        sys.stderr.write(f"{json.dumps(together[-1])}\n")
+    return {"rounds": stages, "writers": together}
+
+
+def main() -> int:
+    """Parse, simulate below a folder that is removed at the end, print."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.scale", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--pipelines", type=int, default=100)
+    parser.add_argument("--partitions", type=int, default=200, help="of each pipeline")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--writers", type=int, nargs="*", default=[1, 4])
+    options = parser.parse_args()
+    HOME.mkdir(parents=True, exist_ok=True)
+    folder = tempfile.mkdtemp(prefix="scale-", dir=HOME)
+    try:
+        found = simulate(
+            f"{folder}/control",
+            options.pipelines,
+            options.partitions,
+            options.rounds,
+            options.writers,
+        )
+    finally:
+        shutil.rmtree(folder)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    record = {"machine": machine_record(), **vars(options), **found, "peak_mb": round(peak)}
+    print(json.dumps(record, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
