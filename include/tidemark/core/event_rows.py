@@ -271,7 +271,7 @@ def _plan(pipeline: str, rows: Sequence[Row]) -> Plan:
             end=row["end_offset"],
             low_water_mark=row["low_water_mark"],
             end_mark=row["end_mark"],
-            leader_epoch=row["leader_epoch"],
+            leader_epoch=row.get("leader_epoch"),
         )
         for row in rows
     )

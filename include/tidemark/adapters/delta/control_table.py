@@ -152,7 +152,7 @@ class DeltaControlTable:
         """Compact what one pipeline has written; what it recorded stands whatever comes of it."""
         try:
             DeltaTable(self._uri).optimize.compact(partition_filters=[("pipeline", "=", pipeline)])
-        except DeltaError as failed:
+        except (DeltaError, OSError) as failed:
             log.warning("not compacted pipeline=%s reason=%s", pipeline, failed)
 
     def _open(self) -> DeltaTable | None:
