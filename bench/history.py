@@ -66,8 +66,8 @@ def write_history(app: App, pipeline: str, plans: int) -> None:
             pipeline=pipeline, event_number=2 * sequence - 2, last_sequence=sequence - 1
         )
         plan = _plan(ledger, marks)
-        started = [_started(marks)] if sequence == 1 else []
-        control.append(ledger, [*started, Planned(plan=plan)], utc_now())
+        begun = [started(marks)] if sequence == 1 else []
+        control.append(ledger, [*begun, Planned(plan=plan)], utc_now())
         _land(table, plan)
         landed = Landed(
             plan=plan,
@@ -80,7 +80,8 @@ def write_history(app: App, pipeline: str, plans: int) -> None:
             table.optimize.compact()
 
 
-def _started(marks: TopicMarks) -> Started:
+def started(marks: TopicMarks) -> Started:
+    """A pipeline that begins at the first offset of every partition."""
     return Started(
         cluster_id=marks.cluster_id,
         topic=marks.topic,

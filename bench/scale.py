@@ -29,10 +29,11 @@ from deltalake import DeltaTable
 
 from bench.context import HOME
 from bench.frame import Spread
+from bench.history import started
 from bench.machine import machine_record
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.core import planning
-from tidemark.core.events import ControlEvent, Landed, Planned, Started
+from tidemark.core.events import ControlEvent, Landed, Planned
 from tidemark.core.landing import Landing
 from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
 from tidemark.core.plan import PlanKind
@@ -67,7 +68,7 @@ def run_round(uri: str, pipelines: Sequence[str], partitions: int, number: int) 
         with clock.timed("summary"):
             ledger = control.summary(pipeline)
         with clock.timed("planning"):
-            begun: list[ControlEvent] = [] if ledger.starts else [_started(marks)]
+            begun: list[ControlEvent] = [] if ledger.starts else [started(marks)]
             starts = dict.fromkeys(marks.partitions, 0) if begun else {}
             ranges = planning.live_ranges(ledger, starts, marks, None)
             plan = planning.build_plan(
@@ -84,16 +85,6 @@ def run_round(uri: str, pipelines: Sequence[str], partitions: int, number: int) 
         with clock.timed("append"):
             control.append(ledger, [landed], datetime.now(UTC))
     return clock
-
-
-def _started(marks: TopicMarks) -> Started:
-    return Started(
-        cluster_id=marks.cluster_id,
-        topic=marks.topic,
-        topic_id=marks.topic_id,
-        requested_by="scale",
-        offsets=dict.fromkeys(marks.partitions, 0),
-    )
 
 
 def _marks(topic: str, partitions: int, number: int) -> TopicMarks:

@@ -34,8 +34,7 @@ def job_failure(exit_code: int | None, output: str) -> AirflowException:
     Returns:
         An exception that Airflow retries, or `AirflowFailException`, by the exit code alone.
     """
-    error = AirflowException if is_retryable(exit_code) else AirflowFailException
-    return error("\n".join(_named_errors(output)) or output)
+    return _failure(exit_code, "\n".join(_named_errors(output)) or output)
 
 
 def pipelines_failure(errors: Mapping[str, TidemarkError]) -> AirflowException:
@@ -44,7 +43,11 @@ def pipelines_failure(errors: Mapping[str, TidemarkError]) -> AirflowException:
     text = "\n".join(
         f"{pipeline}: {type(error).__name__}: {error}" for pipeline, error in errors.items()
     )
-    return (AirflowException if is_retryable(code) else AirflowFailException)(text)
+    return _failure(code, text)
+
+
+def _failure(exit_code: int | None, text: str) -> AirflowException:
+    return (AirflowException if is_retryable(exit_code) else AirflowFailException)(text)
 
 
 def is_retryable(exit_code: int | None) -> bool:

@@ -61,8 +61,11 @@ def settle(rows: Iterable[Row]) -> tuple[list[Row], Settled]:
     """
     rows = list(rows)
     over = _settled_plans(rows)
-    of_settled = [r for r in rows if r["event"] in OF_SETTLED_PLANS and r["plan_sequence"] in over]
-    others = [row for row in rows if row not in of_settled]
+    of_settled: list[Row] = []
+    others: list[Row] = []
+    for row in rows:
+        is_settled = row["event"] in OF_SETTLED_PLANS and row["plan_sequence"] in over
+        (of_settled if is_settled else others).append(row)
     landed = [row for row in of_settled if row["event"] == EventKind.LANDED]
     planned = [row for row in of_settled if row["event"] == EventKind.PLANNED]
     return others, Settled(
