@@ -57,7 +57,13 @@ def test_s1_a_run_leaves_no_group_and_no_offset(
     for run in ("first", "second"):
         produce(client, "streams-intro", records=5)
         assert lake.run(run).landing.records == 5
-        status = pipeline_status(lake.spec, lambda: lake.marks, lake.control, lake.table)
+        status = pipeline_status(
+            lake.spec,
+            lake.control,
+            lake.table,
+            open_marks=lambda: lake.marks,
+            open_log=lambda: lake.log_reader,
+        )
         assert (status.lag, status.problem) == (0, None)
     assert lake.planner.plan("third").plan is None
 

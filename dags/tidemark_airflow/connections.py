@@ -32,21 +32,32 @@ def connection(conn_id: str) -> Connection:
 def kafka_environment(*pipelines: str) -> dict[str, str]:
     """The pipelines' Kafka connections as environment variables. Holds secrets: never log it.
 
+    One of several that no backend has is left out: only the pipelines that need it are refused.
+
     Raises:
-        UnknownPipeline, SpecError, UnknownConnection
+        UnknownPipeline, SpecError
+        UnknownConnection: No backend has any of them.
     """
     app = App.from_environment()
-    conn_ids = {app.spec(pipeline).connection for pipeline in pipelines}
-    return {connection_variable(each): connection(each).as_json() for each in conn_ids}
+    variables = {}
+    missing: UnknownConnection | None = None
+    for conn_id in sorted({app.spec(pipeline).connection for pipeline in pipelines}):
+        try:
+            variables[connection_variable(conn_id)] = connection(conn_id).as_json()
+        except UnknownConnection as unknown:
+            missing = unknown
+    if missing and not variables:
+        raise missing
+    return variables
 
 
-def connected_app(pipeline: str) -> App:
-    """Tidemark with the pipeline's Kafka connection from Airflow.
+def connected_app(*pipelines: str) -> App:
+    """Tidemark with the pipelines' Kafka connections from Airflow.
 
     Raises:
         UnknownPipeline, SpecError, UnknownConnection
     """
-    return App.from_environment(extra=kafka_environment(pipeline))
+    return App.from_environment(extra=kafka_environment(*pipelines))
 
 
 @contextmanager

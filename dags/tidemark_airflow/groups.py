@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from tidemark.core.plan import PlanRef
 from tidemark.errors import TidemarkError
+from tidemark.services.together import PLANNED_AT_ONCE, each_apart
 from tidemark.wiring import App
 from tidemark_airflow.chain import REQUESTED_BY
 from tidemark_airflow.connections import connected_app
@@ -47,13 +48,15 @@ def plan_group(group: str, requested_by: str) -> bool:
     """
     with airflow_failures():
         members = [spec.name for spec in App.from_environment().group(group)]
+        app = connected_app(*members)
     errors: dict[str, TidemarkError] = {}
     planned = []
-    for pipeline in members:
-        try:
-            answer = connected_app(pipeline).planner(pipeline).plan(requested_by=requested_by)
-        except TidemarkError as error:
-            errors[pipeline] = error
+    answers = each_apart(
+        members, lambda name: app.planner(name).plan(requested_by), PLANNED_AT_ONCE
+    )
+    for pipeline, answer in zip(members, answers, strict=True):
+        if isinstance(answer, TidemarkError):
+            errors[pipeline] = answer
             continue
         log.info("pipeline=%s outcome=%s", pipeline, answer.outcome)
         if answer.plan:

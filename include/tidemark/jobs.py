@@ -11,24 +11,13 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from tidemark.adapters.spark.submit import RESULT_MARKER
 from tidemark.core.plan import PlanRef
 from tidemark.errors import ExitCode, TidemarkError
+from tidemark.services.together import each_apart
 from tidemark.wiring import App
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outcome:
-    """What became of one plan."""
-
-    code: ExitCode
-    result: Mapping[str, Any]
 
 
 def run_job(
@@ -55,35 +44,18 @@ def run_job(
     )
     logging.getLogger("tidemark").setLevel(logging.INFO)
     app = App.from_environment()
-    with ThreadPoolExecutor(max_workers=at_once(app)) as threads:
-        outcomes = list(threads.map(lambda plan: _outcome(app, body, plan), plans))
-    _print_results([each.result for each in outcomes])
-    return ExitCode.worst(each.code for each in outcomes)
-
-
-def _outcome(
-    app: App, body: Callable[[App, PlanRef], Mapping[str, Any]], plan: PlanRef
-) -> _Outcome:
-    told = {"pipeline": plan.pipeline, "plan": plan.sequence}
-    try:
-        return _Outcome(code=ExitCode.OK, result={**told, **body(app, plan)})
-    except TidemarkError as error:
-        log.error("%s: %s: %s", plan, type(error).__name__, error)
-        return _Outcome(code=error.exit_code, result={**told, **error.as_record()})
-    except Exception as error:
-        log.exception("%s: unforeseen", plan)
-        return _Outcome(code=ExitCode.CRASH, result={**told, **_crash_record(error)})
-
-
-def _crash_record(error: Exception) -> dict[str, Any]:
-    return {
-        "error": type(error).__name__,
-        "retryable": ExitCode.CRASH.retryable,
-        "what": "the job met an error that nobody foresaw",
-        "expected": "a result or a named error",
-        "found": str(error)[:500],
-        "next": "try again, which is safe; the traceback is in the job's log",
-    }
+    outcomes = each_apart(plans, lambda plan: body(app, plan), at_once(app))
+    _print_results(
+        [
+            {
+                "pipeline": plan.pipeline,
+                "plan": plan.sequence,
+                **(came.as_record() if isinstance(came, TidemarkError) else came),
+            }
+            for plan, came in zip(plans, outcomes, strict=True)
+        ]
+    )
+    return ExitCode.worst(came.exit_code for came in outcomes if isinstance(came, TidemarkError))
 
 
 def _parse(description: str, argv: Sequence[str] | None) -> tuple[PlanRef, ...]:

@@ -256,7 +256,13 @@ class App:
         from tidemark.services.status import pipeline_status
 
         spec = self.spec(pipeline)
-        return pipeline_status(spec, lambda: self.marks(spec), self.control(), self.table(spec))
+        return pipeline_status(
+            spec,
+            self.control(),
+            self.table(spec),
+            open_marks=lambda: self.marks(spec),
+            open_log=lambda: self.log_reader(spec),
+        )
 
     def spark_settings(self, spec: PipelineSpec, plans: Sequence[PlanRef] = ()) -> dict[str, str]:
         """`--conf` settings of a Spark job.

@@ -105,11 +105,14 @@ def test_every_error_survives_pickling(kind: type[TidemarkError]) -> None:
 
 @every_error
 def test_every_error_belongs_to_one_branch(kind: type[TidemarkError]) -> None:
-    """A caller acts on the branch; only the quality verdict is about data, not about the run."""
+    """A caller acts on the branch; a verdict is about data, and of some nobody knows anything."""
     branches = [branch for branch in BRANCHES[1:] if issubclass(kind, branch)]
     if kind is errors.QualityFailed:
         assert branches == []
         assert kind.exit_code is ExitCode.QUALITY_FAILED
+    elif kind is errors.Unforeseen:
+        assert branches == []
+        assert kind.exit_code is ExitCode.CRASH
     else:
         assert len(branches) == 1
         assert kind.exit_code is branches[0].exit_code

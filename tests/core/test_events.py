@@ -11,7 +11,9 @@ from tidemark.core.event_rows import decode, encode
 from tidemark.core.events import Abandoned, Adopted, ControlEvent, Landed, Planned, Started
 from tidemark.core.landing import Landing, RangeCount
 from tidemark.core.ledger import Ledger
-from tidemark.core.plan import PlanKind
+from tidemark.core.marks import Position
+from tidemark.core.offsets import Span
+from tidemark.core.plan import PlanKind, PlannedRange
 
 
 def history() -> list[tuple[int, list[ControlEvent]]]:
@@ -32,6 +34,7 @@ def history() -> list[tuple[int, list[ControlEvent]]]:
         topic_id="id-1",
         requested_by="test:1",
         offsets={0: 0, 1: 0},
+        leader_epochs={1: 3},
     )
     return [
         (1, [started, Planned(plan=first)]),
@@ -60,6 +63,30 @@ def test_a_ledger_is_the_fold_of_its_events() -> None:
     assert ledger.open_plan(PlanKind.LIVE) is None
     assert ledger.plan_of("test:later") == 1
     assert [str(span) for span in ledger.taken(0)] == ["[0, 5)", "[9, 12)"]
+
+
+def test_a_chain_is_where_its_furthest_range_ends_or_where_it_began() -> None:
+    """Each chain by itself; of two ranges with one end the older leader's, in any order."""
+    missed, again = (
+        replace(make_plan((0, start, 5), sequence=number), ranges=(
+            replace(PlannedRange.bare(0, Span(start, 5)), leader_epoch=epoch),
+        ))
+        for number, start, epoch in ((4, 0, 1), (5, 3, 2))
+    )  # fmt: skip
+    landings = (Landing.of(plan, plan.sequence, {0: 2}) for plan in (missed, again))
+    told: list[ControlEvent] = [
+        event
+        for plan, landing in zip((missed, again), landings, strict=True)
+        for event in (Planned(plan=plan), Landed(plan=plan, landing=landing, committed={0: 5}))
+    ]
+    first = history()[0][1][:1]
+    for events in (told, told[2:] + told[:2]):
+        ledger = Ledger.fold("events", [(1, first), *enumerate([[e] for e in events], start=2)])
+        assert ledger.positions(PlanKind.LIVE) == {
+            0: Position(offset=5, leader_epoch=1),
+            1: Position(offset=0, leader_epoch=3),
+        }
+        assert ledger.positions(PlanKind.BACKFILL) == {}
 
 
 def test_every_landed_row_carries_the_committed_offset() -> None:

@@ -30,8 +30,8 @@ class Group:
         self._home = home
         specs = home / "pipelines"
         specs.mkdir()
-        for name in ("a", "b", "c"):
-            connection = "kafka_other" if name == "b" else "kafka_default"
+        connections = {"a": "kafka_default", "b": "kafka_other", "c": "kafka_third"}
+        for name, connection in connections.items():
             (specs / f"{name}.yaml").write_text(
                 f"name: {name}\ntopic: t\nschedule: '@daily'\nstart: earliest\n"
                 f"group: tides\nconnection: {connection}\n"
@@ -45,6 +45,7 @@ class Group:
             "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(SPARK),
             "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(KAFKA),
             "AIRFLOW_CONN_KAFKA_OTHER": json.dumps(KAFKA),
+            "AIRFLOW_CONN_KAFKA_THIRD": json.dumps(KAFKA),
             "SEEN": str(home),
             "CODE": "0",
             "TOLD": "",
@@ -58,6 +59,20 @@ class Group:
         if landed:
             event = Landed(plan=plan, landing=Landing.of(plan, 1, {0: 5}), committed={0: 5})
             control.append(control.ledger(pipeline), [event], NOW)
+
+    def damage_table(self, pipeline: str) -> None:
+        """Leave a data table that nobody can open."""
+        log = self._home / "lakehouse" / "bronze" / pipeline / "_delta_log"
+        log.mkdir(parents=True)
+        (log / f"{0:020}.json").write_text("{")
+
+    def connect(self, conn_id: str, definition: str | None) -> None:
+        """Define a connection otherwise, or not at all."""
+        variable = f"AIRFLOW_CONN_{conn_id.upper()}"
+        if definition is None:
+            del self._environ[variable]
+        else:
+            self._environ[variable] = definition
 
     def run_job(self, job: str, **environ: str) -> Answer:
         """Run the group's operator."""
@@ -150,11 +165,34 @@ def test_all_connections_reach_the_job_by_its_environment_alone(
 
 
 def test_planning_tells_every_pipeline_that_was_refused(group: Group) -> None:
-    """No broker answers: each is named, and a retry may cure it."""
+    """Whatever it is; and a retry may cure what nobody foresaw."""
+    group.damage_table("a")
+    group.connect("kafka_third", '{"conn_type": "postgres", "host": "h"}')
+    group.connect("kafka_other", None)
     answer = group.call("plan_group")
     assert answer.value["fails_now"] is False
-    for name in ("a", "b", "c"):
-        assert f"{name}: KafkaUnavailable" in answer.value["error"]
+    assert "a: Unforeseen: " in answer.value["error"]
+    assert "b: UnknownConnection: " in answer.value["error"]
+    assert "c: InvalidConnection: " in answer.value["error"]
+
+
+def test_a_missing_connection_of_one_stops_no_other(group: Group, tmp_path: Path) -> None:
+    """The job is told of the others' connections, and refuses that one itself."""
+    group.planned("a")
+    group.planned("b")
+    group.connect("kafka_other", None)
+    assert group.run_job("ingest").value["error"] is None
+    assert group.submitted() == ["a=4", "b=4"]
+    assert "AIRFLOW_CONN_KAFKA_OTHER=" not in (tmp_path / "environ").read_text()
+
+
+def test_no_connection_at_all_is_refused_before_spark(group: Group) -> None:
+    """There is nothing that the job could do."""
+    group.planned("b")
+    group.connect("kafka_other", None)
+    answer = group.run_job("ingest")
+    assert answer.value["error"].startswith("UnknownConnection: connection 'kafka_other'")
+    assert group.submitted() is None
 
 
 def test_nothing_that_has_not_passed_is_published(group: Group) -> None:

@@ -127,8 +127,8 @@ FENCES = (
     Fence(
         name="leader epoch: a log that was cut and has grown again",
         keeps="I1",
-        file="services/planner.py",
-        old="        if unproven := planning.landed_under_others(ledger, marks, ranges):",
+        file="services/positions.py",
+        old="        if unproven := planning.landed_under_others(known, marks, ranges):",
         new="        if unproven := {}:",
         noticed_by=(f"{SERVICES}/test_planner.py",),
     ),

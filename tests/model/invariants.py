@@ -60,11 +60,13 @@ class Story:
         plans: By number.
         starts: First offset to read, by topic id and partition.
         accepted: Offsets whose loss was accepted.
+        untold: Plans that this epoch says something of and that the table no longer tells of.
     """
 
     plans: dict[int, PlanStory] = field(default_factory=dict)
     starts: dict[tuple[str, int], int] = field(default_factory=dict)
     accepted: set[Offset] = field(default_factory=set)
+    untold: set[int] = field(default_factory=set)
 
 
 def story_of(rows: list[Row]) -> Story:
@@ -79,6 +81,10 @@ def story_of(rows: list[Row]) -> Story:
             story.accepted |= {(row["topic_id"], row["partition"], o) for o in lost}
         elif event == "planned":
             story.plans.setdefault(sequence, PlanStory()).planned.append(row)
+        elif event in ("landed", "abandoned", "rewound") and sequence not in story.plans:
+            story.untold.add(sequence)
+        elif event == "new_epoch":
+            story.untold.clear()
         elif event == "landed":
             plan = story.plans[sequence]
             if plan.landed and plan.landed[0]["event_number"] != row["event_number"]:
@@ -200,7 +206,18 @@ def _i5_no_commit_of_what_was_given_up(world: World, story: Story) -> None:
 
 _Check: TypeAlias = Callable[[World, Story], None]
 
-_ALWAYS: tuple[_Check, ...] = (_i1_no_doubles, _i2_no_overlap, _i4_effect_of_once)
+
+def _i7_lost_events_are_noticed(world: World, story: Story) -> None:
+    missing = world.pipeline.ledger.missing_events > 0
+    _hold(missing or not story.untold, "I7", f"plans {story.untold} were lost, nobody notices")
+
+
+_ALWAYS: tuple[_Check, ...] = (
+    _i1_no_doubles,
+    _i2_no_overlap,
+    _i4_effect_of_once,
+    _i7_lost_events_are_noticed,
+)
 
 _UNDISTURBED: tuple[_Check, ...] = (
     _i1_all_of_landed_ranges,

@@ -146,3 +146,20 @@ def test_i1_rows_of_a_recorded_landing_are_never_discarded() -> None:
     with contextlib.suppress(TidemarkError):
         pipeline.abandon.give_up(1, "ops", "it hangs", discard=True)
     assert pipeline.landed_identities() == [("id-1", 0, 0), ("id-1", 0, 1)]
+
+
+def test_i7_rows_that_a_restore_brings_back_replace_the_holes_recorded_since() -> None:
+    """The record was compacted away while its row was out of the table; a row says more."""
+    pipeline = MemoryPipeline(partitions=1)
+    pipeline.produce(0, 1)
+    pipeline.run("run-1")
+    pipeline.table.restore(0)
+    pipeline.repair.rewind("ops", "restored")
+    del pipeline.kafka.topics["events"][0].records[0]
+    pipeline.run("run-2")
+    pipeline.table.restore(1)
+    found = pipeline.repair.rebuild("ops", "restored back")
+    assert [plan.sequence for plan in found.to_record] == [1]
+    assert [plan.sequence for plan in found.gone] == [2]
+    assert pipeline.landed_identities() == [("id-1", 0, 0)]
+    assert pipeline.committed() == {0: 1}

@@ -11,6 +11,7 @@ from tests.support.plans import MemoryPipeline, make_spec
 from tidemark.adapters.memory import MemoryKafka
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import IsolationLevel, Position
+from tidemark.core.plan import Plan
 from tidemark.core.spec import StartPolicy
 from tidemark.errors import (
     ControlConflict,
@@ -216,6 +217,41 @@ def test_i7_a_log_that_was_cut_and_has_grown_again_stops_the_pipeline() -> None:
     with pytest.raises(LogTruncated):
         pipeline.planner.preview()
     assert pipeline.control.rows == before
+
+
+def test_i7_a_backfill_far_ahead_hides_no_cut_behind_it() -> None:
+    """The live chain read before the cut and committed after the backfill was planned."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 10)
+    live = pipeline.planner.plan("a").plan
+    assert live is not None
+
+    def cut_and_backfill(_: Plan) -> None:
+        pipeline.table.before_commit = lambda _plan: None
+        pipeline.kafka.elect("events", 0, end=6)
+        pipeline.produce(0, 30)
+        request = BackfillRequest(partition=0, start=20, end=30)
+        plan = pipeline.planner.backfill(request, "ops").plan
+        assert plan is not None
+        pipeline.ingest.execute(plan.sequence)
+
+    pipeline.table.before_commit = cut_and_backfill
+    pipeline.ingest.execute(live.sequence)
+    with pytest.raises(LogTruncated) as caught:
+        pipeline.planner.plan("b")
+    assert (caught.value.offset, caught.value.leader_epoch) == (10, 0)
+
+
+def test_i7_a_cut_before_anything_has_landed_is_noticed() -> None:
+    """A pipeline that begins at the end has read nothing, and knows where it began all the same."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, 10)
+    pipeline.planner.plan("begin")
+    pipeline.kafka.elect("events", 0, end=6)
+    pipeline.produce(0, 20)
+    with pytest.raises(LogTruncated) as caught:
+        pipeline.planner.plan("a")
+    assert (caught.value.offset, caught.value.leader_epoch) == (10, 0)
 
 
 class MadeAgain(MemoryKafka):

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
+
 from tests.support.plans import MemoryPipeline, make_spec
+from tidemark.adapters.memory import MemoryTable
 from tidemark.core.spec import StartPolicy
-from tidemark.errors import EndBehindCommitted, LedgerBehindTable, NoStartOffset, TopicMissing
+from tidemark.core.table import TableState
+from tidemark.errors import (
+    EndBehindCommitted,
+    LedgerBehindTable,
+    LogTruncated,
+    NoStartOffset,
+    TopicMissing,
+)
 from tidemark.services.planner import BackfillRequest
 from tidemark.services.status import PipelineStatus, pipeline_status
 
 
 def status(pipeline: MemoryPipeline) -> PipelineStatus:
     """The status now."""
-    return pipeline_status(pipeline.spec, lambda: pipeline.kafka, pipeline.control, pipeline.table)
+    return pipeline_status(
+        pipeline.spec,
+        pipeline.control,
+        pipeline.table,
+        open_marks=lambda: pipeline.marks,
+        open_log=lambda: pipeline.log_reader,
+    )
 
 
 def test_a_pipeline_that_has_not_begun_has_no_lag() -> None:
@@ -34,6 +51,44 @@ def test_lag_is_what_has_not_landed() -> None:
     assert shown.partitions[0].committed == 0
     pipeline.run("live")
     assert status(pipeline).lag == 0
+
+
+def test_a_log_that_was_cut_and_has_grown_again_is_a_problem() -> None:
+    """The next run would be refused, and says so before it comes."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 10)
+    pipeline.run("a")
+    pipeline.kafka.elect("events", 0, end=6)
+    pipeline.produce(0, 20)
+    shown = status(pipeline)
+    assert isinstance(shown.problem, LogTruncated)
+    assert shown.partitions[0].committed == 10
+
+
+@dataclass
+class _Overtaken(MemoryTable):
+    """Another run goes first, between the look at the ledger and the look at the table."""
+
+    other: MemoryPipeline | None = None
+
+    def state(self, app_ids: Collection[str], since: int) -> TableState:
+        other, self.other = self.other, None
+        if other is not None:
+            other.run("other")
+        return super().state(app_ids, since)
+
+
+def test_a_run_at_the_same_time_is_no_problem() -> None:
+    """Nothing is wrong; the status is of after it."""
+    pipeline = MemoryPipeline()
+    table = _Overtaken(kafka=pipeline.kafka)
+    pipeline.table = table
+    pipeline.produce(0, 2)
+    table.other = MemoryPipeline(
+        spec=pipeline.spec, kafka=pipeline.kafka, control=pipeline.control, table=table
+    )
+    shown = status(pipeline)
+    assert (shown.problem, shown.records) == (None, 2)
 
 
 def test_an_open_plan_that_cannot_land_is_a_problem() -> None:

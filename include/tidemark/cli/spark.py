@@ -20,6 +20,7 @@ from tidemark.cli.console import (
 from tidemark.core.plan import PlanRef
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.services.planner import PlanOutcome
+from tidemark.services.together import PLANNED_AT_ONCE, each_apart
 from tidemark.wiring import App
 
 Master = Annotated[
@@ -46,7 +47,7 @@ def ingest(
 ) -> None:
     """Plan and land: read exactly the planned offsets with Spark, append them to Delta once.
 
-    Several pipelines are planned one after the other and land side by side in one Spark
+    Several pipelines are planned and land side by side in one Spark
     application. One that is refused or fails does not stop the others: it is told, and the exit
     code says so. Call it again safely: what has landed is found landed.
 
@@ -143,11 +144,10 @@ def _planned(app: App, names: Sequence[str], parts: _Parts) -> list[PlanRef]:
     asked_by = requester()
     # Specs that cannot be used are nobody's own refusal.
     _ = app.specs
-    for name in names:
-        try:
-            answer = app.planner(name).plan(asked_by)
-        except TidemarkError as error:
-            parts.add(name, error.exit_code, **error.as_record())
+    answers = each_apart(names, lambda name: app.planner(name).plan(asked_by), PLANNED_AT_ONCE)
+    for name, answer in zip(names, answers, strict=True):
+        if isinstance(answer, TidemarkError):
+            parts.add(name, answer.exit_code, **answer.as_record())
             continue
         if answer.plan is None:
             parts.add(name, ExitCode.OK, outcome=answer.outcome.value)

@@ -71,8 +71,14 @@ def _start_rows(event: Started | NewIncarnation) -> list[Row]:
     }
     if isinstance(event, NewIncarnation):
         shared |= {"event": EventKind.NEW_INCARNATION.value, "reason": event.reason}
+    epochs = event.leader_epochs if isinstance(event, Started) else {}
     return [
-        {**shared, "partition": partition, "committed_offset": offset}
+        {
+            **shared,
+            "partition": partition,
+            "committed_offset": offset,
+            "leader_epoch": epochs.get(partition),
+        }
         for partition, offset in sorted(event.offsets.items())
     ]
 
@@ -197,7 +203,7 @@ def _event(
     first = rows[0]
     match kind:
         case EventKind.STARTED:
-            return Started(**_topic_columns(rows))
+            return Started(**_topic_columns(rows), leader_epochs=_leader_epochs(rows))
         case EventKind.NEW_INCARNATION:
             return NewIncarnation(**_topic_columns(rows), reason=first["reason"])
         case EventKind.PLANNED:
@@ -246,6 +252,12 @@ def _committed(rows: Sequence[Row]) -> dict[int, int]:
         row["partition"]: row["committed_offset"]
         for row in rows
         if row.get("partition") is not None
+    }
+
+
+def _leader_epochs(rows: Sequence[Row]) -> dict[int, int]:
+    return {
+        row["partition"]: row["leader_epoch"] for row in rows if row.get("leader_epoch") is not None
     }
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from tidemark.core.landing import Landing
+from tidemark.core.marks import TopicMarks
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan
 
@@ -45,6 +46,7 @@ class Started:
         topic_id: Incarnation of the topic.
         requested_by: The run that found the partitions.
         offsets: First offset to read, by partition.
+        leader_epochs: Kafka's leader epoch by partition, as far as it is known.
     """
 
     cluster_id: str
@@ -52,6 +54,20 @@ class Started:
     topic_id: str
     requested_by: str
     offsets: Mapping[int, int]
+    leader_epochs: Mapping[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def at(cls, marks: TopicMarks, offsets: Mapping[int, int], requested_by: str) -> Self:
+        """Beginning at these offsets of the topic as it is."""
+        epochs = {p: marks.partitions[p].leader_epoch for p in offsets}
+        return cls(
+            cluster_id=marks.cluster_id,
+            topic=marks.topic,
+            topic_id=marks.topic_id,
+            requested_by=requested_by,
+            offsets=offsets,
+            leader_epochs={p: epoch for p, epoch in epochs.items() if epoch is not None},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

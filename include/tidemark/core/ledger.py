@@ -19,7 +19,7 @@ from tidemark.core.events import (
     Started,
 )
 from tidemark.core.landing import Landing
-from tidemark.core.marks import Position
+from tidemark.core.marks import Position, furthest
 from tidemark.core.offsets import SpanSet, spans_by_partition
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.settled import Newest, Settled
@@ -64,6 +64,7 @@ class Ledger:
         topic: Topic that the offsets belong to; None before the first event.
         topic_id: Incarnation of the topic that the offsets belong to; None before the first event.
         starts: Where the pipeline began, by partition.
+        start_epochs: Kafka's leader epoch when it began, by partition, as far as it is known.
         plans: By sequence number, oldest first; those of `settled` are not among them.
         settled: Plans that are over, added up; nothing if the ledger was read whole.
         landed: Offsets of this incarnation that landed, holes included, by partition.
@@ -81,6 +82,7 @@ class Ledger:
     topic: str | None = None
     topic_id: str | None = None
     starts: Mapping[int, int] = field(default_factory=dict)
+    start_epochs: Mapping[int, int] = field(default_factory=dict)
     plans: Mapping[int, PlanRecord] = field(default_factory=dict)
     settled: Settled = field(default_factory=Settled)
     landed: Mapping[int, SpanSet] = field(default_factory=dict)
@@ -173,22 +175,26 @@ class Ledger:
             for partition, spans in more.items()
         }
 
-    def landed_ends(self) -> Mapping[int, Position]:
-        """Where the range ends that goes furthest of all that landed here, by partition."""
-        ends = {
-            partition: end
-            for (topic_id, partition), end in self.settled.ends.items()
-            if topic_id == self.topic_id
-        }
+    def positions(self, kind: PlanKind) -> Mapping[int, Position]:
+        """How far a chain has come, by partition: the end of its range that goes furthest.
+
+        The live chain is where it began until something of it has landed.
+        """
+        landed = [
+            (partition, end)
+            for (topic_id, partition, of), end in self.settled.ends.items()
+            if (topic_id, of) == (self.topic_id, kind)
+        ]
         for record in self.plans.values():
-            if record.landing and record.plan.topic_id == self.topic_id:
-                for planned in record.plan.ranges:
-                    known = ends.get(planned.partition)
-                    if known is None or known.offset < planned.end:
-                        ends[planned.partition] = Position(
-                            offset=planned.end, leader_epoch=planned.leader_epoch
-                        )
-        return ends
+            plan = record.plan
+            if record.landing and (plan.topic_id, plan.kind) == (self.topic_id, kind):
+                landed += [(planned.partition, planned.position) for planned in plan.ranges]
+        started = {
+            partition: Position(offset=offset, leader_epoch=self.start_epochs.get(partition))
+            for partition, offset in self.starts.items()
+            if kind is PlanKind.LIVE
+        }
+        return {**started, **furthest(landed)}
 
     def newest_of(self, kind: PlanKind) -> Newest:
         """The newest plan of a chain that is not open, and the newest table version it made.
@@ -253,6 +259,7 @@ def _told(ledger: L, event: ControlEvent) -> L:
                 topic=event.topic,
                 topic_id=event.topic_id,
                 starts={**ledger.starts, **event.offsets},
+                start_epochs={**ledger.start_epochs, **event.leader_epochs},
             )
         case NewIncarnation():
             # Offsets of another incarnation say nothing about this one.
@@ -262,6 +269,7 @@ def _told(ledger: L, event: ControlEvent) -> L:
                 topic=event.topic,
                 topic_id=event.topic_id,
                 starts=dict(event.offsets),
+                start_epochs={},
                 accepted={},
             )
         case LossAccepted():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from tidemark.core.offsets import Span, SpanSet
 
@@ -49,6 +50,19 @@ class Position:
 
     offset: int
     leader_epoch: int | None
+
+
+K = TypeVar("K")
+
+
+def furthest(placed: Iterable[tuple[K, Position]]) -> dict[K, Position]:
+    """The furthest of some positions at each place; of two with one offset the older leader's."""
+
+    def distance(item: tuple[K, Position]) -> tuple[int, bool, int]:
+        epoch = item[1].leader_epoch
+        return item[1].offset, epoch is not None, -(epoch or 0)
+
+    return dict(sorted(placed, key=distance))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-from tidemark.core.marks import IsolationLevel
+from tidemark.core.marks import IsolationLevel, Position
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 
 
@@ -67,6 +67,11 @@ class PlannedRange:
     def span(self) -> Span:
         """The range without its partition."""
         return Span(self.start, self.end)
+
+    @property
+    def position(self) -> Position:
+        """Where whoever has read the range is."""
+        return Position(offset=self.end, leader_epoch=self.leader_epoch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

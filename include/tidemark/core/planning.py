@@ -212,28 +212,27 @@ def _planned(marks: TopicMarks, partition: int, span: Span) -> PlannedRange:
 
 
 def landed_under_others(
-    ledger: Ledger, marks: TopicMarks, ranges: Iterable[PlannedRange]
+    known: Mapping[int, Position], marks: TopicMarks, ranges: Iterable[PlannedRange]
 ) -> Mapping[int, Position]:
-    """Where what landed ends, in partitions about to be read that have another leader since.
+    """Where a chain has come, in partitions about to be read that have another leader since.
 
     An unclean election may have cut the log behind it. If the log has grown again meanwhile its
     marks look as ever; only Kafka's own history of leaders tells (KIP-320).
 
     Args:
-        ledger: What landed.
+        known: How far the chain has come, by partition, and under which leaders.
         marks: The topic's marks now.
         ranges: What is about to be planned.
 
     Returns:
-        Offset after what landed, and the leader epoch that it was planned under, by partition.
+        Those of `known` that only Kafka can say more of.
     """
-    ends = ledger.landed_ends()
     found = {}
-    for partition in sorted({planned.partition for planned in ranges} & set(ends)):
-        end, here = ends[partition], marks.partitions[partition]
-        changed = end.leader_epoch not in (None, here.leader_epoch)
-        if changed and here.low <= end.offset < here.end:
-            found[partition] = end
+    for partition in sorted({planned.partition for planned in ranges} & set(known)):
+        there, here = known[partition], marks.partitions[partition]
+        changed = there.leader_epoch not in (None, here.leader_epoch)
+        if changed and here.low <= there.offset < here.end:
+            found[partition] = there
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tidemark.core.events import (
     Abandoned,
@@ -31,7 +32,8 @@ class Differences:
     Attributes:
         unknown: Plans with rows in the table that the ledger does not know, oldest first.
         unrecorded: Plans with rows in the table that the ledger has as open or given up.
-        gone: Landed plans of the ledger without rows in the table.
+        gone: Landed plans of the ledger without rows in the table; and those that found holes only
+            where a RESTORE has brought rows back.
         open: Plans of the ledger that may still land and have not.
         by_rows: Those of the unknown ones that rows alone tell of: their commits are gone.
     """
@@ -105,12 +107,28 @@ def compare(
             here = commit is not None and commit.fingerprint == record.plan.fingerprint
             if not (here and still_holds(restores, record.landing.table_version)):
                 gone.append(record.plan)
+    back = [*unknown, *unrecorded]
+    gone += [plan for plan in _of_holes_only(ledger) if any(_overlap(plan, it) for it in back)]
     return Differences(
         unknown=unknown,
         unrecorded=tuple(unrecorded),
         gone=tuple(gone),
         open=tuple(opened),
         by_rows=tuple(plan for plan in unknown if plan.sequence not in told),
+    )
+
+
+def _of_holes_only(ledger: Ledger) -> list[Plan]:
+    records = ledger.plans.values()
+    return [each.plan for each in records if each.landing and each.landing.records == 0]
+
+
+def _overlap(one: Plan, other: Plan) -> bool:
+    there = other.spans() if one.topic_id == other.topic_id else {}
+    return any(
+        there.get(partition, SpanSet()).overlap(span)
+        for partition, spans in one.spans().items()
+        for span in spans
     )
 
 
@@ -202,14 +220,16 @@ def beginning(
     starts = {partition: start for partition, start in starts.items() if partition not in known}
     if not starts:
         return ()
-    identity = {
+    identity: dict[str, Any] = {
         "cluster_id": plans[-1].cluster_id,
         "topic": plans[-1].topic,
         "topic_id": plans[-1].topic_id,
+        "requested_by": requested_by,
+        "offsets": starts,
     }
     if ledger.topic_id in (None, topic):
-        return (Started(**identity, offsets=starts, requested_by=requested_by),)
-    return (NewIncarnation(**identity, offsets=starts, requested_by=requested_by, reason=reason),)
+        return (Started(**identity),)
+    return (NewIncarnation(**identity, reason=reason),)
 
 
 def _landed_after(ledger: Ledger, found: Differences) -> list[Plan]:

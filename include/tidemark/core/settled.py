@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from tidemark.core.event_rows import Row
 from tidemark.core.events import EventKind
-from tidemark.core.marks import Position
+from tidemark.core.marks import Position, furthest
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import PlanKind
 
@@ -20,6 +20,8 @@ AGAINST = (EventKind.ABANDONED, EventKind.REWOUND)
 
 Place: TypeAlias = tuple[str, int]
 """Topic id and partition."""
+ChainPlace: TypeAlias = tuple[str, int, PlanKind]
+"""Topic id, partition, and which chain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +43,14 @@ class Settled:
 
     Attributes:
         landed: Offsets that landed, holes included.
-        ends: Where the range ends that goes furthest, and the leader epoch it was planned under.
+        ends: Where the range of each chain ends that goes furthest.
         newest: By epoch and kind of plan.
         requesters: Number of the plan, by who asked for it or took it over.
         records: How many records landed.
     """
 
     landed: Mapping[Place, SpanSet] = field(default_factory=dict)
-    ends: Mapping[Place, Position] = field(default_factory=dict)
+    ends: Mapping[ChainPlace, Position] = field(default_factory=dict)
     newest: Mapping[tuple[int, PlanKind], Newest] = field(default_factory=dict)
     requesters: Mapping[str, int] = field(default_factory=dict)
     records: int = 0
@@ -99,13 +101,14 @@ def _spans(landed: Iterable[Row]) -> Mapping[Place, SpanSet]:
     return {place: SpanSet.of(some) for place, some in spans.items()}
 
 
-def _ends(planned: Iterable[Row]) -> Mapping[Place, Position]:
-    return {
-        (row["topic_id"], row["partition"]): Position(
-            offset=row["end_offset"], leader_epoch=row.get("leader_epoch")
+def _ends(planned: Iterable[Row]) -> Mapping[ChainPlace, Position]:
+    return furthest(
+        (
+            (row["topic_id"], row["partition"], PlanKind(row["plan_kind"])),
+            Position(offset=row["end_offset"], leader_epoch=row.get("leader_epoch")),
         )
-        for row in sorted(planned, key=lambda row: row["end_offset"])
-    }
+        for row in planned
+    )
 
 
 def _newest(landed: Iterable[Row]) -> Mapping[tuple[int, PlanKind], Newest]:

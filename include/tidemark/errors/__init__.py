@@ -25,7 +25,7 @@ from tidemark.errors.connections import (
     TopicMissing,
     UnknownConnection,
 )
-from tidemark.errors.machine import DemoFailed, SetupError
+from tidemark.errors.machine import DemoFailed, SetupError, Unforeseen
 from tidemark.errors.protocol import (
     ControlConflict,
     EngineFailed,
@@ -129,6 +129,7 @@ __all__ = [
     "TopicMissing",
     "TopicRecreated",
     "TransientError",
+    "Unforeseen",
     "UnknownConnection",
     "UnknownOutcomeError",
     "UnknownPartition",

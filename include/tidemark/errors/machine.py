@@ -1,10 +1,10 @@
-"""This machine: what it must have, and what a demo on it found."""
+"""This machine and this program: what is missing, what a demo found, what nobody foresaw."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.errors.base import TerminalError
+from tidemark.errors.base import TerminalError, TidemarkError
 
 
 @dataclass(kw_only=True, eq=False)
@@ -27,6 +27,26 @@ class SetupError(TerminalError):
 
     def remedy(self) -> str:
         return self.advice
+
+
+@dataclass(kw_only=True, eq=False)
+class Unforeseen(TidemarkError):
+    """An error without a name of ours, while other pipelines went on."""
+
+    kind: str
+    text: str
+
+    def what(self) -> str:
+        return "an error that nobody foresaw"
+
+    def expected(self) -> str:
+        return "a result or a named error"
+
+    def found(self) -> str:
+        return f"{self.kind}: {self.text}" if self.text else self.kind
+
+    def remedy(self) -> str:
+        return "try again, which is safe; the log has the traceback"
 
 
 @dataclass(kw_only=True, eq=False)

@@ -92,13 +92,7 @@ class Decisions:
             reason=reason,
         )
         if not dry_run:
-            started = Started(
-                cluster_id=marks.cluster_id,
-                topic=marks.topic,
-                topic_id=marks.topic_id,
-                requested_by=requested_by,
-                offsets=begun,
-            )
+            started = Started.at(marks, begun, requested_by)
             events: list[ControlEvent] = [started, accepted] if begun else [accepted]
             self.control.append(ledger, events, self.now())
             log.info("loss accepted pipeline=%s partitions=%s", self.spec.name, asked)

@@ -10,12 +10,13 @@ from enum import StrEnum
 from tidemark.core import planning
 from tidemark.core.events import Adopted, ControlEvent, Planned, Started
 from tidemark.core.ledger import Ledger
-from tidemark.core.marks import Position, TopicMarks
+from tidemark.core.marks import TopicMarks
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.spec import PipelineSpec, StartPolicy
-from tidemark.errors import LogTruncated, NoStartOffset, PlanOpen
+from tidemark.errors import NoStartOffset, PlanOpen
 from tidemark.ports import Clock, ControlTable, DataLog, LogReader, MarkReader
 from tidemark.services.conflicts import after_conflicts
+from tidemark.services.positions import check_positions
 from tidemark.services.recording import Recorder, checked_ledger, recorded_plan
 
 log = logging.getLogger(__name__)
@@ -162,34 +163,14 @@ class Planner:
         planning.check_identity(ledger, marks)
         starts = self._starts(ledger, marks)
         ranges = self._ranges(ledger, starts, marks, request)
-        if unproven := planning.landed_under_others(ledger, marks, ranges):
-            self._check_positions(ledger, marks.topic, unproven)
+        check_positions(ledger, marks, ranges, self.marks, self.log_reader)
         events: list[ControlEvent] = []
         if starts:
-            events.append(
-                Started(
-                    cluster_id=marks.cluster_id,
-                    topic=marks.topic,
-                    topic_id=marks.topic_id,
-                    requested_by=requested_by,
-                    offsets=starts,
-                )
-            )
+            events.append(Started.at(marks, starts, requested_by))
         if ranges:
             plan = planning.build_plan(ledger, marks, kind, requested_by, ranges)
             events.append(Planned(plan=plan))
         return events
-
-    def _check_positions(
-        self, ledger: Ledger, topic: str, positions: Mapping[int, Position]
-    ) -> None:
-        try:
-            self.log_reader.check_positions(topic, positions)
-        except LogTruncated:
-            # A topic that was made again since its marks were read looks like a log that was cut.
-            marks = self.marks.topic_marks(topic, self.spec.isolation_level)
-            planning.check_identity(ledger, marks)
-            raise
 
     def _ranges(
         self,

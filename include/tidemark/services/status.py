@@ -10,10 +10,12 @@ from tidemark.core import planning
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import Marks, TopicMarks
 from tidemark.core.offsets import Span
+from tidemark.core.plan import PlannedRange
 from tidemark.core.spec import PipelineSpec, StartPolicy
 from tidemark.errors import NoStartOffset, TidemarkError
-from tidemark.ports import ControlReader, DataLog, MarkReader
-from tidemark.services.recording import check_ledger
+from tidemark.ports import ControlReader, DataLog, LogReader, MarkReader
+from tidemark.services.positions import check_positions
+from tidemark.services.recording import checked_ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,28 +95,34 @@ class PipelineStatus:
 
 def pipeline_status(
     spec: PipelineSpec,
-    connect: Callable[[], MarkReader],
     control: ControlReader,
     data_log: DataLog,
+    open_marks: Callable[[], MarkReader],
+    open_log: Callable[[], LogReader],
 ) -> PipelineStatus:
     """Compare a pipeline's ledger with its topic. Reads only; what goes wrong is a `problem`.
 
     Args:
         spec: The pipeline.
-        connect: Opens its connection, which may be refused as well.
         control: The control table.
         data_log: The data table's log.
+        open_marks: Opens its connection for marks, which may be refused as well.
+        open_log: Opens its connection for records.
     """
-    ledger = control.summary(spec.name)
     problem: TidemarkError | None = None
+    try:
+        ledger = checked_ledger(control, spec.name, data_log)
+    except TidemarkError as refused:
+        ledger, problem = control.summary(spec.name), refused
     here: Mapping[int, Marks] = {}
     try:
-        topic = connect().topic_marks(spec.topic, spec.isolation_level)
+        marks = open_marks()
+        topic = marks.topic_marks(spec.topic, spec.isolation_level)
         here = topic.partitions
-        check_ledger(control, ledger, data_log)
-        _require_runnable(spec, ledger, topic)
+        ranges = _next_ranges(spec, ledger, topic)
+        check_positions(ledger, topic, ranges, marks, open_log())
     except TidemarkError as refused:
-        problem = refused
+        problem = problem or refused
     return PipelineStatus(
         pipeline=spec.name,
         topic=spec.topic,
@@ -139,15 +147,16 @@ def _partition_status(ledger: Ledger, partition: int, mark: Marks) -> PartitionS
     )
 
 
-def _require_runnable(spec: PipelineSpec, ledger: Ledger, topic: TopicMarks) -> None:
-    """Raise what the next run would be refused with."""
+def _next_ranges(spec: PipelineSpec, ledger: Ledger, topic: TopicMarks) -> tuple[PlannedRange, ...]:
+    """What the next run would read; raises what it would be refused with."""
     planning.check_identity(ledger, topic)
     for record in ledger.open_plans():
         planning.check_readable(record.plan, topic)
     if ledger.starts:
         starts = planning.new_partitions(ledger, topic)
-        planning.live_ranges(ledger, starts, topic, limit=None)
-    elif spec.start is StartPolicy.NONE:
+        return planning.live_ranges(ledger, starts, topic, limit=None)
+    if spec.start is StartPolicy.NONE:
         raise NoStartOffset(
             pipeline=spec.name, topic=spec.topic, partitions=tuple(sorted(topic.partitions))
         )
+    return ()

@@ -6,8 +6,8 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -261,7 +261,15 @@ def lived(seed: int) -> MemoryPipeline:
     """A pipeline after a while of runs, backfills, plans given up, RESTOREs, elections."""
     chance = Random(seed)
     pipeline = MemoryPipeline()
-    steps = {"elect": 2, "give up": 2, "restore": 1, "recreate": 1, "backfill": 2, "plan": 4}
+    steps = {
+        "elect": 2,
+        "give up": 2,
+        "restore": 1,
+        "recreate": 1,
+        "backfill": 2,
+        "plan": 4,
+        "miss": 2,
+    }
     for number in range(60):
         pipeline.kafka.produce("events", chance.randrange(2), chance.randrange(6))
         with suppress(TidemarkError):
@@ -282,9 +290,23 @@ def lived(seed: int) -> MemoryPipeline:
                     pipeline.planner.backfill(request, f"backfill-{number}")
                 case "plan":
                     pipeline.planner.plan(f"planned-{number}")
+                case "miss":
+                    with broken_reader(pipeline):
+                        pipeline.run(f"missing-{number}")
                 case _:
                     pipeline.run(f"run-{number}")
     return pipeline
+
+
+@contextmanager
+def broken_reader(pipeline: MemoryPipeline) -> Iterator[None]:
+    """The engine misses the last record of each plan."""
+    read = pipeline.table.read
+    pipeline.table.read = lambda plan: read(plan)[:-1]  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del pipeline.table.read  # type: ignore[method-assign]
 
 
 def state(ledger: Ledger) -> dict[str, Any]:
@@ -294,11 +316,17 @@ def state(ledger: Ledger) -> dict[str, Any]:
     return {
         "numbers": (ledger.event_number, ledger.missing_events, ledger.last_sequence),
         "identity": (ledger.cluster_id, ledger.topic, ledger.topic_id),
-        "offsets": (ledger.starts, ledger.landed, ledger.accepted, ledger.pending),
+        "offsets": (
+            ledger.starts,
+            ledger.start_epochs,
+            ledger.landed,
+            ledger.accepted,
+            ledger.pending,
+        ),
         "epoch": (ledger.epoch, ledger.epoch_version),
         "open": ledger.open_plans(),
         "newest": [ledger.newest_of(kind) for kind in PlanKind],
-        "ends": ledger.landed_ends(),
+        "positions": [ledger.positions(kind) for kind in PlanKind],
         "totals": (ledger.last_landed, ledger.records),
         "began": {place: ledger.began(*place, -1) for place in places},
     }

@@ -58,10 +58,10 @@ GROUP BY topic_id, partition, island
 """
 
 _ENDS = f"""
-SELECT topic_id, partition, max(end_offset) AS end_offset,
-  last_value(leader_epoch ORDER BY end_offset) AS leader_epoch
+SELECT topic_id, partition, plan_kind, max(end_offset) AS end_offset,
+  last_value(leader_epoch ORDER BY end_offset, leader_epoch DESC NULLS FIRST) AS leader_epoch
 FROM t WHERE pipeline = '{{pipeline}}' AND event = 'planned' AND plan_sequence IN ({_SETTLED})
-GROUP BY topic_id, partition
+GROUP BY topic_id, partition, plan_kind
 """
 
 _NEWEST = f"""
@@ -107,7 +107,7 @@ def read_settled(table: DeltaTable, pipeline: str) -> Found:
     settled = Settled(
         landed=_spans(rows(_LANDED)),
         ends={
-            (row["topic_id"], row["partition"]): Position(
+            (row["topic_id"], row["partition"], PlanKind(row["plan_kind"])): Position(
                 offset=row["end_offset"], leader_epoch=row["leader_epoch"]
             )
             for row in rows(_ENDS)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,9 @@ def submit(
     with process:
         for line in process.stdout or ():
             if line.startswith(RESULT_MARKER):
-                results = json.loads(line.removeprefix(RESULT_MARKER))
+                # A line that was cut short is no result; the exit code says how the job ended.
+                with suppress(ValueError):
+                    results = json.loads(line.removeprefix(RESULT_MARKER))
             else:
                 say(line.rstrip("\n"))
     return JobRun(exit_code=process.returncode, results=results)

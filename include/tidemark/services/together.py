@@ -1,0 +1,41 @@
+"""One step for several pipelines, where one that fails stops no other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from tidemark.errors import TidemarkError, Unforeseen
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+PLANNED_AT_ONCE = 8
+"""Pipelines planned side by side: each waits for its own cluster, for long if that is away."""
+
+
+def each_apart(items: Sequence[T], step: Callable[[T], R], at_once: int) -> list[R | TidemarkError]:
+    """What came of each item, in their order: what `step` returned, or the error it ended with.
+
+    Args:
+        items: What to take the step for.
+        step: Called in threads.
+        at_once: How many at the same time.
+    """
+
+    def apart(item: T) -> R | TidemarkError:
+        try:
+            return step(item)
+        except TidemarkError as error:
+            log.error("%s: %s: %s", item, type(error).__name__, error)
+            return error
+        except Exception as error:
+            log.exception("%s: unforeseen", item)
+            return Unforeseen(kind=type(error).__name__, text=str(error)[:500])
+
+    with ThreadPoolExecutor(max_workers=at_once) as threads:
+        return list(threads.map(apart, items))
