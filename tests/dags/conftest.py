@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,11 +60,28 @@ def airflow_environment(home: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
-    """One process with Airflow loaded, for all tests of the run."""
-    home = tmp_path_factory.mktemp("airflow")
+    """One process with what parses DAG files loaded, for all tests of the run."""
+    with _probe(tmp_path_factory.mktemp("airflow")) as answering:
+        yield answering
+
+
+@pytest.fixture(scope="session")
+def task_probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
+    """One process with what runs tasks loaded, for all tests of the run."""
+    modules = ("groups", "operators", "tasks")
+    loaded = [*(f"tidemark_airflow.{name}" for name in modules), *_OF_TASKS]
+    with _probe(tmp_path_factory.mktemp("airflow-tasks"), *loaded) as answering:
+        yield answering
+
+
+_OF_TASKS = ("deltalake", "tidemark.adapters.kafka.marks", "tidemark.adapters.spark.settings")
+
+
+@contextmanager
+def _probe(home: Path, *modules: str) -> Iterator[Probe]:
     with (home / "probe.log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, str(PROJECT / "tests" / "dags" / "probe.py")],
+            [sys.executable, str(PROJECT / "tests" / "dags" / "probe.py"), *modules],
             env=airflow_environment(home),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -69,7 +69,6 @@ def run_job(
     """How an operator that submits jobs ends, and what it leaves behind."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    sys.path.append(str(DAGS))
     from tidemark_airflow import groups, operators
 
     os.environ.update(environ)
@@ -95,7 +94,6 @@ def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[s
     """How a task callable ends."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    sys.path.append(str(DAGS))
     from tidemark_airflow import groups, tasks
 
     os.environ.update(environ)
@@ -146,9 +144,12 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
 
 
 def main() -> None:
-    """Answer one question a line; each answer names a file that holds what was printed."""
+    """Answer one question a line, with the modules of the command line loaded before."""
     import airflow.dag_processing.dagbag  # noqa: F401  what the DAG processor has loaded already
 
+    sys.path.append(str(DAGS))
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
     answers = sys.stdout
     for line in sys.stdin:
         question = json.loads(line)

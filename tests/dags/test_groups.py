@@ -103,9 +103,9 @@ class Group:
 
 
 @pytest.fixture
-def group(probe: Probe, tmp_path: Path) -> Group:
+def group(task_probe: Probe, tmp_path: Path) -> Group:
     """A group of this test's own."""
-    return Group(probe, tmp_path)
+    return Group(task_probe, tmp_path)
 
 
 def test_ingest_takes_the_plans_of_the_run_that_have_not_landed(group: Group) -> None:

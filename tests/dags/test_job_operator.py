@@ -48,7 +48,7 @@ def spark_submit(tmp_path: Path) -> Path:
 
 
 def run(
-    probe: Probe,
+    task_probe: Probe,
     program: Path,
     code: int,
     told: str = "",
@@ -60,7 +60,7 @@ def run(
     environ["TIDEMARK_LAKEHOUSE"] = str(program.parent / "lakehouse")
     environ |= {} if spark is None else {"AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark)}
     environ |= {} if kafka is None else {"AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka)}
-    return probe.ask(
+    return task_probe.ask(
         "run_job",
         environ=environ,
         job="ingest",
@@ -83,39 +83,39 @@ def run(
     ],
 )
 def test_the_exit_code_alone_decides_between_retry_and_failure(
-    probe: Probe, spark_submit: Path, code: int, fails_now: bool
+    task_probe: Probe, spark_submit: Path, code: int, fails_now: bool
 ) -> None:
     """What a job prints cannot turn a retry into a failure, or the other way round."""
-    answer = run(probe, spark_submit, code, told="retryable: AirflowFailException 3 75")
+    answer = run(task_probe, spark_submit, code, told="retryable: AirflowFailException 3 75")
     assert answer.value["error"] is not None
     assert answer.value["fails_now"] is fails_now
 
 
-def test_a_job_that_ends_well_is_no_failure(probe: Probe, spark_submit: Path) -> None:
+def test_a_job_that_ends_well_is_no_failure(task_probe: Probe, spark_submit: Path) -> None:
     """Exit code 0."""
-    assert run(probe, spark_submit, 0).value["error"] is None
+    assert run(task_probe, spark_submit, 0).value["error"] is None
 
 
-def test_the_jobs_named_error_is_the_tasks_error(probe: Probe, spark_submit: Path) -> None:
+def test_the_jobs_named_error_is_the_tasks_error(task_probe: Probe, spark_submit: Path) -> None:
     """People see what the job said, not how it was called."""
     named = TopicMissing(topic="prices")
     landed = {"pipeline": "orders", "plan": 3, "wrote": True}
     results = [landed, {"pipeline": "prices", "plan": 7, **named.as_record()}]
     told = f"TIDEMARK_RESULT {json.dumps(results)}"
-    answer = run(probe, spark_submit, ExitCode.REFUSED, told=told)
+    answer = run(task_probe, spark_submit, ExitCode.REFUSED, told=told)
     assert answer.value["error"] == f"prices: TopicMissing: {named}"
 
 
 def test_without_a_named_error_the_jobs_last_lines_are_the_tasks_error(
-    probe: Probe, spark_submit: Path
+    task_probe: Probe, spark_submit: Path
 ) -> None:
     """A crash shows what it printed."""
-    answer = run(probe, spark_submit, ExitCode.CRASH, told="java.lang.OutOfMemoryError: heap")
+    answer = run(task_probe, spark_submit, ExitCode.CRASH, told="java.lang.OutOfMemoryError: heap")
     assert "java.lang.OutOfMemoryError: heap" in answer.value["error"]
 
 
 def test_a_result_line_that_is_not_an_error_is_not_taken_for_one(
-    probe: Probe, spark_submit: Path
+    task_probe: Probe, spark_submit: Path
 ) -> None:
     """A job that reports success and is killed after it, or a line that was masked."""
     for told in (
@@ -124,14 +124,14 @@ def test_a_result_line_that_is_not_an_error_is_not_taken_for_one(
         "TIDEMARK_RESULT 5",
         "TIDEMARK_RESULT [5]",
     ):
-        answer = run(probe, spark_submit, 137, told=told)
+        answer = run(task_probe, spark_submit, 137, told=told)
         assert told in answer.value["error"]
         assert answer.value["fails_now"] is False
 
 
-def test_the_command_line_names_pipeline_and_plan(probe: Probe, spark_submit: Path) -> None:
+def test_the_command_line_names_pipeline_and_plan(task_probe: Probe, spark_submit: Path) -> None:
     """Client mode, the connection's master, the spec's Spark settings."""
-    assert run(probe, spark_submit, 0).value["error"] is None
+    assert run(task_probe, spark_submit, 0).value["error"] is None
     argv = (spark_submit.parent / "argv").read_text().splitlines()
     assert argv[argv.index("--master") + 1] == "local[2]"
     assert argv[argv.index("--deploy-mode") + 1] == "client"
@@ -141,15 +141,15 @@ def test_the_command_line_names_pipeline_and_plan(probe: Probe, spark_submit: Pa
     assert any(value.startswith("spark.driver.extraClassPath=") for value in argv)
 
 
-def test_a_small_plan_gets_the_quick_compiler(probe: Probe, spark_submit: Path) -> None:
+def test_a_small_plan_gets_the_quick_compiler(task_probe: Probe, spark_submit: Path) -> None:
     """Its size is looked up in the control table when the task runs."""
     quick = "-XX:TieredStopAtLevel=1"
-    assert run(probe, spark_submit, 0).value["error"] is None
+    assert run(task_probe, spark_submit, 0).value["error"] is None
     assert quick not in (spark_submit.parent / "argv").read_text()
     control = DeltaControlTable(str(spark_submit.parent / "lakehouse" / "control/offset_ranges"))
     plan = make_plan((0, 0, 5), pipeline="prices", sequence=7)
     control.append(control.ledger("prices"), [Planned(plan=plan)], NOW)
-    assert run(probe, spark_submit, 0).value["error"] is None
+    assert run(task_probe, spark_submit, 0).value["error"] is None
     assert quick in (spark_submit.parent / "argv").read_text()
 
 
@@ -159,10 +159,10 @@ def test_a_small_plan_gets_the_quick_compiler(probe: Probe, spark_submit: Path) 
     ids=["local", "yarn", "standalone"],
 )
 def test_credentials_reach_the_job_and_no_log_or_command_line(
-    probe: Probe, spark_submit: Path, spark: dict[str, Any]
+    task_probe: Probe, spark_submit: Path, spark: dict[str, Any]
 ) -> None:
     """On YARN, Airflow's own `env_vars` would put the password on the command line."""
-    answer = run(probe, spark_submit, ExitCode.CRASH, spark=spark)
+    answer = run(task_probe, spark_submit, ExitCode.CRASH, spark=spark)
     environ = (spark_submit.parent / "environ").read_text()
     assert "AIRFLOW_CONN_KAFKA_DEFAULT=" in environ
     assert SECRET in environ
@@ -174,32 +174,32 @@ def test_credentials_reach_the_job_and_no_log_or_command_line(
 
 
 def test_nothing_secret_is_rendered_and_the_environment_is_put_back(
-    probe: Probe, spark_submit: Path
+    task_probe: Probe, spark_submit: Path
 ) -> None:
     """Rendered fields are stored in Airflow's database."""
-    answer = run(probe, spark_submit, 0)
+    answer = run(task_probe, spark_submit, 0)
     assert sorted(answer.value["rendered"]) == ["pipeline", "plan"]
     assert answer.value["environment_restored"] is True
 
 
-def test_a_missing_spark_connection_is_refused(probe: Probe, spark_submit: Path) -> None:
+def test_a_missing_spark_connection_is_refused(task_probe: Probe, spark_submit: Path) -> None:
     """Airflow's hook would submit to YARN instead, without a word."""
-    answer = run(probe, spark_submit, 0, spark=None)
+    answer = run(task_probe, spark_submit, 0, spark=None)
     assert answer.value["error"].startswith("UnknownConnection: connection 'spark_default'")
     assert answer.value["fails_now"] is True
     assert not (spark_submit.parent / "argv").exists()
 
 
-def test_a_missing_kafka_connection_is_refused(probe: Probe, spark_submit: Path) -> None:
+def test_a_missing_kafka_connection_is_refused(task_probe: Probe, spark_submit: Path) -> None:
     """Before Spark is started."""
-    answer = run(probe, spark_submit, 0, kafka=None)
+    answer = run(task_probe, spark_submit, 0, kafka=None)
     assert answer.value["error"].startswith("UnknownConnection: connection 'kafka_default'")
     assert answer.value["fails_now"] is True
     assert not (spark_submit.parent / "argv").exists()
 
 
-def test_a_missing_spark_submit_is_named(probe: Probe, tmp_path: Path) -> None:
+def test_a_missing_spark_submit_is_named(task_probe: Probe, tmp_path: Path) -> None:
     """One clear line instead of a FileNotFoundError."""
-    answer = run(probe, tmp_path / "nowhere", 0)
+    answer = run(task_probe, tmp_path / "nowhere", 0)
     assert answer.value["error"].startswith("SetupError: spark-submit cannot be started")
     assert answer.value["fails_now"] is True
