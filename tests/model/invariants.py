@@ -83,7 +83,7 @@ def story_of(rows: list[Row]) -> Story:
             story.plans.setdefault(sequence, PlanStory()).planned.append(row)
         elif event in ("landed", "abandoned", "rewound") and sequence not in story.plans:
             story.untold.add(sequence)
-        elif event == "new_epoch":
+        elif event == "new_epoch" and row.get("missing_events"):
             story.untold.clear()
         elif event == "landed":
             plan = story.plans[sequence]

@@ -148,6 +148,37 @@ def test_i1_rows_of_a_recorded_landing_are_never_discarded() -> None:
     assert pipeline.landed_identities() == [("id-1", 0, 0), ("id-1", 0, 1)]
 
 
+@dataclass
+class _BeforeFence(MemoryTable):
+    """Something happens just before old chains are fenced off."""
+
+    meanwhile: Callable[[], object] = lambda: None
+
+    def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
+        self.meanwhile()
+        return super().fence_chains(pipeline, app_ids)
+
+
+def test_i7_events_that_are_lost_under_a_repair_are_noticed() -> None:
+    """The new epoch made up for what it had read, and hid what was lost since."""
+    pipeline = MemoryPipeline(partitions=1)
+    table = _BeforeFence(kafka=pipeline.kafka)
+    pipeline.table = table
+    pipeline.produce(0, 2)
+    pipeline.run("run-1")
+    pipeline.produce(0, 2)
+    pipeline.run("run-2")
+    table.restore(1)
+    table.meanwhile = lambda: pipeline.control.restore("events", 0)
+    pipeline.repair.rebuild("ops", "restored")
+    table.meanwhile = lambda: None
+    with pytest.raises(ControlTruncated):
+        pipeline.run("run-3")
+    pipeline.repair.rebuild("ops", "the control table was restored")
+    pipeline.run("run-4")
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+
+
 def test_i7_rows_that_a_restore_brings_back_replace_the_holes_recorded_since() -> None:
     """The record was compacted away while its row was out of the table; a row says more."""
     pipeline = MemoryPipeline(partitions=1)

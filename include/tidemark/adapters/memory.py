@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from tidemark.core.event_rows import Row, decode, encode
-from tidemark.core.events import ControlEvent, EventKind
+from tidemark.core.events import ControlEvent
 from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.marks import IsolationLevel, Marks, Position, TopicMarks
@@ -193,14 +193,12 @@ class MemoryControlTable:
         mine = [row for row in self.rows if row["pipeline"] == pipeline]
         others, settled = settle(mine)
         numbers = {row["event_number"] for row in mine}
-        epochs = [row["event_number"] for row in mine if row["event"] == EventKind.NEW_EPOCH]
-        begun = max(epochs, default=0)
         return Ledger.fold(
             pipeline,
             decode(pipeline, others),
             max([self.newest.get(pipeline, 0), *numbers]),
             settled=settled,
-            present=sum(number > begun for number in numbers),
+            present=len(numbers),
         )
 
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:

@@ -132,6 +132,7 @@ def _epoch_rows(event: NewEpoch) -> list[Row]:
         **_plan_row(EventKind.NEW_EPOCH, event),
         "epoch": event.epoch,
         "table_version": event.table_version,
+        "missing_events": event.missing_events,
         "reason": event.reason,
     }
     rows = [
@@ -225,6 +226,7 @@ def _event(
                 epoch=first["epoch"],
                 table_version=first["table_version"],
                 committed=_committed(rows),
+                missing_events=first.get("missing_events") or 0,
             )
 
 

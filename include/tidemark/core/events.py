@@ -183,6 +183,8 @@ class NewEpoch:
         committed: Committed offset of every partition with which the epoch begins.
         requested_by: Who opened it.
         reason: Why, in their words.
+        missing_events: Number of lost events that the epoch makes up for. An event that is lost
+            after the repair has read the ledger is not among them, and stays missing.
     """
 
     epoch: int
@@ -191,6 +193,7 @@ class NewEpoch:
     committed: Mapping[int, int]
     requested_by: str
     reason: str
+    missing_events: int = 0
 
 
 ControlEvent: TypeAlias = (

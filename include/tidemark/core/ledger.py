@@ -59,7 +59,7 @@ class Ledger:
         event_number: Number of the newest event; 0 when there is none. The next writer must write
             the one after it, or somebody else was first.
         missing_events: Number of events that the control table has recorded and does not hold,
-            since the epoch began.
+            and that no repair has made up for.
         cluster_id: Cluster that the offsets belong to; None before the first event.
         topic: Topic that the offsets belong to; None before the first event.
         topic_id: Incarnation of the topic that the offsets belong to; None before the first event.
@@ -109,21 +109,20 @@ class Ledger:
             history: Events by number, oldest first, as `event_rows.decode` returns them.
             newest: Number of the newest event that the control table's log has seen.
             settled: Plans that are not in `history`.
-            present: How many events there are since the epoch began; counted if None.
+            present: How many events there are; those of `history` if None.
         """
         settled = settled or Settled()
         ledger: Self = cls(pipeline=pipeline, settled=settled)
         plans: dict[int, PlanRecord] = {}
-        number = begun = counted = 0
+        numbers: list[int] = []
+        made_up = 0
         for number, events in history:
-            counted += 1
+            numbers.append(number)
             for event in events:
                 ledger = _told(ledger, event)
                 _settle(plans, event)
-            if any(isinstance(event, NewEpoch) for event in events):
-                # An epoch begins with all that is known: what was lost before it is made up for.
-                begun, counted = number, 0
-        newest = max(newest, number)
+                made_up += event.missing_events if isinstance(event, NewEpoch) else 0
+        newest = max([newest, *numbers])
         added_up = {
             partition: spans
             for (topic_id, partition), spans in settled.landed.items()
@@ -134,7 +133,7 @@ class Ledger:
         return replace(
             ledger,
             event_number=newest,
-            missing_events=newest - begun - (counted if present is None else present),
+            missing_events=newest - made_up - (len(numbers) if present is None else present),
             plans=plans,
             landed=_union(
                 [added_up, *(record.landing.spans() for record in records if record.landing)]

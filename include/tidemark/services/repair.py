@@ -113,9 +113,9 @@ class Repair:
         if begun:
             # A commit of its own, so that each commit tells one committed offset of a partition.
             self.control.append(ledger, begun, self.now())
-            number = ledger.event_number + 1
+            number, missing = ledger.event_number + 1, ledger.missing_events
             ledger = self.control.ledger(self.spec.name)
-            if ledger.event_number != number:
+            if (ledger.event_number, ledger.missing_events) != (number, missing):
                 # What was found is of before what others recorded meanwhile.
                 raise ControlConflict(pipeline=ledger.pipeline, event_number=number + 1)
         epoch = NewEpoch(
@@ -131,6 +131,7 @@ class Repair:
             committed={},
             requested_by=requested_by,
             reason=reason,
+            missing_events=ledger.missing_events,
         )
         events = repair.settled(ledger, found, self._landings(look), epoch)
         self.control.append(ledger, events, self.now())

@@ -145,7 +145,14 @@ def test_decisions_come_back_as_they_were_recorded(table: ControlTable) -> None:
         table,
         "events",
         Rewound(sequence=1, **decision),
-        NewEpoch(epoch=1, table_version=8, sequence=4, committed={0: 0, 1: 3}, **decision),
+        NewEpoch(
+            epoch=1,
+            table_version=8,
+            sequence=4,
+            committed={0: 0, 1: 3},
+            missing_events=2,
+            **decision,
+        ),
     )
     assert (after.plans[1].landing, after.plans[1].abandoned) == (None, "restored")
     assert (after.epoch, after.epoch_version, after.next_sequence) == (1, 8, 5)

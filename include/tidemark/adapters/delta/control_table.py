@@ -43,6 +43,7 @@ COLUMNS = Schema(
         Field("cluster_id", DataType.utf8(), nullable=True),
         Field("topic_id", DataType.utf8(), nullable=True),
         Field("epoch", DataType.int64(), nullable=True),
+        Field("missing_events", DataType.int64(), nullable=True),
         Field("fingerprint", DataType.utf8(), nullable=True),
         Field("requested_by", DataType.utf8(), nullable=True),
         Field("reason", DataType.utf8(), nullable=True),

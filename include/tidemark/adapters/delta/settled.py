@@ -38,9 +38,7 @@ SELECT * FROM t WHERE pipeline = '{{pipeline}}'
 """
 
 _EVENTS = """
-SELECT max(event_number) AS newest, count(DISTINCT CASE WHEN event_number > coalesce(
-    (SELECT max(event_number) FROM t WHERE pipeline = '{pipeline}' AND event = 'new_epoch'), 0)
-  THEN event_number END) AS present
+SELECT max(event_number) AS newest, count(DISTINCT event_number) AS present
 FROM t WHERE pipeline = '{pipeline}'
 """
 
@@ -87,7 +85,7 @@ class Found:
         others: Rows that are to be read one by one.
         settled: The rest, added up.
         newest: Highest event number that is there; 0 if there is none.
-        present: How many events there are since the epoch began.
+        present: How many events there are.
     """
 
     others: list[Row]
