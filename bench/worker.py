@@ -60,7 +60,7 @@ class LandPipeline:
     def _execute(self) -> dict[str, float]:
         from tidemark.adapters.kafka.options import spark_options
         from tidemark.adapters.spark.settings import open_session
-        from tidemark.adapters.spark.sink import SparkDeltaSink
+        from tidemark.adapters.spark.sink import SparkSink
         from tidemark.wiring import App
 
         app = App.from_environment(self.environ)
@@ -72,7 +72,7 @@ class LandPipeline:
             ingest = app.ingest(self.pipeline)
             if self.kafka or self.records_per_task:
                 shipped = spark_options(app.kafka_config(spec.connection))
-                sink = SparkDeltaSink(
+                sink = SparkSink(
                     session=open_session("variation"),
                     uri=app.layout.data_table(spec.target),
                     kafka_options={**shipped, **self.kafka},

@@ -161,7 +161,7 @@ def test_i4_an_application_that_dies_is_repeated_whole_and_nothing_lands_twice(
     for name, its_topic in topics.items():
         produce_values(broker.bootstrap, its_topic, 100)
         several.add(name, its_topic)
-    died = several.ingest(*names, fail_at="sink.land:after:2")
+    died = several.ingest(*names, fail_at="table.append:after:2")
     assert died.returncode in KILLED, died.stderr
     assert {record["plan"] for record in json.loads(died.stdout)} == {1}
     assert all("no result" in record["outcome"] for record in json.loads(died.stdout))

@@ -4,7 +4,7 @@
 
 A JVM that starts Spark spends most of its first seconds loading and checking some 17,000 classes.
 JDK 17 can keep them in a file that is mapped instead (JEP 350). The classes worth keeping are those
-that a real job loads, so one is run: the embedded broker, a few records, jobs/ingest.py.
+that real jobs load, so they are run: the embedded broker, a few records, both of jobs/.
 
 The JVM takes an archive only together with the very jars it was made with, and ignores it in
 silence otherwise, so it can do no harm; without it jobs are only slower. That is why nothing here
@@ -62,7 +62,7 @@ def identity(layout: Layout) -> str:
 
 
 def make(layout: Layout, archive: Path) -> None:
-    """Run the ingest job on a broker of its own and keep the classes that it loaded.
+    """Run the jobs on a broker of their own and keep the classes that they loaded.
 
     Raises:
         NoArchive: The job failed, or a JVM does not take what it left.
@@ -75,7 +75,7 @@ def make(layout: Layout, archive: Path) -> None:
             if plan is None:
                 raise NoArchive("the training topic is empty")
             run = submit(
-                layout.jobs / "ingest.py",
+                Path(__file__).with_name("training.py"),
                 plan_arguments([plan.ref]),
                 name="tidemark-archive",
                 master="local[2]",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
+from tidemark.core.datafile import DataFile
 from tidemark.core.events import ControlEvent
 from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger, PlanRecord
@@ -155,7 +156,7 @@ class DataLog(Protocol):
 
 
 class DataTable(DataLog, Protocol):
-    """Makes a pipeline's data table, fences plans off it, takes their rows out. Adds no rows."""
+    """Makes a pipeline's data table, lands plans in it, fences them off, takes their rows out."""
 
     def prepare(self, pipeline: str) -> None:
         """Make the table if it is not there.
@@ -165,12 +166,23 @@ class DataTable(DataLog, Protocol):
         """
         ...
 
+    def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
+        """Add a plan's files in one commit, under the plan's transaction.
+
+        Returning says nothing: a stale transaction is skipped. Ask `DataLog`.
+
+        Raises:
+            TransactionConflict: Another commit of this transaction was first; look again.
+            EngineFailed: The commit failed, or its answer was lost.
+        """
+        ...
+
     def fence(self, plan: Plan) -> None:
         """Raise the plan's transaction with an empty commit, so that it cannot land any more.
 
         Raises:
             ForeignTable: As in `prepare`.
-            FenceConflict: Another commit of this transaction was first; look again.
+            TransactionConflict: Another commit of this transaction was first; look again.
         """
         ...
 
@@ -186,22 +198,20 @@ class DataTable(DataLog, Protocol):
 
         Raises:
             ForeignTable: As in `prepare`.
-            FenceConflict: Another commit of such a transaction was first; look again.
+            TransactionConflict: Another commit of such a transaction was first; look again.
         """
         ...
 
 
 class Sink(Protocol):
-    """Writes exactly one plan to the data table, which is there."""
+    """Writes the rows of a plan beside those of its data table, which is there."""
 
-    def land(self, plan: Plan) -> None:
-        """Read the plan's ranges from Kafka and append them in one transaction.
-
-        Returning says nothing: a stale transaction is skipped with success. Ask `DataLog`.
+    def write(self, plan: Plan) -> Sequence[DataFile]:
+        """Read the plan's ranges from Kafka into new files, which no reader of the table sees.
 
         Raises:
             KafkaRefused: The brokers do not let the reader read.
-            EngineFailed: The engine gave up; whether it had committed is for `DataLog` to say.
+            EngineFailed: The engine gave up. Files may lie about; nothing has happened.
         """
         ...
 

@@ -209,11 +209,11 @@ class App:
         """Executes plans; starts or joins this process's Spark session."""
         from tidemark.adapters.kafka.options import spark_options
         from tidemark.adapters.spark.settings import open_session
-        from tidemark.adapters.spark.sink import SparkDeltaSink
+        from tidemark.adapters.spark.sink import SparkSink
         from tidemark.services.ingest import Ingest
 
         spec = self.spec(pipeline)
-        sink = SparkDeltaSink(
+        sink = SparkSink(
             session=open_session(),
             uri=self.layout.data_table(spec.target),
             kafka_options=spark_options(self.kafka_config(spec.connection)),

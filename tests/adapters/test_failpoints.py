@@ -102,7 +102,7 @@ def test_the_process_dies_by_sigkill_at_the_call_that_was_meant(
     assert app(tmp_path).control().ledger("events").event_number == events
 
 
-@pytest.mark.parametrize("fail_at", [None, "control.append:after:3", "sink.land:before:1"])
+@pytest.mark.parametrize("fail_at", [None, "control.append:after:3", "table.append:before:1"])
 def test_a_step_that_is_not_reached_kills_nobody(tmp_path: Path, fail_at: str | None) -> None:
     """Nor does another step."""
     ended = append_twice(tmp_path, fail_at)
@@ -152,7 +152,7 @@ def test_every_port_has_fail_points() -> None:
     }
     covered = {ancestor for port in PORTS.values() for ancestor in port.__mro__}
     assert protocols <= covered
-    assert {"control.append", "control.ledger", "sink.land", "table.find"} <= set(STEPS)
+    assert {"control.append", "control.ledger", "table.append", "table.find"} <= set(STEPS)
 
 
 def test_the_call_that_was_meant_dies_whatever_other_threads_call() -> None:
@@ -161,7 +161,7 @@ def test_the_call_that_was_meant_dies_whatever_other_threads_call() -> None:
 import threading
 from tidemark.adapters.failpoints import FailPoint
 
-point, together = FailPoint("sink.land:after:1"), threading.Barrier(2)
+point, together = FailPoint("table.append:after:1"), threading.Barrier(2)
 threads = [threading.Thread(target=point.call, args=(together.wait,)) for _ in range(2)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]

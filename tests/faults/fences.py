@@ -63,17 +63,42 @@ FENCES = (
     Fence(
         name="transaction options of the landing commit",
         keeps="I4",
-        file="adapters/spark/sink.py",
-        old='.option("txnVersion", plan.sequence)',
-        new='.option("txnVersion", __import__("time").time_ns())',
-        noticed_by=("tests/adapters/spark/test_sink.py", "-k", "effect_of_once or stale"),
-        real=True,
+        file="adapters/delta/data_table.py",
+        old="[Transaction(plan.app_id, plan.sequence)],\n                plan.commit_metadata()",
+        new="[],\n                plan.commit_metadata()",
+        noticed_by=("tests/adapters/spark/test_parquet.py",),
+    ),
+    Fence(
+        name="a stale transaction is not committed again",
+        keeps="I4",
+        file="adapters/delta/data_table.py",
+        old="""            if (table.transaction_version(plan.app_id) or 0) >= plan.sequence:
+                return
+            self""",
+        new="            self",
+        noticed_by=("tests/adapters/spark/test_parquet.py",),
+    ),
+    Fence(
+        name="files with the same offsets are not committed",
+        keeps="I1",
+        file="adapters/spark/parquet.py",
+        old="    _check_apart(made)\n",
+        new="",
+        noticed_by=("tests/adapters/spark/test_parquet.py",),
+    ),
+    Fence(
+        name="topic id: before what was read is committed",
+        keeps="I1",
+        file="services/ingest.py",
+        old="            planning.check_same_topic(plan, marks)\n",
+        new="",
+        noticed_by=(f"{SERVICES}/test_ingest.py",),
     ),
     Fence(
         name="confirm: a reported success is looked up",
         keeps="I3",
         file="services/ingest.py",
-        old="""        landing = self.table.find(plan)
+        old="""        landing = self._landed(plan)
         if landing is None:
             raise NotLanded(""",
         new="""        landing = self.table.find(plan) or Landing.of(

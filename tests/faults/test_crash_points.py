@@ -151,15 +151,18 @@ DRIVER = (
     "table.find:1",
     "marks.topic_marks:1",
     "table.prepare:1",
-    "sink.land:1",
+    "sink.write:1",
+    "marks.topic_marks:2",
+    "table.append:1",
+    "table.state:3",
     "table.find:2",
     "control.summary:2",
     "control.plan_record:2",
-    "marks.topic_marks:2",
+    "marks.topic_marks:3",
     "table.gaps:1",
     "log_reader.read:1",
-    "marks.topic_marks:3",
-    "table.state:3",
+    "marks.topic_marks:4",
+    "table.state:4",
     "control.append:1",
 )
 GIVING_UP = (
@@ -196,7 +199,7 @@ def test_the_matrix_has_every_step(site: Site) -> None:
         return tuple(trace.steps)
 
     def land(requested_by: str) -> None:
-        lake.sink.land(lake.plan(requested_by))
+        lake.land(lake.plan(requested_by))
         fill(site.bootstrap, site.topic)
 
     assert steps(lake.planner, lambda planner: planner.plan("one")) == FIRST_PLAN
@@ -241,7 +244,7 @@ def test_planner_dies_settling_a_landing_that_nobody_recorded(
     lake = site.lake
     plan = lake.plan("a run whose driver died after its commit")
     lake.table.prepare("events")
-    lake.sink.land(plan)
+    lake.land(plan)
     fill(site.bootstrap, site.topic)
     site.crash(site.tidemark("plan", "events"), at)
     site.run(site.tidemark("plan", "events"))
@@ -296,7 +299,9 @@ def test_backfill_dies_planning(
 # -- the driver ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", points(*DRIVER, bounded=("after sink.land:1",)))
+@pytest.mark.parametrize(
+    "at", points(*DRIVER, bounded=("after sink.write:1", "after table.append:1"))
+)
 def test_driver_dies_and_the_same_task_runs_again(court: Court, site: Site, at: str) -> None:
     """I1, I4: what was done is found done, what was not is done, by a driver like the first."""
     plan = site.lake.plan("a run")
@@ -306,7 +311,7 @@ def test_driver_dies_and_the_same_task_runs_again(court: Court, site: Site, at: 
     assert landings(site, plan) == 1
 
 
-@pytest.mark.parametrize("at", points("table.prepare:1", "sink.land:1", "control.append:1"))
+@pytest.mark.parametrize("at", points("sink.write:1", "table.append:1", "control.append:1"))
 def test_driver_dies_and_the_next_run_goes_on(court: Court, site: Site, at: str) -> None:
     """I1, I5: `tidemark ingest` settles or takes over what is open before it reads on."""
     plan = site.lake.plan("a run that does not come back")
@@ -318,7 +323,7 @@ def test_driver_dies_and_the_next_run_goes_on(court: Court, site: Site, at: str)
     assert landings(site, plan) == 1
 
 
-@pytest.mark.parametrize("at", points("table.prepare:1", "sink.land:1", "control.append:1"))
+@pytest.mark.parametrize("at", points("sink.write:1", "table.append:1", "control.append:1"))
 def test_backfills_driver_dies_and_runs_again(
     court: Court,
     spark: SparkSession,
@@ -504,7 +509,7 @@ def test_abandon_dies_recording_a_landing_that_it_found(court: Court, site: Site
     """I5: a plan that has landed is not given up, however often it is said."""
     plan = site.lake.plan("a run whose driver died after its commit")
     site.lake.table.prepare("events")
-    site.lake.sink.land(plan)
+    site.lake.land(plan)
     site.crash(site.tidemark(*ABANDON), at)
     refused = site.run(site.tidemark(*ABANDON), code=ExitCode.REFUSED)
     assert "PlanLanded" in refused.printed
@@ -606,7 +611,7 @@ def test_airflows_plan_task_dies_and_the_same_run_goes_on(
 
 @pytest.mark.airflow
 @pytest.mark.faults
-@pytest.mark.parametrize("at", points("sink.land:1", "quality.check:1", "quality.record:1"))
+@pytest.mark.parametrize("at", points("table.append:1", "quality.check:1", "quality.record:1"))
 def test_airflows_spark_job_dies_and_the_same_run_goes_on(
     court: Court, airflow_site: Site, at: str
 ) -> None:

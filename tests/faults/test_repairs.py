@@ -183,7 +183,7 @@ def test_i5_a_damaged_control_table_is_refused_and_rebuilt(
             n: record.plan.fingerprint for n, record in before.plans.items()
         }
     version = pipeline.version()
-    pipeline.sink.land(zombie)
+    pipeline.land(zombie)
     assert pipeline.version() == version
     with pytest.raises(NothingToRepair):
         pipeline.repair.rebuild("ann", "again")
@@ -206,7 +206,7 @@ def test_i2_a_number_that_an_older_control_table_gives_out_again(
     cautious = pipeline.of(pipeline.spec.topic, records_per_run=4)
     again = cautious.plan("fourth again")
     assert (again.sequence, again.size) < (zombie.sequence + 1, zombie.size)
-    pipeline.sink.land(zombie)
+    pipeline.land(zombie)
     with pytest.raises(ForeignCommit):
         pipeline.ingest.execute(again.sequence)
     with pytest.raises(NotARewind):
@@ -386,7 +386,7 @@ def test_i5_a_data_table_that_was_removed_is_made_again_by_a_rewind(
     pipeline.repair.rewind("ann", "a fresh start")
     version = pipeline.version()
     assert version is not None
-    pipeline.sink.land(zombie)
+    pipeline.land(zombie)
     assert pipeline.version() == version
     drain(pipeline, court)
     restore_by_delta_rs(pipeline, pipeline.uri, version)

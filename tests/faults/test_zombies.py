@@ -11,7 +11,6 @@ import os
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -32,17 +31,15 @@ from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_aborted, produce_values
 from tests.support.zombies import Interposed, LostAnswer, zombie
 from tidemark.adapters.broker.embedded import BrokerStatus
-from tidemark.adapters.spark import sink as sinks
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.spec import StartPolicy
 from tidemark.errors import (
     ControlConflict,
-    EngineFailed,
     ExitCode,
-    FenceConflict,
     PlanAbandoned,
     PlanLanded,
     PlanOpen,
+    TransactionConflict,
 )
 from tidemark.services.ingest import Ingestion
 from tidemark.services.planner import BackfillRequest, Planner, PlanOutcome
@@ -59,12 +56,6 @@ def pipeline(lake: Lake, broker: BrokerStatus, topic: TopicFactory) -> Lake:
     mine = lake.of(topic(partitions=2))
     fill(broker.bootstrap, mine)
     return mine
-
-
-@pytest.fixture
-def no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on an object store: nothing but Delta's own conflict detection between two drivers."""
-    monkeypatch.setattr(sinks, "exclusive", lambda _uri: nullcontext())
 
 
 def fill(bootstrap: str, lake: Lake) -> None:
@@ -124,55 +115,49 @@ def together(*calls: Callable[[], Any]) -> list[Any]:
 
 
 def test_two_drivers_of_one_plan_inside_the_transaction_at_once(
-    court: Court, pipeline: Lake, no_lock: None, tmp_path: Path
+    court: Court, pipeline: Lake, tmp_path: Path
 ) -> None:
     """I4: Delta lets one commit; the other is refused, looks, and ends well."""
     plan = pipeline.plan("a run")
     with (
-        zombie(pipeline, plan, tmp_path / "one") as one,
-        zombie(pipeline, plan, tmp_path / "other") as other,
+        zombie(pipeline, plan) as one,
+        zombie(pipeline, plan) as other,
     ):
         first, second = one.wake(), other.wake()
     assert isinstance(first, Ingestion)
     assert isinstance(second, Ingestion)
     assert first.landing == second.landing
-    assert one.sink.failure is None
-    assert isinstance(other.sink.failure, EngineFailed)
-    assert "Concurrent" in str(other.sink.failure.__cause__)
+    assert one.table.failure is None
+    assert isinstance(other.table.failure, TransactionConflict)
     settled(court, pipeline)
 
 
 def test_two_drivers_of_one_plan_commit_at_the_same_moment(
-    court: Court, pipeline: Lake, no_lock: None, tmp_path: Path
+    court: Court, pipeline: Lake, tmp_path: Path
 ) -> None:
     """I4: whichever of them is first."""
     plan = pipeline.plan("a run")
     with (
-        zombie(pipeline, plan, tmp_path / "one") as one,
-        zombie(pipeline, plan, tmp_path / "other") as other,
+        zombie(pipeline, plan) as one,
+        zombie(pipeline, plan) as other,
     ):
         landings = {outcome.landing.table_version for outcome in together(one.wake, other.wake)}
     assert len(landings) == 1
-    assert [one.sink.failure, other.sink.failure].count(None) == 1
+    assert [one.table.failure, other.table.failure].count(None) == 1
     settled(court, pipeline)
 
 
-def test_two_drivers_of_one_plan_with_the_lock_of_a_local_disk(
-    court: Court, pipeline: Lake, tmp_path: Path
-) -> None:
-    """I4: the second waits, finds the transaction there, writes nothing and confirms the first."""
+def test_two_drivers_of_one_plan_that_read_at_the_same_time(court: Court, pipeline: Lake) -> None:
+    """I4: the second finds the transaction there, commits nothing and confirms the first."""
     plan = pipeline.plan("a run")
-    with zombie(pipeline, plan, tmp_path / "one") as one:
-        looked = Barrier(2, timeout=180)
-        # It has found nothing landed when the first one still waits, and lands as well.
-        table = Interposed(pipeline.table, "find", after=looked.wait)
-        with ThreadPoolExecutor(1) as thread:
-            other = thread.submit(replace(pipeline.ingest, table=table).execute, plan.sequence)
-            looked.wait()
-            first = one.wake()
-            second = other.result(90)
-    assert isinstance(first, Ingestion)
-    assert first.landing == second.landing
+    # Both have looked, and have read all; the second looks for the transaction after the first.
+    table = Interposed(
+        pipeline.table, "append", before=lambda: pipeline.ingest.execute(plan.sequence)
+    )
+    second = replace(pipeline.ingest, table=table).execute(plan.sequence)
+    assert second.wrote
+    assert second.landing.table_version == pipeline.version()
+    assert commits(pipeline, plan) == 1
     settled(court, pipeline)
 
 
@@ -189,7 +174,8 @@ def test_two_driver_processes_of_one_plan(
     with site.started(site.driver("ingest", plan.sequence)) as one:
         gate.wait_held()
         with site.started(site.driver("ingest", plan.sequence)) as other:
-            wait_until(lambda: "waiting for another driver" in other.log.read_text())
+            # It has looked for the plan before it reads.
+            wait_until(lambda: other.reads_from(proxied.proxy.port))
             gate.release()
             assert one.wait().code == ExitCode.OK
             assert other.wait().code == ExitCode.OK
@@ -212,16 +198,16 @@ def slow_topic(proxied: ProxiedBroker) -> str:
 
 @pytest.mark.parametrize("landed_again", [False, True], ids=["given-up", "given-up-and-replaced"])
 def test_a_driver_wakes_after_its_plan_was_given_up(
-    court: Court, pipeline: Lake, no_lock: None, tmp_path: Path, landed_again: bool
+    court: Court, pipeline: Lake, tmp_path: Path, landed_again: bool
 ) -> None:
-    """I4: the fence is younger than its transaction, so Delta refuses it, and it says so."""
+    """I4: the fence is younger than its look, so delta-rs refuses it, and it says so."""
     plan = pipeline.plan("a run that hangs")
-    with zombie(pipeline, plan, tmp_path / "zombie") as sleeper:
+    with zombie(pipeline, plan) as sleeper:
         pipeline.abandon.give_up(plan.sequence, "somebody", "it hangs")
         if landed_again:
             pipeline.run("the next run")
         outcome = sleeper.wake()
-    assert isinstance(outcome, EngineFailed)
+    assert isinstance(outcome, PlanAbandoned)
     assert commits(pipeline, plan) == 0
     with pytest.raises(PlanAbandoned):
         pipeline.ingest.execute(plan.sequence)
@@ -245,8 +231,8 @@ def test_a_driver_process_wakes_after_its_plan_was_given_up(
         site.run(site.tidemark("abandon", "events", "--plan=1", "--reason=it hangs"))
         gate.release()
         ended = driver.wait()
-    assert ended.code == ExitCode.TRANSIENT, ended.printed
-    assert "EngineFailed" in ended.printed
+    assert ended.code == ExitCode.REFUSED, ended.printed
+    assert "PlanAbandoned" in ended.printed
     retried = site.run(site.driver("ingest", plan.sequence), code=ExitCode.REFUSED)
     assert "PlanAbandoned" in retried.printed
     assert site.lake.rows() == []
@@ -255,11 +241,11 @@ def test_a_driver_process_wakes_after_its_plan_was_given_up(
 
 
 def test_a_driver_wakes_when_others_have_landed_its_plan_and_the_next(
-    court: Court, pipeline: Lake, broker: BrokerStatus, no_lock: None, tmp_path: Path
+    court: Court, pipeline: Lake, broker: BrokerStatus, tmp_path: Path
 ) -> None:
     """I4: its transaction is stale by two plans; it finds its own landed, and ends well."""
     plan = pipeline.plan("a run that hangs")
-    with zombie(pipeline, plan, tmp_path / "zombie") as sleeper:
+    with zombie(pipeline, plan) as sleeper:
         done = pipeline.ingest.execute(plan.sequence)
         fill(broker.bootstrap, pipeline)
         pipeline.run("the next run")
@@ -274,7 +260,7 @@ def test_a_driver_commits_when_giving_up_is_about_to_fence(court: Court, pipelin
     plan = pipeline.plan("a run that hangs")
     pipeline.table.prepare(plan.pipeline)
     # Its driver is slow, or dies: the data table's log alone knows of the landing.
-    late = Interposed(pipeline.table, "fence", before=lambda: pipeline.sink.land(plan))
+    late = Interposed(pipeline.table, "fence", before=lambda: pipeline.land(plan))
     with pytest.raises(PlanLanded):
         replace(pipeline.abandon, table=late).give_up(plan.sequence, "somebody", "it hangs")
     fill(str(pipeline.connection["bootstrap.servers"]), pipeline)
@@ -347,7 +333,7 @@ def test_two_planners_record_one_landing(
     """I5: a landing that nobody recorded is recorded once, and what is new is planned once."""
     plan = pipeline.plan("a run whose driver died after its commit")
     pipeline.table.prepare(plan.pipeline)
-    pipeline.sink.land(plan)
+    pipeline.land(plan)
     fill(broker.bootstrap, pipeline)
     barrier = Barrier(2, timeout=180)
     one, other = at_the_append(pipeline, barrier), at_the_append(pipeline, barrier)
@@ -438,7 +424,7 @@ def test_planner_processes_at_once_make_one_plan(court: Court, pipeline: Lake) -
 
 
 def test_a_scheduled_run_and_a_backfill_want_the_same_offsets(
-    court: Court, pipeline: Lake, broker: BrokerStatus, no_lock: None, tmp_path: Path
+    court: Court, pipeline: Lake, broker: BrokerStatus, tmp_path: Path
 ) -> None:
     """I2: planned at once, one plans around the other; landed at once, no row is doubled."""
     lake = pipeline.of(pipeline.spec.topic, start=StartPolicy.LATEST)
@@ -454,8 +440,8 @@ def test_a_scheduled_run_and_a_backfill_want_the_same_offsets(
     assert live is not None
     assert backfill is not None
     with (
-        zombie(lake, live.plan, tmp_path / "live") as one,
-        zombie(lake, backfill.plan, tmp_path / "backfill") as other,
+        zombie(lake, live.plan) as one,
+        zombie(lake, backfill.plan) as other,
     ):
         outcomes = together(one.wake, other.wake)
     assert [type(outcome) for outcome in outcomes] == [Ingestion, Ingestion]
@@ -485,7 +471,7 @@ def test_two_backfills_want_the_same_offsets(court: Court, pipeline: Lake) -> No
 def test_the_answer_to_the_commit_of_a_landing_is_lost(court: Court, pipeline: Lake) -> None:
     """I4: a failure whose outcome is unknown: it looks, finds its own commit and records it."""
     plan = pipeline.plan("a run")
-    done = replace(pipeline.ingest, sink=LostAnswer(pipeline.sink)).execute(plan.sequence)
+    done = replace(pipeline.ingest, table=LostAnswer(pipeline.uri)).execute(plan.sequence)
     assert done.wrote
     settled(court, pipeline)
 
@@ -517,7 +503,7 @@ def test_the_answer_to_an_append_of_a_landing_is_lost(court: Court, pipeline: La
 def test_the_answers_to_a_fence_and_to_giving_up_are_lost(court: Court, pipeline: Lake) -> None:
     """I4: both are looked for, found done, and not done again."""
     plan = pipeline.plan("a run")
-    unfenced = FenceConflict(pipeline="events", sequence=plan.sequence)
+    unfenced = TransactionConflict(pipeline="events", sequence=plan.sequence)
     conflict = ControlConflict(pipeline="events", event_number=2)
     abandon = replace(
         pipeline.abandon,

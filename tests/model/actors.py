@@ -21,8 +21,8 @@ from tidemark.core.table import FENCED
 from tidemark.errors import (
     ControlConflict,
     EngineFailed,
-    FenceConflict,
     KafkaUnavailable,
+    TransactionConflict,
     TransientError,
 )
 
@@ -124,10 +124,10 @@ def faults_of(call: Call) -> tuple[Fault, ...]:
             return (Fault("done, answer lost", conflict, took_effect=True),)
         case "finish_fence":
             plan: Plan = call.args[0]
-            moved = FenceConflict(pipeline=plan.pipeline, sequence=plan.sequence)
+            moved = TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
             return (Fault("done, answer lost", moved, took_effect=True),)
         case "finish_fence_chains":
-            moved = FenceConflict(pipeline=call.args[0], sequence=FENCED)
+            moved = TransactionConflict(pipeline=call.args[0], sequence=FENCED)
             return (Fault("done, answer lost", moved, took_effect=True),)
         case _:
             return ()
@@ -190,10 +190,13 @@ class _Any:
 class _TablePort(_Port):
     """The data table; what Spark and delta-rs do in several steps is several steps here."""
 
-    def land(self, plan: Plan) -> None:
+    def write(self, plan: Plan) -> Any:
+        return self._ask("fetch", plan)
+
+    def append(self, plan: Plan, files: Any) -> None:
         began = self._ask("begin", plan)
         if began is not None:
-            self._ask("finish", plan, began, self._ask("fetch", plan))
+            self._ask("finish", plan, began, files)
 
     def fence(self, plan: Plan) -> None:
         began = self._ask("begin_fence", plan)

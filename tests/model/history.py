@@ -35,7 +35,7 @@ TOPIC = "events"
 
 _FORESEEN = frozenset(
     {
-        *("KafkaUnavailable", "EngineFailed", "ControlConflict", "FenceConflict"),
+        *("KafkaUnavailable", "EngineFailed", "ControlConflict", "TransactionConflict"),
         *(
             "NotLanded",
             "PlanAbandoned",

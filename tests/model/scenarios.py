@@ -177,7 +177,7 @@ def restore(version: int) -> Program:
 
 # -- scenarios -----------------------------------------------------------------------------------
 
-PASSING = frozenset({"KafkaUnavailable", "EngineFailed", "ControlConflict", "FenceConflict"})
+PASSING = frozenset({"KafkaUnavailable", "EngineFailed", "ControlConflict", "TransactionConflict"})
 """Errors that may pass: the injected ones, and a race that was lost."""
 
 GIVEN_UP = PASSING | {"NotLanded", "PlanAbandoned", "PlanFenced", "PlanLanded"}

@@ -20,7 +20,7 @@ from tidemark.core.marks import IsolationLevel
 from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
 from tidemark.core.table import FENCED
-from tidemark.errors import EngineFailed, FenceConflict
+from tidemark.errors import EngineFailed, TransactionConflict
 
 _T = TypeVar("_T")
 
@@ -164,7 +164,7 @@ class FenceBegun:
 class ModelTable(MemoryTable):
     """A data table whose writers take their steps apart, as Delta's optimistic transactions do.
 
-    A writer begins on a version, reads Kafka, and commits; a commit in between of the same
+    A writer reads Kafka, begins on a version, and commits; a commit in between of the same
     transaction id is a conflict, others are not.
     Source: Delta Lake, "Concurrency control" and "Idempotent table writes".
 
@@ -177,7 +177,7 @@ class ModelTable(MemoryTable):
     missing: tuple[int, ...] = ()
 
     def begin(self, plan: Plan) -> int | None:
-        """The version that a landing starts from; None if its transaction is stale: skipped."""
+        """The version that a commit starts from; None if its transaction is stale: skipped."""
         if self.transaction_version(plan.app_id) >= plan.sequence:
             return None
         return len(self.commits)
@@ -204,17 +204,21 @@ class ModelTable(MemoryTable):
     def finish(self, plan: Plan, began: int, fetched: Fetched) -> None:
         """Commit what was read."""
         if self._moved({plan.app_id}, began):
-            raise EngineFailed(operation="committing", reason="ConcurrentTransactionException")
+            raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
         self.plans[plan.fingerprint] = plan
         if fetched.topic_id != plan.topic_id:
             self.foreign += fetched.rows
         self.commit(plan.app_id, plan.sequence, plan.fingerprint, fetched.rows)
 
-    def land(self, plan: Plan) -> None:
-        """All steps in one."""
+    def write(self, plan: Plan) -> Fetched:  # type: ignore[override]  the files of the model
+        """As `Sink.write`."""
+        return self.fetch(plan)
+
+    def append(self, plan: Plan, files: Fetched) -> None:  # type: ignore[override]
+        """As `DataTable.append`, all steps in one."""
         began = self.begin(plan)
         if began is not None:
-            self.finish(plan, began, self.fetch(plan))
+            self.finish(plan, began, files)
 
     def begin_fence(self, plan: Plan) -> int | None:
         """The version that a fence starts from; None if there is nothing left to fence."""
@@ -223,7 +227,7 @@ class ModelTable(MemoryTable):
     def finish_fence(self, plan: Plan, began: int) -> None:
         """Commit the fence."""
         if self._moved({plan.app_id}, began):
-            raise FenceConflict(pipeline=plan.pipeline, sequence=plan.sequence)
+            raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
         self.commit(plan.app_id, plan.sequence)
 
     def fence(self, plan: Plan) -> None:
@@ -241,7 +245,7 @@ class ModelTable(MemoryTable):
     def finish_fence_chains(self, pipeline: str, begun: FenceBegun) -> int:
         """Commit the fence of whole chains."""
         if self._moved(begun.app_ids, begun.version):
-            raise FenceConflict(pipeline=pipeline, sequence=FENCED)
+            raise TransactionConflict(pipeline=pipeline, sequence=FENCED)
         for app_id in begun.app_ids:
             self.commit(app_id, FENCED)
         return len(self.commits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.plans import MemoryPipeline, make_plan
+from tidemark.adapters.memory import MemoryRow
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.errors import (
@@ -14,6 +15,7 @@ from tidemark.errors import (
     LedgerBehindTable,
     LostRange,
     NotLanded,
+    PlanFenced,
     TableBehindLedger,
     TopicRecreated,
     UnknownPlan,
@@ -106,6 +108,15 @@ def test_a_stale_transaction_skipped_with_success_is_not_believed() -> None:
         pipeline.table.fence(plan)
 
     pipeline.table.before_commit = fence
+    with pytest.raises(PlanFenced):
+        pipeline.ingest.execute(1)
+    assert pipeline.committed() == {0: 0, 1: 0}
+
+
+def test_a_commit_that_nobody_finds_is_not_believed() -> None:
+    """Step 3, confirm: whatever the table answered."""
+    pipeline = planned()
+    pipeline.table.append = lambda _plan, _files: None  # type: ignore[method-assign]
     with pytest.raises(NotLanded):
         pipeline.ingest.execute(1)
     assert pipeline.committed() == {0: 0, 1: 0}
@@ -145,8 +156,24 @@ def test_i1_a_control_table_that_was_lost_lands_nothing_again() -> None:
             attempt()
 
 
-def test_a_topic_recreated_while_it_was_read_is_not_recorded() -> None:
-    """The rows may be the new topic's under the old id: no run may call that landed."""
+def test_a_topic_recreated_while_it_was_read_does_not_land() -> None:
+    """S5: the rows may be the new topic's under the old id: none of them is committed."""
+    pipeline = planned()
+    read = pipeline.table.read
+
+    def read_and_recreate(plan: Plan) -> list[MemoryRow]:
+        rows = read(plan)
+        pipeline.kafka.create("events", 2, "id-2")
+        return rows
+
+    pipeline.table.read = read_and_recreate  # type: ignore[method-assign]
+    with pytest.raises(TopicRecreated):
+        pipeline.ingest.execute(1)
+    assert pipeline.table.rows == []
+
+
+def test_a_topic_recreated_while_it_was_committed_is_not_recorded() -> None:
+    """It may have been before the last record was read: no run may call that landed."""
     pipeline = planned()
 
     def recreate(_: Plan) -> None:
@@ -175,7 +202,7 @@ def test_a_topic_recreated_between_plan_and_land_is_refused() -> None:
     pipeline.produce(0, 50)
     with pytest.raises(TopicRecreated):
         pipeline.ingest.execute(1)
-    assert pipeline.table.rows == []
+    assert pipeline.table.files == []
 
 
 def test_records_deleted_between_plan_and_land_are_a_lost_range() -> None:

@@ -59,6 +59,14 @@ class Ended:
     printed: str
 
 
+def reads_from(pid: int, port: int) -> bool:
+    """Whether a process has a connection to a port."""
+    with suppress(psutil.NoSuchProcess):
+        connections = psutil.Process(pid).net_connections("tcp")
+        return any(each.raddr and each.raddr.port == port for each in connections)
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
     """A process in a session of the operating system that is its own.
@@ -78,6 +86,10 @@ class Running:
     def find(self, argument: str) -> list[int]:
         """Living processes of the session that were started with this in their command line."""
         return [pid for pid in self.members() if argument in command_line(pid)]
+
+    def reads_from(self, port: int) -> bool:
+        """Whether its JVM has a connection to a port."""
+        return any(reads_from(pid, port) for pid in self.find("org.apache.spark.deploy"))
 
     def kill(self) -> Ended:
         """SIGKILL for the whole session, as when the machine goes."""

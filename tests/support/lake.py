@@ -20,7 +20,7 @@ from tidemark.adapters.delta.data_table import DeltaDataTable
 from tidemark.adapters.kafka.marks import KafkaMarkReader
 from tidemark.adapters.kafka.options import client_config, spark_options
 from tidemark.adapters.kafka.reader import KafkaLogReader
-from tidemark.adapters.spark.sink import SparkDeltaSink
+from tidemark.adapters.spark.sink import SparkSink
 from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
 from tidemark.services.ingest import Ingestion
@@ -79,10 +79,10 @@ class Lake(Services):
         return KafkaLogReader(client_config("lake", self.connection))
 
     @property
-    def sink(self) -> SparkDeltaSink:
+    def sink(self) -> SparkSink:
         """Lands plans."""
         config = client_config("lake", self.connection)
-        return SparkDeltaSink(
+        return SparkSink(
             session=self.session,
             uri=self.uri,
             kafka_options=spark_options(config),

@@ -17,7 +17,7 @@ from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records
 from tidemark.adapters.kafka.marks import KafkaMarkReader
 from tidemark.adapters.kafka.options import client_config, spark_options
-from tidemark.adapters.spark.sink import SparkDeltaSink
+from tidemark.adapters.spark.sink import SparkSink
 from tidemark.core.plan import Plan
 from tidemark.services.ingest import Ingestion
 
@@ -54,10 +54,10 @@ class ImpatientLake(Lake):
         return KafkaMarkReader(client_config("lake", self.connection), self.marks_timeout_s)
 
     @property
-    def sink(self) -> SparkDeltaSink:
+    def sink(self) -> SparkSink:
         """Lands plans, or gives up soon."""
         options = spark_options(client_config("lake", self.connection))
-        return SparkDeltaSink(
+        return SparkSink(
             session=self.session,
             uri=self.uri,
             kafka_options={**options, **self.patience},

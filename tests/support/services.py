@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from tidemark.core.ledger import Ledger
+from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
 from tidemark.ports import ControlTable, DataTable, LogReader, MarkReader, Sink
 from tidemark.services.abandon import Abandon
@@ -109,6 +110,10 @@ class Services:
             data_log=self.table,
             log_reader=self.log_reader,
         )
+
+    def land(self: Ports, plan: Plan) -> None:
+        """Write and commit a plan, and record nothing."""
+        self.table.append(plan, self.sink.write(plan))
 
     @property
     def ledger(self: Ports) -> Ledger:

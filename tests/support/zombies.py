@@ -2,92 +2,59 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
-
-from pyspark.sql import DataFrame
 
 from tests.support.crashes import wait_until
 from tests.support.lake import Lake
-from tests.support.services import NOW
-from tidemark.adapters.kafka.options import client_config, spark_options
-from tidemark.adapters.spark.sink import SparkDeltaSink
+from tidemark.adapters.delta.data_table import DeltaDataTable
+from tidemark.core.datafile import DataFile
 from tidemark.core.plan import Plan
 from tidemark.errors import EngineFailed
-from tidemark.ports import Sink
 from tidemark.services.ingest import Ingestion
 
 PATIENCE_S = 90.0
 """How long anybody is held before the test gives up."""
 
 
-class HeldSink(SparkDeltaSink):
-    """Holds a landing inside its Delta transaction: after it began, before it commits.
-
-    Delta has looked whether the transaction is there by the time its write job runs, and commits
-    when the job has ended; the job waits in the middle of its rows until somebody lets it go.
+class HeldTable(DeltaDataTable):
+    """Holds a landing inside its Delta transaction: it has looked, and has not yet committed.
 
     Attributes:
-        failure: What `land` raised; None if it did not.
+        failure: What `append` raised; None if it did not.
     """
 
-    def __init__(self, lake: Lake, folder: Path) -> None:
-        folder.mkdir()
-        super().__init__(
-            session=lake.session,
-            uri=lake.uri,
-            kafka_options=spark_options(client_config("lake", lake.connection)),
-            records_per_task=lake.spec.records_per_task,
-            now=lambda: NOW,
-        )
-        # Not whichever python3 is first on the PATH: the workers need what this one has.
-        lake.session.sparkContext.pythonExec = sys.executable
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
         self.failure: Exception | None = None
-        self._reached = folder / "reached"
-        self._let_go = folder / "let-go"
+        self._reached = threading.Event()
+        self._let_go = threading.Event()
 
     @property
     def held(self) -> bool:
         """Whether the transaction has begun and waits."""
-        return self._reached.exists()
+        return self._reached.is_set()
 
     def let_go(self) -> None:
         """Let it commit."""
-        self._let_go.touch()
+        self._let_go.set()
 
-    def land(self, plan: Plan) -> None:
+    def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
         """As the real one, but for the wait."""
         try:
-            super().land(plan)
+            super().append(plan, files)
         except Exception as failure:
             self.failure = failure
             raise
 
-    def _with_provenance(self, records: DataFrame, plan: Plan) -> DataFrame:
-        rows = super()._with_provenance(records, plan)
-        reached, let_go, patience_s = str(self._reached), str(self._let_go), PATIENCE_S
-
-        def hold(batches: Iterator[Any]) -> Iterator[Any]:
-            """Runs in Spark's Python workers, which know nothing of this module."""
-            import time
-            from pathlib import Path
-
-            Path(reached).touch()
-            deadline = time.monotonic() + patience_s
-            while not Path(let_go).exists():
-                if time.monotonic() > deadline:
-                    raise TimeoutError("nobody let the landing go")
-                time.sleep(0.02)
-            yield from batches
-
-        # One task of each driver waits, so that two of them fit into the session's two threads.
-        return rows.coalesce(1).mapInArrow(hold, rows.schema)
+    def _commit(self, *arguments: Any, **named: Any) -> None:
+        self._reached.set()
+        assert self._let_go.wait(PATIENCE_S), "nobody let the landing go"
+        super()._commit(*arguments, **named)
 
 
 @dataclass(frozen=True)
@@ -95,16 +62,16 @@ class Zombie:
     """A driver in a thread, which is held inside its transaction.
 
     Attributes:
-        sink: What holds it.
+        table: What holds it.
         running: What becomes of it.
     """
 
-    sink: HeldSink
+    table: HeldTable
     running: Future[Ingestion]
 
     def wake(self) -> Exception | Ingestion:
         """Let it go, and return what it came to."""
-        self.sink.let_go()
+        self.table.let_go()
         failure = self.running.exception(PATIENCE_S)
         if isinstance(failure, Exception):
             return failure
@@ -112,28 +79,25 @@ class Zombie:
 
 
 @contextmanager
-def zombie(lake: Lake, plan: Plan, folder: Path) -> Iterator[Zombie]:
+def zombie(lake: Lake, plan: Plan) -> Iterator[Zombie]:
     """A driver of a plan that is held during the block, until it is woken."""
-    sink = HeldSink(lake, folder)
+    table = HeldTable(lake.uri)
     with ThreadPoolExecutor(1) as pool:
-        held = Zombie(sink, pool.submit(replace(lake.ingest, sink=sink).execute, plan.sequence))
+        held = Zombie(table, pool.submit(replace(lake.ingest, table=table).execute, plan.sequence))
         try:
-            wait_until(lambda: sink.held or held.running.done(), PATIENCE_S)
-            assert sink.held, held.running.exception()
+            wait_until(lambda: table.held or held.running.done(), PATIENCE_S)
+            assert table.held, held.running.exception()
             yield held
         finally:
-            sink.let_go()
+            table.let_go()
 
 
-@dataclass
-class LostAnswer:
-    """A sink whose answer is lost after the commit."""
+class LostAnswer(DeltaDataTable):
+    """A data table that loses the answer to each commit of a plan."""
 
-    sink: Sink
-
-    def land(self, plan: Plan) -> None:
-        """Land it, and fail as Spark does when its driver does not hear of the commit."""
-        self.sink.land(plan)
+    def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
+        """Commit, and fail as if nobody had heard of it."""
+        super().append(plan, files)
         raise EngineFailed(operation=f"landing plan {plan.sequence}", reason="the answer was lost")
 
 

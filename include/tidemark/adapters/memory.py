@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeAlias
 
+from tidemark.core.datafile import DataFile
 from tidemark.core.event_rows import Row, decode, encode
 from tidemark.core.events import ControlEvent
 from tidemark.core.landing import Landing
@@ -243,6 +244,7 @@ class MemoryTable:
         contents: Rows of each version, from 1.
         restores: Every RESTORE.
         plans: Plans that landed, by fingerprint: the metadata of their commits.
+        files: Rows that were written, whether or not a commit has added them.
         before_commit: Called with the plan before each commit; may raise.
         after_commit: Called with the plan after each commit; may raise: the answer is lost.
     """
@@ -253,6 +255,7 @@ class MemoryTable:
     contents: list[tuple[MemoryRow, ...]] = field(default_factory=list)
     restores: list[Restore] = field(default_factory=list)
     plans: dict[str, Plan] = field(default_factory=dict)
+    files: list[MemoryRow] = field(default_factory=list)
     before_commit: Callable[[Plan], None] = lambda _plan: None
     after_commit: Callable[[Plan], None] = lambda _plan: None
 
@@ -289,15 +292,39 @@ class MemoryTable:
                 self.commit(app_id, FENCED)
         return len(self.commits)
 
-    def land(self, plan: Plan) -> None:
-        """As `Sink.land`; a stale transaction is skipped with success, as Delta does."""
-        read = self.read(plan)
+    def write(self, plan: Plan) -> tuple[DataFile, ...]:
+        """As `Sink.write`; a file of its own for each row."""
+        rows = self.read(plan)
+        first = len(self.files)
+        self.files += rows
+        return tuple(
+            DataFile(
+                path=str(number),
+                size=1,
+                modified_ms=0,
+                partition=partition,
+                records=1,
+                first=offset,
+                last=offset,
+                earliest_ms=None,
+                latest_ms=None,
+            )
+            for number, (_, partition, offset, _) in enumerate(rows, start=first)
+        )
+
+    def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
+        """As `DataTable.append`."""
         self.before_commit(plan)
         if self.transaction_version(plan.app_id) >= plan.sequence:
             return
         self.plans[plan.fingerprint] = plan
-        self.commit(plan.app_id, plan.sequence, plan.fingerprint, read)
+        rows = [self.files[int(file.path)] for file in files]
+        self.commit(plan.app_id, plan.sequence, plan.fingerprint, rows)
         self.after_commit(plan)
+
+    def land(self, plan: Plan) -> None:
+        """Write and append in one, whatever became of the topic meanwhile."""
+        self.append(plan, self.write(plan))
 
     def read(self, plan: Plan) -> list[MemoryRow]:
         """What the engine reads of a plan now, from whatever topic has that name."""

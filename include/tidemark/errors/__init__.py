@@ -29,7 +29,6 @@ from tidemark.errors.machine import DemoFailed, SetupError, Unforeseen
 from tidemark.errors.protocol import (
     ControlConflict,
     EngineFailed,
-    FenceConflict,
     ForeignCommit,
     ForeignTable,
     LedgerBehindTable,
@@ -45,6 +44,7 @@ from tidemark.errors.protocol import (
     RowsInDoubt,
     TableBehindLedger,
     TableRestored,
+    TransactionConflict,
     UnknownPlan,
 )
 from tidemark.errors.quality import QualityFailed, SuiteError
@@ -84,7 +84,6 @@ __all__ = [
     "EndBehindCommitted",
     "EngineFailed",
     "ExitCode",
-    "FenceConflict",
     "ForeignCommit",
     "ForeignTable",
     "InvalidConnection",
@@ -128,6 +127,7 @@ __all__ = [
     "TopicChanged",
     "TopicMissing",
     "TopicRecreated",
+    "TransactionConflict",
     "TransientError",
     "Unforeseen",
     "UnknownConnection",

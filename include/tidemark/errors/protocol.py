@@ -76,7 +76,7 @@ class PlanOpen(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class NotLanded(UnknownOutcomeError):
-    """The engine reported success and the data table's log does not have the plan."""
+    """A commit was made and the data table's log does not have the plan."""
 
     pipeline: str
     sequence: int
@@ -222,14 +222,14 @@ class TableRestored(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class FenceConflict(TransientError):
-    """Somebody committed under a plan's transaction while it was being given up."""
+class TransactionConflict(TransientError):
+    """Somebody else committed under a plan's transaction at the same moment."""
 
     pipeline: str
     sequence: int
 
     def what(self) -> str:
-        return f"plan {self.sequence} of pipeline {self.pipeline!r} moved while it was given up"
+        return f"plan {self.sequence} of pipeline {self.pipeline!r} moved while this wrote"
 
     def expected(self) -> str:
         return "no other commit of its transaction"
@@ -304,16 +304,16 @@ class ForeignTable(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class EngineFailed(TransientError):
-    """Spark could not finish, for a reason that says nothing about the data."""
+    """Spark or delta-rs could not finish, for a reason that says nothing about the data."""
 
     operation: str
     reason: str
 
     def what(self) -> str:
-        return f"Spark failed while {self.operation}"
+        return f"{self.operation} failed"
 
     def expected(self) -> str:
-        return "the job to finish"
+        return "it to finish"
 
     def found(self) -> str:
         return self.reason

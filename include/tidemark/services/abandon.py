@@ -54,7 +54,7 @@ class Abandon:
                 table are not of one history.
             PlanLanded: It has landed; if that was not recorded, it is now.
             RowsInDoubt: It landed while its topic was made again, and `discard` was not said.
-            FenceConflict, ControlConflict: Others were first, several times over.
+            TransactionConflict, ControlConflict: Others were first, several times over.
         """
         given_up = Abandoned(sequence=sequence, requested_by=requested_by, reason=reason)
         return after_conflicts(lambda: self._once(given_up, discard=discard))

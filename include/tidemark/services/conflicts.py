@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from tidemark.errors import ControlConflict, FenceConflict
+from tidemark.errors import ControlConflict, TransactionConflict
 
 log = logging.getLogger(__name__)
 
@@ -21,11 +21,11 @@ def after_conflicts(step: Callable[[], T], attempts: int = 5) -> T:
         attempts: How often it may be tried in all.
 
     Raises:
-        ControlConflict, FenceConflict: Others were first every time.
+        ControlConflict, TransactionConflict: Others were first every time.
     """
     for attempt in range(1, attempts):
         try:
             return step()
-        except (ControlConflict, FenceConflict) as conflict:
+        except (ControlConflict, TransactionConflict) as conflict:
             log.info("again after a conflict attempt=%d reason=%s", attempt, conflict.what())
     return step()

@@ -64,7 +64,7 @@ class Ingest:
             LostRange, EndBehindCommitted, TopicRecreated, ClusterChanged, PartitionsShrunk: Kafka
                 can no longer give what was planned; nothing was written.
             RecordsMissed: Not every visible record landed; what did is recorded.
-            NotLanded: The engine reported success and the table's log disagrees.
+            NotLanded: The commit was made and the table's log does not have it.
             EngineFailed: The engine gave up and the table's log has no trace of the plan.
         """
         record = recorded_plan(self.control, self.spec.name, sequence)
@@ -74,41 +74,43 @@ class Ingest:
             log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
             return Ingestion(plan=plan, landing=record.landing, wrote=False)
         checked_ledger(self.control, plan.pipeline, self.table)
-        # In this order: a plan that lands between the two looks is not taken for a fenced one.
-        fenced = self._is_fenced(plan)
-        landing = self.table.find(plan)
+        landing = self._landed(plan)
         wrote = landing is None
         if landing is None:
-            if fenced:
-                raise PlanFenced(pipeline=plan.pipeline, sequence=sequence)
             landing = self._land(plan)
         return Ingestion(plan=plan, landing=self._record(plan, landing), wrote=wrote)
 
-    def _is_fenced(self, plan: Plan) -> bool:
-        """Whether the plan's transaction is taken; if no commit has the plan, by a fence."""
+    def _landed(self, plan: Plan) -> Landing | None:
+        """The plan's commit; None if it may still be made."""
+        # In this order: a plan that lands between the two looks is not taken for a fenced one.
         state = self.table.state((plan.app_id,), since=FENCED)
-        return state.transactions.get(plan.app_id, 0) >= plan.sequence
+        landing = self.table.find(plan)
+        if landing is None and state.transactions.get(plan.app_id, 0) >= plan.sequence:
+            # Given up meanwhile, or about to be.
+            _refuse_abandoned(recorded_plan(self.control, plan.pipeline, plan.sequence))
+            raise PlanFenced(pipeline=plan.pipeline, sequence=plan.sequence)
+        return landing
 
     def _land(self, plan: Plan) -> Landing:
         marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
         planning.check_readable(plan, marks)
         self.table.prepare(plan.pipeline)
         try:
-            self.sink.land(plan)
+            files = self.sink.write(plan)
+            # What was read of a topic that was made again meanwhile stays out of the table.
+            marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
+            planning.check_same_topic(plan, marks)
+            self.table.append(plan, files)
         except TransientError:
             # The commit may have happened before the failure, or by another driver of this plan.
-            landing = self.table.find(plan)
+            landing = self._landed(plan)
             if landing is None:
                 self._explain(plan)
                 raise
             return landing
-        landing = self.table.find(plan)
+        landing = self._landed(plan)
         if landing is None:
-            raise NotLanded(
-                pipeline=plan.pipeline,
-                sequence=plan.sequence,
-                seen="no such commit: a transaction with a stale version is skipped with success",
-            )
+            raise NotLanded(pipeline=plan.pipeline, sequence=plan.sequence, seen="no such commit")
         return landing
 
     def _explain(self, plan: Plan) -> None:

@@ -64,7 +64,7 @@ class Repair:
             NothingToRepair: The tables agree.
             NotARewind: The table has plans that the ledger does not know; `rebuild` takes them in.
             TableTampered: Rows that no plan explains; nothing is changed.
-            ControlConflict, FenceConflict: Others were first, several times over.
+            ControlConflict, TransactionConflict: Others were first, several times over.
         """
         return after_conflicts(
             lambda: self._once(requested_by, reason, dry_run=dry_run, take_in=False)
@@ -84,7 +84,7 @@ class Repair:
         Raises:
             NothingToRepair: The tables agree.
             TableTampered: Rows that no plan explains; nothing is changed.
-            ControlConflict, FenceConflict: Others were first, several times over.
+            ControlConflict, TransactionConflict: Others were first, several times over.
         """
         return after_conflicts(
             lambda: self._once(requested_by, reason, dry_run=dry_run, take_in=True)

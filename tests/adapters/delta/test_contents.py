@@ -363,13 +363,13 @@ def test_i4_a_fenced_chain_stops_spark(
     plan = pipeline.plan("second")
     app_ids = [transaction_app_id(plan.pipeline, 0, kind) for kind in PlanKind]
     version = pipeline.table.fence_chains(plan.pipeline, app_ids)
-    pipeline.sink.land(plan)
-    pipeline.sink.land(replace(plan, kind=PlanKind.BACKFILL))
+    pipeline.land(plan)
+    pipeline.land(replace(plan, kind=PlanKind.BACKFILL))
     assert pipeline.version() == version
     with pytest.raises(TidemarkError):
         pipeline.ingest.execute(plan.sequence)
     assert (pipeline.version(), len(pipeline.rows())) == (version, 5)
     assert pipeline.committed() == {0: 5}
-    pipeline.sink.land(replace(plan, epoch=1))
+    pipeline.land(replace(plan, epoch=1))
     assert len(pipeline.rows()) == 10
     assert {row["ingested_at"] for row in pipeline.rows()} == {NOW}

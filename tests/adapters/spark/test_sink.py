@@ -86,13 +86,14 @@ def test_s3_a_second_run_takes_only_what_is_new(
 def test_i4_landing_twice_has_the_effect_of_once(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """S14: Delta skips the repeated transaction with success; not even an empty commit is made."""
+    """S14: the repeated transaction is skipped; not even an empty commit is made."""
     pipeline = lake.of(topic())
     produce_values(broker.bootstrap, pipeline.spec.topic, 5)
     plan = pipeline.plan("test")
-    pipeline.sink.land(plan)
+    pipeline.table.prepare(plan.pipeline)
+    pipeline.land(plan)
     version = pipeline.version()
-    pipeline.sink.land(plan)
+    pipeline.land(plan)
     assert pipeline.version() == version
     assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
 
@@ -107,14 +108,14 @@ def raise_transaction(lake: Lake, plan: Plan, version: int) -> None:
 def test_i7_a_stale_transaction_is_not_taken_for_a_landing(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """The table has the transaction: Spark reports success, writes nothing, and we know before."""
+    """The table has the transaction: the commit is skipped, and we know before."""
     pipeline = lake.of(topic())
     produce_values(broker.bootstrap, pipeline.spec.topic, 5)
     pipeline.run("first")
     produce_values(broker.bootstrap, pipeline.spec.topic, 5)
     plan = pipeline.plan("second")
     raise_transaction(pipeline, plan, plan.sequence)
-    pipeline.sink.land(plan)
+    pipeline.land(plan)
     assert pipeline.table.find(plan) is None
     with pytest.raises(PlanFenced):
         pipeline.ingest.execute(plan.sequence)
@@ -182,7 +183,7 @@ def test_i5_a_landing_is_found_by_its_rows_when_the_log_has_forgotten_it(
     produce_values(broker.bootstrap, pipeline.spec.topic, 5)
     plan = pipeline.plan("first")
     pipeline.table.prepare(plan.pipeline)
-    pipeline.sink.land(plan)
+    pipeline.land(plan)
     log = Path(pipeline.uri) / "_delta_log"
     DeltaTable(pipeline.uri).create_checkpoint()
     for commit in log.glob("*.json"):
@@ -277,7 +278,7 @@ def test_a_failure_of_the_engine_is_named(lake: Lake) -> None:
     pipeline = lake.of("nowhere")
     pipeline.table.prepare("events")
     (Path(pipeline.uri) / "_delta_log" / f"{1:020}.json").write_text("not JSON")
-    with pytest.raises(EngineFailed, match="landing plan 1 of pipeline 'events'") as caught:
-        pipeline.sink.land(make_plan((0, 0, 5), topic="nowhere"))
+    with pytest.raises(EngineFailed, match="reading plan 1 of pipeline 'events'") as caught:
+        pipeline.land(make_plan((0, 0, 5), topic="nowhere"))
     assert "\n" not in caught.value.reason
     assert 0 < len(caught.value.reason) <= 500

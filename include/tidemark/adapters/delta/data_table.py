@@ -1,31 +1,43 @@
-"""A pipeline's bronze table: its own log, its creation, its fence. Rows are Spark's to write."""
+"""A pipeline's bronze table: its own log, its creation, every commit. Spark writes the files."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import ArrayType, PrimitiveType, StructType
+from deltalake.transaction import AddAction
 
 from tidemark.adapters.delta import contents
 from tidemark.adapters.delta.landed import landed_counts
+from tidemark.core.datafile import DataFile
 from tidemark.core.landing import Landing
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.records import LogRecord
 from tidemark.core.table import FENCED, Holding, Restore, TableState, check_held
-from tidemark.errors import FenceConflict, ForeignCommit, ForeignTable
+from tidemark.errors import EngineFailed, ForeignCommit, ForeignTable, TransactionConflict
 
 log = logging.getLogger(__name__)
 
 _RECENT_COMMITS = 50
 _OWNER = "tidemark.pipeline"
+_FEATURES = {
+    *("appendOnly", "invariants", "checkConstraints"),
+    *("changeDataFeed", "deletionVectors", "v2Checkpoint"),
+}
+"""Table features that a commit of new files gets along with."""
+_NO_RULES = {"delta.columnMapping.id", "delta.columnMapping.physicalName"}
+"""Delta's words on a column that are no rule for its values."""
 _PROPERTIES: Mapping[str, str] = {
+    # As Spark's: a reader replays the commits since the newest checkpoint.
+    "delta.checkpointInterval": "10",
     # Only what a reader prunes by, and what tells a file's range (landed.py).
     "delta.dataSkippingStatsColumns": "partition,offset,timestamp,plan_sequence",
 }
@@ -58,7 +70,7 @@ BRONZE = Schema(
 
 
 class DeltaDataTable:
-    """One pipeline's data table: what its log says, its creation, its fence."""
+    """One pipeline's data table: what its log says, and every commit that Tidemark makes."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -153,26 +165,61 @@ class DeltaDataTable:
                 self._refuse(f"it has no column {wanted.name}")
             if _bare(present[wanted.name]) != _bare(wanted.type):
                 self._refuse(f"its column {wanted.name} is {present[wanted.name]}")
+        self._refuse_rules(table)
+
+    def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
+        """Add a plan's files in one commit, under the plan's transaction; skip a stale one.
+
+        Raises:
+            TransactionConflict: Another commit of this transaction was first; look again.
+            EngineFailed: The commit failed, or its answer was lost.
+        """
+        try:
+            table = DeltaTable(self._uri)
+            if (table.transaction_version(plan.app_id) or 0) >= plan.sequence:
+                return
+            self._commit(
+                table,
+                [Transaction(plan.app_id, plan.sequence)],
+                plan.commit_metadata(),
+                [_added(plan, file) for file in files],
+            )
+        except (DeltaError, OSError) as failed:
+            if self._taken(plan):
+                raise TransactionConflict(
+                    pipeline=plan.pipeline, sequence=plan.sequence
+                ) from failed
+            raise EngineFailed(
+                operation=f"committing plan {plan.sequence} of pipeline {plan.pipeline!r}",
+                reason=str(failed)[:500],
+            ) from failed
+
+    def _taken(self, plan: Plan) -> bool:
+        try:
+            table = self._open()
+        except (DeltaError, OSError):
+            return False
+        return table is not None and (table.transaction_version(plan.app_id) or 0) >= plan.sequence
 
     def fence(self, plan: Plan) -> None:
         """Raise the plan's transaction with an empty commit: whoever lands it later is refused.
 
         Raises:
             ForeignTable: As in `prepare`.
-            FenceConflict: Another commit of this transaction was first; look again.
+            TransactionConflict: Another commit of this transaction was first; look again.
         """
         self.prepare(plan.pipeline)
         table = DeltaTable(self._uri)
         if (table.transaction_version(plan.app_id) or 0) >= plan.sequence:
             return
         try:
-            _commit_nothing(
+            self._commit(
                 table,
                 [Transaction(plan.app_id, plan.sequence)],
-                {"abandoned": plan.sequence},
+                json.dumps({"abandoned": plan.sequence}),
             )
         except CommitFailedError as conflict:
-            raise FenceConflict(pipeline=plan.pipeline, sequence=plan.sequence) from conflict
+            raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence) from conflict
 
     def discard(self, plan: Plan) -> int:
         """Remove a plan's rows from the newest version. Returns their number."""
@@ -194,7 +241,7 @@ class DeltaDataTable:
 
         Raises:
             ForeignTable: As in `prepare`.
-            FenceConflict: Another commit of such a transaction was first; look again.
+            TransactionConflict: Another commit of such a transaction was first; look again.
         """
         self.prepare(pipeline)
         table = DeltaTable(self._uri)
@@ -203,9 +250,9 @@ class DeltaDataTable:
             return int(table.version())
         transactions = [Transaction(app_id, FENCED) for app_id in open_ids]
         try:
-            _commit_nothing(table, transactions, {"fenced": open_ids})
+            self._commit(table, transactions, json.dumps({"fenced": open_ids}))
         except CommitFailedError as conflict:
-            raise FenceConflict(pipeline=pipeline, sequence=FENCED) from conflict
+            raise TransactionConflict(pipeline=pipeline, sequence=FENCED) from conflict
         return int(DeltaTable(self._uri).version())
 
     def _open(self) -> DeltaTable | None:
@@ -235,22 +282,78 @@ class DeltaDataTable:
             log.info("table made by another driver pipeline=%s uri=%s", pipeline, self._uri)
         return DeltaTable(self._uri)
 
+    def _refuse_rules(self, table: DeltaTable) -> None:
+        """Refuse a table that asks its writers for what a commit of files does not do."""
+        for name in table.metadata().configuration:
+            if name.startswith("delta.constraints."):
+                self._refuse(f"it has the constraint {name.removeprefix('delta.constraints.')!r}")
+        for field in table.schema().fields:
+            rules = {name for name in field.metadata if name.startswith("delta.")}
+            if not field.nullable or rules - _NO_RULES:
+                self._refuse(f"its column {field.name} has a rule")
+        if unknown := set(table.protocol().writer_features or ()) - _FEATURES:
+            self._refuse(f"it has the table feature {', '.join(sorted(unknown))}")
+
+    def _commit(
+        self,
+        table: DeltaTable,
+        transactions: list[Transaction],
+        metadata: str,
+        added: Sequence[AddAction] = (),
+    ) -> None:
+        """Commit after the version that was looked at; refused if others moved a transaction."""
+        table.create_write_transaction(
+            list(added),
+            "append",
+            table.schema(),
+            commit_properties=CommitProperties(
+                app_transactions=transactions, custom_metadata={"userMetadata": metadata}
+            ),
+        )
+
     def _refuse(self, difference: str) -> None:
         raise ForeignTable(target=self._uri, difference=difference)
 
 
-def _commit_nothing(
-    table: DeltaTable, transactions: list[Transaction], metadata: Mapping[str, Any]
-) -> None:
-    table.create_write_transaction(
-        [],
-        "append",
-        table.schema(),
-        commit_properties=CommitProperties(
-            app_transactions=transactions,
-            custom_metadata={"userMetadata": json.dumps(metadata)},
+def _added(plan: Plan, file: DataFile) -> AddAction:
+    """A file with the statistics that readers prune by, and that tell its range (landed.py)."""
+    shared = {"partition": file.partition, "plan_sequence": plan.sequence}
+    least: dict[str, Any] = {**shared, "offset": file.first}
+    greatest: dict[str, Any] = {**shared, "offset": file.last}
+    if (
+        file.earliest_ms is not None
+        and file.latest_ms is not None
+        and _FIRST_MS <= file.earliest_ms <= file.latest_ms <= _LAST_MS
+    ):
+        least["timestamp"] = _instant(file.earliest_ms)
+        greatest["timestamp"] = _instant(file.latest_ms)
+    return AddAction(
+        path=file.path,
+        size=file.size,
+        partition_values={},
+        modification_time=file.modified_ms,
+        data_change=True,
+        stats=json.dumps(
+            {
+                "numRecords": file.records,
+                "minValues": least,
+                "maxValues": greatest,
+                "nullCount": dict.fromkeys(least, 0),
+            }
         ),
     )
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_MS = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+_LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+"""What the protocol can write: a producer may have set any number of 64 bits."""
+
+
+def _instant(ms: int) -> str:
+    """As the Delta protocol writes timestamps; Kafka's have no more digits."""
+    moment = _EPOCH + timedelta(milliseconds=ms)
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def _landing(table: DeltaTable, plan: Plan) -> Landing:

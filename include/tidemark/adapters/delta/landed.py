@@ -14,8 +14,8 @@ from tidemark.core.plan import Plan
 def landed_counts(table: DeltaTable, plan: Plan) -> Mapping[int, int]:
     """Records by index of the planned range, in the version of the table that is loaded.
 
-    Spark writes one file per task and a task reads one partition, so each file of a fresh commit
-    belongs to one range and its statistics are exact. Where files are of another make, such as
+    A task reads one partition and writes one file, so each file of a fresh commit belongs to one
+    range and its statistics are exact. Where files are of another make, such as
     compacted ones, the plan's rows are counted.
     """
     by_files = _counted_by_files(table, plan)

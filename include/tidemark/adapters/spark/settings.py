@@ -53,6 +53,8 @@ _STATIC: Mapping[str, str] = {
     "spark.hadoop.parquet.column.statistics.enabled#key": "false",
     "spark.hadoop.parquet.column.statistics.enabled#value": "false",
     "spark.hadoop.parquet.page.write-checksum.enabled": "false",
+    # The commit says that a folder is complete.
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 
 

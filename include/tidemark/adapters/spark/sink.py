@@ -1,23 +1,31 @@
-"""Landing a plan with Spark: exactly its ranges from Kafka, one transaction into Delta."""
+"""Reading a plan with Spark: exactly its ranges from Kafka, into files beside the table's."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import reduce
+from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
-from tidemark.adapters.spark.exclusive import exclusive
+from tidemark.adapters.spark import parquet
+from tidemark.core.datafile import DataFile
 from tidemark.core.plan import Plan, PlannedRange
-from tidemark.errors import EngineFailed, KafkaRefused
+from tidemark.errors import EngineFailed, KafkaRefused, SetupError
 from tidemark.ports import Clock
 
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
 log = logging.getLogger(__name__)
+
 
 _REFUSALS = {
     f"org.apache.kafka.common.errors.{name}Exception"
@@ -31,8 +39,8 @@ _REFUSALS = {
 }
 
 
-class SparkDeltaSink:
-    """Appends plans to one bronze table, which is there already.
+class SparkSink:
+    """Writes plans to files in the folder of one bronze table, which is there already.
 
     Args:
         session: Spark, with Delta and the Kafka source on its class path.
@@ -56,33 +64,44 @@ class SparkDeltaSink:
         self._records_per_task = records_per_task
         self._now = now
 
-    def land(self, plan: Plan) -> None:
-        """Read the plan's ranges and append them under the plan's transaction.
+    def write(self, plan: Plan) -> list[DataFile]:
+        """Read the plan's ranges into files of a new folder, one for each task that found a record.
 
         Raises:
             KafkaRefused: The brokers do not let the reader read.
+            SetupError: The table's storage cannot be used from Python.
             EngineFailed: Spark gave up.
         """
+        operation = f"reading plan {plan.sequence} of pipeline {plan.pipeline!r}"
+        files, table = self._storage()
+        # Of this attempt alone: another one may be alive.
+        name = f"plan-{plan.sequence}-{uuid4()}"
         # A share of the executors for each plan, however many tasks it has. Spark keeps this by
         # thread.
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", plan.pipeline)
         try:
-            rows = self._with_provenance(self._read(plan), plan)
-            with exclusive(self._uri):
-                (
-                    rows.write.format("delta")
-                    .mode("append")
-                    .option("txnAppId", plan.app_id)
-                    .option("txnVersion", plan.sequence)
-                    .option("userMetadata", plan.commit_metadata())
-                    .save(self._uri)
-                )
+            self._with_provenance(self._read(plan), plan).write.parquet(f"{self._uri}/{name}")
+            return parquet.written(files, table, name)
         except (PySparkException, Py4JError) as failure:
-            operation = f"landing plan {plan.sequence} of pipeline {plan.pipeline!r}"
+            _forget(files, f"{table}/{name}")
             refusal = _kafka_refusal(failure)
             if refusal:
                 raise KafkaRefused(operation=operation, reason=refusal) from failure
             raise EngineFailed(operation=operation, reason=_root_cause(failure)) from failure
+        except (OSError, ValueError) as failure:
+            _forget(files, f"{table}/{name}")
+            raise EngineFailed(operation=operation, reason=str(failure)[:500]) from failure
+
+    def _storage(self) -> tuple[FileSystem, str]:
+        try:
+            return parquet.storage(self._uri)
+        except (OSError, ValueError) as unknown:
+            raise SetupError(
+                subject="the table's storage cannot be used from Python",
+                needed="a path, or a URI that PyArrow and delta-rs both know",
+                seen=f"{self._uri}: {unknown}",
+                advice="see docs/clusters.md, Storage",
+            ) from unknown
 
     def _read(self, plan: Plan) -> DataFrame:
         """Spark's Kafka source takes one range for each partition; a further one is a new read."""
@@ -127,6 +146,12 @@ class SparkDeltaSink:
             F.lit(plan.sequence).cast("bigint").alias("plan_sequence"),
             F.lit(self._now()).alias("ingested_at"),
         )
+
+
+def _forget(files: FileSystem, folder: str) -> None:
+    """Remove what no commit will refer to; if that fails too, a full VACUUM does."""
+    with suppress(OSError):
+        files.delete_dir(folder)
 
 
 def _offsets(topic: str, by_partition: Mapping[int, int]) -> str:

@@ -1,0 +1,93 @@
+"""Files that Spark has written, as their footers tell of them; no row is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from tidemark.core.datafile import DataFile
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileInfo, FileSystem
+
+_COLUMNS = ("partition", "offset", "timestamp")
+"""Those whose extremes a commit tells."""
+
+
+def storage(uri: str) -> tuple[FileSystem, str]:
+    """The file system of a table, and the table's folder in it.
+
+    Raises:
+        OSError, ValueError: PyArrow does not know, or cannot use, such a URI.
+    """
+    from pyarrow.fs import FileSystem
+
+    # Hadoop's name for it.
+    files, folder = FileSystem.from_uri(uri.replace("s3a://", "s3://", 1))
+    return files, folder
+
+
+def written(files: FileSystem, table: str, folder: str) -> list[DataFile]:
+    """The files with rows in one folder of a table.
+
+    Args:
+        files: Where the table is.
+        table: The table's folder.
+        folder: The folder, relative to it.
+
+    Raises:
+        ValueError: They are not files of single partitions whose offsets lie apart.
+        OSError: They cannot be read.
+    """
+    from pyarrow.fs import FileSelector
+
+    found = files.get_file_info(FileSelector(f"{table}/{folder}"))
+    named = (info for info in found if info.base_name.endswith(".parquet"))
+    made = [file for info in named if (file := _data_file(files, folder, info))]
+    _check_apart(made)
+    return made
+
+
+def _data_file(files: FileSystem, folder: str, info: FileInfo) -> DataFile | None:
+    import pyarrow.parquet as pq
+
+    with files.open_input_file(info.path) as source:
+        footer = pq.read_metadata(source)
+    if footer.num_rows == 0:
+        return None
+    numbers = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
+    groups = [footer.row_group(n) for n in range(footer.num_row_groups)]
+
+    def extremes(name: str) -> Sequence[int] | None:
+        columns = [group.column(numbers[name]).statistics for group in groups]
+        if any(each is None or not each.has_min_max or each.null_count for each in columns):
+            return None
+        return [end for each in columns for end in (each.min_raw, each.max_raw)]
+
+    partition, offset, timestamp = map(extremes, _COLUMNS)
+    if partition is None or offset is None or len(set(partition)) != 1:
+        raise ValueError(f"{info.base_name} is not of one partition: {partition}, {offset}")
+    return DataFile(
+        path=f"{folder}/{info.base_name}",
+        size=info.size,
+        modified_ms=info.mtime_ns // 1_000_000,
+        partition=partition[0],
+        records=footer.num_rows,
+        first=min(offset),
+        last=max(offset),
+        # Parquet has microseconds.
+        earliest_ms=min(timestamp) // 1000 if timestamp else None,
+        latest_ms=max(timestamp) // 1000 if timestamp else None,
+    )
+
+
+def _check_apart(made: Iterable[DataFile]) -> None:
+    """Refuse two files with the same offsets: a task's output that was counted twice."""
+    for one, other in _neighbours(made):
+        if one.partition == other.partition and other.first <= one.last:
+            raise ValueError(f"{one.path} and {other.path} have the same offsets")
+
+
+def _neighbours(made: Iterable[DataFile]) -> Iterator[tuple[DataFile, DataFile]]:
+    return pairwise(sorted(made, key=lambda file: (file.partition, file.first)))
