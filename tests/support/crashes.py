@@ -183,7 +183,7 @@ class Site:
 
     def files(self) -> list[Path]:
         """Parquet files of the data table's folder that are complete, committed or not."""
-        return [file for file in Path(self.lake.uri).glob("*.parquet") if _is_complete(file)]
+        return [file for file in Path(self.lake.uri).rglob("*.parquet") if _is_complete(file)]
 
     # -- processes -------------------------------------------------------------------------------
 
