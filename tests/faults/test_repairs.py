@@ -317,13 +317,12 @@ def version_of(pipeline: Lake, sequence: int) -> int:
 def test_i5_a_restored_data_table_is_refused_and_rewound(
     pipeline: Lake,
     court: Court,
-    tmp_path: Path,
     restore: Callable[[Lake, str, int], None],
 ) -> None:
     """I4: a driver of the old epoch that is inside its Delta transaction all the while fails."""
     more(pipeline)
     plan = pipeline.plan("fourth")
-    with held_driver(pipeline, plan, tmp_path / "held") as driver:
+    with held_driver(pipeline, plan) as driver:
         restore(pipeline, pipeline.uri, version_of(pipeline, 1))
         with pytest.raises(TableRestored):
             pipeline.planner.plan("fifth")

@@ -115,7 +115,7 @@ def together(*calls: Callable[[], Any]) -> list[Any]:
 
 
 def test_two_drivers_of_one_plan_inside_the_transaction_at_once(
-    court: Court, pipeline: Lake, tmp_path: Path
+    court: Court, pipeline: Lake
 ) -> None:
     """I4: Delta lets one commit; the other is refused, looks, and ends well."""
     plan = pipeline.plan("a run")
@@ -132,9 +132,7 @@ def test_two_drivers_of_one_plan_inside_the_transaction_at_once(
     settled(court, pipeline)
 
 
-def test_two_drivers_of_one_plan_commit_at_the_same_moment(
-    court: Court, pipeline: Lake, tmp_path: Path
-) -> None:
+def test_two_drivers_of_one_plan_commit_at_the_same_moment(court: Court, pipeline: Lake) -> None:
     """I4: whichever of them is first."""
     plan = pipeline.plan("a run")
     with (
@@ -198,7 +196,7 @@ def slow_topic(proxied: ProxiedBroker) -> str:
 
 @pytest.mark.parametrize("landed_again", [False, True], ids=["given-up", "given-up-and-replaced"])
 def test_a_driver_wakes_after_its_plan_was_given_up(
-    court: Court, pipeline: Lake, tmp_path: Path, landed_again: bool
+    court: Court, pipeline: Lake, landed_again: bool
 ) -> None:
     """I4: the fence is younger than its look, so delta-rs refuses it, and it says so."""
     plan = pipeline.plan("a run that hangs")
@@ -241,7 +239,7 @@ def test_a_driver_process_wakes_after_its_plan_was_given_up(
 
 
 def test_a_driver_wakes_when_others_have_landed_its_plan_and_the_next(
-    court: Court, pipeline: Lake, broker: BrokerStatus, tmp_path: Path
+    court: Court, pipeline: Lake, broker: BrokerStatus
 ) -> None:
     """I4: its transaction is stale by two plans; it finds its own landed, and ends well."""
     plan = pipeline.plan("a run that hangs")
@@ -424,7 +422,7 @@ def test_planner_processes_at_once_make_one_plan(court: Court, pipeline: Lake) -
 
 
 def test_a_scheduled_run_and_a_backfill_want_the_same_offsets(
-    court: Court, pipeline: Lake, broker: BrokerStatus, tmp_path: Path
+    court: Court, pipeline: Lake, broker: BrokerStatus
 ) -> None:
     """I2: planned at once, one plans around the other; landed at once, no row is doubled."""
     lake = pipeline.of(pipeline.spec.topic, start=StartPolicy.LATEST)
