@@ -98,14 +98,17 @@ def test_what_ignores_sigterm_gets_sigkill(script: Script, tmp_path: Path) -> No
 
 def test_a_zombie_is_dead() -> None:
     """A process that only waits to be reaped neither runs nor has a start time."""
-    child = subprocess.Popen([sys.executable, "-c", "input()", "mark"], stdin=subprocess.PIPE)
-    # Between fork and exec the arguments are this process's own.
-    wait_until(lambda: processes.runs(child.pid, "mark"))
-    assert processes.start_time(child.pid)
-    child.kill()
-    wait_until(lambda: not processes.runs(child.pid, "mark"))
-    assert processes.start_time(child.pid) == ""
-    child.communicate()
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()", "mark"], stdin=subprocess.PIPE
+    ) as child:
+        # Between fork and exec the arguments are this process's own.
+        wait_until(lambda: processes.runs(child.pid, "mark"))
+        assert processes.start_time(child.pid)
+        child.kill()
+        # A process on its way out first loses its arguments; a while later it is a zombie.
+        wait_until(lambda: processes.start_time(child.pid) == "")
+        assert not processes.runs(child.pid, "mark")
+        assert child.returncode is None
 
 
 def test_a_log_without_words_says_so(tmp_path: Path) -> None:
