@@ -82,13 +82,7 @@ def write_history(app: App, pipeline: str, plans: int) -> None:
 
 def started(marks: TopicMarks) -> Started:
     """A pipeline that begins at the first offset of every partition."""
-    return Started(
-        cluster_id=marks.cluster_id,
-        topic=marks.topic,
-        topic_id=marks.topic_id,
-        requested_by="bench:1",
-        offsets=dict.fromkeys(marks.partitions, 0),
-    )
+    return Started.at(marks, dict.fromkeys(marks.partitions, 0), "bench:1")
 
 
 def _plan(ledger: Ledger, marks: TopicMarks) -> Plan:

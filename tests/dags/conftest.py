@@ -15,6 +15,12 @@ import pytest
 
 from tests.conftest import PROJECT
 
+OF_TASKS = (
+    *(f"tidemark_airflow.{name}" for name in ("groups", "operators", "tasks")),
+    *("deltalake", "tidemark.adapters.kafka.marks", "tidemark.adapters.spark.settings"),
+)
+"""What a task loads before it does anything."""
+
 
 class Answer(NamedTuple):
     """What a question to the probe came to."""
@@ -68,13 +74,8 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
 @pytest.fixture(scope="session")
 def task_probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
     """One process with what runs tasks loaded, for all tests of the run."""
-    modules = ("groups", "operators", "tasks")
-    loaded = [*(f"tidemark_airflow.{name}" for name in modules), *_OF_TASKS]
-    with _probe(tmp_path_factory.mktemp("airflow-tasks"), *loaded) as answering:
+    with _probe(tmp_path_factory.mktemp("airflow-tasks"), *OF_TASKS) as answering:
         yield answering
-
-
-_OF_TASKS = ("deltalake", "tidemark.adapters.kafka.marks", "tidemark.adapters.spark.settings")
 
 
 @contextmanager

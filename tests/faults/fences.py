@@ -72,7 +72,7 @@ FENCES = (
         name="a stale transaction is not committed again",
         keeps="I4",
         file="adapters/delta/data_table.py",
-        old="""            if (table.transaction_version(plan.app_id) or 0) >= plan.sequence:
+        old="""            if _is_taken(table, plan):
                 return
             self""",
         new="            self",

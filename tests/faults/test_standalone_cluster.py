@@ -101,18 +101,17 @@ def both_read(cluster: Standalone, proxied: ProxiedBroker) -> list[int]:
     return reading()
 
 
-def writers(site: Site, cluster: Standalone) -> dict[int, set[str]]:
-    """The data files that executors have open, by process id."""
-    found = {pid: open_data_files(pid, site) for pid in cluster.executors()}
-    return {pid: files for pid, files in found.items() if files}
+def writers(site: Site, cluster: Standalone) -> list[int]:
+    """Process ids of the executors that have a data file of the table open."""
+    return [pid for pid in cluster.executors() if writes_to(site.lake.uri, pid)]
 
 
-def open_data_files(pid: int, site: Site) -> set[str]:
-    """Names of the Parquet files of the data table that a process has open."""
+def writes_to(uri: str, pid: int) -> bool:
+    """Whether a process has a Parquet file of a table open."""
     with suppress(psutil.NoSuchProcess):
         files = (Path(file.path) for file in psutil.Process(pid).open_files())
-        return {f.name for f in files if f.suffix == ".parquet" and f.is_relative_to(site.lake.uri)}
-    return set()
+        return any(file.suffix == ".parquet" and file.is_relative_to(uri) for file in files)
+    return False
 
 
 # -- the executors read --------------------------------------------------------------------------
@@ -193,7 +192,7 @@ def test_executor_of_a_cluster_dies_in_mid_read(
     folder = site.home / "event-log"
     configure(site, event_log(folder))
     with held_in_mid_task(site, cluster, proxied) as (running, gate):
-        executor = next(iter(writers(site, cluster)))
+        executor = writers(site, cluster)[0]
         (worker,) = (each for each in cluster.workers if executor in each.members())
         if worker_too:
             worker.kill()

@@ -11,11 +11,10 @@ import pytest
 from tests.model.actors import Actor, Call, Program
 from tests.model.programs import give_up, run
 from tests.model.world import make_world
-from tests.support.plans import MemoryPipeline
+from tests.support.plans import MemoryPipeline, make_overtaken
 from tidemark.adapters.memory import MemoryTable
 from tidemark.core.landing import Landing
 from tidemark.core.plan import Plan
-from tidemark.core.table import TableState
 from tidemark.errors import (
     ControlTruncated,
     PlanLanded,
@@ -41,28 +40,9 @@ def test_i1_a_driver_that_commits_before_the_fence_has_landed_its_plan() -> None
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
-@dataclass
-class _Overtaken(MemoryTable):
-    """Another run plans and lands while this one is between its two looks."""
-
-    other: MemoryPipeline | None = None
-
-    def state(self, app_ids: Collection[str], since: int) -> TableState:
-        other, self.other = self.other, None
-        if other is not None:
-            other.run("other")
-        return super().state(app_ids, since)
-
-
 def test_i7_a_run_that_was_overtaken_is_no_lost_control_table() -> None:
     """LedgerBehindTable is for a control table that lost events; nobody lost any here."""
-    pipeline = MemoryPipeline()
-    table = _Overtaken(kafka=pipeline.kafka)
-    pipeline.table = table
-    pipeline.produce(0, 2)
-    table.other = MemoryPipeline(
-        spec=pipeline.spec, kafka=pipeline.kafka, control=pipeline.control, table=table
-    )
+    pipeline = make_overtaken()
     pipeline.run("late")
     assert pipeline.landed_identities() == pipeline.visible_identities()
 

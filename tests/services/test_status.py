@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
-
-from tests.support.plans import MemoryPipeline, make_spec
-from tidemark.adapters.memory import MemoryTable
+from tests.support.plans import MemoryPipeline, make_overtaken, make_spec
 from tidemark.core.spec import StartPolicy
-from tidemark.core.table import TableState
 from tidemark.errors import (
     EndBehindCommitted,
     LedgerBehindTable,
@@ -65,29 +60,9 @@ def test_a_log_that_was_cut_and_has_grown_again_is_a_problem() -> None:
     assert shown.partitions[0].committed == 10
 
 
-@dataclass
-class _Overtaken(MemoryTable):
-    """Another run goes first, between the look at the ledger and the look at the table."""
-
-    other: MemoryPipeline | None = None
-
-    def state(self, app_ids: Collection[str], since: int) -> TableState:
-        other, self.other = self.other, None
-        if other is not None:
-            other.run("other")
-        return super().state(app_ids, since)
-
-
 def test_a_run_at_the_same_time_is_no_problem() -> None:
     """Nothing is wrong; the status is of after it."""
-    pipeline = MemoryPipeline()
-    table = _Overtaken(kafka=pipeline.kafka)
-    pipeline.table = table
-    pipeline.produce(0, 2)
-    table.other = MemoryPipeline(
-        spec=pipeline.spec, kafka=pipeline.kafka, control=pipeline.control, table=table
-    )
-    shown = status(pipeline)
+    shown = status(make_overtaken())
     assert (shown.problem, shown.records) == (None, 2)
 
 

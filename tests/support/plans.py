@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
 from tidemark.core.offsets import Span
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.spec import PipelineSpec, StartPolicy
+from tidemark.core.table import TableState
 
 
 def make_spec(**changes: Any) -> PipelineSpec:
@@ -114,3 +115,25 @@ class MemoryPipeline(Services):
             for partition, log in self.kafka.topics[topic].items()
             for offset in log.records
         )
+
+
+@dataclass
+class _Overtaken(MemoryTable):
+    """Before the next look at the table another run plans and lands."""
+
+    other: MemoryPipeline | None = None
+
+    def state(self, app_ids: Collection[str], since: int) -> TableState:
+        other, self.other = self.other, None
+        if other is not None:
+            other.run("other")
+        return super().state(app_ids, since)
+
+
+def make_overtaken() -> MemoryPipeline:
+    """A pipeline with two records, whose next user is overtaken between its two looks."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 2)
+    pipeline.table = table = _Overtaken(kafka=pipeline.kafka)
+    table.other = replace(pipeline)
+    return pipeline

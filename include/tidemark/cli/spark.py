@@ -47,9 +47,9 @@ def ingest(
 ) -> None:
     """Plan and land: read exactly the planned offsets with Spark, append them to Delta once.
 
-    Several pipelines are planned and land side by side in one Spark
-    application. One that is refused or fails does not stop the others: it is told, and the exit
-    code says so. Call it again safely: what has landed is found landed.
+    Several pipelines are planned and land side by side in one Spark application. One that is
+    refused or fails does not stop the others: it is told, and the exit code says so. Call it again
+    safely: what has landed is found landed.
 
     With --plan, execute that plan; if it has landed already nothing is read. With nothing to do,
     no Spark is started.

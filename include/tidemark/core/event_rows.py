@@ -204,7 +204,9 @@ def _event(
     first = rows[0]
     match kind:
         case EventKind.STARTED:
-            return Started(**_topic_columns(rows), leader_epochs=_leader_epochs(rows))
+            return Started(
+                **_topic_columns(rows), leader_epochs=_by_partition(rows, "leader_epoch")
+            )
         case EventKind.NEW_INCARNATION:
             return NewIncarnation(**_topic_columns(rows), reason=first["reason"])
         case EventKind.PLANNED:
@@ -250,17 +252,12 @@ def _topic_columns(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _committed(rows: Sequence[Row]) -> dict[int, int]:
-    return {
-        row["partition"]: row["committed_offset"]
-        for row in rows
-        if row.get("partition") is not None
-    }
+    return _by_partition(rows, "committed_offset")
 
 
-def _leader_epochs(rows: Sequence[Row]) -> dict[int, int]:
-    return {
-        row["partition"]: row["leader_epoch"] for row in rows if row.get("leader_epoch") is not None
-    }
+def _by_partition(rows: Sequence[Row], column: str) -> dict[int, int]:
+    """A column's values; a row about a whole plan or pipeline has none."""
+    return {row["partition"]: row[column] for row in rows if row.get(column) is not None}
 
 
 def _loss(rows: Sequence[Row]) -> LossAccepted:

@@ -99,7 +99,7 @@ class DeltaDataTable:
             TableRestored: A RESTORE took the commit out of the table again.
         """
         table = self._open()
-        if table is None or (table.transaction_version(plan.app_id) or 0) < plan.sequence:
+        if table is None or not _is_taken(table, plan):
             return None
         for version, metadata in _commits(table):
             if metadata.get("fingerprint") == plan.fingerprint:
@@ -176,7 +176,7 @@ class DeltaDataTable:
         """
         try:
             table = DeltaTable(self._uri)
-            if (table.transaction_version(plan.app_id) or 0) >= plan.sequence:
+            if _is_taken(table, plan):
                 return
             self._commit(
                 table,
@@ -185,7 +185,7 @@ class DeltaDataTable:
                 [_added(plan, file) for file in files],
             )
         except (DeltaError, OSError) as failed:
-            if self._taken(plan):
+            if self._others_were_first(plan):
                 raise TransactionConflict(
                     pipeline=plan.pipeline, sequence=plan.sequence
                 ) from failed
@@ -194,12 +194,11 @@ class DeltaDataTable:
                 reason=str(failed)[:500],
             ) from failed
 
-    def _taken(self, plan: Plan) -> bool:
+    def _others_were_first(self, plan: Plan) -> bool:
         try:
-            table = self._open()
+            return _is_taken(DeltaTable(self._uri), plan)
         except (DeltaError, OSError):
             return False
-        return table is not None and (table.transaction_version(plan.app_id) or 0) >= plan.sequence
 
     def fence(self, plan: Plan) -> None:
         """Raise the plan's transaction with an empty commit: whoever lands it later is refused.
@@ -210,7 +209,7 @@ class DeltaDataTable:
         """
         self.prepare(plan.pipeline)
         table = DeltaTable(self._uri)
-        if (table.transaction_version(plan.app_id) or 0) >= plan.sequence:
+        if _is_taken(table, plan):
             return
         try:
             self._commit(
@@ -313,6 +312,11 @@ class DeltaDataTable:
 
     def _refuse(self, difference: str) -> None:
         raise ForeignTable(target=self._uri, difference=difference)
+
+
+def _is_taken(table: DeltaTable, plan: Plan) -> bool:
+    """Whether the plan's transaction is in the table: by its own commit, or by a fence."""
+    return (table.transaction_version(plan.app_id) or 0) >= plan.sequence
 
 
 def _added(plan: Plan, file: DataFile) -> AddAction:

@@ -15,8 +15,8 @@ def landed_counts(table: DeltaTable, plan: Plan) -> Mapping[int, int]:
     """Records by index of the planned range, in the version of the table that is loaded.
 
     A task reads one partition and writes one file, so each file of a fresh commit belongs to one
-    range and its statistics are exact. Where files are of another make, such as
-    compacted ones, the plan's rows are counted.
+    range and its statistics are exact. Where files are of another make, such as compacted ones, the
+    plan's rows are counted.
     """
     by_files = _counted_by_files(table, plan)
     return _counted_by_rows(table, plan) if by_files is None else by_files

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -84,10 +84,6 @@ def _data_file(files: FileSystem, folder: str, info: FileInfo) -> DataFile | Non
 
 def _check_apart(made: Iterable[DataFile]) -> None:
     """Refuse two files with the same offsets: a task's output that was counted twice."""
-    for one, other in _neighbours(made):
+    for one, other in pairwise(sorted(made, key=lambda file: (file.partition, file.first))):
         if one.partition == other.partition and other.first <= one.last:
             raise ValueError(f"{one.path} and {other.path} have the same offsets")
-
-
-def _neighbours(made: Iterable[DataFile]) -> Iterator[tuple[DataFile, DataFile]]:
-    return pairwise(sorted(made, key=lambda file: (file.partition, file.first)))

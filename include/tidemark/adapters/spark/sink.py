@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
 _REFUSALS = {
     f"org.apache.kafka.common.errors.{name}Exception"
     for name in (
@@ -43,7 +42,7 @@ class SparkSink:
     """Writes plans to files in the folder of one bronze table, which is there already.
 
     Args:
-        session: Spark, with Delta and the Kafka source on its class path.
+        session: Spark, with the Kafka source on its class path.
         uri: The bronze table.
         kafka_options: Options of Spark's Kafka source (adapters/kafka/options.py).
         records_per_task: Most offsets that one task reads; longer ranges are split (S12).
@@ -82,15 +81,14 @@ class SparkSink:
         try:
             self._with_provenance(self._read(plan), plan).write.parquet(f"{self._uri}/{name}")
             return parquet.written(files, table, name)
-        except (PySparkException, Py4JError) as failure:
-            _forget(files, f"{table}/{name}")
+        except (PySparkException, Py4JError, OSError, ValueError) as failure:
+            # No commit will refer to it; if that fails too, a full VACUUM takes it.
+            with suppress(OSError):
+                files.delete_dir(f"{table}/{name}")
             refusal = _kafka_refusal(failure)
             if refusal:
                 raise KafkaRefused(operation=operation, reason=refusal) from failure
             raise EngineFailed(operation=operation, reason=_root_cause(failure)) from failure
-        except (OSError, ValueError) as failure:
-            _forget(files, f"{table}/{name}")
-            raise EngineFailed(operation=operation, reason=str(failure)[:500]) from failure
 
     def _storage(self) -> tuple[FileSystem, str]:
         try:
@@ -148,12 +146,6 @@ class SparkSink:
         )
 
 
-def _forget(files: FileSystem, folder: str) -> None:
-    """Remove what no commit will refer to; if that fails too, a full VACUUM does."""
-    with suppress(OSError):
-        files.delete_dir(folder)
-
-
 def _offsets(topic: str, by_partition: Mapping[int, int]) -> str:
     return json.dumps({topic: {str(p): offset for p, offset in sorted(by_partition.items())}})
 
@@ -170,7 +162,7 @@ def _kafka_refusal(failure: Exception) -> str | None:
 
 
 def _root_cause(failure: Exception) -> str:
-    """The last cause's first line: what a person looks for in a Java stack trace."""
+    """The last cause's first line: what a person looks for in a stack trace."""
     lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by:")]
     return (causes[-1] if causes else lines[0] if lines else type(failure).__name__)[:500]
