@@ -70,13 +70,14 @@ class LandPipeline:
             if plan is None:
                 raise RuntimeError(f"there is nothing to land for {self.pipeline}")
             ingest = app.ingest(self.pipeline)
-            if self.kafka or self.records_per_task:
+            if self.records_per_task:
+                ingest = replace(ingest, spec=replace(spec, records_per_task=self.records_per_task))
+            if self.kafka:
                 shipped = spark_options(app.kafka_config(spec.connection))
                 sink = SparkSink(
                     session=open_session("variation"),
                     uri=app.layout.data_table(spec.target),
                     kafka_options={**shipped, **self.kafka},
-                    records_per_task=self.records_per_task or spec.records_per_task,
                     now=ingest.now,
                 )
                 ingest = replace(ingest, sink=sink)

@@ -9,7 +9,7 @@ from airflow.sdk import DAG
 
 from tidemark.core.spec import PipelineSpec
 from tidemark.wiring import App
-from tidemark_airflow.chain import START_DATE, add_chain, default_args
+from tidemark_airflow.chain import START_DATE, add_chain, default_args, timetable
 from tidemark_airflow.groups import add_group_chain
 from tidemark_airflow.tasks import plan_run, publish_run, table_asset
 from tidemark_airflow.texts import group_page, pipeline_page
@@ -23,7 +23,7 @@ def pipeline_dag(spec: PipelineSpec) -> DAG:
         dag_id=spec.dag_id,
         description=f"Kafka topic {spec.topic} to Delta Lake",
         doc_md=pipeline_page(spec, app.layout),
-        schedule=spec.schedule,
+        schedule=timetable(spec.schedule),
         start_date=START_DATE,
         catchup=False,
         max_active_runs=1,
@@ -36,6 +36,7 @@ def pipeline_dag(spec: PipelineSpec) -> DAG:
             publish=publish_run,
             pipeline=spec.name,
             outlet=table_asset(spec.name),
+            catch_up=spec.catch_up,
         )
     return dag
 
@@ -47,7 +48,7 @@ def group_dag(group: str) -> DAG:
         dag_id=members[0].dag_id,
         description=f"{len(members)} Kafka topics to Delta Lake",
         doc_md=group_page(group, members, app.layout),
-        schedule=members[0].schedule,
+        schedule=timetable(members[0].schedule),
         start_date=START_DATE,
         catchup=False,
         max_active_runs=1,

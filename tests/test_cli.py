@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from tests.conftest import TopicFactory
 from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.adapters.kafka.producer import produce
 from tidemark.cli import app
+from tidemark.core.events import BackfillRequested
+from tidemark.core.ledger import Ledger
+from tidemark.core.offsets import Span, SpanSet
 from tidemark.errors import ExitCode
 from tidemark.wiring import App, connection_variable, kafka_connection
 
@@ -65,6 +69,37 @@ def test_wrong_usage_exits_with_2(tmp_path: Path) -> None:
     for arguments in (("nosuch",), ("plan",), ("plan", "prices", "--start", "3")):
         ran = tidemark(*arguments, home=tmp_path)
         assert (ran.returncode, ran.stdout) == (ExitCode.USAGE, "")
+
+
+def test_a_backfill_is_shown_before_it_is_gone_on_with(tmp_path: Path) -> None:
+    """What was asked for is recorded: beside --resume nothing else can be said."""
+    environ = {connection_variable("kafka_default"): kafka_connection("127.0.0.1:1")}
+    asked = BackfillRequested(
+        cluster_id="c",
+        topic="prices",
+        topic_id="t",
+        requested_by="cli:ann:1",
+        readable_only=False,
+        chunks=({0: SpanSet.of([Span(0, 5)])}, {0: SpanSet.of([Span(5, 7)])}),
+    )
+    control = App(environ={"TIDEMARK_HOME": str(tmp_path)}).control()
+    control.append(Ledger(pipeline="prices"), [asked], datetime.now(UTC))
+    resume = ("backfill", "prices", "--resume", "cli:ann:1")
+    shown = tidemark(*resume, "--dry-run", "--json", home=tmp_path, environ=environ)
+    assert json.loads(shown.stdout) == {
+        "pipeline": "prices",
+        "requested_by": "cli:ann:1",
+        "chunks": [
+            {"number": 1, "offsets": 5, "plan": None, "done": False},
+            {"number": 2, "offsets": 2, "plan": None, "done": False},
+        ],
+        "failed": None,
+    }
+    both = tidemark(*resume, "--retained", home=tmp_path, environ=environ)
+    assert both.returncode == ExitCode.REFUSED
+    assert "InvalidSelection" in both.stderr
+    unknown = tidemark("backfill", "prices", "--resume", "x", home=tmp_path, environ=environ)
+    assert "UnknownBackfill" in unknown.stderr
 
 
 def test_a_named_error_exits_with_its_code_and_says_what_to_do(tmp_path: Path) -> None:

@@ -16,7 +16,13 @@ from tidemark.adapters.spark.settings import SHORT_RUN_RECORDS
 from tidemark.core.events import Planned
 from tidemark.core.plan import PlanRef
 from tidemark.core.spec import PipelineSpec
-from tidemark.errors import InvalidConnection, SpecError, UnknownConnection, UnknownPipeline
+from tidemark.errors import (
+    InvalidConnection,
+    InvalidSelection,
+    SpecError,
+    UnknownConnection,
+    UnknownPipeline,
+)
 from tidemark.wiring import App, application_name
 
 LEAK = "do-not-tell"
@@ -65,6 +71,11 @@ def test_specs_come_from_the_folder_that_the_environment_names(tmp_path: Path) -
 
 def test_an_unknown_pipeline_is_named_with_the_known_ones() -> None:
     """The message lists what there is."""
+    copy = app().spec("prices@july")
+    assert (copy.name, copy.topic, copy.target) == ("prices@july", "prices", "bronze/prices@july")
+    for name in ("prices@", "prices@a b", "nope@july"):
+        with pytest.raises((UnknownPipeline, InvalidSelection)):
+            app().spec(name)
     with pytest.raises(UnknownPipeline, match="orders, prices, prices_strategy, streams_intro"):
         app().spec("price")
 

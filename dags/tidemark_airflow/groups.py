@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.python import PythonOperator, ShortCircuitOperator
@@ -24,7 +24,10 @@ from tidemark_airflow.chain import REQUESTED_BY
 from tidemark_airflow.connections import connected_app
 from tidemark_airflow.failures import airflow_failures, pipelines_failure
 from tidemark_airflow.operators import JobOperator
-from tidemark_airflow.tasks import landed, table_asset
+from tidemark_airflow.tasks import landed, plan_of_run, table_asset, window_of
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import DagRunProtocol as DagRun
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +40,8 @@ def group_alias(group: str) -> AssetAlias:
     return AssetAlias(f"tidemark_group_{group}", group="tidemark")
 
 
-def plan_group(group: str, requested_by: str) -> bool:
-    """Plan what is unread of each pipeline, or find the plans that this run has.
+def plan_group(group: str, requested_by: str, dag_run: DagRun) -> bool:
+    """Plan what this run is for of each pipeline, or find the plans that it has.
 
     Returns:
         Whether there is anything to do.
@@ -51,8 +54,9 @@ def plan_group(group: str, requested_by: str) -> bool:
         app = connected_app(*members)
     errors: dict[str, TidemarkError] = {}
     planned = []
+    window = window_of(dag_run)
     answers = each_apart(
-        members, lambda name: app.planner(name).plan(requested_by), PLANNED_AT_ONCE
+        members, lambda name: plan_of_run(app, name, requested_by, window), PLANNED_AT_ONCE
     )
     for pipeline, answer in zip(members, answers, strict=True):
         if isinstance(answer, TidemarkError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -10,13 +11,20 @@ from typing import Any, ClassVar
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
-from tidemark.core.plan import PlanRef
+from tidemark.core.plan import PlanKind, PlanRef
 from tidemark.errors import SetupError
 from tidemark.wiring import App, application_name, plan_arguments
-from tidemark_airflow.connections import connection, exported, kafka_environment
+from tidemark_airflow.connections import (
+    connected_app,
+    connection,
+    exported,
+    kafka_environment,
+)
 from tidemark_airflow.failures import airflow_failures, job_failure
+
+log = logging.getLogger(__name__)
 
 
 class JobOperator(SparkSubmitOperator):
@@ -102,6 +110,76 @@ class TidemarkJobOperator(JobOperator):
     def plans(self) -> list[PlanRef]:
         """The one plan."""
         return [PlanRef(pipeline=self.pipeline, sequence=int(self.plan))]
+
+
+class ChunkJobOperator(JobOperator):
+    """Submits a job for one chunk of a backfill: plans it first, or finds the plan that it has.
+
+    Args:
+        job: `ingest`, or `quality` for what it has landed.
+        pipeline: Pipeline name (templated).
+        requested_by: The run that asked for the backfill (templated).
+        chunk: Number of the chunk, from 1.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = ("pipeline", "requested_by", "chunk")
+
+    def __init__(
+        self, *, job: str, pipeline: str, requested_by: str, chunk: int, **kwargs: Any
+    ) -> None:
+        super().__init__(job=job, **kwargs)
+        self.pipeline = pipeline
+        self.requested_by = requested_by
+        self.chunk = chunk
+
+    def execute(self, context: Context) -> None:
+        """Submit the job and wait for it, first for a chunk that was left half way.
+
+        Raises:
+            AirflowSkipException: There is nothing that the job could be about.
+            AirflowException: As for other jobs.
+        """
+        with airflow_failures():
+            if self.job == "ingest" and (left := self._left_open()):
+                log.info("chunk %s was left open; it has to land first", left)
+                self._submit(context, [left])
+        super().execute(context)
+
+    def plans(self) -> list[PlanRef]:
+        """The chunk's plan; none for an ingest that has landed.
+
+        Raises:
+            AirflowSkipException: There is no plan, because nothing was left to plan.
+        """
+        from tidemark.core.backfill import chunk_requester
+        from tidemark.services.recording import recorded_plan
+
+        app = connected_app(self.pipeline)
+        control = app.control()
+        if self.job == "quality":
+            requester = chunk_requester(self.requested_by, self.chunk)
+            number = control.summary(self.pipeline).plan_of(requester)
+        else:
+            plan = app.backfills(self.pipeline).plan_chunk(self.requested_by, self.chunk).plan
+            number = plan.sequence if plan else None
+        if number is None:
+            raise AirflowSkipException(f"nothing of chunk {self.chunk} is left to this run")
+        record = recorded_plan(control, self.pipeline, number)
+        log.info("chunk %d\n%s", self.chunk, record.plan.explain())
+        is_done = self.job == "ingest" and record.landing is not None
+        return [] if is_done else [record.plan.ref]
+
+    def _left_open(self) -> PlanRef | None:
+        """The open plan of another chunk of this backfill."""
+        from tidemark.core.backfill import chunk_requester, is_chunk_of
+
+        ledger = App.from_environment().control().summary(self.pipeline)
+        record = ledger.open_plan(PlanKind.BACKFILL)
+        own = chunk_requester(self.requested_by, self.chunk)
+        if record is None or record.plan.requested_by == own:
+            return None
+        is_ours = is_chunk_of(self.requested_by, record.plan.requested_by)
+        return record.plan.ref if is_ours else None
 
 
 def _python_environment() -> dict[str, str]:

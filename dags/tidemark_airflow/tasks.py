@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
+from airflow.sdk.exceptions import AirflowFailException
 
-from tidemark.core.plan import Plan
-from tidemark.errors import InvalidRange, PlanNotLanded
+from tidemark.errors import PlanNotLanded
 from tidemark.wiring import App
 from tidemark_airflow.connections import connected_app
 from tidemark_airflow.failures import airflow_failures
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import DagRunProtocol as DagRun
+
+    from tidemark.core.backfill import TimeWindow
+    from tidemark.services.planner import Planning
 
 log = logging.getLogger(__name__)
 
@@ -27,33 +33,93 @@ def table_asset(pipeline: str) -> Asset:
     )
 
 
-def plan_run(pipeline: str, requested_by: str) -> dict[str, Any] | None:
-    """Plan what is unread, or find the plan that this run has; None ends the run here."""
+def plan_run(pipeline: str, requested_by: str, dag_run: DagRun) -> dict[str, Any] | None:
+    """Plan what this run is for, or find the plan that it has; None ends the run here."""
     with airflow_failures():
-        planned = connected_app(pipeline).planner(pipeline).plan(requested_by=requested_by)
-        return _handed_on(planned.outcome, planned.plan)
+        made = plan_of_run(connected_app(pipeline), pipeline, requested_by, window_of(dag_run))
+        if made.plan is None:
+            log.info("nothing to do: everything is landed or planned already")
+            return None
+        log.info("plan outcome=%s\n%s", made.outcome, made.plan.explain())
+        # What travels to the next tasks is a name and a number. Ranges stay in the control table.
+        return {"pipeline": made.plan.pipeline, "plan": made.plan.sequence}
 
 
-def plan_backfill(params: Mapping[str, Any], requested_by: str) -> dict[str, Any] | None:
-    """Plan what is missing of the range in the form; None ends the run here."""
-    from tidemark.services.planner import BackfillRequest
+def window_of(dag_run: DagRun) -> TimeWindow | None:
+    """The times of a run that `airflow backfill create` has made; None for all others."""
+    from tidemark.core.backfill import TimeWindow
+
+    start, end = dag_run.data_interval_start, dag_run.data_interval_end
+    if dag_run.run_type != "backfill" or start is None or end is None or start >= end:
+        return None
+    return TimeWindow(start=start, end=end)
+
+
+def plan_of_run(app: App, pipeline: str, requested_by: str, window: TimeWindow | None) -> Planning:
+    """The plan of a run: what is unread, or what is missing of a time window."""
+    if window is None:
+        return app.planner(pipeline).plan(requested_by)
+    return app.backfills(pipeline).plan_whole(window, requested_by)
+
+
+def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]) -> list[int]:
+    """Decide which offsets the form means and record them, or find those that this run has.
+
+    Returns:
+        The numbers of the chunks; none if everything is landed already.
+    """
+    from tidemark.core.backfill import select
 
     with airflow_failures():
-        pipeline = str(params["pipeline"])
-        request = BackfillRequest(
-            partition=params["partition"], start=params["start"], end=params["end"]
+        selection = select(
+            offsets=_split(params["offsets"]),
+            start=params["from"],
+            end=params["until"],
+            retained=params["retained"],
+            plan=params["plan"],
+            partitions=[int(partition) for partition in _split(params["partitions"])],
         )
-        app = connected_app(pipeline)
-        if request.end <= request.start:
-            raise InvalidRange(
-                topic=app.spec(pipeline).topic,
-                partition=request.partition,
-                start=request.start,
-                end=request.end,
-                rule="start < end; the end is the next offset after the range",
+        backfills = connected_app(pipeline).backfills(pipeline)
+        count = backfills.chunk_count(requested_by)
+        if count is not None:
+            log.info("this run has asked before; what it asked for is recorded")
+        else:
+            seen = backfills.preview(
+                selection, params["chunk"], readable_only=params["readable_only"]
             )
-        planned = app.planner(pipeline).backfill(request, requested_by=requested_by)
-        return _handed_on(planned.outcome, planned.plan)
+            log.info("preview\n%s", seen.explain())
+            count = (
+                backfills.request(seen, requested_by, approved=params["approved"])
+                if seen.offsets
+                else 0
+            )
+        return list(range(1, count + 1))
+
+
+def finish_backfill(pipeline: str, requested_by: str, chunks: list[int] | None) -> None:
+    """Fail unless all that the form meant is in the table, whatever became of single tasks."""
+    from tidemark.services.backfills import check_finished
+
+    with airflow_failures():
+        if chunks is None:
+            raise AirflowFailException("nothing was decided: see the task `request`")
+        if chunks:
+            progress = connected_app(pipeline).backfills(pipeline).progress(requested_by)
+            check_finished(pipeline, requested_by, progress)
+
+
+def _split(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").replace("\n", ",").split(",") if part.strip()]
+
+
+def has_left(pipeline: str, plan: str) -> bool:
+    """Whether there was more to read when a run's plan was made than it took."""
+    from tidemark.services.recording import recorded_plan
+
+    with airflow_failures():
+        left = recorded_plan(App.from_environment().control(), pipeline, int(plan)).plan.left
+        log.info("left behind: %d offset(s)", left)
+        return left > 0
 
 
 def publish_run(pipeline: str, plan: str, outlet_events: Any) -> None:
@@ -62,10 +128,15 @@ def publish_run(pipeline: str, plan: str, outlet_events: Any) -> None:
         outlet_events[table_asset(pipeline)].extra = landed(pipeline, int(plan))
 
 
-def publish_backfill(pipeline: str, plan: str, outlet_events: Any) -> None:
-    """Report what a backfill has landed on the asset of the pipeline it was for."""
+def publish_chunk(pipeline: str, requested_by: str, chunk: int, outlet_events: Any) -> None:
+    """Report what a chunk of a backfill has landed on the asset of the pipeline it was for."""
+    from tidemark.core.backfill import chunk_requester
+
     with airflow_failures():
-        outlet_events[BACKFILLED].add(table_asset(pipeline), extra=landed(pipeline, int(plan)))
+        requester = chunk_requester(requested_by, chunk)
+        plan = App.from_environment().control().summary(pipeline).plan_of(requester)
+        if plan is not None:
+            outlet_events[BACKFILLED].add(table_asset(pipeline), extra=landed(pipeline, plan))
 
 
 def landed(pipeline: str, sequence: int) -> dict[str, Any]:
@@ -91,12 +162,3 @@ def landed(pipeline: str, sequence: int) -> dict[str, Any]:
     }
     log.info("published %s", " ".join(f"{key}={value}" for key, value in landed.items()))
     return landed
-
-
-def _handed_on(outcome: str, plan: Plan | None) -> dict[str, Any] | None:
-    """What travels to the next tasks: a name and a number. Ranges stay in the control table."""
-    if plan is None:
-        log.info("nothing to do: everything is landed or planned already")
-        return None
-    log.info("plan outcome=%s\n%s", outcome, plan.explain())
-    return {"pipeline": plan.pipeline, "plan": plan.sequence}

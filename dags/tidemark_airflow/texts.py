@@ -10,7 +10,11 @@ from tidemark.core.spec import PipelineSpec
 
 def pipeline_page(spec: PipelineSpec, layout: Layout) -> str:
     """What one pipeline does, where its tables are, how to repair and to backfill it."""
-    limit = f"{spec.records_per_run:,} offsets" if spec.records_per_run else "no limit"
+    limits = (
+        f"{spec.records_per_run:,} offsets" if spec.records_per_run else "",
+        f"about {spec.bytes_per_run:,} bytes" if spec.bytes_per_run else "",
+    )
+    limit = ", ".join(filter(None, limits)) or "no limit"
     start = spec.start_at.isoformat() if spec.start_at else spec.start.value
     return f"""\
 ### {spec.name}
@@ -33,8 +37,9 @@ Spark starts. **ingest** lands exactly those offsets, once. **quality** checks w
 **Clearing a task is safe.** A run keeps its plan: `ingest` does not land a landed plan again,
 `quality` adds another attempt to its results, `publish` adds another event.
 
-**To read a range of offsets on purpose**, trigger the DAG `tidemark_backfill`. Airflow's own
-backfill goes by dates, and a run takes what is unread whatever its date.
+**To land offsets of your choice**, trigger the DAG `tidemark_backfill`. `airflow backfill create`
+lands records by the time they are stamped with; all other runs take what is unread, whatever their
+date.
 """
 
 
@@ -64,17 +69,26 @@ event. Its plan stays open, and the next run takes it over.
 **Clearing a task is safe.** A run keeps its plans: `ingest` does not land a landed plan again,
 `quality` adds another attempt to its results, `publish` adds other events.
 
-**To read a range of offsets on purpose**, trigger the DAG `tidemark_backfill`.
+**To land offsets of your choice**, trigger the DAG `tidemark_backfill`. `airflow backfill create`
+lands records by the time they are stamped with.
 """
 
 
 BACKFILL_PAGE = """\
-### Land an explicit range of offsets
+### Land offsets that you name
 
-Choose a pipeline, a partition and a range. `end` is the next offset *after* the range: 0 to 100
-takes the offsets 0 to 99. Only what is neither landed nor planned is read, so asking for a range
-twice doubles nothing; a range that is landed already ends the run at **plan**, and no Spark starts.
+Choose a pipeline and say which offsets, in *one* of four ways: ranges of offsets, a time window,
+all that Kafka has, or what an earlier plan was about. Only what is neither landed nor planned is
+read, so asking twice doubles nothing; if nothing is missing, the run ends and no Spark starts.
 
-The range must lie inside the log that Kafka still has: `tidemark status PIPELINE` shows the marks.
-One backfill of a pipeline is open at a time.
+**request** shows in its log what would be landed and what is left out and why, and records it once:
+a cleared or retried task goes on with what was decided then. Then each **chunk** is planned, landed
+and checked, one after the other, in a transaction of its own.
+
+**To cancel**, mark the run as failed: whole chunks are in the table or not at all. **To go on**,
+clear the whole run: chunks that have landed are found landed. A chunk that failed keeps its plan,
+which lands before any other chunk, or is given up with `tidemark abandon`. **complete** fails
+unless every chunk is in the table.
+
+Offsets must be in the log that Kafka has: `tidemark status PIPELINE` shows the marks.
 """

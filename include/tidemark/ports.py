@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Protocol, TypeAlias
 
 from tidemark.core.datafile import DataFile
-from tidemark.core.events import ControlEvent
+from tidemark.core.events import BackfillRequested, ControlEvent
 from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.marks import IsolationLevel, Position, TopicMarks
@@ -18,7 +18,7 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.quality import QualityReport, SliceExpectation, SliceRef
 from tidemark.core.records import LogRecord
-from tidemark.core.table import Holding, TableState
+from tidemark.core.table import Holding, TableSize, TableState
 
 Clock: TypeAlias = Callable[[], datetime]
 """The present, in UTC."""
@@ -97,6 +97,10 @@ class ControlReader(Protocol):
         """One plan and what became of it; None if the table has no such plan."""
         ...
 
+    def backfill(self, pipeline: str, requested_by: str) -> BackfillRequested | None:
+        """What a requester asked to be landed; None if they have not asked."""
+        ...
+
 
 class ControlTable(ControlReader, Protocol):
     """The external offset store: append-only, with a compare-and-set per pipeline."""
@@ -134,6 +138,10 @@ class DataLog(Protocol):
         """Offsets of a plan that landed, and have no row; partitions without any are left out."""
         ...
 
+    def size(self) -> TableSize:
+        """What rows of the newest version take, by what its log says of its files."""
+        ...
+
     def holdings(self) -> tuple[Holding, ...]:
         """What the newest version holds, by plan, incarnation and partition."""
         ...
@@ -158,8 +166,8 @@ class DataLog(Protocol):
 class DataTable(DataLog, Protocol):
     """Makes a pipeline's data table, lands plans in it, fences them off, takes their rows out."""
 
-    def prepare(self, pipeline: str) -> None:
-        """Make the table if it is not there.
+    def prepare(self, pipeline: str) -> TableSize:
+        """Make the table if it is not there. Returns what its rows take.
 
         Raises:
             ForeignTable: The target is not a bronze table of this pipeline.
@@ -206,8 +214,12 @@ class DataTable(DataLog, Protocol):
 class Sink(Protocol):
     """Writes the rows of a plan beside those of its data table, which is there."""
 
-    def write(self, plan: Plan) -> Sequence[DataFile]:
+    def write(self, plan: Plan, records_per_task: int) -> Sequence[DataFile]:
         """Read the plan's ranges from Kafka into new files, which no reader of the table sees.
+
+        Args:
+            plan: The plan.
+            records_per_task: Most offsets of one file; longer ranges are split (S12).
 
         Raises:
             KafkaRefused: The brokers do not let the reader read.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,8 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidemark.core.layout import Layout
 from tidemark.core.plan import PlanRef
-from tidemark.core.spec import PipelineSpec
-from tidemark.errors import InvalidConnection, UnknownConnection, UnknownPipeline
+from tidemark.core.spec import COPY_NAME, PipelineSpec
+from tidemark.errors import InvalidConnection, InvalidSelection, UnknownConnection, UnknownPipeline
 
 if TYPE_CHECKING:
     from tidemark.adapters.airflow.standalone import AirflowStandalone
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tidemark.adapters.spark.submit import JobRun
     from tidemark.ports import ControlTable, DataTable, LogReader, MarkReader
     from tidemark.services.abandon import Abandon
+    from tidemark.services.backfills import Backfills
     from tidemark.services.decisions import Decisions
     from tidemark.services.ingest import Ingest
     from tidemark.services.planner import Planner
@@ -86,14 +88,26 @@ class App:
         )
 
     def spec(self, pipeline: str) -> PipelineSpec:
-        """One spec.
+        """One spec; `prices@july` is that of pipeline `prices`, into the table of copy `july`.
 
         Raises:
             UnknownPipeline, SpecError
+            InvalidSelection: Nothing can be called like that copy.
         """
-        if pipeline not in self.specs:
+        name, into, copy = pipeline.partition("@")
+        if name not in self.specs:
             raise UnknownPipeline(pipeline=pipeline, known=tuple(self.specs))
-        return self.specs[pipeline]
+        spec = self.specs[name]
+        if not into:
+            return spec
+        if not re.fullmatch(COPY_NAME, copy):
+            raise InvalidSelection(rule=f"a copy's name like {COPY_NAME}", seen=repr(copy))
+        if re.fullmatch(r"\w+://[^/]*/*", spec.target):
+            raise InvalidSelection(
+                rule="a pipeline whose table is in a folder, beside which the copy's can be",
+                seen=f"target {spec.target}",
+            )
+        return spec.into(copy)
 
     def group(self, name: str) -> list[PipelineSpec]:
         """The pipelines of a group, by name.
@@ -143,6 +157,20 @@ class App:
 
         spec = self.spec(pipeline)
         return Planner(
+            spec=spec,
+            marks=self.marks(spec),
+            control=self.control(),
+            data_log=self.table(spec),
+            log_reader=self.log_reader(spec),
+            now=utc_now,
+        )
+
+    def backfills(self, pipeline: str) -> Backfills:
+        """Asks for offsets and plans them in chunks; needs no JVM."""
+        from tidemark.services.backfills import Backfills
+
+        spec = self.spec(pipeline)
+        return Backfills(
             spec=spec,
             marks=self.marks(spec),
             control=self.control(),
@@ -217,7 +245,6 @@ class App:
             session=open_session(),
             uri=self.layout.data_table(spec.target),
             kafka_options=spark_options(self.kafka_config(spec.connection)),
-            records_per_task=spec.records_per_task,
             now=utc_now,
         )
         return Ingest(

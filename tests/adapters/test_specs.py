@@ -102,7 +102,13 @@ schedule: "*/5 9-17 * * mon-fri"
 group: raw
 start: latest
 isolation_level: read_uncommitted
-limits: {records_per_run: 5000, records_per_task: 1000}
+limits:
+  records_per_run: 5000
+  bytes_per_run: 3000000
+  records_per_task: 1000
+  bytes_per_task: 2000000
+  records_per_chunk: 2000
+  records_per_backfill: 3000
 quality: {suite: basic}
 retries: 0
 tags: [one, two]
@@ -121,7 +127,11 @@ spark: {spark.executor.memory: 2g}
         start=StartPolicy.LATEST,
         isolation_level=IsolationLevel.READ_UNCOMMITTED,
         records_per_run=5000,
+        bytes_per_run=3_000_000,
         records_per_task=1000,
+        bytes_per_task=2_000_000,
+        records_per_chunk=2000,
+        records_per_backfill=3000,
         suite="basic",
         retries=0,
         tags=("one", "two"),
@@ -182,7 +192,10 @@ def test_unknown_keys_are_refused_and_the_valid_ones_listed(folders: Folders) ->
         "one of name, description, topic, connection, target, schedule, group, start, "
         "isolation_level, limits, quality, retries, tags, spark"
     )
-    assert found["limits.per_run"] == "one of records_per_run, records_per_task"
+    assert found["limits.per_run"] == (
+        "one of records_per_run, bytes_per_run, catch_up, records_per_task, bytes_per_task, "
+        "records_per_chunk, records_per_backfill"
+    )
     assert found["quality.suit"] == "one of suite"
     assert found["start.offset"] == "one of timestamp"
 
@@ -198,7 +211,8 @@ def test_unknown_keys_are_refused_and_the_valid_ones_listed(folders: Folders) ->
         ({"retries": "21"}, "retries", "less than or equal to 20", "21"),
         ({"tags": "one"}, "tags", "list", "'one'"),
         ({"tags": "[1]"}, "tags.0", "string", "1"),
-        ({"limits": "5"}, "limits", "a mapping with keys among records_per_run, records_per_task",
+        ({"limits": "5"}, "limits", "a mapping with keys among records_per_run, bytes_per_run, "
+         "catch_up, records_per_task, bytes_per_task, records_per_chunk, records_per_backfill",
          "5"),
         ({"limits": "{records_per_run: many}"}, "limits.records_per_run", "integer", "'many'"),
         ({"limits": "{records_per_task: 999}"}, "limits.records_per_task",

@@ -8,11 +8,19 @@ from random import Random
 from tests.support.plans import make_plan
 from tests.support.services import NOW
 from tidemark.core.event_rows import decode, encode
-from tidemark.core.events import Abandoned, Adopted, ControlEvent, Landed, Planned, Started
+from tidemark.core.events import (
+    Abandoned,
+    Adopted,
+    BackfillRequested,
+    ControlEvent,
+    Landed,
+    Planned,
+    Started,
+)
 from tidemark.core.landing import Landing, RangeCount
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import Position
-from tidemark.core.offsets import Span
+from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import PlanKind, PlannedRange
 
 
@@ -36,13 +44,24 @@ def history() -> list[tuple[int, list[ControlEvent]]]:
         offsets={0: 0, 1: 0},
         leader_epochs={1: 3},
     )
+    asked = BackfillRequested(
+        cluster_id="memory",
+        topic="events",
+        topic_id="id-1",
+        requested_by="test:2",
+        readable_only=True,
+        chunks=(
+            {0: SpanSet.of([Span(2, 5), Span(9, 20)]), 1: SpanSet.of([Span(4, 5)])},
+            {0: SpanSet.of([Span(20, 21)])},
+        ),
+    )
     return [
         (1, [started, Planned(plan=first)]),
         (2, [Adopted(sequence=1, requested_by="test:later")]),
         (3, [Planned(plan=backfill)]),
         (4, [Landed(plan=first, landing=landing, committed={0: 5, 1: 3})]),
         (5, [Abandoned(sequence=2, requested_by="test:3", reason="too large")]),
-        (6, [Planned(plan=replace(backfill, sequence=3))]),
+        (6, [asked, Planned(plan=replace(backfill, sequence=3))]),
     ]
 
 

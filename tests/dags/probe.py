@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
@@ -97,6 +98,10 @@ def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[s
     from tidemark_airflow import groups, tasks
 
     os.environ.update(environ)
+    if task in ("plan_run", "plan_group"):
+        arguments["dag_run"] = SimpleNamespace(
+            run_type="scheduled", data_interval_start=None, data_interval_end=None
+        )
     try:
         result = getattr(tasks if hasattr(tasks, task) else groups, task)(**arguments)
     except Exception as error:  # noqa: BLE001  its type is the answer
@@ -117,10 +122,11 @@ def _described(dag: Any) -> dict[str, Any]:
                 "template_fields": list(task.template_fields),
                 "outlets": [getattr(outlet, "uri", outlet.name) for outlet in task.outlets],
                 "trigger_rule": task.trigger_rule.value,
+                "at_once": task.max_active_tis_per_dagrun,
             }
             for task in dag.tasks
         },
-        "schedule": str(dag.schedule),
+        "schedule": getattr(dag.schedule, "expression", None) or str(dag.schedule),
         "start_date": dag.start_date.isoformat(),
         "catchup": dag.catchup,
         "max_active_runs": dag.max_active_runs,
@@ -130,6 +136,7 @@ def _described(dag: Any) -> dict[str, Any]:
             name: {
                 "schema": dag.params.get_param(name).schema,
                 "description": dag.params.get_param(name).description,
+                "value": dag.params.get_param(name).resolve(suppress_exception=True),
             }
             for name in dag.params
         },

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from deltalake import DeltaTable
 
 from tests.conftest import PROJECT, TopicFactory
 from tests.support.kafka_judge import read_all
+from tests.support.transactions import Record, produce_records
 from tidemark.adapters.airflow.api import AirflowApi, DagRun
 from tidemark.adapters.airflow.standalone import AirflowStandalone
 from tidemark.adapters.broker.embedded import BrokerStatus
@@ -24,6 +26,7 @@ from tidemark.wiring import App, connection_variable, kafka_connection
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.broker, pytest.mark.e2e]
 
 DAG = "tidemark_clicks"
+FORM = "tidemark_backfill"
 GROUP_DAG = "tidemark_group_tides"
 # Yearly: switched on, it runs once for now, and not again while the test lasts.
 SPEC = "name: clicks\ntopic: {topic}\nschedule: '@yearly'\nstart: earliest\nretries: 0\n"
@@ -108,7 +111,45 @@ def test_runs_land_what_is_new_once_and_can_be_cleared(
     assert record.landing.table_version == version
 
     with pytest.raises(AirflowRefused, match="No value passed"):
-        api.trigger("tidemark_backfill", conf={"pipeline": "clicks", "partition": 0, "start": 0})
+        api.trigger("tidemark_backfill", conf={"retained": True})
+
+
+def test_backfills_by_form_and_by_date(
+    tmp_path: Path, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """A form's chunks land one after the other; `airflow backfill` goes by the records' times."""
+    name = topic(partitions=2, config={"retention.ms": "-1"})
+    for year, count in ((2024, 7), (2025, 9)):
+        stamped = int(datetime(year, 6, 1, tzinfo=UTC).timestamp() * 1000)
+        records = [
+            Record(value=b"%d" % n, partition=partition, timestamp_ms=stamped)
+            for partition in (0, 1)
+            for n in range(count)
+        ]
+        produce_records(broker.bootstrap, name, records)
+    spec = SPEC.format(topic=name).replace("earliest", "latest").replace("yearly", "monthly")
+    with running(tmp_path, broker, {"clicks": spec}) as airflow:
+        api = airflow.api()
+        api.wait_for_dags([DAG, FORM])
+        api.set_paused(FORM, False)
+        form = {"pipeline": "clicks", "retained": True, "partitions": "0", "chunk": 8}
+        filled = finished(api, api.trigger(FORM, conf=form), FORM)
+        tasks = {f"chunk.{task}[{n}]" for task in ("ingest", "quality", "publish") for n in (0, 1)}
+        assert filled.tasks == dict.fromkeys(["request", *tasks], "success")
+        app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
+        uri = app.layout.data_table("bronze/clicks")
+        assert rows(uri) == [(0, offset) for offset in range(16)]
+        assert [event.extra["records"] for event in api.asset_events(FORM)] == [8, 8]
+        again = finished(api, api.trigger(FORM, conf=form), FORM)
+        assert set(again.tasks.values()) == {"success", "skipped"}
+
+        api.set_paused(DAG, False)
+        finished(api, scheduled_run(api))
+        dates = {"from_date": "2025-06-01T00:00:00Z", "to_date": "2025-06-30T00:00:00Z"}
+        api.call("POST", "/backfills", {"dag_id": DAG, **dates, "max_active_runs": 1})
+        by_date = next(run for run in api.run_ids(DAG) if run.startswith("backfill"))
+        assert set(finished(api, by_date).tasks.values()) == {"success"}
+        assert rows(uri) == [(0, offset) for offset in range(16)] + [(1, n) for n in range(7, 16)]
 
 
 def test_a_group_lands_and_publishes_what_it_can_and_tells_the_rest(

@@ -48,7 +48,7 @@ def test_every_spec_has_a_dag_and_backfills_have_one(dags: dict[str, Any]) -> No
 
 def test_every_dag_is_the_same_chain(dags: dict[str, Any]) -> None:
     """Four tasks in a row, each only after the one before has succeeded."""
-    for dag in dags.values():
+    for dag in (dags[f"tidemark_{name}"] for name in SPECS):
         chain = {name: task["downstream"] for name, task in dag["tasks"].items()}
         assert chain == {
             "plan": ["ingest"],
@@ -57,6 +57,22 @@ def test_every_dag_is_the_same_chain(dags: dict[str, Any]) -> None:
             "publish": [],
         }
         assert {task["trigger_rule"] for task in dag["tasks"].values()} == {"all_success"}
+
+
+def test_a_backfill_is_a_request_and_its_chunks_one_at_a_time(dags: dict[str, Any]) -> None:
+    """The data table takes the plans of a pipeline's backfills in their order."""
+    tasks = dags["tidemark_backfill"]["tasks"]
+    assert {name: task["downstream"] for name, task in tasks.items()} == {
+        "request": ["chunk.ingest", "chunk.publish", "chunk.quality", "complete"],
+        "chunk.ingest": ["chunk.quality", "complete"],
+        "chunk.quality": ["chunk.publish"],
+        "chunk.publish": [],
+        "complete": [],
+    }
+    at_once = {name: task["at_once"] for name, task in tasks.items()}
+    assert (at_once["chunk.ingest"], at_once["chunk.quality"]) == (1, 1)
+    rules = {name: task["trigger_rule"] for name, task in tasks.items()}
+    assert rules == {**dict.fromkeys(tasks, "all_success"), "complete": "all_done"}
 
 
 @pytest.mark.parametrize("name", sorted(SPECS))
@@ -99,12 +115,12 @@ def test_a_dags_page_says_where_and_how(dags: dict[str, Any], name: str) -> None
 
 
 def test_the_backfill_form_teaches_and_bounds_its_fields(dags: dict[str, Any]) -> None:
-    """Every field has a title, a description and bounds, and none has a default to click past."""
+    """Every field has a title, a description and bounds; left alone it says nothing."""
     params = dags["tidemark_backfill"]["params"]
-    assert list(params) == ["pipeline", "partition", "start", "end"]
     assert params["pipeline"]["schema"]["enum"] == list(SPECS)
     minima = {name: params[name]["schema"].get("minimum") for name in params}
-    assert minima == {"pipeline": None, "partition": 0, "start": 0, "end": 1}
+    assert {name for name, least in minima.items() if least == 1} == {"plan", "chunk"}
+    assert {name: param["value"] for name, param in params.items() if param["value"]} == {}
     for param in params.values():
         assert param["schema"]["title"]
         assert len(param["description"]) > 20
@@ -139,6 +155,20 @@ def test_a_broken_spec_is_an_import_error_that_names_it(probe: Probe, tmp_path: 
         assert "SpecError" in text
         assert "broken.yaml: strat: expected one of" in text
         assert "broken.yaml: schedule" in text
+
+
+def test_a_pipeline_that_catches_up_starts_its_next_run(probe: Probe, tmp_path: Path) -> None:
+    """Behind the usual chain, and only there; a group's pipelines do not."""
+    spec = "name: {0}\ntopic: t\nschedule: '@daily'\nlimits: {{catch_up: true}}\n"
+    (tmp_path / "eager.yaml").write_text(spec.format("eager"))
+    environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
+    tasks = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"]["tidemark_eager"]
+    chain = {name: task["downstream"] for name, task in tasks["tasks"].items()}
+    assert (chain["publish"], chain["more"], chain["again"]) == (["more"], ["again"], [])
+    (tmp_path / "grouped.yaml").write_text(spec.format("grouped") + "group: tides\n")
+    answer = probe.ask("parse", file="pipelines.py", environ=environ).value
+    (text,) = answer["import_errors"].values()
+    assert "limits.catch_up: expected false in a group" in text
 
 
 def test_a_spec_without_a_limit_and_a_suite_has_a_page_too(probe: Probe, tmp_path: Path) -> None:
@@ -189,7 +219,7 @@ def test_a_group_has_one_dag_instead_of_one_for_each_pipeline(grouped: dict[str,
     """Schedule, the most retries of any member, all tags; a page that names each member."""
     assert set(grouped) == {"tidemark_alone", "tidemark_group_tides"}
     dag = grouped["tidemark_group_tides"]
-    assert dag["schedule"] == "@hourly"
+    assert dag["schedule"] == "0 * * * *"
     assert (dag["catchup"], dag["max_active_runs"]) == (False, 1)
     assert dag["tags"] == ["land", "sea", "tidemark"]
     assert {task["retries"] for task in dag["tasks"].values()} == {5}

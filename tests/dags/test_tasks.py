@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.dags.conftest import Probe
+from tests.support.plans import make_plan
+from tests.support.services import NOW
+from tidemark.core.events import Planned
+from tidemark.core.ledger import Ledger
+from tidemark.wiring import App
 
 
 @pytest.fixture
@@ -17,16 +24,26 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return {"TIDEMARK_HOME": str(tmp_path), "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka)}
 
 
-@pytest.mark.parametrize(("start", "end"), [(5, 5), (5, 4)])
-def test_a_backfill_of_no_offsets_is_refused_before_kafka_is_asked(
-    task_probe: Probe, environ: dict[str, str], start: int, end: int
+@pytest.mark.parametrize(
+    ("filled", "seen"),
+    [
+        ({}, "none of them"),
+        ({"offsets": "0:0-3,\n1:5-5"}, "'1:5-5'"),
+        ({"offsets": "0:0-3", "plan": 7}, "offset ranges and a plan's ranges"),
+        ({"from": "2026-03-01T00:00:00Z"}, "both ends of a time window"),
+        ({"offsets": "0:0-3", "partitions": "1, 2"}, "partitions beside offset ranges"),
+    ],
+)
+def test_a_backfill_that_cannot_be_meant_is_refused_before_kafka_is_asked(
+    task_probe: Probe, environ: dict[str, str], filled: dict[str, Any], seen: str
 ) -> None:
-    """`end` is the next offset after the range, so it is greater than `start`."""
-    params = {"pipeline": "prices", "partition": 0, "start": start, "end": end}
-    answer = task_probe.ask("call_task", task="plan_backfill", environ=environ, params=params,
-                       requested_by="test")  # fmt: skip
-    assert "InvalidRange" in answer.value["error"]
-    assert f"[{start}, {end})" in answer.value["error"]
+    """The fields of the form contradict each other, or do not say enough."""
+    names = ("offsets", "from", "until", "plan", "partitions", "chunk")
+    params = {"retained": False, **dict.fromkeys(names), **filled}
+    answer = task_probe.ask("call_task", task="request_backfill", environ=environ, params=params,
+                       pipeline="prices", requested_by="test")  # fmt: skip
+    assert "InvalidSelection" in answer.value["error"]
+    assert seen in answer.value["error"]
     assert answer.value["fails_now"] is True
 
 
@@ -36,6 +53,20 @@ def test_an_unknown_pipeline_fails_now(task_probe: Probe, environ: dict[str, str
                        requested_by="test")  # fmt: skip
     assert "UnknownPipeline" in answer.value["error"]
     assert answer.value["fails_now"] is True
+
+
+@pytest.mark.parametrize(("end_mark", "left"), [(9, False), (12, True)])
+def test_a_run_that_left_something_is_followed_by_another(
+    task_probe: Probe, environ: dict[str, str], end_mark: int, left: bool
+) -> None:
+    """What it could have read when it was planned, and did not."""
+    plan = make_plan((0, 0, 9))
+    plan = replace(plan, ranges=(replace(plan.ranges[0], end_mark=end_mark),))
+    app = App(environ=environ)
+    app.control().append(Ledger(pipeline="prices"), [Planned(plan=plan)], NOW)
+    answer = task_probe.ask("call_task", task="has_left", environ=environ, pipeline="prices",
+                       plan="1")  # fmt: skip
+    assert answer.value == {"error": None, "result": left}
 
 
 def test_publishing_a_plan_that_is_not_there_fails_now(

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -27,6 +29,7 @@ from tests.dags.conftest import airflow_environment
 from tests.faults.conftest import Court
 from tests.support.crashes import KILLED, Running, Site, Trace, wait_until
 from tests.support.kafka_judge import Range, log_ranges
+from tests.support.plans import wanted
 from tests.support.proxy import Gate, ProxiedBroker
 from tests.support.topics import make_topic
 from tests.support.transactions import (
@@ -38,9 +41,10 @@ from tests.support.transactions import (
 )
 from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.adapters.failpoints import farewell
+from tidemark.core.backfill import select
 from tidemark.core.plan import Plan
 from tidemark.errors import ExitCode, PlanFenced, PlanLanded, TidemarkError
-from tidemark.services.planner import BackfillRequest
+from tidemark.services.backfills import Backfills, ChunkState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,6 +141,21 @@ SETTLING = (
     "marks.topic_marks:3",
     "control.append:2",
 )
+BACKFILL = (
+    "control.summary:1",
+    "table.state:1",
+    "marks.topic_marks:1",
+    "table.size:1",
+    "control.summary:2",
+    "table.state:2",
+    "control.append:1",
+    "control.ledger:1",
+    "control.summary:3",
+    "control.summary:4",
+    "table.state:3",
+    "marks.topic_marks:2",
+    "control.append:2",
+)
 TAKING_OVER = (
     "control.summary:1",
     "table.state:1",
@@ -212,9 +231,15 @@ def test_the_matrix_has_every_step(site: Site) -> None:
     land("six")
     found = steps(lake.abandon, lambda abandon: abandon.give_up(4, "seven", "a test"))
     assert found == GIVING_UP_WHAT_HAS_LANDED
-    request = BackfillRequest(partition=0, start=0, end=1)
-    backfill = steps(lake.planner, lambda planner: planner.backfill(request, "eight"))
-    assert (*backfill, "control.append:1") == FIRST_PLAN
+    offsets = select(offsets=["0:0-1"])
+
+    def back_fill(backfills: Backfills) -> None:
+        asked = backfills.preview(offsets, None, readable_only=False)
+        backfills.request(asked, "eight", approved=False)
+        backfills.progress("eight")
+        backfills.plan_chunk("eight", 1)
+
+    assert steps(lake.backfills, back_fill) == BACKFILL
 
 
 # -- the planner ---------------------------------------------------------------------------------
@@ -268,7 +293,7 @@ def test_planner_dies_taking_over_an_open_plan(court: Court, site: Site, at: str
 
 @pytest.mark.parametrize(
     "at",
-    points(*FIRST_PLAN, bounded=("after control.append:1",)),
+    points(*BACKFILL, bounded=("after control.append:1", "after control.append:2")),
 )
 def test_backfill_dies_planning(
     court: Court,
@@ -278,22 +303,70 @@ def test_backfill_dies_planning(
     tmp_path: Path,
     at: str,
 ) -> None:
-    """I2: the same command plans it, or is refused and names the plan to execute."""
+    """I2: what was asked for is known or not; whoever goes on with it lands it once."""
     name = topic(partitions=2)
     fill(broker.bootstrap, name)
     site = Site(
         home=tmp_path, bootstrap=broker.bootstrap, topic=name, session=spark, start="latest"
     )
     site.lake.planner.plan("begin at the end")
-    wanted = site.tidemark("plan", "events", "--partition=0", "--start=3", "--end=9")
-    site.crash(wanted, at)
-    if at == "control.append:after:1":
-        refused = site.run(wanted, code=ExitCode.REFUSED)
-        assert "PlanOpen" in refused.printed
-    else:
-        site.run(wanted)
+    asked = site.tidemark("backfill", "events", "--offsets=0:3-9", "--master=local[2]")
+    site.crash(asked, at)
+    known = asked_by(site)
+    if not known:
+        site.run(asked)
+    for requested_by in known:
+        site.lake.backfills.plan_chunk(requested_by, 1)
     land_what_is_open(site)
     settled(court, site, {0: (3, 9)})
+
+
+def asked_by(site: Site) -> set[str]:
+    """Who has asked for backfills."""
+    uri = site.app.layout.control_table
+    if not DeltaTable.is_deltatable(uri):
+        return set()
+    rows = DeltaTable(uri).to_pyarrow_table(columns=["event", "requested_by"]).to_pylist()
+    return {row["requested_by"] for row in rows if row["event"] == "backfill_requested"}
+
+
+@pytest.mark.parametrize("chunks", [3, pytest.param(10, marks=pytest.mark.faults)])
+def test_machine_dies_in_the_middle_of_a_backfill(
+    court: Court,
+    spark: SparkSession,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    tmp_path: Path,
+    chunks: int,
+) -> None:
+    """I1, I2, I4: whole chunks are there; --resume lands the others, and none of them twice."""
+    name = topic(partitions=2)
+    fill(broker.bootstrap, name)
+    site = Site(
+        home=tmp_path, bootstrap=broker.bootstrap, topic=name, session=spark, start="latest"
+    )
+    size = -(-sum(end for _, end in log_ranges(broker.bootstrap, name).values()) // chunks)
+    asked = site.tidemark("backfill", "events", "--retained", f"--chunk={size}")
+
+    def landed() -> int:
+        return sum(each.done for who in asked_by(site) for each in progress(who))
+
+    def progress(who: str) -> list[ChunkState]:
+        return site.lake.backfills.progress(who)
+
+    with site.started([*asked, "--master=local[2]"]) as running:
+        wait_until(lambda: landed() >= chunks // 2)
+        printed = running.kill().printed
+    (who,) = asked_by(site)
+    assert f"tidemark backfill events --resume {who}" in printed
+    assert chunks // 2 <= landed() < chunks
+    resumed = site.run(site.tidemark("backfill", "events", "--resume", who, "--master=local[2]"))
+    print(printed, resumed.printed)
+    assert [each.done for each in progress(who)] == [True] * chunks
+    assert sorted(site.lake.ledger.plans) == list(range(1, chunks + 1))
+    settled(court, site)
+    again = site.run(site.tidemark("backfill", "events", "--retained"))
+    assert "nothing to do" in again.printed
 
 
 # -- the driver ----------------------------------------------------------------------------------
@@ -341,7 +414,7 @@ def test_backfills_driver_dies_and_runs_again(
     lake = site.lake
     lake.planner.plan("begin at the end")
     begun = lake.committed()
-    request = BackfillRequest(partition=0, start=3, end=9)
+    request = wanted((0, 3, 9))
     plan = lake.planner.backfill(request, "somebody").plan
     assert plan is not None
     site.crash(site.driver("ingest", plan.sequence), at)
@@ -351,7 +424,7 @@ def test_backfills_driver_dies_and_runs_again(
     assert lake.ledger.open_plans() == []
     assert landings(site, plan) == 1
     # The judge takes one range of a partition at a time: what is between the two was never asked.
-    lake.planner.backfill(BackfillRequest(partition=0, start=9, end=begun[0]), "the rest")
+    lake.planner.backfill(wanted((0, 9, begun[0])), "the rest")
     land_what_is_open(site)
     settled(court, site, {0: (3, lake.committed()[0]), 1: (begun[1], lake.committed()[1])})
 
@@ -572,14 +645,25 @@ def test_quality_dies_and_runs_again(court: Court, site: Site, at: str) -> None:
 # -- Airflow -------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Airflow's database before anything has run; making it takes longer than a test."""
+    home = tmp_path_factory.mktemp("airflow")
+    command = [str(Path(sys.executable).parent / "airflow"), "db", "migrate"]
+    subprocess.run(command, env=airflow_environment(home), check=True, capture_output=True)
+    return home / "airflow.db"
+
+
 @pytest.fixture
-def airflow_site(site: Site) -> Site:
+def airflow_site(site: Site, empty_database: Path) -> Site:
     """The same pipeline with an Airflow of its own, which has no scheduler."""
     site.environ = {
         **airflow_environment(site.home / "airflow"),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
     }
-    site.run([str(Path(sys.executable).parent / "airflow"), "db", "migrate"])
+    home = site.home / "airflow"
+    home.mkdir()
+    shutil.copy(empty_database, home)
     return site
 
 

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from tests.conftest import TopicFactory
 from tests.faults.conftest import Court
 from tests.support.lake import Lake
+from tests.support.plans import wanted
 from tests.support.topics import delete_records
 from tests.support.transactions import (
     Record,
@@ -35,7 +36,6 @@ from tidemark.errors import (
     TableRestored,
     TidemarkError,
 )
-from tidemark.services.planner import BackfillRequest
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -228,7 +228,7 @@ def test_i5_backfills_are_rebuilt_from_rows_alone(
     for _ in range(4):
         produce_committed(broker.bootstrap, name, [Record()] * 4)
     for start, end in ((13, 17), (20, 22), (11, 25)):
-        request = BackfillRequest(partition=0, start=start, end=end)
+        request = wanted((0, start, end))
         plan = pipeline.planner.backfill(request, f"from {start}").plan
         assert plan is not None
         pipeline.ingest.execute(plan.sequence)

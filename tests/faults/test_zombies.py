@@ -26,6 +26,7 @@ from tests.faults.conftest import Court
 from tests.support.crashes import Site, wait_until
 from tests.support.kafka_judge import Range, log_ranges
 from tests.support.lake import Lake
+from tests.support.plans import wanted
 from tests.support.proxy import ProxiedBroker
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_aborted, produce_values
@@ -42,7 +43,7 @@ from tidemark.errors import (
     TransactionConflict,
 )
 from tidemark.services.ingest import Ingestion
-from tidemark.services.planner import BackfillRequest, Planner, PlanOutcome
+from tidemark.services.planner import Planner, PlanOutcome
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -432,7 +433,7 @@ def test_a_scheduled_run_and_a_backfill_want_the_same_offsets(
     barrier = Barrier(2, timeout=180)
     scheduled, filling = at_the_append(lake, barrier), at_the_append(lake, barrier)
     # From before where the pipeline began into what the scheduled run wants.
-    request = BackfillRequest(partition=0, start=4, end=begun[0] + 6)
+    request = wanted((0, 4, begun[0] + 6))
     together(lambda: scheduled.plan("scheduled"), lambda: filling.backfill(request, "somebody"))
     live, backfill = lake.ledger.open_plan(PlanKind.LIVE), lake.ledger.open_plan(PlanKind.BACKFILL)
     assert live is not None
@@ -452,7 +453,7 @@ def test_two_backfills_want_the_same_offsets(court: Court, pipeline: Lake) -> No
     lake = pipeline.of(pipeline.spec.topic, start=StartPolicy.LATEST)
     lake.planner.plan("begin at the end")
     barrier = Barrier(2, timeout=180)
-    request = BackfillRequest(partition=0, start=2, end=9)
+    request = wanted((0, 2, 9))
     one, other = at_the_append(lake, barrier), at_the_append(lake, barrier)
     outcomes = together(
         lambda: one.backfill(request, "one"), lambda: other.backfill(request, "other")

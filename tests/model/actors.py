@@ -54,7 +54,17 @@ _READS = frozenset(
     {
         *("ledger", "summary", "plan_record"),
         *("topic_marks", "offsets_at", "check_positions", "read"),
-        *("state", "find", "gaps", "held", "holdings", "landed_plans", "rows_of", "version"),
+        *(
+            "state",
+            "find",
+            "gaps",
+            "held",
+            "holdings",
+            "landed_plans",
+            "rows_of",
+            "size",
+            "version",
+        ),
         *("prepare", "begin", "fetch", "begin_fence", "begin_fence_chains"),
     }
 )
@@ -190,7 +200,7 @@ class _Any:
 class _TablePort(_Port):
     """The data table; what Spark and delta-rs do in several steps is several steps here."""
 
-    def write(self, plan: Plan) -> Any:
+    def write(self, plan: Plan, _: int) -> Any:
         return self._ask("fetch", plan)
 
     def append(self, plan: Plan, files: Any) -> None:

@@ -19,6 +19,7 @@ from tests.model.invariants import check_end, check_settled, check_step, check_w
 from tests.model.programs import (
     accept_loss,
     backfill,
+    fill,
     give_up,
     ingest,
     new_incarnation,
@@ -42,6 +43,7 @@ _FORESEEN = frozenset(
             "PlanFenced",
             "PlanLanded",
             "UnknownPlan",
+            "UnknownBackfill",
             "PlanOpen",
             "InvalidRange",
         ),
@@ -60,6 +62,7 @@ _PROGRAMS: dict[str, Callable[[World, int, int], Program]] = {
     "give up": lambda world, __, which: give_up(_some_plan(world, which)),
     "discard": lambda world, __, which: give_up(_some_plan(world, which), discard=True),
     "backfill": lambda world, asked, which: _some_backfill(world, asked, which),
+    "fill": lambda _, asked, which: fill(f"ask-{asked}", which + 1),
     "accept loss": lambda *_: accept_loss(),
     "new incarnation": lambda *_: new_incarnation(),
     "rewind": lambda *_: rewind(),
@@ -76,7 +79,7 @@ def _some_plan(world: World, which: int) -> int:
 def _some_backfill(world: World, asked: int, which: int) -> Program:
     """A range somewhere in a partition, for the requester of that number."""
     partition = which % len(world.kafka.topics[TOPIC])
-    end = world.kafka.topics[TOPIC][partition].end
+    end = max(1, world.kafka.topics[TOPIC][partition].end)
     return backfill(f"fill-{asked}", partition, max(0, end - 1 - which), end)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.model.actors import Program
 from tests.model.world import World
-from tests.support.plans import MemoryPipeline
+from tests.support.plans import MemoryPipeline, wanted
+from tidemark.core.backfill import RetainedLog
 from tidemark.errors import (
     ControlTruncated,
     LedgerBehindTable,
@@ -24,7 +25,6 @@ from tidemark.errors import (
     TransientError,
     UnknownOutcomeError,
 )
-from tidemark.services.planner import BackfillRequest
 
 MAX_ROUNDS = 25
 """Rounds that an operator needs at most; more is a pipeline that never comes to rest."""
@@ -49,11 +49,29 @@ def run(requested_by: str) -> Program:
 
 def backfill(requested_by: str, partition: int, start: int, end: int) -> Program:
     """A backfill from request to record."""
-    request = BackfillRequest(partition=partition, start=start, end=end)
+    request = wanted((partition, start, end))
 
     def program(pipeline: MemoryPipeline) -> object:
         made = pipeline.planner.backfill(request, requested_by).plan
         return pipeline.ingest.execute(made.sequence) if made else None
+
+    return program
+
+
+def fill(requested_by: str, chunk: int) -> Program:
+    """A backfill of all that Kafka has, chunk by chunk; gone on with if it was asked for before."""
+
+    def program(pipeline: MemoryPipeline) -> object:
+        backfills = pipeline.backfills
+        chunks = backfills.chunk_count(requested_by)
+        if chunks is None:
+            seen = backfills.preview(RetainedLog(), chunk, readable_only=True)
+            chunks = backfills.request(seen, requested_by, approved=True) if seen.offsets else 0
+        for number in range(1, chunks + 1):
+            made = backfills.plan_chunk(requested_by, number).plan
+            if made:
+                pipeline.ingest.execute(made.sequence)
+        return chunks
 
     return program
 

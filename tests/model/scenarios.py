@@ -9,6 +9,7 @@ from tests.model.actors import Program
 from tests.model.programs import (
     accept_loss,
     backfill,
+    fill,
     give_up,
     ingest,
     plan,
@@ -19,9 +20,8 @@ from tests.model.programs import (
 )
 from tests.model.search import Scenario
 from tests.model.world import World, make_world
-from tests.support.plans import MemoryPipeline
+from tests.support.plans import MemoryPipeline, wanted
 from tidemark.core.spec import StartPolicy
-from tidemark.services.planner import BackfillRequest
 
 # -- beginnings ----------------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ def filling() -> World:
     """An open live plan and an open backfill beside it."""
     world = begun_at_the_end()
     world.pipeline.planner.plan("run-1")
-    world.pipeline.planner.backfill(BackfillRequest(partition=0, start=0, end=2), "fill-1")
+    world.pipeline.planner.backfill(wanted((0, 0, 2)), "fill-1")
     return world
 
 
@@ -504,5 +504,12 @@ THREE = [
         errors=REPAIRED,
         floor=4_000,
     ),
+    Sketch(
+        name="a backfill in two chunks, and a run",
+        world=begun_at_the_end,
+        actors={"run": run("run-1"), "fill": fill("ask-1", 1)},
+        floor=500_000,
+        faults=0,
+    ),
 ]
-"""Three who meet."""
+"""Three who meet, and two who take long."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.plans import MemoryPipeline, make_spec
+from tests.support.plans import MemoryPipeline, make_spec, wanted
 from tidemark.core.plan import Plan
 from tidemark.core.spec import StartPolicy
 from tidemark.errors import (
@@ -16,7 +16,7 @@ from tidemark.errors import (
     RowsInDoubt,
     TopicRecreated,
 )
-from tidemark.services.planner import BackfillRequest, PlanOutcome
+from tidemark.services.planner import PlanOutcome
 
 
 def opened(records: int = 10) -> MemoryPipeline:
@@ -97,10 +97,10 @@ def test_a_given_up_backfill_lets_the_next_one_in() -> None:
     """A backfill whose range Kafka lost blocked every later one."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
-    pipeline.planner.backfill(BackfillRequest(partition=0, start=0, end=5), "first")
+    pipeline.planner.backfill(wanted((0, 0, 5)), "first")
     pipeline.kafka.delete_records("events", 0, before=3)
     pipeline.abandon.give_up(1, "ops", "retention was faster")
-    plan = pipeline.planner.backfill(BackfillRequest(partition=0, start=3, end=8), "second").plan
+    plan = pipeline.planner.backfill(wanted((0, 3, 8)), "second").plan
     assert plan is not None
     pipeline.ingest.execute(plan.sequence)
     assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(3, 8)]

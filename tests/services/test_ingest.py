@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.plans import MemoryPipeline, make_plan
+from tests.support.plans import MemoryPipeline, make_plan, make_spec, wanted
 from tidemark.adapters.memory import MemoryRow
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
+from tidemark.core.table import TableSize
 from tidemark.errors import (
     EndBehindCommitted,
     EngineFailed,
@@ -20,7 +21,6 @@ from tidemark.errors import (
     TopicRecreated,
     UnknownPlan,
 )
-from tidemark.services.planner import BackfillRequest
 
 
 def planned(records: int = 5) -> MemoryPipeline:
@@ -29,6 +29,19 @@ def planned(records: int = 5) -> MemoryPipeline:
     pipeline.produce(0, records)
     pipeline.planner.plan("run-1")
     return pipeline
+
+
+def test_tasks_are_sized_by_what_the_tables_records_take() -> None:
+    """S12: large records make no larger files; the first plan of a table knows nothing of them."""
+    pipeline = MemoryPipeline(spec=make_spec(records_per_task=100, bytes_per_task=10))
+    pipeline.produce(0, 4)
+    pipeline.run("first")
+    assert pipeline.table.records_per_task == 100
+    pipeline.produce(0, 4)
+    pipeline.run("second")
+    assert pipeline.table.records_per_task == 10
+    assert TableSize(records=4, bytes=10**9).records_within(100, 10) == 1
+    assert TableSize(records=4, bytes=4).records_within(3, 10) == 3
 
 
 def test_i1_every_visible_record_lands_once() -> None:
@@ -149,7 +162,7 @@ def test_i1_a_control_table_that_was_lost_lands_nothing_again() -> None:
     amnesiac = MemoryPipeline(kafka=pipeline.kafka, table=pipeline.table)
     for attempt in (
         lambda: amnesiac.planner.plan("run-1"),
-        lambda: amnesiac.planner.backfill(BackfillRequest(partition=0, start=0, end=5), "fill"),
+        lambda: amnesiac.planner.backfill(wanted((0, 0, 5)), "fill"),
         lambda: amnesiac.planner.preview(),
     ):
         with pytest.raises(LedgerBehindTable):

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.support.plans import MemoryPipeline, make_spec
+from tests.support.plans import MemoryPipeline, make_spec, wanted
 from tidemark.adapters.memory import MemoryKafka
+from tidemark.core.backfill import select
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import IsolationLevel, Position
 from tidemark.core.plan import Plan
@@ -22,7 +23,7 @@ from tidemark.errors import (
     TopicMissing,
     TopicRecreated,
 )
-from tidemark.services.planner import BackfillRequest, PlanOutcome
+from tidemark.services.planner import PlanOutcome
 
 
 def ranges(pipeline: MemoryPipeline, sequence: int) -> list[tuple[int, int, int]]:
@@ -230,7 +231,7 @@ def test_i7_a_backfill_far_ahead_hides_no_cut_behind_it() -> None:
         pipeline.table.before_commit = lambda _plan: None
         pipeline.kafka.elect("events", 0, end=6)
         pipeline.produce(0, 30)
-        request = BackfillRequest(partition=0, start=20, end=30)
+        request = wanted((0, 20, 30))
         plan = pipeline.planner.backfill(request, "ops").plan
         assert plan is not None
         pipeline.ingest.execute(plan.sequence)
@@ -338,6 +339,20 @@ def test_s13_two_pipelines_over_one_topic_have_their_own_progress() -> None:
     assert second.committed() == {0: 0, 1: 0}
 
 
+def test_a_run_is_limited_by_what_the_tables_records_take() -> None:
+    """Both limits hold; a table that says nothing yet limits nothing."""
+    pipeline = MemoryPipeline(spec=make_spec(bytes_per_run=6))
+    pipeline.produce(0, 10)
+    pipeline.run("first")
+    assert pipeline.committed() == {0: 10, 1: 0}
+    pipeline.produce(0, 10)
+    pipeline.run("second")
+    assert pipeline.committed() == {0: 16, 1: 0}
+    pipeline.spec = make_spec(bytes_per_run=6, records_per_run=3)
+    pipeline.run("third")
+    assert pipeline.committed() == {0: 19, 1: 0}
+
+
 def test_a_backfill_lands_only_what_is_missing_and_moves_nothing_back() -> None:
     """I2, I3: the live chain's committed offset stays, older records appear once."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
@@ -345,7 +360,7 @@ def test_a_backfill_lands_only_what_is_missing_and_moves_nothing_back() -> None:
     pipeline.planner.plan("a")
     pipeline.produce(0, 5)
     pipeline.run("b")
-    asked = BackfillRequest(partition=0, start=4, end=12)
+    asked = wanted((0, 4, 12))
     plan = pipeline.planner.backfill(asked, "fill").plan
     assert plan is not None
     assert ranges(pipeline, plan.sequence) == [(0, 4, 10)]
@@ -359,11 +374,11 @@ def test_a_second_backfill_waits_for_the_first() -> None:
     """The error names the open plan; the same requester gets its own plan back."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
-    request = BackfillRequest(partition=0, start=0, end=5)
+    request = wanted((0, 0, 5))
     opened = pipeline.planner.backfill(request, "first").plan
     assert pipeline.planner.backfill(request, "first").plan == opened
     with pytest.raises(PlanOpen):
-        pipeline.planner.backfill(BackfillRequest(partition=0, start=5, end=9), "second")
+        pipeline.planner.backfill(wanted((0, 5, 9)), "second")
 
 
 def test_a_live_plan_leaves_an_open_backfills_range_alone() -> None:
@@ -371,7 +386,7 @@ def test_a_live_plan_leaves_an_open_backfills_range_alone() -> None:
     pipeline = MemoryPipeline()
     pipeline.planner.plan("a")
     pipeline.produce(0, 10)
-    pipeline.planner.backfill(BackfillRequest(partition=0, start=4, end=6), "fill")
+    pipeline.planner.backfill(wanted((0, 4, 6)), "fill")
     pipeline.planner.plan("b")
     assert ranges(pipeline, 2) == [(0, 0, 4), (0, 6, 10)]
 
@@ -380,9 +395,9 @@ def test_a_preview_of_what_would_be_refused_is_refused() -> None:
     """A dry run answers as the real one would."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
-    pipeline.planner.backfill(BackfillRequest(partition=0, start=0, end=5), "first")
+    pipeline.planner.backfill(wanted((0, 0, 5)), "first")
     with pytest.raises(PlanOpen):
-        pipeline.planner.preview(BackfillRequest(partition=0, start=5, end=9))
+        pipeline.backfills.preview(select(offsets=["0:5-9"]), None, readable_only=False)
     pipeline.produce(0, 1)
     pipeline.planner.plan("run")
     assert pipeline.planner.preview().outcome is PlanOutcome.ADOPTED

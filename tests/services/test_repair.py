@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.plans import MemoryPipeline, make_spec
+from tests.support.plans import MemoryPipeline, make_spec, wanted
 from tidemark.adapters.memory import MemoryControlTable, MemoryTable
 from tidemark.core.spec import StartPolicy
 from tidemark.errors import (
@@ -22,7 +22,6 @@ from tidemark.errors import (
     TableRestored,
     TableTampered,
 )
-from tidemark.services.planner import BackfillRequest
 
 
 @pytest.fixture
@@ -244,9 +243,7 @@ def test_i2_nor_does_one_of_an_epoch_that_landed_nothing(pipeline: MemoryPipelin
 def test_backfills_survive_a_rebuild(pipeline: MemoryPipeline) -> None:
     """Both chains are taken in."""
     pipeline.produce(0, 10)
-    plan = pipeline.planner.backfill(
-        BackfillRequest(partition=0, start=20, end=22), "backfill"
-    ).plan
+    plan = pipeline.planner.backfill(wanted((0, 20, 22)), "backfill").plan
     assert plan is not None
     pipeline.ingest.execute(plan.sequence)
     pipeline.control.rows.clear()
@@ -368,8 +365,7 @@ def test_i3_a_rebuilt_partition_does_not_begin_at_a_backfill() -> None:
     made.produce(0, 20)
     made.planner.plan("live")
     made.produce(0, 80)
-    wanted = BackfillRequest(partition=0, start=50, end=60)
-    backfill = made.planner.backfill(wanted, "backfill").plan
+    backfill = made.planner.backfill(wanted((0, 50, 60)), "backfill").plan
     assert backfill is not None
     made.ingest.execute(backfill.sequence)
     made.control.rows.clear()
@@ -431,7 +427,7 @@ def test_i2_nor_is_it_taken_for_a_plan_of_other_partitions(
     assert zombie is not None
     pipeline.control = backup
     pipeline.produce(1, 3)
-    pipeline.planner.backfill(BackfillRequest(partition=1, start=15, end=18), "other")
+    pipeline.planner.backfill(wanted((1, 15, 18)), "other")
     pipeline.table.land(zombie)
     if not told:
         pipeline.table.plans.clear()
@@ -449,7 +445,7 @@ def test_i5_rows_alone_tell_backfills_inside_each_other(deleted: int) -> None:
     pipeline.kafka.add_holes("events", 0, 1)
     pipeline.produce(0, 24)
     for start, end in ((15, 18), (30, 32), (12, 35)):
-        request = BackfillRequest(partition=0, start=start, end=end)
+        request = wanted((0, start, end))
         plan = pipeline.planner.backfill(request, f"from {start}").plan
         assert plan is not None
         pipeline.ingest.execute(plan.sequence)

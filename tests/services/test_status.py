@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.plans import MemoryPipeline, make_overtaken, make_spec
+from tests.support.plans import MemoryPipeline, make_overtaken, make_spec, wanted
 from tidemark.core.spec import StartPolicy
 from tidemark.errors import (
     EndBehindCommitted,
@@ -11,7 +11,6 @@ from tidemark.errors import (
     NoStartOffset,
     TopicMissing,
 )
-from tidemark.services.planner import BackfillRequest
 from tidemark.services.status import PipelineStatus, pipeline_status
 
 
@@ -38,7 +37,7 @@ def test_lag_is_what_has_not_landed() -> None:
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.EARLIEST))
     pipeline.planner.plan("begin")
     pipeline.produce(0, 10)
-    plan = pipeline.planner.backfill(BackfillRequest(partition=0, start=4, end=9), "fill").plan
+    plan = pipeline.planner.backfill(wanted((0, 4, 9)), "fill").plan
     assert plan is not None
     pipeline.ingest.execute(plan.sequence)
     shown = status(pipeline)

@@ -86,7 +86,6 @@ class Lake(Services):
             session=self.session,
             uri=self.uri,
             kafka_options=spark_options(config),
-            records_per_task=self.spec.records_per_task,
             now=lambda: NOW,
         )
 

@@ -61,7 +61,6 @@ class ImpatientLake(Lake):
             session=self.session,
             uri=self.uri,
             kafka_options={**options, **self.patience},
-            records_per_task=self.spec.records_per_task,
             now=lambda: NOW,
         )
 

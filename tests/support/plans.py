@@ -9,10 +9,11 @@ from typing import Any
 from tests.support.services import Services
 from tidemark.adapters.memory import MemoryControlTable, MemoryKafka, MemoryTable
 from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
-from tidemark.core.offsets import Span
+from tidemark.core.offsets import Span, spans_by_partition
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.spec import PipelineSpec, StartPolicy
 from tidemark.core.table import TableState
+from tidemark.services.planner import Wanted
 
 
 def make_spec(**changes: Any) -> PipelineSpec:
@@ -115,6 +116,11 @@ class MemoryPipeline(Services):
             for partition, log in self.kafka.topics[topic].items()
             for offset in log.records
         )
+
+
+def wanted(*ranges: tuple[int, int, int]) -> Wanted:
+    """Offsets to be landed, from `(partition, start, end)`."""
+    return Wanted(spans=spans_by_partition((p, Span(start, end)) for p, start, end in ranges))
 
 
 @dataclass

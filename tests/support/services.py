@@ -10,6 +10,7 @@ from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
 from tidemark.ports import ControlTable, DataTable, LogReader, MarkReader, Sink
 from tidemark.services.abandon import Abandon
+from tidemark.services.backfills import Backfills
 from tidemark.services.decisions import Decisions
 from tidemark.services.ingest import Ingest
 from tidemark.services.planner import Planner
@@ -44,6 +45,18 @@ class Services:
     def planner(self: Ports) -> Planner:
         """Makes plans."""
         return Planner(
+            spec=self.spec,
+            marks=self.marks,
+            control=self.control,
+            data_log=self.table,
+            log_reader=self.log_reader,
+            now=lambda: NOW,
+        )
+
+    @property
+    def backfills(self: Ports) -> Backfills:
+        """Asks for offsets, and plans them in chunks."""
+        return Backfills(
             spec=self.spec,
             marks=self.marks,
             control=self.control,
@@ -113,7 +126,7 @@ class Services:
 
     def land(self: Ports, plan: Plan) -> None:
         """Write and commit a plan, and record nothing."""
-        self.table.append(plan, self.sink.write(plan))
+        self.table.append(plan, self.sink.write(plan, self.spec.records_per_task))
 
     @property
     def ledger(self: Ports) -> Ledger:

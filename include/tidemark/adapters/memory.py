@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import TypeAlias
 
 from tidemark.core.datafile import DataFile
-from tidemark.core.event_rows import Row, decode, encode
-from tidemark.core.events import ControlEvent
+from tidemark.core.event_rows import Row, decode, encode, requested_in
+from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
 from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.marks import IsolationLevel, Marks, Position, TopicMarks
@@ -20,7 +20,7 @@ from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.plan import Plan
 from tidemark.core.records import LogRecord, TimestampType
 from tidemark.core.settled import settle
-from tidemark.core.table import FENCED, Holding, Restore, TableState, check_held
+from tidemark.core.table import FENCED, Holding, Restore, TableSize, TableState, check_held
 from tidemark.errors import (
     ControlConflict,
     ForeignCommit,
@@ -206,6 +206,16 @@ class MemoryControlTable:
         """As `ControlTable.plan_record`."""
         return self.ledger(pipeline).plans.get(sequence)
 
+    def backfill(self, pipeline: str, requested_by: str) -> BackfillRequested | None:
+        """As `ControlTable.backfill`."""
+        rows = [
+            row
+            for row in self.rows
+            if (row["pipeline"], row.get("requested_by")) == (pipeline, requested_by)
+            and row["event"] == EventKind.BACKFILL_REQUESTED
+        ]
+        return requested_in(decode(pipeline, rows))
+
     def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
         """As `ControlTable.append`."""
         self.before_append(ledger)
@@ -245,6 +255,7 @@ class MemoryTable:
         restores: Every RESTORE.
         plans: Plans that landed, by fingerprint: the metadata of their commits.
         files: Rows that were written, whether or not a commit has added them.
+        records_per_task: What the last write was told.
         before_commit: Called with the plan before each commit; may raise.
         after_commit: Called with the plan after each commit; may raise: the answer is lost.
     """
@@ -256,6 +267,7 @@ class MemoryTable:
     restores: list[Restore] = field(default_factory=list)
     plans: dict[str, Plan] = field(default_factory=dict)
     files: list[MemoryRow] = field(default_factory=list)
+    records_per_task: int = 0
     before_commit: Callable[[Plan], None] = lambda _plan: None
     after_commit: Callable[[Plan], None] = lambda _plan: None
 
@@ -267,8 +279,9 @@ class MemoryTable:
             restores=tuple(restore for restore in self.restores if restore.at > since),
         )
 
-    def prepare(self, pipeline: str) -> None:
+    def prepare(self, pipeline: str) -> TableSize:  # noqa: ARG002  the port's
         """As `DataTable.prepare`; there is always a table, and it is the pipeline's."""
+        return self.size()
 
     def fence(self, plan: Plan) -> None:
         """As `DataTable.fence`."""
@@ -292,8 +305,9 @@ class MemoryTable:
                 self.commit(app_id, FENCED)
         return len(self.commits)
 
-    def write(self, plan: Plan) -> tuple[DataFile, ...]:
+    def write(self, plan: Plan, records_per_task: int) -> tuple[DataFile, ...]:
         """As `Sink.write`; a file of its own for each row."""
+        self.records_per_task = records_per_task
         rows = self.read(plan)
         first = len(self.files)
         self.files += rows
@@ -324,7 +338,7 @@ class MemoryTable:
 
     def land(self, plan: Plan) -> None:
         """Write and append in one, whatever became of the topic meanwhile."""
-        self.append(plan, self.write(plan))
+        self.append(plan, self.write(plan, 1))
 
     def read(self, plan: Plan) -> list[MemoryRow]:
         """What the engine reads of a plan now, from whatever topic has that name."""
@@ -377,6 +391,10 @@ class MemoryTable:
             if sequence == plan.sequence
         )
         return plan.gaps(landed)
+
+    def size(self) -> TableSize:
+        """As `DataLog.size`; a row is one byte."""
+        return TableSize(records=len(self.rows), bytes=len(self.rows))
 
     def holdings(self) -> tuple[Holding, ...]:
         """As `DataLog.holdings`."""

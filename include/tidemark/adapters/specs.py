@@ -59,7 +59,12 @@ _Start = Annotated[
 
 class _Limits(_Section):
     records_per_run: int | None = Field(default=None, ge=1)
+    bytes_per_run: int | None = Field(default=None, ge=2**20)
+    catch_up: bool = False
     records_per_task: int = Field(default=1_000_000, ge=1_000)
+    bytes_per_task: int = Field(default=256 * 2**20, ge=2**20)
+    records_per_chunk: int = Field(default=10_000_000, ge=1)
+    records_per_backfill: int = Field(default=100_000_000, ge=1)
 
 
 class _Quality(_Section):
@@ -118,7 +123,12 @@ class _Spec(_Section):
             start_at=self.start.timestamp if isinstance(self.start, _StartAt) else None,
             isolation_level=IsolationLevel(self.isolation_level),
             records_per_run=self.limits.records_per_run,
+            bytes_per_run=self.limits.bytes_per_run,
+            catch_up=self.limits.catch_up,
             records_per_task=self.limits.records_per_task,
+            bytes_per_task=self.limits.bytes_per_task,
+            records_per_chunk=self.limits.records_per_chunk,
+            records_per_backfill=self.limits.records_per_backfill,
             suite=self.quality.suite,
             retries=self.retries,
             tags=tuple(self.tags),
@@ -286,6 +296,8 @@ def _group_problems(found: Mapping[Path, PipelineSpec]) -> list[Problem]:
     for path, spec in found.items():
         if spec.group is None:
             continue
+        if spec.catch_up:
+            problems.append(_problem(path, "limits.catch_up", "false in a group", "true"))
         example, other = first.setdefault(spec.group, (path, spec))
         for key in ("schedule", "spark"):
             wanted, value = getattr(other, key), getattr(spec, key)

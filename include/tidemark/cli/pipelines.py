@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from tidemark.cli.arguments import AsJson, DryRun, Pipeline, requester
 from tidemark.cli.console import err, note, out, print_json, print_table
 from tidemark.errors import ExitCode
-from tidemark.services.planner import BackfillRequest, Planning
+from tidemark.services.planner import Planning
 from tidemark.services.status import PipelineStatus
 from tidemark.wiring import App
 
@@ -74,47 +73,14 @@ def _print_partitions(each: PipelineStatus) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """The range options of `plan`: all of them or none."""
+def plan(pipeline: Pipeline, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Decide what to read next, the unread part of the log, and record it, without reading it.
 
-    partition: int | None
-    start: int | None
-    end: int | None
-
-    def request(self) -> BackfillRequest | None:
-        given = (self.partition, self.start, self.end)
-        if self.partition is None or self.start is None or self.end is None:
-            if any(value is not None for value in given):
-                raise typer.BadParameter("a backfill needs --partition, --start and --end")
-            return None
-        return BackfillRequest(partition=self.partition, start=self.start, end=self.end)
-
-
-def plan(
-    pipeline: Pipeline,
-    partition: Annotated[int | None, typer.Option(help="Backfill: partition number.")] = None,
-    start: Annotated[int | None, typer.Option(help="Backfill: first offset.")] = None,
-    end: Annotated[
-        int | None, typer.Option(help="Backfill: the next offset after the range.")
-    ] = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """Decide what to read next and record it, without reading it.
-
-    Without options: the unread part of the log. With --partition, --start and --end: the part of
-    that range [start, end) that has not landed yet. A plan that an earlier run left open is taken
-    over, because it has to land first. Execute the plan with `tidemark ingest PIPELINE --plan N`.
+    A plan that an earlier run left open is taken over, because it has to land first. Execute the
+    plan with `tidemark ingest PIPELINE --plan N`. For offsets of your choice see `backfill`.
     """
-    request = _Wanted(partition=partition, start=start, end=end).request()
     planner = App.from_environment().planner(pipeline)
-    if dry_run:
-        answer = planner.preview(request)
-    elif request:
-        answer = planner.backfill(request, requester())
-    else:
-        answer = planner.plan(requester())
+    answer = planner.preview() if dry_run else planner.plan(requester())
     _print_planning(answer, as_json)
 
 

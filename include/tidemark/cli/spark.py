@@ -58,7 +58,7 @@ def ingest(
     if plan_number is not None and len(names) > 1:
         raise typer.BadParameter("--plan names a plan of one pipeline; leave the others out")
     app = App.from_environment()
-    parts = _Parts()
+    parts = Parts()
     if plan_number is None:
         plans = _planned(app, names, parts)
     else:
@@ -93,14 +93,14 @@ def quality(
     if sequence is None:
         print_json({"outcome": "nothing landed"}) if as_json else out.print("nothing landed yet")
         return
-    parts = _Parts()
+    parts = Parts()
     parts.add_run(app, "quality", [PlanRef(pipeline=pipeline, sequence=sequence)], master)
     record = parts.records[pipeline]
     print_json(record) if as_json else _print_record(record)
     parts.exit()
 
 
-class _Parts:
+class Parts:
     """What becomes of each pipeline of a command.
 
     Attributes:
@@ -131,14 +131,18 @@ class _Parts:
         for record in died if run.results is None else run.results:
             self.records[record["pipeline"]] = record
 
+    @property
+    def code(self) -> int:
+        """The worst exit code of all."""
+        return ExitCode.worst(self._codes)
+
     def exit(self) -> None:
         """End the command with the worst code, unless all is well."""
-        code = ExitCode.worst(self._codes)
-        if code != ExitCode.OK:
-            raise typer.Exit(code)
+        if self.code != ExitCode.OK:
+            raise typer.Exit(self.code)
 
 
-def _planned(app: App, names: Sequence[str], parts: _Parts) -> list[PlanRef]:
+def _planned(app: App, names: Sequence[str], parts: Parts) -> list[PlanRef]:
     """A plan for each pipeline that has something to read; the others are told."""
     plans = []
     asked_by = requester()

@@ -7,13 +7,14 @@ whole plan or a whole pipeline is one row without a partition.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
 from tidemark.core.events import (
     Abandoned,
     Adopted,
+    BackfillRequested,
     ControlEvent,
     EventKind,
     Landed,
@@ -26,7 +27,7 @@ from tidemark.core.events import (
 )
 from tidemark.core.landing import Landing, RangeCount
 from tidemark.core.marks import IsolationLevel
-from tidemark.core.offsets import Span, spans_by_partition
+from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 
 Row: TypeAlias = dict[str, Any]
@@ -45,6 +46,8 @@ def _rows(event: ControlEvent) -> list[Row]:
     match event:
         case Started() | NewIncarnation():
             return _start_rows(event)
+        case BackfillRequested():
+            return _backfill_rows(event)
         case Planned():
             return _planned_rows(event.plan)
         case Adopted():
@@ -81,6 +84,28 @@ def _start_rows(event: Started | NewIncarnation) -> list[Row]:
         }
         for partition, offset in sorted(event.offsets.items())
     ]
+
+
+def _backfill_rows(event: BackfillRequested) -> list[Row]:
+    shared: Row = {
+        "event": EventKind.BACKFILL_REQUESTED.value,
+        "cluster_id": event.cluster_id,
+        "topic": event.topic,
+        "topic_id": event.topic_id,
+        "requested_by": event.requested_by,
+        "readable_only": event.readable_only,
+    }
+    return [
+        {**shared, **place, "chunk": number}
+        for number, chunk in enumerate(event.chunks, start=1)
+        for place in _places(chunk)
+    ]
+
+
+def _places(spans: Mapping[int, SpanSet]) -> Iterator[Row]:
+    for partition, some in sorted(spans.items()):
+        for span in some:
+            yield {"partition": partition, "start_offset": span.start, "end_offset": span.end}
 
 
 def _plan_row(kind: EventKind, event: Adopted | Abandoned | Rewound | NewEpoch) -> Row:
@@ -151,15 +176,8 @@ def _loss_rows(event: LossAccepted) -> list[Row]:
         "reason": event.reason,
     }
     return [
-        {
-            **shared,
-            "partition": partition,
-            "start_offset": span.start,
-            "end_offset": span.end,
-            "committed_offset": event.committed[partition],
-        }
-        for partition, spans in sorted(event.lost.items())
-        for span in spans
+        {**shared, **place, "committed_offset": event.committed[place["partition"]]}
+        for place in _places(event.lost)
     ]
 
 
@@ -194,6 +212,12 @@ def decode(pipeline: str, rows: Iterable[Row]) -> list[tuple[int, list[ControlEv
     return history
 
 
+def requested_in(history: Iterable[tuple[int, list[ControlEvent]]]) -> BackfillRequested | None:
+    """The first backfill that was asked for in some events."""
+    told = (event for _, events in history for event in events)
+    return next((event for event in told if isinstance(event, BackfillRequested)), None)
+
+
 _ORDER = {kind: position for position, kind in enumerate(EventKind)}
 
 
@@ -209,6 +233,8 @@ def _event(
             )
         case EventKind.NEW_INCARNATION:
             return NewIncarnation(**_topic_columns(rows), reason=first["reason"])
+        case EventKind.BACKFILL_REQUESTED:
+            return _backfill(rows)
         case EventKind.PLANNED:
             plan = _plan(pipeline, rows)
             plans[plan.sequence] = plan
@@ -260,13 +286,28 @@ def _by_partition(rows: Sequence[Row], column: str) -> dict[int, int]:
     return {row["partition"]: row[column] for row in rows if row.get(column) is not None}
 
 
+def _spans(rows: Sequence[Row]) -> Mapping[int, SpanSet]:
+    return spans_by_partition(
+        (row["partition"], Span(row["start_offset"], row["end_offset"])) for row in rows
+    )
+
+
+def _backfill(rows: Sequence[Row]) -> BackfillRequested:
+    names = ("cluster_id", "topic", "topic_id", "requested_by", "readable_only")
+    chunks: dict[int, list[Row]] = {}
+    for row in rows:
+        chunks.setdefault(row["chunk"], []).append(row)
+    return BackfillRequested(
+        **{name: rows[0][name] for name in names},
+        chunks=tuple(_spans(chunks[number]) for number in sorted(chunks)),
+    )
+
+
 def _loss(rows: Sequence[Row]) -> LossAccepted:
     return LossAccepted(
         topic=rows[0]["topic"],
         topic_id=rows[0]["topic_id"],
-        lost=spans_by_partition(
-            (row["partition"], Span(row["start_offset"], row["end_offset"])) for row in rows
-        ),
+        lost=_spans(rows),
         committed=_committed(rows),
         requested_by=rows[0]["requested_by"],
         reason=rows[0]["reason"],

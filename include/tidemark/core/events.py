@@ -18,6 +18,8 @@ class EventKind(StrEnum):
 
     STARTED = "started"
     """The pipeline began in a partition, at `committed_offset`."""
+    BACKFILL_REQUESTED = "backfill_requested"
+    """`[start_offset, end_offset)` shall be landed; a plan of each `chunk` follows."""
     PLANNED = "planned"
     """`[start_offset, end_offset)` belongs to plan `plan_sequence`."""
     ADOPTED = "adopted"
@@ -68,6 +70,27 @@ class Started:
             offsets=offsets,
             leader_epochs={p: epoch for p, epoch in epochs.items() if epoch is not None},
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillRequested:
+    """Somebody asked for offsets, which were decided then. Their plans follow, one by one.
+
+    Attributes:
+        cluster_id: Kafka cluster.
+        topic: Topic name.
+        topic_id: Incarnation of the topic that the offsets belong to.
+        requested_by: Who asked; asking again with the same value returns this request.
+        readable_only: Whether offsets that Kafka deletes meanwhile are left out, or refused.
+        chunks: Offsets of each plan, by partition.
+    """
+
+    cluster_id: str
+    topic: str
+    topic_id: str
+    requested_by: str
+    readable_only: bool
+    chunks: tuple[Mapping[int, SpanSet], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +221,7 @@ class NewEpoch:
 
 ControlEvent: TypeAlias = (
     Started
+    | BackfillRequested
     | Planned
     | Adopted
     | Abandoned

@@ -9,6 +9,7 @@ from typing import Self, TypeVar, assert_never
 from tidemark.core.events import (
     Abandoned,
     Adopted,
+    BackfillRequested,
     ControlEvent,
     Landed,
     LossAccepted,
@@ -234,7 +235,7 @@ class Ledger:
         return next((record for record in self.open_plans() if record.plan.kind is kind), None)
 
     def plan_of(self, requester: str) -> int | None:
-        """Number of the plan that a run asked for or took over, unless it was given up."""
+        """Number of the newest plan that a run asked for or took over, of those not given up."""
         asked = [
             record.plan.sequence
             for record in self.plans.values()
@@ -242,7 +243,7 @@ class Ledger:
         ]
         if requester in self.settled.requesters:
             asked.append(self.settled.requesters[requester])
-        return min(asked, default=None)
+        return max(asked, default=None)
 
 
 L = TypeVar("L", bound=Ledger)
@@ -280,7 +281,7 @@ def _told(ledger: L, event: ControlEvent) -> L:
                 epoch_version=event.table_version,
                 last_sequence=event.sequence,
             )
-        case Planned() | Adopted() | Abandoned() | Rewound() | Landed():
+        case BackfillRequested() | Planned() | Adopted() | Abandoned() | Rewound() | Landed():
             return ledger
         case _:
             assert_never(event)
@@ -302,7 +303,7 @@ def _settle(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
             plans[plan.sequence] = replace(
                 plans[plan.sequence], landing=event.landing, abandoned=None
             )
-        case Started() | NewIncarnation() | LossAccepted() | NewEpoch():
+        case Started() | BackfillRequested() | NewIncarnation() | LossAccepted() | NewEpoch():
             pass
         case _:
             assert_never(event)

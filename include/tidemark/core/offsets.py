@@ -7,8 +7,10 @@ bound on its records, never a count of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Self
 
 
@@ -38,6 +40,11 @@ def spans_by_partition(placed: Iterable[tuple[int, Span]]) -> dict[int, SpanSet]
     for partition, span in placed:
         spans.setdefault(partition, []).append(span)
     return {partition: SpanSet.of(some) for partition, some in spans.items()}
+
+
+def size_of(spans: Mapping[int, SpanSet]) -> int:
+    """Number of offsets in all partitions."""
+    return sum(each.size for each in spans.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,10 @@ class SpanSet:
         """Offsets of this set that are not in the other."""
         return SpanSet(tuple(gap for span in self.spans for gap in other.missing_from(span)))
 
+    def common(self, other: SpanSet) -> SpanSet:
+        """Offsets in both sets."""
+        return self.minus(self.minus(other))
+
     def within(self, bounds: Span) -> SpanSet:
         """Offsets of this set that lie in `bounds`."""
         return SpanSet(
@@ -90,9 +101,8 @@ class SpanSet:
         """The part of `wanted` that is not in this set."""
         gaps = []
         cursor = wanted.start
-        for span in self.spans:
-            if span.end <= cursor:
-                continue
+        first = bisect_right(self.spans, wanted.start, key=lambda span: span.end)
+        for span in islice(self.spans, first, None):
             if span.start >= wanted.end:
                 break
             if span.start > cursor:

@@ -152,6 +152,11 @@ class Plan:
         return sum(planned.span.size for planned in self.ranges)
 
     @property
+    def left(self) -> int:
+        """Number of offsets that were readable behind the planned ones, and left for later."""
+        return sum(planned.end_mark - planned.end for planned in self._last_ranges())
+
+    @property
     def app_id(self) -> str:
         """The Delta transaction's application id: one per pipeline, epoch and chain."""
         return transaction_app_id(self.pipeline, self.epoch, self.kind)
@@ -208,7 +213,7 @@ class Plan:
             "fingerprint": self.fingerprint,
             "requested_by": self.requested_by,
             "offsets": self.size,
-            "left": sum(planned.end_mark - planned.end for planned in self._last_ranges()),
+            "left": self.left,
         }
 
     def explain(self) -> str:

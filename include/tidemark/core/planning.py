@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import Position, TopicMarks
@@ -13,9 +14,11 @@ from tidemark.errors import (
     EndBehindCommitted,
     InvalidRange,
     LostRange,
+    OtherIncarnation,
     PartitionsShrunk,
     TopicChanged,
     TopicRecreated,
+    UnknownPartition,
 )
 
 
@@ -48,6 +51,30 @@ def check_identity(ledger: Ledger, marks: TopicMarks) -> None:
     missing = tuple(sorted(set(ledger.starts) - set(marks.partitions)))
     if missing:
         raise PartitionsShrunk(pipeline=ledger.pipeline, topic=marks.topic, missing=missing)
+
+
+def check_topic(pipeline: str, topic_id: str, marks: TopicMarks) -> None:
+    """Refuse wanted offsets that belong to another incarnation of the topic.
+
+    Raises:
+        OtherIncarnation
+    """
+    if topic_id != marks.topic_id:
+        raise OtherIncarnation(
+            pipeline=pipeline, topic=marks.topic, topic_id=topic_id, current=marks.topic_id
+        )
+
+
+def check_partitions(marks: TopicMarks, partitions: Iterable[int]) -> None:
+    """Refuse partitions that the topic does not have.
+
+    Raises:
+        UnknownPartition
+    """
+    for partition in sorted(set(partitions) - set(marks.partitions)):
+        raise UnknownPartition(
+            topic=marks.topic, partition=partition, partitions=len(marks.partitions)
+        )
 
 
 def check_readable(plan: Plan, marks: TopicMarks) -> None:
@@ -171,32 +198,92 @@ def live_ranges(
     )
 
 
-def backfill_ranges(
-    ledger: Ledger, marks: TopicMarks, partition: int, start: int, end: int
-) -> tuple[PlannedRange, ...]:
-    """The part of a wanted range that is neither landed nor planned; empty if all of it is.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sorted:
+    """Wanted offsets by what is the matter with them; partitions without any are left out.
+
+    Attributes:
+        missing: To be landed.
+        covered: Landed already, or a loss that somebody accepted.
+        planned: In a plan that is open.
+        deleted: Kafka has deleted them, and nobody has landed them.
+    """
+
+    missing: Mapping[int, SpanSet]
+    covered: Mapping[int, SpanSet]
+    planned: Mapping[int, SpanSet]
+    deleted: Mapping[int, SpanSet]
+
+
+def sort_out(ledger: Ledger, marks: TopicMarks, wanted: Mapping[int, SpanSet]) -> Sorted:
+    """What of some offsets is to be landed, and why the rest is not.
 
     Raises:
-        InvalidRange: The range is not inside the partition's readable log.
+        UnknownPartition: The topic has no such partition.
+        InvalidRange: The log does not go that far.
     """
-    rule = _broken_rule(marks, partition, start, end)
-    if rule:
-        raise InvalidRange(topic=marks.topic, partition=partition, start=start, end=end, rule=rule)
-    missing = ledger.taken(partition).missing_from(Span(start, end))
-    return tuple(_planned(marks, partition, span) for span in missing)
+    parts: dict[str, dict[int, SpanSet]] = {each.name: {} for each in fields(Sorted)}
+    check_partitions(marks, wanted)
+    for partition, asked in sorted(wanted.items()):
+        here = marks.partitions[partition]
+        for span in asked:
+            if span.end > here.end:
+                rule = f"an end of at most {here.end}, the end of the readable log"
+                raise _invalid(marks, partition, span, rule)
+        covered, unread = ledger.covered(partition), asked.minus(ledger.taken(partition))
+        kept = here.readable(unread)
+        told = {
+            "missing": kept,
+            "covered": asked.common(covered),
+            "planned": asked.minus(covered).minus(unread),
+            "deleted": unread.minus(kept),
+        }
+        for name, spans in told.items():
+            if spans:
+                parts[name][partition] = spans
+    return Sorted(**parts)
 
 
-def _broken_rule(marks: TopicMarks, partition: int, start: int, end: int) -> str | None:
-    if partition not in marks.partitions:
-        return f"a partition from 0 to {max(marks.partitions)}"
-    here = marks.partitions[partition]
-    if not 0 <= start < end:
-        return "0 <= start < end; the end is the next offset after the range"
-    if start < here.low:
-        return f"a start of at least {here.low}, the low-water mark"
-    if end > here.end:
-        return f"an end of at most {here.end}, the end of the readable log"
-    return None
+def backfill_ranges(
+    ledger: Ledger, marks: TopicMarks, wanted: Mapping[int, SpanSet], *, readable_only: bool
+) -> tuple[PlannedRange, ...]:
+    """The part of wanted offsets that is neither landed nor planned; empty if all of it is.
+
+    Args:
+        ledger: What is landed or planned already.
+        marks: The topic's marks now.
+        wanted: The offsets, by partition.
+        readable_only: Leave out what Kafka has deleted, instead of refusing it.
+
+    Raises:
+        UnknownPartition, InvalidRange: As in `sort_out`.
+        InvalidRange: Kafka has deleted unread offsets of them.
+    """
+    found = sort_out(ledger, marks, wanted)
+    if not readable_only:
+        refuse_deleted(marks, found)
+    return tuple(
+        _planned(marks, partition, span)
+        for partition, spans in found.missing.items()
+        for span in spans
+    )
+
+
+def refuse_deleted(marks: TopicMarks, found: Sorted) -> None:
+    """Refuse wanted offsets that nobody can read any more.
+
+    Raises:
+        InvalidRange
+    """
+    for partition, spans in found.deleted.items():
+        rule = f"a start of at least {marks.partitions[partition].low}, the low-water mark"
+        raise _invalid(marks, partition, next(iter(spans)), rule)
+
+
+def _invalid(marks: TopicMarks, partition: int, span: Span, rule: str) -> InvalidRange:
+    return InvalidRange(
+        topic=marks.topic, partition=partition, start=span.start, end=span.end, rule=rule
+    )
 
 
 def _planned(marks: TopicMarks, partition: int, span: Span) -> PlannedRange:

@@ -45,7 +45,7 @@ class Settled:
         landed: Offsets that landed, holes included.
         ends: Where the range of each chain ends that goes furthest.
         newest: By epoch and kind of plan.
-        requesters: Number of the plan, by who asked for it or took it over.
+        requesters: Number of the newest plan, by who asked for it or took it over.
         records: How many records landed.
     """
 
@@ -59,6 +59,8 @@ class Settled:
 def settle(rows: Iterable[Row]) -> tuple[list[Row], Settled]:
     """Split the rows of one pipeline: those to be read one by one, and the settled rest added up.
 
+    What backfills were asked for is in neither: nothing follows from it but by their plans.
+
     The Delta adapter has the same in SQL; a test compares them.
     """
     rows = list(rows)
@@ -66,6 +68,8 @@ def settle(rows: Iterable[Row]) -> tuple[list[Row], Settled]:
     of_settled: list[Row] = []
     others: list[Row] = []
     for row in rows:
+        if row["event"] == EventKind.BACKFILL_REQUESTED:
+            continue
         is_settled = row["event"] in OF_SETTLED_PLANS and row["plan_sequence"] in over
         (of_settled if is_settled else others).append(row)
     landed = [row for row in of_settled if row["event"] == EventKind.LANDED]
@@ -125,5 +129,5 @@ def _newest(landed: Iterable[Row]) -> Mapping[tuple[int, PlanKind], Newest]:
 
 
 def _requesters(asked: Iterable[Row]) -> Mapping[str, int]:
-    newest_first = sorted(asked, key=lambda row: row["plan_sequence"], reverse=True)
-    return {row["requested_by"]: row["plan_sequence"] for row in newest_first}
+    oldest_first = sorted(asked, key=lambda row: row["plan_sequence"])
+    return {row["requested_by"]: row["plan_sequence"] for row in oldest_first}

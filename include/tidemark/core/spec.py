@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -11,6 +11,10 @@ from tidemark.core.marks import IsolationLevel
 
 PLANS_AT_ONCE = "spark.tidemark.plansAtOnce"
 """Tidemark's own setting among a pipeline's Spark settings: plans of an application at a time."""
+
+
+COPY_NAME = r"[a-z][a-z0-9_]{0,63}"
+"""What the copy of a pipeline's table may be called."""
 
 
 class StartPolicy(StrEnum):
@@ -43,7 +47,12 @@ class PipelineSpec:
         start_at: The moment for `StartPolicy.TIMESTAMP`, else None.
         isolation_level: What the reader may see.
         records_per_run: Most offsets that one plan takes over all partitions; None = no limit.
+        bytes_per_run: Fewer, if such records as are in the table would take more; None = no limit.
+        catch_up: Whether a run that left something because of a limit starts the next one at once.
         records_per_task: Most offsets that one Spark task reads; long ranges are split by it.
+        bytes_per_task: Fewer, if such records as are in the table would make a larger file.
+        records_per_chunk: Most offsets of one plan of a backfill, unless who asks says otherwise.
+        records_per_backfill: Most offsets of a backfill that nobody has to approve.
         suite: Quality suite's file name in include/expectations without its ending; None = only
             the built-in checks.
         retries: How often the DAG repeats a task that failed for a reason that may pass.
@@ -62,11 +71,40 @@ class PipelineSpec:
     start_at: datetime | None = None
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
     records_per_run: int | None = None
+    bytes_per_run: int | None = None
+    catch_up: bool = False
     records_per_task: int = 1_000_000
+    bytes_per_task: int = 256 * 2**20
+    records_per_chunk: int = 10_000_000
+    records_per_backfill: int = 100_000_000
     suite: str | None = None
     retries: int = 3
     tags: tuple[str, ...] = ()
     spark: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def origin(self) -> str:
+        """Name of the pipeline that this one copies; its own if it is no copy."""
+        return self.name.partition("@")[0]
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it is a copy, which has backfills alone."""
+        return self.name != self.origin
+
+    def into(self, copy: str) -> PipelineSpec:
+        """The same records in a table of their own: a pipeline by itself, named `<name>@<copy>`.
+
+        It has nothing but what backfills put there.
+        """
+        return replace(
+            self,
+            name=f"{self.name}@{copy}",
+            target=f"{self.target.rstrip('/')}@{copy}",
+            group=None,
+            start=StartPolicy.LATEST,
+            start_at=None,
+        )
 
     @property
     def dag_id(self) -> str:

@@ -21,6 +21,29 @@ FENCED = 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableSize:
+    """What the rows of a data table take, by those files that tell it.
+
+    Attributes:
+        records: Number of rows in them.
+        bytes: Their size.
+    """
+
+    records: int
+    bytes: int
+
+    def bytes_of(self, records: int) -> int | None:
+        """What so many more records would take, if they are like these; None if there are none."""
+        return records * self.bytes // self.records if self.records else None
+
+    def records_within(self, most: int, most_bytes: int) -> int:
+        """At most `most` records, and fewer if such records would take more than `most_bytes`."""
+        if not self.bytes:
+            return most
+        return max(1, min(most, most_bytes * self.records // self.bytes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
     """Version `at` of a table put the content of version `to` back."""
 

@@ -11,6 +11,16 @@ was found and what to do next. Errors survive pickling, so they cross process bo
 """
 
 from tidemark.errors.airflow import AirflowRefused, AirflowUnavailable
+from tidemark.errors.backfill import (
+    BackfillAhead,
+    BackfillTooLarge,
+    BackfillUnfinished,
+    InvalidSelection,
+    NotLive,
+    OtherIncarnation,
+    TooManyChunks,
+    UnknownBackfill,
+)
 from tidemark.errors.base import (
     ExitCode,
     TerminalError,
@@ -77,6 +87,9 @@ from tidemark.errors.topic import (
 __all__ = [
     "AirflowRefused",
     "AirflowUnavailable",
+    "BackfillAhead",
+    "BackfillTooLarge",
+    "BackfillUnfinished",
     "ClusterChanged",
     "ControlConflict",
     "ControlTruncated",
@@ -88,6 +101,7 @@ __all__ = [
     "ForeignTable",
     "InvalidConnection",
     "InvalidRange",
+    "InvalidSelection",
     "KafkaRefused",
     "KafkaUnavailable",
     "LedgerBehindTable",
@@ -97,11 +111,13 @@ __all__ = [
     "NoTopicId",
     "NotARewind",
     "NotLanded",
+    "NotLive",
     "NothingLost",
     "NothingToRepair",
     "NothingToVerify",
     "OffsetsDeleted",
     "OpenPlanInTheWay",
+    "OtherIncarnation",
     "OverfullRange",
     "PartitionsShrunk",
     "PlanAbandoned",
@@ -124,12 +140,14 @@ __all__ = [
     "TableTampered",
     "TerminalError",
     "TidemarkError",
+    "TooManyChunks",
     "TopicChanged",
     "TopicMissing",
     "TopicRecreated",
     "TransactionConflict",
     "TransientError",
     "Unforeseen",
+    "UnknownBackfill",
     "UnknownConnection",
     "UnknownOutcomeError",
     "UnknownPartition",

@@ -10,7 +10,7 @@ from tidemark.core import planning
 from tidemark.core.events import ControlEvent, LossAccepted, NewIncarnation, Started
 from tidemark.core.ledger import Ledger
 from tidemark.core.spec import PipelineSpec
-from tidemark.errors import NothingLost, OpenPlanInTheWay, SameIncarnation, UnknownPartition
+from tidemark.errors import NothingLost, OpenPlanInTheWay, SameIncarnation
 from tidemark.ports import Clock, ControlTable, DataLog, MarkReader
 from tidemark.services.conflicts import after_conflicts
 from tidemark.services.recording import checked_ledger
@@ -63,11 +63,7 @@ class Decisions:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         marks = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
         planning.check_identity(ledger, marks)
-        unknown = sorted(set(partitions) - set(marks.partitions))
-        if unknown:
-            raise UnknownPartition(
-                topic=marks.topic, partition=unknown[0], partitions=len(marks.partitions)
-            )
+        planning.check_partitions(marks, partitions)
         # Partitions that were added and had records deleted before they were ever seen.
         added = planning.new_partitions(ledger, marks)
         lost = planning.lost_ranges(ledger, added, marks)

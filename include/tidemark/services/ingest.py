@@ -94,9 +94,12 @@ class Ingest:
     def _land(self, plan: Plan) -> Landing:
         marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
         planning.check_readable(plan, marks)
-        self.table.prepare(plan.pipeline)
+        size = self.table.prepare(plan.pipeline)
         try:
-            files = self.sink.write(plan)
+            records_per_task = size.records_within(
+                self.spec.records_per_task, self.spec.bytes_per_task
+            )
+            files = self.sink.write(plan, records_per_task)
             # What was read of a topic that was made again meanwhile stays out of the table.
             marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
             planning.check_same_topic(plan, marks)

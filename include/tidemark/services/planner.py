@@ -11,15 +11,19 @@ from tidemark.core import planning
 from tidemark.core.events import Adopted, ControlEvent, Planned, Started
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import TopicMarks
-from tidemark.core.plan import Plan, PlanKind, PlannedRange
+from tidemark.core.offsets import SpanSet
+from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.spec import PipelineSpec, StartPolicy
-from tidemark.errors import NoStartOffset, PlanOpen
+from tidemark.errors import NoStartOffset, NotLive, PlanOpen
 from tidemark.ports import Clock, ControlTable, DataLog, LogReader, MarkReader
 from tidemark.services.conflicts import after_conflicts
 from tidemark.services.positions import check_positions
 from tidemark.services.recording import Recorder, checked_ledger, recorded_plan
 
 log = logging.getLogger(__name__)
+
+ANY_NUMBER = 2**63 - 1
+"""More offsets than any topic has."""
 
 
 class PlanOutcome(StrEnum):
@@ -51,12 +55,22 @@ class Planning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillRequest:
-    """Offsets `[start, end)` of one partition that somebody wants landed."""
+class Wanted:
+    """Offsets to be landed.
 
-    partition: int
-    start: int
-    end: int
+    Attributes:
+        spans: The offsets, by partition.
+        topic_id: Incarnation of the topic that they belong to; that of now if None.
+        readable_only: Leave out what Kafka has deleted, instead of refusing it.
+    """
+
+    spans: Mapping[int, SpanSet]
+    topic_id: str | None = None
+    readable_only: bool = False
+
+    def is_taken(self, ledger: Ledger) -> bool:
+        """Whether all of it has landed or is in an open plan."""
+        return not any(spans.minus(ledger.taken(p)) for p, spans in self.spans.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,37 +93,51 @@ class Planner:
             LogTruncated: What was committed is not what the log has there now.
             TableBehindLedger, LedgerBehindTable, TableRestored: Nor does the data table.
             NoStartOffset: Policy `none` and no committed offset.
+            NotLive: A copy, which has backfills alone.
             ControlConflict: Other writers were first, several times over.
         """
+        self._refuse_copy()
         return after_conflicts(lambda: self._once(PlanKind.LIVE, requested_by, None))
 
-    def backfill(self, request: BackfillRequest, requested_by: str) -> Planning:
-        """Plan the part of a range that is neither landed nor planned.
+    def _refuse_copy(self) -> None:
+        if self.spec.is_copy:
+            raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)
+
+    def backfill(self, wanted: Wanted, requested_by: str) -> Planning:
+        """Plan the part of some offsets that is neither landed nor planned.
+
+        Args:
+            wanted: The offsets.
+            requested_by: Who asks; asking again with the same value returns the same plan, unless
+                that has landed and left something of the offsets.
 
         Raises:
-            InvalidRange: The range is not inside the readable log.
+            InvalidRange, UnknownPartition: The offsets are not inside the readable log.
+            OtherIncarnation: They belong to a topic that was made again since.
             PlanOpen: Another backfill of this pipeline has not landed.
+            LogTruncated, TopicRecreated and so on: As for `plan`.
         """
-        return after_conflicts(lambda: self._once(PlanKind.BACKFILL, requested_by, request))
+        return after_conflicts(lambda: self._once(PlanKind.BACKFILL, requested_by, wanted))
 
-    def preview(self, request: BackfillRequest | None = None) -> Planning:
-        """What `plan` or `backfill` would answer now. Writes nothing."""
+    def preview(self) -> Planning:
+        """What `plan` would answer now. Writes nothing."""
+        self._refuse_copy()
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
-        kind = PlanKind.LIVE if request is None else PlanKind.BACKFILL
-        opened = ledger.open_plan(kind)
+        opened = ledger.open_plan(PlanKind.LIVE)
         if opened:
-            _refuse_second_backfill(opened.plan)
             return Planning(outcome=PlanOutcome.ADOPTED, plan=opened.plan)
-        events = self._draft(ledger, kind, "preview", request)
+        events = self._draft(ledger, PlanKind.LIVE, "preview", None)
         plan = _plan_in(events)
         return Planning(outcome=PlanOutcome.DRAFT if plan else PlanOutcome.NOTHING, plan=plan)
 
-    def _once(self, kind: PlanKind, requested_by: str, request: BackfillRequest | None) -> Planning:
+    def _once(self, kind: PlanKind, requested_by: str, wanted: Wanted | None) -> Planning:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         mine = ledger.plan_of(requested_by)
         if mine is not None:
             kept = recorded_plan(self.control, self.spec.name, mine)
-            return Planning(outcome=PlanOutcome.KEPT, plan=kept.plan)
+            # What a backfill's plan has missed, nobody else would ever read.
+            if wanted is None or kept.is_open or wanted.is_taken(ledger):
+                return Planning(outcome=PlanOutcome.KEPT, plan=kept.plan)
         opened = ledger.open_plan(kind)
         if opened:
             landing = self.data_log.find(opened.plan)
@@ -117,8 +145,8 @@ class Planner:
                 return self._take_over(ledger, opened.plan, requested_by)
             self._recorder.record(ledger, opened.plan, landing)
             # Others may have planned meanwhile: begin anew rather than beside them.
-            return self._once(kind, requested_by, request)
-        events = self._draft(ledger, kind, requested_by, request)
+            return self._once(kind, requested_by, wanted)
+        events = self._draft(ledger, kind, requested_by, wanted)
         if events:
             self.control.append(ledger, events, self.now())
         plan = _plan_in(events)
@@ -146,7 +174,7 @@ class Planner:
         )
 
     def _take_over(self, ledger: Ledger, plan: Plan, requested_by: str) -> Planning:
-        _refuse_second_backfill(plan)
+        refuse_second_backfill(plan)
         adopted = Adopted(sequence=plan.sequence, requested_by=requested_by)
         self.control.append(ledger, [adopted], self.now())
         log.info("took over pipeline=%s plan=%d", plan.pipeline, plan.sequence)
@@ -157,12 +185,20 @@ class Planner:
         ledger: Ledger,
         kind: PlanKind,
         requested_by: str,
-        request: BackfillRequest | None,
+        wanted: Wanted | None,
     ) -> list[ControlEvent]:
         marks = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
         planning.check_identity(ledger, marks)
-        starts = self._starts(ledger, marks)
-        ranges = self._ranges(ledger, starts, marks, request)
+        if wanted and wanted.topic_id:
+            planning.check_topic(self.spec.name, wanted.topic_id, marks)
+        starts = self.starts(ledger, marks)
+        ranges = (
+            planning.backfill_ranges(
+                ledger, marks, wanted.spans, readable_only=wanted.readable_only
+            )
+            if wanted
+            else planning.live_ranges(ledger, starts, marks, self._limit())
+        )
         check_positions(ledger, marks, ranges, self.marks, self.log_reader)
         events: list[ControlEvent] = []
         if starts:
@@ -172,20 +208,20 @@ class Planner:
             events.append(Planned(plan=plan))
         return events
 
-    def _ranges(
-        self,
-        ledger: Ledger,
-        starts: Mapping[int, int],
-        marks: TopicMarks,
-        request: BackfillRequest | None,
-    ) -> tuple[PlannedRange, ...]:
-        if request is None:
-            return planning.live_ranges(ledger, starts, marks, self.spec.records_per_run)
-        return planning.backfill_ranges(
-            ledger, marks, request.partition, request.start, request.end
-        )
+    def _limit(self) -> int | None:
+        """Most offsets of a live plan."""
+        most = self.spec.records_per_run
+        if self.spec.bytes_per_run is None:
+            return most
+        size = self.data_log.size()
+        return size.records_within(most or ANY_NUMBER, self.spec.bytes_per_run)
 
-    def _starts(self, ledger: Ledger, marks: TopicMarks) -> Mapping[int, int]:
+    def starts(self, ledger: Ledger, marks: TopicMarks) -> Mapping[int, int]:
+        """Where to begin in partitions that the pipeline has no position in.
+
+        Raises:
+            NoStartOffset: Policy `none`, and the pipeline has not begun.
+        """
         if ledger.starts:
             return planning.new_partitions(ledger, marks)
         match self.spec.start:
@@ -206,7 +242,7 @@ class Planner:
                 )
 
 
-def _refuse_second_backfill(opened: Plan) -> None:
+def refuse_second_backfill(opened: Plan) -> None:
     """A live plan is taken over by whoever comes next; a backfill belongs to who asked for it."""
     if opened.kind is PlanKind.BACKFILL:
         raise PlanOpen(

@@ -119,15 +119,17 @@ def pipeline_status(
         marks = open_marks()
         topic = marks.topic_marks(spec.topic, spec.isolation_level)
         here = topic.partitions
-        ranges = _next_ranges(spec, ledger, topic)
-        check_positions(ledger, topic, ranges, marks, open_log())
+        if not spec.is_copy:
+            ranges = _next_ranges(spec, ledger, topic)
+            check_positions(ledger, topic, ranges, marks, open_log())
     except TidemarkError as refused:
         problem = problem or refused
     return PipelineStatus(
         pipeline=spec.name,
         topic=spec.topic,
         partitions=tuple(
-            _partition_status(ledger, number, mark) for number, mark in sorted(here.items())
+            _partition_status(None if spec.is_copy else ledger, number, mark)
+            for number, mark in sorted(here.items())
         ),
         last_landed=ledger.last_landed,
         open_plans=tuple(record.plan.sequence for record in ledger.open_plans()),
@@ -136,9 +138,9 @@ def pipeline_status(
     )
 
 
-def _partition_status(ledger: Ledger, partition: int, mark: Marks) -> PartitionStatus:
+def _partition_status(ledger: Ledger | None, partition: int, mark: Marks) -> PartitionStatus:
     committed = lag = None
-    if partition in ledger.starts:
+    if ledger and partition in ledger.starts:
         committed, lag = ledger.committed_offset(partition), 0
         if committed < mark.end:
             lag = ledger.covered(partition).missing_from(Span(committed, mark.end)).size

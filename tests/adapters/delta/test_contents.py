@@ -31,7 +31,7 @@ from tidemark.core.landing import Landing
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, PlanKind, transaction_app_id
 from tidemark.core.records import LogRecord
-from tidemark.core.table import FENCED, Holding
+from tidemark.core.table import FENCED, Holding, TableSize
 from tidemark.errors import ForeignTable, OverfullRange, TidemarkError
 from tidemark.ports import DataTable
 
@@ -118,6 +118,18 @@ class OnDelta:
 def stocked(request: pytest.FixtureRequest, tmp_path: Path) -> Stocked:
     """The table under test, empty."""
     return InMemory() if request.param == "memory" else OnDelta(tmp_path / "table")
+
+
+def test_what_rows_take_is_told_by_files_that_are_mostly_rows(tmp_path: Path) -> None:
+    """A file of three rows is schema and statistics; what more rows would take is not in it."""
+    stocked = OnDelta(tmp_path / "table")
+    assert stocked.table.size() == TableSize(records=0, bytes=0)
+    stocked.land(make_plan((0, 0, 3)), [(0, 0), (0, 1), (0, 2)])
+    assert stocked.table.size() == TableSize(records=0, bytes=0)
+    stocked.land(make_plan((0, 3, 40_000), sequence=2), [(0, n) for n in range(3, 40_000)])
+    told = stocked.table.prepare("events")
+    (largest,) = sorted(path.stat().st_size for path in (tmp_path / "table").glob("*.parquet"))[1:]
+    assert told == TableSize(records=39_997, bytes=largest)
 
 
 def test_an_empty_table_holds_nothing(stocked: Stocked) -> None:

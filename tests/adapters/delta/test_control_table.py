@@ -22,7 +22,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from tests.conftest import PROJECT
-from tests.support.plans import MemoryPipeline, make_plan
+from tests.support.plans import MemoryPipeline, make_plan, wanted
 from tests.support.services import NOW
 from tidemark.adapters.delta.control_table import COLUMNS, DeltaControlTable
 from tidemark.adapters.delta.rows import from_rows
@@ -44,7 +44,6 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.errors import ControlConflict, TidemarkError
 from tidemark.ports import ControlTable
-from tidemark.services.planner import BackfillRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -293,7 +292,7 @@ def lived(seed: int) -> MemoryPipeline:
                     pipeline.kafka.create("events", 2, f"id-{number}")
                     pipeline.decisions.new_incarnation("ops", "made again")
                 case "backfill":
-                    request = BackfillRequest(partition=0, start=0, end=2)
+                    request = wanted((0, 0, 2))
                     pipeline.planner.backfill(request, f"backfill-{number}")
                 case "plan":
                     pipeline.planner.plan(f"planned-{number}")

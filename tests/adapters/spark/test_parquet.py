@@ -7,13 +7,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder
+from pyarrow.fs import FileSystem
 
 from tests.support.plans import make_plan
 from tests.support.services import NOW
@@ -127,6 +128,27 @@ def test_a_file_tells_its_extremes_in_whatever_order_rows_come(table: Path) -> N
     assert (file.first, file.last, file.latest_ms) == (2, 7, 7_000)
 
 
+def test_footers_are_read_side_by_side(table: Path) -> None:
+    """On an object store a landing of hundreds of files would wait for each in turn."""
+    together = threading.Barrier(2, timeout=60)
+
+    class Remote:
+        """A file system that answers when it was asked for both files."""
+
+        def __init__(self, files: FileSystem) -> None:
+            self.get_file_info = files.get_file_info
+            self._open = files.open_input_file
+
+        def open_input_file(self, path: str) -> pa.NativeFile:
+            together.wait()
+            return self._open(path)
+
+    made = write(table, make_plan((0, 0, 9)), [record(0)], [record(4)])
+    files, path = parquet.storage(str(table))
+    remote = cast("FileSystem", Remote(files))
+    assert parquet.written(remote, path, Path(made[0].path).parent.name) == made
+
+
 @pytest.mark.parametrize("uri", ["nothing://bucket/table", "s3://bucket/a table"])
 def test_a_uri_that_pyarrow_does_not_know_is_refused(uri: str) -> None:
     """In the driver, before anything is read."""
@@ -134,11 +156,10 @@ def test_a_uri_that_pyarrow_does_not_know_is_refused(uri: str) -> None:
         session=None,  # type: ignore[arg-type]  it does not get that far
         uri=uri,
         kafka_options={},
-        records_per_task=1,
         now=lambda: NOW,
     )
     with pytest.raises(SetupError, match="cannot be used from Python"):
-        sink.write(make_plan((0, 0, 5)))
+        sink.write(make_plan((0, 0, 5)), 1)
 
 
 # -- the commit ----------------------------------------------------------------------------------

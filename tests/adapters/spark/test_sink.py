@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from tests.conftest import TopicFactory
 from tests.support.kafka_judge import read_all, read_ranges
 from tests.support.lake import Lake
-from tests.support.plans import make_plan
+from tests.support.plans import make_plan, wanted
 from tests.support.services import NOW
 from tests.support.transactions import produce_values
 from tidemark.adapters.broker.embedded import BrokerStatus
@@ -28,7 +28,6 @@ from tidemark.errors import (
     TableBehindLedger,
     TableRestored,
 )
-from tidemark.services.planner import BackfillRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -217,7 +216,7 @@ def test_i2_a_backfill_lands_around_what_is_there(
     pipeline.planner.plan("begin here")
 
     def backfill(start: int, end: int) -> Plan:
-        request = BackfillRequest(partition=0, start=start, end=end)
+        request = wanted((0, start, end))
         plan = pipeline.planner.backfill(request, f"fill {start} to {end}").plan
         assert plan is not None
         pipeline.ingest.execute(plan.sequence)

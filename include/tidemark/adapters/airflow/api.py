@@ -35,7 +35,7 @@ class DagRun:
         dag_id: DAG.
         run_id: Run.
         state: queued, running, success or failed.
-        tasks: State by task id; None while a task waits for its turn.
+        tasks: State by task id, of mapped ones as `task[0]`; None while a task waits for its turn.
         seconds: From the start to the end; None while it runs.
     """
 
@@ -106,12 +106,12 @@ class AirflowApi:
 
     def dags(self) -> dict[str, bool]:
         """Whether it is paused, by DAG id, of every DAG that Airflow knows."""
-        found = self._call("GET", "/dags", query={"limit": 1000})["dags"]
+        found = self.call("GET", "/dags", query={"limit": 1000})["dags"]
         return {dag["dag_id"]: bool(dag["is_paused"]) for dag in found}
 
     def import_errors(self) -> dict[str, str]:
         """Stack trace by DAG file."""
-        found = self._call("GET", "/importErrors", query={"limit": 100})["import_errors"]
+        found = self.call("GET", "/importErrors", query={"limit": 100})["import_errors"]
         return {error["filename"]: error["stack_trace"] for error in found}
 
     def wait_for_dags(self, dag_ids: Sequence[str], *, timeout_s: float = 120.0) -> None:
@@ -132,7 +132,7 @@ class AirflowApi:
 
     def set_paused(self, dag_id: str, paused: bool) -> None:
         """Switch a DAG's schedule off or on."""
-        self._call("PATCH", f"/dags/{quote(dag_id)}", {"is_paused": paused})
+        self.call("PATCH", f"/dags/{quote(dag_id)}", {"is_paused": paused})
 
     # -- runs ------------------------------------------------------------------------------------
 
@@ -147,13 +147,13 @@ class AirflowApi:
             run_id: Of the new run; Airflow makes one up if None.
         """
         body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf or {})}
-        created = self._call("POST", f"/dags/{quote(dag_id)}/dagRuns", body)
+        created = self.call("POST", f"/dags/{quote(dag_id)}/dagRuns", body)
         return str(created["dag_run_id"])
 
     def run_ids(self, dag_id: str) -> list[str]:
         """Every run of a DAG, oldest first."""
         query = {"limit": 1000, "order_by": "run_after"}
-        found = self._call("GET", f"/dags/{quote(dag_id)}/dagRuns", query=query)
+        found = self.call("GET", f"/dags/{quote(dag_id)}/dagRuns", query=query)
         return [run["dag_run_id"] for run in found["dag_runs"]]
 
     def wait_for_run(self, dag_id: str, *, timeout_s: float = 120.0) -> str:
@@ -170,13 +170,13 @@ class AirflowApi:
     def run(self, dag_id: str, run_id: str) -> DagRun:
         """One run with the states of its tasks."""
         path = _run_path(dag_id, run_id)
-        run = self._call("GET", path)
-        tasks = self._call("GET", f"{path}/taskInstances", query={"limit": 100})
+        run = self.call("GET", path)
+        tasks = self.call("GET", f"{path}/taskInstances", query={"limit": 100})
         return DagRun(
             dag_id=dag_id,
             run_id=run_id,
             state=run["state"],
-            tasks={task["task_id"]: task["state"] for task in tasks["task_instances"]},
+            tasks={_task_name(task): task["state"] for task in tasks["task_instances"]},
             seconds=run["duration"] if run["end_date"] else None,
         )
 
@@ -232,14 +232,16 @@ class AirflowApi:
             "task_ids": list(tasks),
             "include_downstream": downstream,
         }
-        self._call("POST", f"/dags/{quote(dag_id)}/clearTaskInstances", body)
+        self.call("POST", f"/dags/{quote(dag_id)}/clearTaskInstances", body)
 
     def log_tail(self, dag_id: str, run_id: str, task_id: str, *, lines: int = 40) -> str:
         """The last lines of a task's last try."""
-        path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}"
-        attempt = self._call("GET", path)["try_number"]
-        query = {"full_content": "true"}
-        content = self._call("GET", f"{path}/logs/{attempt}", query=query)["content"]
+        name, _, index = task_id.removesuffix("]").partition("[")
+        path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(name)}"
+        mapped = f"{path}/{index}" if index else path
+        attempt = self.call("GET", mapped)["try_number"]
+        query = {"full_content": "true", "map_index": index or "-1"}
+        content = self.call("GET", f"{path}/logs/{attempt}", query=query)["content"]
         return "\n".join(_log_line(entry) for entry in content[-lines:])
 
     def asset_events(self, dag_id: str | None = None) -> list[AssetEvent]:
@@ -247,7 +249,7 @@ class AirflowApi:
         query = {"limit": 1000, "order_by": "timestamp"}
         if dag_id:
             query["source_dag_id"] = dag_id
-        found = self._call("GET", "/assets/events", query=query)["asset_events"]
+        found = self.call("GET", "/assets/events", query=query)["asset_events"]
         return [
             AssetEvent(
                 uri=event["uri"],
@@ -261,7 +263,7 @@ class AirflowApi:
 
     # -- HTTP ------------------------------------------------------------------------------------
 
-    def _call(
+    def call(
         self,
         method: str,
         path: str,
@@ -269,6 +271,11 @@ class AirflowApi:
         *,
         query: Mapping[str, Any] | None = None,
     ) -> Any:
+        """Any request of Airflow's REST API: the answer's JSON.
+
+        Raises:
+            AirflowUnavailable, AirflowRefused
+        """
         target = f"/api/v2{path}{'?' + urlencode(query) if query else ''}"
         if self._token is None:
             self._token = self._new_token()
@@ -297,6 +304,11 @@ class AirflowApi:
             raise AirflowRefused(operation=operation, reason=reason) from error
         except OSError as error:
             raise AirflowUnavailable(operation=operation, reason=str(error)) from error
+
+
+def _task_name(task: Mapping[str, Any]) -> str:
+    mapped = task["map_index"] >= 0
+    return f"{task['task_id']}[{task['map_index']}]" if mapped else str(task["task_id"])
 
 
 def _run_path(dag_id: str, run_id: str) -> str:

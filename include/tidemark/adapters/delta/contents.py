@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from tidemark.adapters.delta.rows import query
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.records import LogRecord, TimestampType
-from tidemark.core.table import Holding
+from tidemark.core.table import Holding, TableSize
 
 
 def landed_spans(table: DeltaTable, sequence: int) -> Mapping[int, SpanSet]:
@@ -30,6 +30,24 @@ def landed_spans(table: DeltaTable, sequence: int) -> Mapping[int, SpanSet]:
     )
     return spans_by_partition(
         (row["partition"], Span(row["first"], row["last"] + 1)) for row in islands
+    )
+
+
+_TELLING_BYTES = 64 * 2**10
+"""Of smaller files the schema and the statistics take more than the rows."""
+
+
+def size(table: DeltaTable) -> TableSize:
+    """Rows and bytes of the table's files, as far as they tell what a row takes."""
+    files = table.get_add_actions(flatten=True)
+    if "num_records" not in files.column_names:
+        return TableSize(records=0, bytes=0)
+    told = zip(
+        files.column("num_records").to_pylist(), files.column("size_bytes").to_pylist(), strict=True
+    )
+    counted = [(records, size) for records, size in told if records and size >= _TELLING_BYTES]
+    return TableSize(
+        records=sum(records for records, _ in counted), bytes=sum(size for _, size in counted)
     )
 
 

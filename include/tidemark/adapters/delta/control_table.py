@@ -12,8 +12,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, to_rows
 from tidemark.adapters.delta.settled import read_settled
-from tidemark.core.event_rows import decode, encode
-from tidemark.core.events import ControlEvent
+from tidemark.core.event_rows import decode, encode, requested_in
+from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.errors import ControlConflict
 
@@ -36,6 +36,8 @@ COLUMNS = Schema(
         Field("holes", DataType.int64(), nullable=True),
         Field("unproven_holes", DataType.int64(), nullable=True),
         Field("table_version", DataType.int64(), nullable=True),
+        Field("chunk", DataType.int32(), nullable=True),
+        Field("readable_only", DataType.bool(), nullable=True),
         Field("low_water_mark", DataType.int64(), nullable=True),
         Field("end_mark", DataType.int64(), nullable=True),
         Field("leader_epoch", DataType.int32(), nullable=True),
@@ -103,6 +105,19 @@ class DeltaControlTable:
         wanted = f"pipeline = '{pipeline}' AND plan_sequence = {sequence}"
         rows = to_rows(table.scan(predicate=wanted).read_all())
         return Ledger.fold(pipeline, decode(pipeline, rows)).plans.get(sequence)
+
+    def backfill(self, pipeline: str, requested_by: str) -> BackfillRequested | None:
+        """What a requester asked to be landed; None if they have not asked."""
+        table = self._open()
+        if table is None or "chunk" not in {field.name for field in table.schema().fields}:
+            return None
+        asker = requested_by.replace("'", "''")
+        wanted = (
+            f"pipeline = '{pipeline}' AND event = '{EventKind.BACKFILL_REQUESTED}' "
+            f"AND requested_by = '{asker}'"
+        )
+        history = decode(pipeline, to_rows(table.scan(predicate=wanted).read_all()))
+        return requested_in(history)
 
     def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
         """Record `events` as the one commit after `ledger`, all or nothing.

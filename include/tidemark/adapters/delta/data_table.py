@@ -21,7 +21,7 @@ from tidemark.core.landing import Landing
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.records import LogRecord
-from tidemark.core.table import FENCED, Holding, Restore, TableState, check_held
+from tidemark.core.table import FENCED, Holding, Restore, TableSize, TableState, check_held
 from tidemark.errors import EngineFailed, ForeignCommit, ForeignTable, TransactionConflict
 
 log = logging.getLogger(__name__)
@@ -128,6 +128,11 @@ class DeltaDataTable:
         """Offsets of a plan that landed, and have no row; partitions without any are left out."""
         return plan.gaps(contents.landed_spans(DeltaTable(self._uri), plan.sequence))
 
+    def size(self) -> TableSize:
+        """What rows of the newest version take, by what its log says of its files."""
+        table = self._open()
+        return TableSize(records=0, bytes=0) if table is None else contents.size(table)
+
     def holdings(self) -> tuple[Holding, ...]:
         """What the newest version holds, by plan, incarnation and partition."""
         table = self._open()
@@ -149,8 +154,11 @@ class DeltaDataTable:
         table = self._open()
         return iter(()) if table is None else contents.rows_of(table, topic_id, partition, span)
 
-    def prepare(self, pipeline: str) -> None:
+    def prepare(self, pipeline: str) -> TableSize:
         """Make the table if it is not there, and refuse one that is not this pipeline's.
+
+        Returns:
+            What its rows take, as in `size`.
 
         Raises:
             ForeignTable: The target is another table, or a folder with other files.
@@ -166,6 +174,7 @@ class DeltaDataTable:
             if _bare(present[wanted.name]) != _bare(wanted.type):
                 self._refuse(f"its column {wanted.name} is {present[wanted.name]}")
         self._refuse_rules(table)
+        return contents.size(table)
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
         """Add a plan's files in one commit, under the plan's transaction; skip a stale one.

@@ -14,6 +14,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from tidemark.adapters.delta.rows import to_rows
 from tidemark.core.event_rows import Row
+from tidemark.core.events import EventKind
 from tidemark.core.marks import Position
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import PlanKind
@@ -33,7 +34,7 @@ HAVING count(DISTINCT CASE WHEN event = 'planned' THEN event_number END) = 1
 """
 
 _OTHERS = f"""
-SELECT * FROM t WHERE pipeline = '{{pipeline}}'
+SELECT * FROM t WHERE pipeline = '{{pipeline}}' AND event <> '{EventKind.BACKFILL_REQUESTED}'
   AND (event NOT IN ({_listed(OF_SETTLED_PLANS)}) OR plan_sequence NOT IN ({_SETTLED}))
 """
 
@@ -70,7 +71,7 @@ GROUP BY epoch, plan_kind
 """
 
 _REQUESTERS = f"""
-SELECT requested_by, min(plan_sequence) AS plan_sequence
+SELECT requested_by, max(plan_sequence) AS plan_sequence
 FROM t WHERE pipeline = '{{pipeline}}' AND event IN ('planned', 'adopted')
   AND plan_sequence IN ({_SETTLED})
 GROUP BY requested_by

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("partition", "offset", "timestamp")
 """Those whose extremes a commit tells."""
+
+_READ_AT_ONCE = 16
+"""Footers: on an object store each is two requests that wait."""
 
 
 def storage(uri: str) -> tuple[FileSystem, str]:
@@ -43,8 +48,10 @@ def written(files: FileSystem, table: str, folder: str) -> list[DataFile]:
     from pyarrow.fs import FileSelector
 
     found = files.get_file_info(FileSelector(f"{table}/{folder}"))
-    named = (info for info in found if info.base_name.endswith(".parquet"))
-    made = [file for info in named if (file := _data_file(files, folder, info))]
+    named = [info for info in found if info.base_name.endswith(".parquet")]
+    with ThreadPoolExecutor(_READ_AT_ONCE) as threads:
+        read = threads.map(partial(_data_file, files, folder), named)
+        made = [file for file in read if file]
     _check_apart(made)
     return made
 

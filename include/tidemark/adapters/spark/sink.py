@@ -45,7 +45,6 @@ class SparkSink:
         session: Spark, with the Kafka source on its class path.
         uri: The bronze table.
         kafka_options: Options of Spark's Kafka source (adapters/kafka/options.py).
-        records_per_task: Most offsets that one task reads; longer ranges are split (S12).
         now: The clock that `ingested_at` is read from, once for each landing.
     """
 
@@ -54,17 +53,19 @@ class SparkSink:
         session: SparkSession,
         uri: str,
         kafka_options: Mapping[str, str],
-        records_per_task: int,
         now: Clock,
     ) -> None:
         self._session = session
         self._uri = uri
         self._kafka_options = kafka_options
-        self._records_per_task = records_per_task
         self._now = now
 
-    def write(self, plan: Plan) -> list[DataFile]:
+    def write(self, plan: Plan, records_per_task: int) -> list[DataFile]:
         """Read the plan's ranges into files of a new folder, one for each task that found a record.
+
+        Args:
+            plan: The plan.
+            records_per_task: Most offsets that one task reads; longer ranges are split (S12).
 
         Raises:
             KafkaRefused: The brokers do not let the reader read.
@@ -79,7 +80,8 @@ class SparkSink:
         # thread.
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", plan.pipeline)
         try:
-            self._with_provenance(self._read(plan), plan).write.parquet(f"{self._uri}/{name}")
+            read = self._with_provenance(self._read(plan, records_per_task), plan)
+            read.write.parquet(f"{self._uri}/{name}")
             return parquet.written(files, table, name)
         except (PySparkException, Py4JError, OSError, ValueError) as failure:
             # No commit will refer to it; if that fails too, a full VACUUM takes it.
@@ -101,7 +103,7 @@ class SparkSink:
                 advice="see docs/clusters.md, Storage",
             ) from unknown
 
-    def _read(self, plan: Plan) -> DataFrame:
+    def _read(self, plan: Plan, records_per_task: int) -> DataFrame:
         """Spark's Kafka source takes one range for each partition; a further one is a new read."""
         rounds: list[dict[int, PlannedRange]] = []
         for planned in plan.ranges:
@@ -111,10 +113,12 @@ class SparkSink:
                     break
             else:
                 rounds.append({planned.partition: planned})
-        frames = [self._read_round(plan, taken) for taken in rounds]
+        frames = [self._read_round(plan, taken, records_per_task) for taken in rounds]
         return reduce(DataFrame.unionAll, frames)
 
-    def _read_round(self, plan: Plan, ranges: Mapping[int, PlannedRange]) -> DataFrame:
+    def _read_round(
+        self, plan: Plan, ranges: Mapping[int, PlannedRange], records_per_task: int
+    ) -> DataFrame:
         topic = plan.topic
         return (
             self._session.read.format("kafka")
@@ -126,7 +130,7 @@ class SparkSink:
             .option("endingOffsets", _offsets(topic, {p: r.end for p, r in ranges.items()}))
             .option("includeHeaders", "true")
             .option("failOnDataLoss", "true")
-            .option("maxRecordsPerPartition", self._records_per_task)
+            .option("maxRecordsPerPartition", records_per_task)
             .load()
         )
 

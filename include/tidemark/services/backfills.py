@@ -1,0 +1,404 @@
+"""Backfills: decide once which offsets are wanted, show it, and land them chunk by chunk."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, assert_never
+
+from tidemark.core import planning
+from tidemark.core.backfill import (
+    OffsetRanges,
+    RangesOfPlan,
+    RetainedLog,
+    Selection,
+    TimeWindow,
+    chunk_requester,
+    chunks,
+)
+from tidemark.core.events import BackfillRequested, Started
+from tidemark.core.ledger import Ledger
+from tidemark.core.marks import Marks, TopicMarks
+from tidemark.core.offsets import Span, SpanSet, size_of
+from tidemark.core.plan import PlanKind
+from tidemark.core.planning import Sorted
+from tidemark.core.spec import PipelineSpec
+from tidemark.errors import (
+    BackfillAhead,
+    BackfillTooLarge,
+    BackfillUnfinished,
+    PlanOpen,
+    UnknownBackfill,
+)
+from tidemark.ports import Clock, ControlTable, DataLog, LogReader, MarkReader
+from tidemark.services.conflicts import after_conflicts
+from tidemark.services.planner import Planner, Planning, Wanted, refuse_second_backfill
+from tidemark.services.recording import checked_ledger, recorded_plan
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What a backfill would do.
+
+    Attributes:
+        pipeline: Pipeline name.
+        marks: The topic, as it was looked at.
+        found: The offsets that were asked for, by what is the matter with them.
+        readable_only: Whether what Kafka deletes meanwhile is left out, or refused.
+        chunks: Offsets of each plan that would be made, one after the other.
+        files: Files that they would add, if every task finds a record; none is rewritten.
+        bytes: What they would take in the table, going by what is in it; None if that says nothing.
+        notes: What else there is to know, in sentences.
+    """
+
+    pipeline: str
+    marks: TopicMarks
+    found: Sorted
+    readable_only: bool
+    chunks: tuple[Mapping[int, SpanSet], ...]
+    files: int
+    bytes: int | None
+    notes: tuple[str, ...]
+
+    @property
+    def offsets(self) -> int:
+        """Offsets to be landed; at most this many records."""
+        return size_of(self.found.missing)
+
+    def explain(self) -> str:
+        """What would be landed, and why the rest would not, for people."""
+        found = self.found
+        kinds = (found.missing, found.covered, found.planned, found.deleted)
+        lines = [
+            f"topic {self.marks.topic}, id {self.marks.topic_id}",
+            f"{'partition':>10} {'to land':>14} {'landed/given up':>15} {'in an open plan':>15} "
+            f"{'deleted':>14}  ranges to land",
+        ]
+        for partition in sorted({p for kind in kinds for p in kind}):
+            sizes = [kind.get(partition, SpanSet()).size for kind in kinds]
+            ranges = ", ".join(map(str, found.missing.get(partition, SpanSet())))
+            lines.append(
+                f"{partition:>10} {sizes[0]:>14,} {sizes[1]:>15,} {sizes[2]:>15,} "
+                f"{sizes[3]:>14,}  {ranges}"
+            )
+        lines += self.notes
+        if not self.offsets:
+            return "\n".join([*lines, "nothing to do: none of it is missing and readable"])
+        size = "" if self.bytes is None else f", about {self.bytes / 1e6:,.1f} MB"
+        lines.append(
+            f"{self.offsets:,} offset(s) to land in {len(self.chunks):,} chunk(s), about "
+            f"{self.files:,} file(s){size}; no file is rewritten"
+        )
+        return "\n".join(lines)
+
+    def as_record(self) -> dict[str, Any]:
+        """The preview as plain values, for `--json`."""
+        return {
+            "pipeline": self.pipeline,
+            "topic": self.marks.topic,
+            "topic_id": self.marks.topic_id,
+            "offsets": self.offsets,
+            "chunks": len(self.chunks),
+            "files": self.files,
+            "bytes": self.bytes,
+            "ranges": _listed(self.found.missing),
+            "landed_or_given_up": _listed(self.found.covered),
+            "planned": _listed(self.found.planned),
+            "deleted": _listed(self.found.deleted),
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkState:
+    """One chunk of a backfill, and what became of it.
+
+    Attributes:
+        number: From 1.
+        offsets: Its number of offsets.
+        plan: Its newest plan; None before there is one, or if nothing was left to plan.
+        done: Whether nothing of it is left to be landed.
+    """
+
+    number: int
+    offsets: int
+    plan: int | None
+    done: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backfills:
+    """Asks for offsets of one pipeline, and plans them in chunks. Writes control events only."""
+
+    spec: PipelineSpec
+    marks: MarkReader
+    control: ControlTable
+    data_log: DataLog
+    log_reader: LogReader
+    now: Clock
+
+    def preview(
+        self, selection: Selection, chunk_offsets: int | None, *, readable_only: bool
+    ) -> Preview:
+        """What a backfill would do. Writes nothing.
+
+        Args:
+            selection: Which offsets are wanted.
+            chunk_offsets: Most offsets of one plan; the spec's if None.
+            readable_only: Leave out what Kafka has deleted, instead of refusing it.
+
+        Raises:
+            InvalidRange, UnknownPartition, UnknownPlan, OtherIncarnation: Nobody can want that.
+            TooManyChunks: More chunks than a DAG run can have.
+            PlanOpen: Another backfill of this pipeline has not landed.
+            TopicRecreated and so on: The topic is not the one that the pipeline knows.
+        """
+        ledger = checked_ledger(self.control, self.spec.name, self.data_log)
+        opened = ledger.open_plan(PlanKind.BACKFILL)
+        # One that has landed, and nobody has recorded it yet, is in nobody's way.
+        if opened and self.data_log.find(opened.plan) is None:
+            refuse_second_backfill(opened.plan)
+        marks = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
+        planning.check_identity(ledger, marks)
+        wanted, notes = self._wanted(selection, marks)
+        found = planning.sort_out(ledger, marks, wanted)
+        if not readable_only:
+            planning.refuse_deleted(marks, found)
+        size = self.data_log.size()
+        task_offsets = size.records_within(self.spec.records_per_task, self.spec.bytes_per_task)
+        most = chunk_offsets or self.spec.records_per_chunk
+        parts = chunks(self.spec.name, found.missing, most, task_offsets)
+        return Preview(
+            pipeline=self.spec.name,
+            marks=marks,
+            found=found,
+            readable_only=readable_only,
+            chunks=parts,
+            files=sum(
+                -(-span.size // task_offsets)
+                for part in parts
+                for spans in part.values()
+                for span in spans
+            ),
+            bytes=size.bytes_of(size_of(found.missing)),
+            notes=notes,
+        )
+
+    def request(self, seen: Preview, requested_by: str, *, approved: bool) -> int:
+        """Record that what a preview shows shall be landed.
+
+        Args:
+            seen: The preview, with something missing.
+            requested_by: Who asks.
+            approved: Somebody has said yes to a backfill above the spec's limit.
+
+        Returns:
+            Number of chunks; those of what this requester has asked for before, if they have.
+
+        Raises:
+            BackfillTooLarge: Above the limit, and not approved.
+            NoStartOffset: The pipeline has not begun, and its spec does not say where to.
+        """
+        if seen.offsets > self.spec.records_per_backfill and not approved:
+            raise BackfillTooLarge(
+                pipeline=self.spec.name,
+                offsets=seen.offsets,
+                limit=self.spec.records_per_backfill,
+            )
+        return after_conflicts(lambda: self._recorded(seen, requested_by))
+
+    def chunk_count(self, requested_by: str) -> int | None:
+        """Number of chunks of what a requester has asked for; None if they have not."""
+        known = self.control.backfill(self.spec.name, requested_by)
+        return len(known.chunks) if known else None
+
+    def plan_chunk(self, requested_by: str, number: int) -> Planning:
+        """Plan what is missing of a chunk, or find the plan that it has.
+
+        Args:
+            requested_by: Who asked for the backfill.
+            number: The chunk, from 1.
+
+        Raises:
+            UnknownBackfill: Nobody has asked for it, or it has no such chunk.
+            OtherIncarnation: The topic is another one since.
+            InvalidRange: Kafka has deleted offsets of the chunk since.
+            BackfillAhead: Another backfill's plan, or another chunk's, has not landed.
+        """
+        request, chunk = self._chunk(requested_by, number)
+        wanted = Wanted(spans=chunk, topic_id=request.topic_id, readable_only=request.readable_only)
+        return self._planned(wanted, chunk_requester(requested_by, number))
+
+    def plan_whole(self, selection: Selection, requested_by: str) -> Planning:
+        """Plan what is missing of a selection at once, without chunks, or find the plan there is.
+
+        Raises:
+            BackfillAhead: Another backfill of this pipeline has not landed.
+            UnknownPartition and so on: As for `preview`.
+        """
+        marks = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
+        spans, notes = self._wanted(selection, marks)
+        for note in notes:
+            log.warning("pipeline=%s %s", self.spec.name, note)
+        return self._planned(Wanted(spans=spans, topic_id=marks.topic_id), requested_by)
+
+    def progress(self, requested_by: str) -> list[ChunkState]:
+        """What became of each chunk.
+
+        Raises:
+            UnknownBackfill: Nobody has asked for it.
+        """
+        request, _ = self._chunk(requested_by, 1)
+        ledger = self.control.summary(self.spec.name)
+        left = self._left(ledger, request)
+        return [
+            ChunkState(
+                number=number,
+                offsets=size_of(chunk),
+                plan=ledger.plan_of(chunk_requester(requested_by, number)),
+                done=not any(spans.common(left.get(p, SpanSet())) for p, spans in chunk.items()),
+            )
+            for number, chunk in enumerate(request.chunks, start=1)
+        ]
+
+    # -- deciding ----------------------------------------------------------------------------------
+
+    @property
+    def _planner(self) -> Planner:
+        return Planner(
+            spec=self.spec,
+            marks=self.marks,
+            control=self.control,
+            data_log=self.data_log,
+            log_reader=self.log_reader,
+            now=self.now,
+        )
+
+    def _wanted(
+        self, selection: Selection, marks: TopicMarks
+    ) -> tuple[Mapping[int, SpanSet], tuple[str, ...]]:
+        """The offsets that a selection means, and what there is to know about them."""
+        match selection:
+            case OffsetRanges():
+                return selection.spans, ()
+            case TimeWindow():
+                return self._window(selection, marks)
+            case RetainedLog():
+                partitions = _partitions(selection.partitions, marks)
+                return _spans({p: (here.low, here.end) for p, here in partitions.items()}), ()
+            case RangesOfPlan():
+                plan = recorded_plan(self.control, self.spec.origin, selection.sequence).plan
+                planning.check_topic(self.spec.name, plan.topic_id, marks)
+                return plan.spans(), ()
+            case _:
+                assert_never(selection)
+
+    def _window(
+        self, window: TimeWindow, marks: TopicMarks
+    ) -> tuple[Mapping[int, SpanSet], tuple[str, ...]]:
+        partitions = _partitions(window.partitions, marks)
+        starts, ends = (self._at(marks, partitions, each) for each in (window.start, window.end))
+        cut = {
+            "Kafka has deleted what was before it, records of the window perhaps among it, in "
+            "partition(s)": [p for p, here in partitions.items() if starts[p] <= here.low > 0],
+            "records of the window that are not committed yet are left out, in partition(s)": [
+                p for p, here in partitions.items() if ends[p] > here.end
+            ],
+        }
+        notes = (f"note: {text} {', '.join(map(str, some))}" for text, some in cut.items() if some)
+        spans = {p: (starts[p], min(ends[p], here.end)) for p, here in partitions.items()}
+        return _spans(spans), tuple(notes)
+
+    def _at(
+        self, marks: TopicMarks, partitions: Collection[int], moment: datetime
+    ) -> Mapping[int, int]:
+        return self.marks.offsets_at(marks.topic, sorted(partitions), moment)
+
+    def _recorded(self, seen: Preview, requested_by: str) -> int:
+        ledger = checked_ledger(self.control, self.spec.name, self.data_log)
+        known = self.chunk_count(requested_by)
+        if known is not None:
+            return known
+        planning.check_identity(ledger, seen.marks)
+        request = BackfillRequested(
+            cluster_id=seen.marks.cluster_id,
+            topic=seen.marks.topic,
+            topic_id=seen.marks.topic_id,
+            requested_by=requested_by,
+            readable_only=seen.readable_only,
+            chunks=seen.chunks,
+        )
+        starts = self._planner.starts(ledger, seen.marks)
+        begun = [Started.at(seen.marks, starts, requested_by)] if starts else []
+        self.control.append(ledger, [*begun, request], self.now())
+        log.info("backfill recorded pipeline=%s requested_by=%s", self.spec.name, requested_by)
+        return len(request.chunks)
+
+    # -- chunks ------------------------------------------------------------------------------------
+
+    def _chunk(
+        self, requested_by: str, number: int
+    ) -> tuple[BackfillRequested, Mapping[int, SpanSet]]:
+        request = self.control.backfill(self.spec.name, requested_by)
+        chunks = request.chunks if request else ()
+        if request is None or not 1 <= number <= len(chunks):
+            raise UnknownBackfill(
+                pipeline=self.spec.name,
+                requested_by=requested_by,
+                chunk=number,
+                chunks=len(chunks),
+            )
+        return request, chunks[number - 1]
+
+    def _planned(self, wanted: Wanted, requester: str) -> Planning:
+        try:
+            return self._planner.backfill(wanted, requester)
+        except PlanOpen as opened:
+            raise BackfillAhead(
+                pipeline=opened.pipeline,
+                sequence=opened.sequence,
+                requested_by=opened.requested_by,
+            ) from opened
+
+    def _left(self, ledger: Ledger, request: BackfillRequested) -> Mapping[int, SpanSet]:
+        """Offsets of a request that may still be landed; what is in open plans is among them."""
+        wanted: dict[int, SpanSet] = {}
+        for chunk in request.chunks:
+            for partition, spans in chunk.items():
+                wanted[partition] = wanted.get(partition, SpanSet()).union(spans)
+        if request.topic_id != ledger.topic_id:
+            return wanted
+        left = {p: spans.minus(ledger.covered(p)) for p, spans in wanted.items()}
+        if not request.readable_only or not size_of(left):
+            return left
+        here = self.marks.topic_marks(request.topic, self.spec.isolation_level).partitions
+        return {p: here[p].readable(spans) if p in here else spans for p, spans in left.items()}
+
+
+def check_finished(pipeline: str, requested_by: str, chunks: Sequence[ChunkState]) -> None:
+    """Refuse to call a backfill finished that is not.
+
+    Raises:
+        BackfillUnfinished
+    """
+    left = tuple(each.number for each in chunks if not each.done)
+    if left:
+        raise BackfillUnfinished(pipeline=pipeline, requested_by=requested_by, chunks=left)
+
+
+def _partitions(asked: Collection[int], marks: TopicMarks) -> Mapping[int, Marks]:
+    planning.check_partitions(marks, asked)
+    return {p: here for p, here in marks.partitions.items() if not asked or p in asked}
+
+
+def _spans(ends: Mapping[int, tuple[int, int]]) -> Mapping[int, SpanSet]:
+    """Partitions where nothing lies between start and end are left out."""
+    return {p: SpanSet((Span(start, end),)) for p, (start, end) in ends.items() if start < end}
+
+
+def _listed(spans: Mapping[int, SpanSet]) -> list[list[int]]:
+    return [[p, span.start, span.end] for p, some in sorted(spans.items()) for span in some]
