@@ -182,6 +182,29 @@ def test_a_loss_is_accepted_with_who_when_and_why(
     assert tidemark("verify", "events").code == ExitCode.OK
 
 
+def test_a_plan_is_undone_with_who_when_and_why(
+    lake: HomeLake, broker: BrokerStatus, tidemark: Command
+) -> None:
+    """I1: exactly its rows leave the table; the next run reads its offsets again."""
+    name = lake.spec.topic
+    for number, records in enumerate((4, 3, 2)):
+        produce_values(broker.bootstrap, name, records)
+        lake.run(f"run {number}")
+    shown = tidemark("undo", "events", "--plan", "2", "--reason", "wrong", "--dry-run", "--json")
+    assert (shown.json["outcome"], shown.json["plan"]["rows"]) == ("dry run", 3)
+    assert lake.judged() == read_all(broker.bootstrap, name)
+    done = tidemark("undo", "events", "--plan", "2", "--reason", "wrong")
+    assert (done.code, done.out) == (ExitCode.OK, "plan 2 of events is undone: 3 row(s)\n")
+    kept = ({0: (0, 4)}, {0: (7, 9)})
+    assert lake.judged() == [r for each in kept for r in read_ranges(broker.bootstrap, name, each)]
+    told = [(row["event"], row["reason"]) for row in events(lake, "event_number > 6")]
+    assert told == [("undo_begun", "wrong"), ("rewound", "wrong")]
+    assert lake.committed() == {0: 4, 1: 0}
+    lake.run("next")
+    assert lake.judged() == read_all(broker.bootstrap, name)
+    assert tidemark("verify", "events").code == ExitCode.OK
+
+
 def test_a_new_incarnation_is_accepted_with_who_when_and_why(
     lake: HomeLake, broker: BrokerStatus, admin: AdminClient, tidemark: Command
 ) -> None:

@@ -194,8 +194,12 @@ class DataTable(DataLog, Protocol):
         """
         ...
 
-    def discard(self, plan: Plan) -> int:
-        """Remove a plan's rows from the newest version. Returns their number."""
+    def discard(self, plan: Plan) -> tuple[int, int]:
+        """Remove a plan's rows. Returns their number, and a version that has none of them.
+
+        Raises:
+            EngineFailed: The rows may be there or not; do it again.
+        """
         ...
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tidemark.services.quality import Quality
     from tidemark.services.repair import Repair
     from tidemark.services.status import PipelineStatus
+    from tidemark.services.undo import Undo
     from tidemark.services.verify import Verify
 
 _Adapter = TypeVar("_Adapter")
@@ -192,6 +193,13 @@ class App:
             log_reader=self.log_reader(spec),
             now=utc_now,
         )
+
+    def undo(self, pipeline: str) -> Undo:
+        """Takes landed plans out again; needs no JVM."""
+        from tidemark.services.undo import Undo
+
+        spec = self.spec(pipeline)
+        return Undo(pipeline=spec.name, control=self.control(), table=self.table(spec), now=utc_now)
 
     def decisions(self, pipeline: str) -> Decisions:
         """Records what only a person can decide; needs no JVM."""

@@ -184,6 +184,16 @@ DRIVER = (
     "table.state:4",
     "control.append:1",
 )
+UNDOING = (
+    "control.summary:1",
+    "table.state:1",
+    "control.plan_record:1",
+    "control.append:1",
+    "table.discard:1",
+    "control.summary:2",
+    "control.plan_record:2",
+    "control.append:2",
+)
 GIVING_UP = (
     "control.summary:1",
     "table.state:1",
@@ -240,6 +250,7 @@ def test_the_matrix_has_every_step(site: Site) -> None:
         backfills.plan_chunk("eight", 1)
 
     assert steps(lake.backfills, back_fill) == BACKFILL
+    assert steps(lake.undo, lambda undo: undo.undo(1, "ten", "a test")) == UNDOING
 
 
 # -- the planner ---------------------------------------------------------------------------------
@@ -427,6 +438,24 @@ def test_backfills_driver_dies_and_runs_again(
     lake.planner.backfill(wanted((0, 9, begun[0])), "the rest")
     land_what_is_open(site)
     settled(court, site, {0: (3, lake.committed()[0]), 1: (begun[1], lake.committed()[1])})
+
+
+@pytest.mark.parametrize(
+    "at", points(*UNDOING, bounded=("after control.append:1", "after table.discard:1"))
+)
+def test_undo_dies_and_is_said_again(court: Court, site: Site, at: str) -> None:
+    """I1, I2: the same command goes on, and what the plan had landed is read again, once."""
+    lake = site.lake
+    lake.run("a run that was wrong")
+    fill(site.bootstrap, site.topic)
+    lake.run("a run after it")
+    asked = site.tidemark("undo", "events", "--plan=1", "--reason=a test")
+    site.crash(asked, at)
+    site.run(asked)
+    assert lake.ledger.plans[1].undone_at is not None
+    assert {row["plan_sequence"] for row in lake.rows()} == {2}
+    land_what_is_open(site)
+    settled(court, site)
 
 
 def landings(site: Site, plan: Plan) -> int:

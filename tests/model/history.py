@@ -28,6 +28,7 @@ from tests.model.programs import (
     rewind,
     run,
     settle,
+    undo,
 )
 from tests.model.world import Truth, World, make_world
 
@@ -45,6 +46,7 @@ _FORESEEN = frozenset(
             "UnknownPlan",
             "UnknownBackfill",
             "PlanOpen",
+            "PlanNotLanded",
             "InvalidRange",
         ),
         *("LostRange", "NothingLost", "OffsetsDeleted", "OpenPlanInTheWay"),
@@ -62,6 +64,7 @@ _PROGRAMS: dict[str, Callable[[World, int, int], Program]] = {
     "give up": lambda world, __, which: give_up(_some_plan(world, which)),
     "discard": lambda world, __, which: give_up(_some_plan(world, which), discard=True),
     "backfill": lambda world, asked, which: _some_backfill(world, asked, which),
+    "undo": lambda world, __, which: undo(_some_plan(world, which)),
     "fill": lambda _, asked, which: fill(f"ask-{asked}", which + 1),
     "accept loss": lambda *_: accept_loss(),
     "new incarnation": lambda *_: new_incarnation(),

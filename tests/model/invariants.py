@@ -33,7 +33,7 @@ class PlanStory:
 
     Attributes:
         planned: The `planned` rows.
-        status: `open`, `landed`, `abandoned` or `rewound`.
+        status: `open`, `landed`, `undo_begun`, `abandoned` or `rewound`.
         landed: The rows of its newest `landed` event.
     """
 
@@ -44,7 +44,9 @@ class PlanStory:
     @property
     def live(self) -> Iterator[Offset]:
         """Offsets that the plan holds, as often as its rows name them."""
-        rows = {"open": self.planned, "landed": self.landed}.get(self.status, [])
+        rows = {"open": self.planned, "landed": self.landed, "undo_begun": self.planned}.get(
+            self.status, []
+        )
         topic_id = self.planned[0]["topic_id"]
         for row in rows:
             if "partition" in row:
@@ -69,6 +71,9 @@ class Story:
     untold: set[int] = field(default_factory=set)
 
 
+_OF_PLANS = ("landed", "abandoned", "undo_begun", "rewound")
+
+
 def story_of(rows: list[Row]) -> Story:
     """Fold rows in the order of their event numbers."""
     story = Story()
@@ -81,7 +86,7 @@ def story_of(rows: list[Row]) -> Story:
             story.accepted |= {(row["topic_id"], row["partition"], o) for o in lost}
         elif event == "planned":
             story.plans.setdefault(sequence, PlanStory()).planned.append(row)
-        elif event in ("landed", "abandoned", "rewound") and sequence not in story.plans:
+        elif event in _OF_PLANS and sequence not in story.plans:
             story.untold.add(sequence)
         elif event == "new_epoch" and row.get("missing_events"):
             story.untold.clear()
@@ -91,7 +96,7 @@ def story_of(rows: list[Row]) -> Story:
                 plan.landed = []
             plan.status = "landed"
             plan.landed.append(row)
-        elif event in ("abandoned", "rewound"):
+        elif event in _OF_PLANS:
             story.plans[sequence].status = event
     return story
 
@@ -287,7 +292,9 @@ def check_settled(world: World) -> None:
             identity = (topic_id, partition, offset)
             if truth.fates[offset] is Fate.RECORD:
                 _hold(held[identity] == 1, "I1", f"{identity}: {held[identity]} times at the end")
-    still_open = [number for number, plan in story.plans.items() if plan.status == "open"]
+    still_open = [
+        number for number, plan in story.plans.items() if plan.status in ("open", "undo_begun")
+    ]
     _hold(not still_open, "I7", f"plans that nobody can settle: {still_open}")
 
 

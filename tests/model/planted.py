@@ -12,7 +12,7 @@ from tests.model.world import FenceBegun, Fetched, ModelTable, World
 from tests.support.plans import MemoryPipeline
 from tidemark.adapters.memory import MemoryControlTable, MemoryKafka
 from tidemark.core.event_rows import encode
-from tidemark.core.events import ControlEvent
+from tidemark.core.events import ControlEvent, UndoBegun
 from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import IsolationLevel, TopicMarks
@@ -46,6 +46,16 @@ class NoCompareAndSet(MemoryControlTable):
         number = ledger.event_number + 1
         self.rows += encode(ledger.pipeline, number, recorded_at, events)
         self.newest[ledger.pipeline] = max(number, self.newest.get(ledger.pipeline, 0))
+
+
+@dataclass
+class NoUndoBegun(MemoryControlTable):
+    """A control table that an undo does not tell what it is about to do."""
+
+    def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
+        """All but that."""
+        if told := [event for event in events if not isinstance(event, UndoBegun)]:
+            super().append(ledger, told, recorded_at)
 
 
 @dataclass

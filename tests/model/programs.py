@@ -81,6 +81,11 @@ def give_up(sequence: int, *, discard: bool = False) -> Program:
     return lambda pipeline: pipeline.abandon.give_up(sequence, "ops", "it hangs", discard=discard)
 
 
+def undo(sequence: int) -> Program:
+    """Taking a landed plan out again."""
+    return lambda pipeline: pipeline.undo.undo(sequence, "ops", "it was wrong")
+
+
 def rewind() -> Program:
     """Having the ledger follow a restored table."""
     return lambda pipeline: pipeline.repair.rewind("ops", "the table was restored")
@@ -115,7 +120,10 @@ def settle(world: World) -> None:
     for number in range(MAX_ROUNDS):
         try:
             opened = pipeline.ledger.open_plans()
-            if opened:
+            undoing = [r.plan.sequence for r in pipeline.ledger.plans.values() if r.undoing]
+            if undoing:
+                undo(undoing[0])(pipeline)
+            elif opened:
                 pipeline.ingest.execute(opened[0].plan.sequence)
             elif pipeline.run(f"settle-{number}") is None:
                 return

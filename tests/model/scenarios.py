@@ -17,6 +17,7 @@ from tests.model.programs import (
     rewind,
     run,
     settle,
+    undo,
 )
 from tests.model.search import Scenario
 from tests.model.world import World, make_world
@@ -394,6 +395,32 @@ DECISIONS = [
 """What a person decides while runs go on."""
 
 REPAIRS = [
+    Sketch(
+        name="an undo and a run",
+        world=landed,
+        actors={"ops": undo(1), "run": run("run-2")},
+        floor=100,
+    ),
+    Sketch(
+        name="two undos",
+        world=landed,
+        actors={"one": undo(1), "two": undo(1)},
+        floor=50,
+    ),
+    Sketch(
+        name="an undo and its plan's driver",
+        world=planned,
+        actors={"ops": undo(1), "driver": ingest(1)},
+        errors=GIVEN_UP | {"PlanNotLanded"},
+        floor=100,
+    ),
+    Sketch(
+        name="an undo and RESTORE",
+        world=landed,
+        actors={"ops": undo(1), "vandal": restore(1)},
+        errors=REPAIRED,
+        floor=20,
+    ),
     Sketch(
         name="RESTORE and a driver",
         world=planned,

@@ -14,17 +14,19 @@ from tests.model.planted import (
     NoConfirm,
     NoFence,
     NoTransactions,
+    NoUndoBegun,
     planted,
     without_evidence,
     without_stable_offset,
     without_topic_id,
 )
-from tests.model.programs import give_up, ingest, plan, rewind, run
+from tests.model.programs import give_up, ingest, plan, rewind, run, undo
 from tests.model.scenarios import (
     GIVEN_UP,
     PASSING,
     REPAIRED,
     Sketch,
+    landed,
     landed_under_a_plan,
     new,
     planned,
@@ -72,6 +74,13 @@ def test_a_driver_that_does_not_confirm() -> None:
     world = planted(planned(), NoConfirm)
     found = search(world, {"driver": ingest(1), "ops": give_up(1)}, GIVEN_UP)
     assert found.broken.startswith(("I1", "I3", "I5"))
+
+
+def test_an_undo_that_does_not_say_so_first() -> None:
+    """Rows that the ledger counts on are gone, and nobody reads them again."""
+    found = search(planted(landed(), NoUndoBegun), {"ops": undo(1)})
+    assert found.broken.startswith("I1")
+    assert found.trace[-1].endswith("table.discard")
 
 
 def test_giving_up_without_a_fence() -> None:

@@ -15,6 +15,7 @@ from tidemark.services.decisions import Decisions
 from tidemark.services.ingest import Ingest
 from tidemark.services.planner import Planner
 from tidemark.services.repair import Repair
+from tidemark.services.undo import Undo
 from tidemark.services.verify import Verify
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -76,6 +77,13 @@ class Services:
             sink=self.sink,
             log_reader=self.log_reader,
             now=lambda: NOW,
+        )
+
+    @property
+    def undo(self: Ports) -> Undo:
+        """Takes landed plans out again."""
+        return Undo(
+            pipeline=self.spec.name, control=self.control, table=self.table, now=lambda: NOW
         )
 
     @property

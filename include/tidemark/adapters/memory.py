@@ -289,13 +289,13 @@ class MemoryTable:
         if self.transaction_version(plan.app_id) < plan.sequence:
             self.commit(plan.app_id, plan.sequence)
 
-    def discard(self, plan: Plan) -> int:
+    def discard(self, plan: Plan) -> tuple[int, int]:
         """As `DataTable.discard`."""
         kept = [row for row in self.rows if row[3] != plan.sequence]
         removed = len(self.rows) - len(kept)
         self.rows = kept
         self.commit("", 0)
-        return removed
+        return removed, len(self.commits)
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
         """As `DataTable.fence_chains`."""

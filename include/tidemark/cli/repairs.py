@@ -1,4 +1,4 @@
-"""Commands for what a person decides: abandon, accept-loss, new-incarnation, rewind, control."""
+"""Commands for what a person decides: abandon, undo, accept-loss and the others."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ control_app = typer.Typer(
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command()(abandon)
+    app.command()(undo)
     app.command("accept-loss")(accept_loss)
     app.command("new-incarnation")(new_incarnation)
     app.command()(rewind)
@@ -50,6 +51,31 @@ def abandon(
         print_json({"outcome": "abandoned", "plan": given_up.as_record()})
         return
     out.print(f"plan {given_up.sequence} of {pipeline} is given up: {given_up.size:,} offset(s)")
+
+
+def undo(
+    pipeline: Pipeline,
+    plan_number: Annotated[int, typer.Option("--plan", min=1, help="A plan that has landed.")],
+    reason: Reason,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take exactly what a plan landed out of the table again; its offsets are unread again.
+
+    The next run reads those of a scheduled run's plan again; those of a backfill wait for the next
+    backfill. Call it again if it was stopped: it goes on.
+    """
+    undone = (
+        App.from_environment()
+        .undo(pipeline)
+        .undo(plan_number, requester(), reason, dry_run=dry_run)
+    )
+    if as_json:
+        outcome = "dry run" if dry_run else "undone"
+        print_json({"outcome": outcome, "plan": undone.as_record()})
+        return
+    how = "would be undone" if dry_run else "is undone"
+    out.print(f"plan {plan_number} of {pipeline} {how}: {undone.rows:,} row(s)", markup=False)
 
 
 def accept_loss(

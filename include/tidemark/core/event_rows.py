@@ -24,6 +24,7 @@ from tidemark.core.events import (
     Planned,
     Rewound,
     Started,
+    UndoBegun,
 )
 from tidemark.core.landing import Landing, RangeCount
 from tidemark.core.marks import IsolationLevel
@@ -52,10 +53,8 @@ def _rows(event: ControlEvent) -> list[Row]:
             return _planned_rows(event.plan)
         case Adopted():
             return [_plan_row(EventKind.ADOPTED, event)]
-        case Abandoned():
-            return [{**_plan_row(EventKind.ABANDONED, event), "reason": event.reason}]
-        case Rewound():
-            return [{**_plan_row(EventKind.REWOUND, event), "reason": event.reason}]
+        case Abandoned() | UndoBegun() | Rewound():
+            return [_decision_row(event)]
         case Landed():
             return _landed_rows(event)
         case LossAccepted():
@@ -108,12 +107,34 @@ def _places(spans: Mapping[int, SpanSet]) -> Iterator[Row]:
             yield {"partition": partition, "start_offset": span.start, "end_offset": span.end}
 
 
-def _plan_row(kind: EventKind, event: Adopted | Abandoned | Rewound | NewEpoch) -> Row:
+def _plan_row(kind: EventKind, event: Adopted | NewEpoch) -> Row:
     return {
         "event": kind.value,
         "plan_sequence": event.sequence,
         "requested_by": event.requested_by,
     }
+
+
+def _decision_row(event: Abandoned | UndoBegun | Rewound) -> Row:
+    match event:
+        case Abandoned():
+            told: Row = {"event": EventKind.ABANDONED.value}
+        case UndoBegun():
+            told = {"event": EventKind.UNDO_BEGUN.value}
+        case Rewound():
+            told = {"event": EventKind.REWOUND.value, "table_version": event.table_version}
+    return {
+        **told,
+        "plan_sequence": event.sequence,
+        "requested_by": event.requested_by,
+        "reason": event.reason,
+    }
+
+
+def _decision(kind: EventKind, row: Row) -> Abandoned | UndoBegun | Rewound:
+    if kind is EventKind.REWOUND:
+        return Rewound(**_plan_decision(row), table_version=row.get("table_version"))
+    return (Abandoned if kind is EventKind.ABANDONED else UndoBegun)(**_plan_decision(row))
 
 
 def _planned_rows(plan: Plan) -> list[Row]:
@@ -241,9 +262,8 @@ def _event(
             return Planned(plan=plan)
         case EventKind.ADOPTED:
             return Adopted(sequence=first["plan_sequence"], requested_by=first["requested_by"])
-        case EventKind.ABANDONED | EventKind.REWOUND:
-            decision = Abandoned if kind is EventKind.ABANDONED else Rewound
-            return decision(**_plan_decision(first))
+        case EventKind.ABANDONED | EventKind.UNDO_BEGUN | EventKind.REWOUND:
+            return _decision(kind, first)
         case EventKind.LANDED:
             return _landed(rows, plans.get(first["plan_sequence"]))
         case EventKind.LOSS_ACCEPTED:

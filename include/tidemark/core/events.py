@@ -28,6 +28,8 @@ class EventKind(StrEnum):
     """A plan was given up before it landed; its offsets are unread again."""
     LANDED = "landed"
     """The range is in the data table; `committed_offset` is where the partition stands now."""
+    UNDO_BEGUN = "undo_begun"
+    """A landed plan's rows are being taken out of the data table; nobody counts on them."""
     REWOUND = "rewound"
     """A landed plan's rows were taken out of the data table; its offsets are unread again."""
     LOSS_ACCEPTED = "loss_accepted"
@@ -139,18 +141,36 @@ class Landed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rewound:
-    """A landed plan is not in the data table any more.
+class UndoBegun:
+    """Somebody takes a landed plan out of the data table; `Rewound` follows.
 
     Attributes:
         sequence: The plan.
-        requested_by: Who had the ledger follow the table.
+        requested_by: Who undoes it.
         reason: Why, in their words.
     """
 
     sequence: int
     requested_by: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewound:
+    """A landed plan is not in the data table any more.
+
+    Attributes:
+        sequence: The plan.
+        requested_by: Who had the ledger follow the table, or undid the plan.
+        reason: Why, in their words.
+        table_version: Of a plan that was undone, a version of the data table without its rows;
+            None if a RESTORE took them out.
+    """
+
+    sequence: int
+    requested_by: str
+    reason: str
+    table_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +246,7 @@ ControlEvent: TypeAlias = (
     | Adopted
     | Abandoned
     | Landed
+    | UndoBegun
     | Rewound
     | LossAccepted
     | NewIncarnation

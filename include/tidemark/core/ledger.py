@@ -18,6 +18,7 @@ from tidemark.core.events import (
     Planned,
     Rewound,
     Started,
+    UndoBegun,
 )
 from tidemark.core.landing import Landing
 from tidemark.core.marks import Position, furthest
@@ -35,12 +36,16 @@ class PlanRecord:
         requesters: Who asked for it: first its owner, then the runs that took it over.
         landing: The plan's commit; None if it has not landed.
         abandoned: Why it was given up, or its rows taken out again; None if they were not.
+        undoing: Whether its rows are being taken out, so that some may still be there.
+        undone_at: A version of the data table without its rows, if somebody undid it.
     """
 
     plan: Plan
     requesters: tuple[str, ...]
     landing: Landing | None = None
     abandoned: str | None = None
+    undoing: bool = False
+    undone_at: int | None = None
 
     @property
     def is_open(self) -> bool:
@@ -70,7 +75,7 @@ class Ledger:
         settled: Plans that are over, added up; nothing if the ledger was read whole.
         landed: Offsets of this incarnation that landed, holes included, by partition.
         accepted: Offsets of this incarnation whose loss was accepted, by partition.
-        pending: Offsets of open plans, by partition.
+        pending: Offsets of open plans and of those being undone, by partition.
         epoch: Epoch that new plans carry.
         epoch_version: Version of the data table that the epoch began with; -1 for the first.
         last_sequence: Highest plan number that was ever taken.
@@ -139,7 +144,7 @@ class Ledger:
             landed=_union(
                 [added_up, *(record.landing.spans() for record in records if record.landing)]
             ),
-            pending=_union(record.plan.spans() for record in records if record.is_open),
+            pending=_union(r.plan.spans() for r in records if r.is_open or r.undoing),
             last_sequence=max([ledger.last_sequence, *sequences, *plans]),
         )
 
@@ -281,7 +286,9 @@ def _told(ledger: L, event: ControlEvent) -> L:
                 epoch_version=event.table_version,
                 last_sequence=event.sequence,
             )
-        case BackfillRequested() | Planned() | Adopted() | Abandoned() | Rewound() | Landed():
+        case BackfillRequested() | Planned() | Adopted() | Abandoned() | Landed():
+            return ledger
+        case UndoBegun() | Rewound():
             return ledger
         case _:
             assert_never(event)
@@ -296,12 +303,22 @@ def _settle(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
             if record := plans.get(event.sequence):
                 requesters = (*record.requesters, event.requested_by)
                 plans[event.sequence] = replace(record, requesters=requesters)
-        case Abandoned() | Rewound():
+        case Abandoned() | UndoBegun() | Rewound():
             if record := plans.get(event.sequence):
-                plans[event.sequence] = replace(record, landing=None, abandoned=event.reason)
+                plans[event.sequence] = replace(
+                    record,
+                    landing=None,
+                    abandoned=event.reason,
+                    undoing=isinstance(event, UndoBegun),
+                    undone_at=event.table_version if isinstance(event, Rewound) else None,
+                )
         case Landed(plan=plan):
             plans[plan.sequence] = replace(
-                plans[plan.sequence], landing=event.landing, abandoned=None
+                plans[plan.sequence],
+                landing=event.landing,
+                abandoned=None,
+                undoing=False,
+                undone_at=None,
             )
         case Started() | BackfillRequested() | NewIncarnation() | LossAccepted() | NewEpoch():
             pass

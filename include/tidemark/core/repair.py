@@ -285,7 +285,10 @@ def settled(
     return (
         *(Planned(plan=plan) for plan in found.unknown),
         *(_landed(plan, landings[plan.sequence], committed) for plan in found.to_record),
-        *(Rewound(sequence=plan.sequence, **why) for plan in found.gone),
+        *(
+            Rewound(sequence=plan.sequence, requested_by=epoch.requested_by, reason=epoch.reason)
+            for plan in found.gone
+        ),
         *(Abandoned(sequence=plan.sequence, **why) for plan in found.open),
         replace(epoch, committed=committed),
     )

@@ -15,7 +15,7 @@ from tidemark.core.plan import PlanKind
 
 OF_SETTLED_PLANS = (EventKind.PLANNED, EventKind.ADOPTED, EventKind.LANDED)
 """All that is ever said of a plan that went well."""
-AGAINST = (EventKind.ABANDONED, EventKind.REWOUND)
+AGAINST = (EventKind.ABANDONED, EventKind.UNDO_BEGUN, EventKind.REWOUND)
 """What keeps a plan from being settled, also if it landed later."""
 
 Place: TypeAlias = tuple[str, int]

@@ -158,6 +158,11 @@ def check_table(ledger: Ledger, state: TableState) -> None:
         for record in ledger.plans.values()
         if record.landing
     }
+    known_versions |= {
+        record.undone_at: record.plan.sequence
+        for record in ledger.plans.values()
+        if record.undone_at is not None
+    }
     known_versions.setdefault(ledger.epoch_version, ledger.last_sequence)
     for version, sequence in known_versions.items():
         if not still_holds(state.restores, version):

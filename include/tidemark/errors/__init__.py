@@ -66,6 +66,7 @@ from tidemark.errors.repair import (
     RepairUnfinished,
     TableDiffers,
     TableTampered,
+    UndoUnfinished,
 )
 from tidemark.errors.specs import InvalidRange, Problem, SpecError, UnknownPipeline
 from tidemark.errors.topic import (
@@ -146,6 +147,7 @@ __all__ = [
     "TopicRecreated",
     "TransactionConflict",
     "TransientError",
+    "UndoUnfinished",
     "Unforeseen",
     "UnknownBackfill",
     "UnknownConnection",

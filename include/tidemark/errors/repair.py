@@ -142,6 +142,29 @@ class NothingToVerify(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class UndoUnfinished(TransientError):
+    """A plan is being undone, or whoever undid it was stopped."""
+
+    pipeline: str
+    sequence: int
+
+    def what(self) -> str:
+        return f"plan {self.sequence} of pipeline {self.pipeline!r} is half undone"
+
+    def expected(self) -> str:
+        return "its rows out of the data table, and that recorded"
+
+    def found(self) -> str:
+        return "that it was begun; nobody reads its offsets meanwhile"
+
+    def remedy(self) -> str:
+        return (
+            f"if nobody is at it, `tidemark undo {self.pipeline} --plan {self.sequence} "
+            "--reason TEXT` goes on"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
 class RepairUnfinished(TransientError):
     """The data table is fenced for a new epoch that is not recorded: a repair is under way."""
 

@@ -67,7 +67,7 @@ class Abandon:
             self._settle(ledger, record, given_up, discard=discard)
         if discard:
             # Last: rows may go only once it is recorded that nobody counts on them.
-            removed = self.table.discard(plan)
+            removed, _ = self.table.discard(plan)
             log.info("discarded pipeline=%s plan=%d rows=%d", plan.pipeline, plan.sequence, removed)
         return plan
 

@@ -12,7 +12,7 @@ from tidemark.core.marks import Marks, TopicMarks
 from tidemark.core.offsets import Span
 from tidemark.core.plan import PlannedRange
 from tidemark.core.spec import PipelineSpec, StartPolicy
-from tidemark.errors import NoStartOffset, TidemarkError
+from tidemark.errors import NoStartOffset, TidemarkError, UndoUnfinished
 from tidemark.ports import ControlReader, DataLog, LogReader, MarkReader
 from tidemark.services.positions import check_positions
 from tidemark.services.recording import checked_ledger
@@ -124,6 +124,9 @@ def pipeline_status(
             check_positions(ledger, topic, ranges, marks, open_log())
     except TidemarkError as refused:
         problem = problem or refused
+    for record in ledger.plans.values():
+        if record.undoing:
+            problem = problem or UndoUnfinished(pipeline=spec.name, sequence=record.plan.sequence)
     return PipelineStatus(
         pipeline=spec.name,
         topic=spec.topic,

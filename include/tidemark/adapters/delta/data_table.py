@@ -229,17 +229,27 @@ class DeltaDataTable:
         except CommitFailedError as conflict:
             raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence) from conflict
 
-    def discard(self, plan: Plan) -> int:
-        """Remove a plan's rows from the newest version. Returns their number."""
+    def discard(self, plan: Plan) -> tuple[int, int]:
+        """Remove a plan's rows. Returns their number, and a version that has none of them.
+
+        Raises:
+            EngineFailed: The rows may be there or not; do it again.
+        """
         table = self._open()
         if table is None:
-            return 0
+            return 0, 0
         metadata = json.dumps({"discarded": plan.sequence})
-        done = table.delete(
-            f"plan_sequence = {plan.sequence}",
-            commit_properties=CommitProperties(custom_metadata={"userMetadata": metadata}),
-        )
-        return int(done.get("num_deleted_rows") or 0)
+        try:
+            done = table.delete(
+                f"plan_sequence = {plan.sequence}",
+                commit_properties=CommitProperties(custom_metadata={"userMetadata": metadata}),
+            )
+        except (DeltaError, OSError) as failed:
+            raise EngineFailed(
+                operation=f"removing rows of plan {plan.sequence} of pipeline {plan.pipeline!r}",
+                reason=str(failed)[:500],
+            ) from failed
+        return int(done.get("num_deleted_rows") or 0), table.version()
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
         """Raise transactions so far that no plan under them can ever land.

@@ -1,0 +1,103 @@
+"""Undoing a plan: its rows leave the data table, and its offsets are unread again."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark.core.events import Rewound, UndoBegun
+from tidemark.core.ledger import PlanRecord
+from tidemark.core.plan import Plan
+from tidemark.errors import PlanAbandoned, PlanNotLanded
+from tidemark.ports import Clock, ControlTable, DataTable
+from tidemark.services.conflicts import after_conflicts
+from tidemark.services.recording import checked_ledger, recorded_plan
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone:
+    """What undoing a plan came to.
+
+    Attributes:
+        plan: The plan.
+        rows: Rows that left the table, or would.
+    """
+
+    plan: Plan
+    rows: int
+
+    def as_record(self) -> dict[str, Any]:
+        """The outcome as plain values, for `--json`."""
+        return {**self.plan.as_record(), "rows": self.rows}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo:
+    """Takes landed plans of one pipeline out again, exactly."""
+
+    pipeline: str
+    control: ControlTable
+    table: DataTable
+    now: Clock
+
+    def undo(
+        self, sequence: int, requested_by: str, reason: str, *, dry_run: bool = False
+    ) -> Undone:
+        """Say that the plan is being undone, remove its rows, record that it is.
+
+        In this order: from the first step on nobody counts on the rows, and nobody plans their
+        offsets before the last. Whatever stops it, doing it again goes on. A plan that was undone
+        already stays so.
+
+        Args:
+            sequence: The plan.
+            requested_by: Who undoes it.
+            reason: Why, in their words.
+            dry_run: Only say what would be removed.
+
+        Raises:
+            UnknownPlan: No such plan.
+            PlanNotLanded: It is open; it can be given up instead.
+            PlanAbandoned: It was given up, so none of it is in the table.
+            TableBehindLedger, LedgerBehindTable, TableRestored: The data table and the control
+                table are not of one history.
+            EngineFailed: The rows could not be removed; do it again.
+            ControlConflict: Others were first, several times over.
+        """
+        record = after_conflicts(lambda: self._begun(sequence, requested_by, reason, dry_run))
+        plan = record.plan
+        if dry_run:
+            return Undone(plan=plan, rows=record.landing.records if record.landing else 0)
+        if record.undone_at is not None:
+            return Undone(plan=plan, rows=0)
+        rows, version = self.table.discard(plan)
+        undone = Rewound(
+            sequence=sequence, requested_by=requested_by, reason=reason, table_version=version
+        )
+        after_conflicts(lambda: self._record(undone))
+        log.info("undone pipeline=%s plan=%d rows=%d", plan.pipeline, sequence, rows)
+        return Undone(plan=plan, rows=rows)
+
+    def _begun(self, sequence: int, requested_by: str, reason: str, dry_run: bool) -> PlanRecord:
+        """The plan, of which it is recorded that it is being undone."""
+        ledger = checked_ledger(self.control, self.pipeline, self.table)
+        record = recorded_plan(self.control, self.pipeline, sequence)
+        if record.is_open:
+            raise PlanNotLanded(pipeline=self.pipeline, sequence=sequence)
+        if record.landing is None and not record.undoing and record.undone_at is None:
+            raise PlanAbandoned(
+                pipeline=self.pipeline, sequence=sequence, reason=record.abandoned or ""
+            )
+        if record.landing is not None and not dry_run:
+            begun = UndoBegun(sequence=sequence, requested_by=requested_by, reason=reason)
+            self.control.append(ledger, [begun], self.now())
+        return record
+
+    def _record(self, undone: Rewound) -> None:
+        ledger = self.control.summary(self.pipeline)
+        record = recorded_plan(self.control, self.pipeline, undone.sequence)
+        if record.undoing:
+            self.control.append(ledger, [undone], self.now())
