@@ -135,7 +135,7 @@ def test_backfills_by_form_and_by_date(
         form = {"pipeline": "clicks", "retained": True, "partitions": "0", "chunk": 8}
         filled = finished(api, api.trigger(FORM, conf=form), FORM)
         tasks = {f"chunk.{task}[{n}]" for task in ("ingest", "quality", "publish") for n in (0, 1)}
-        assert filled.tasks == dict.fromkeys(["request", *tasks], "success")
+        assert filled.tasks == dict.fromkeys(["request", "complete", *tasks], "success")
         app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
         uri = app.layout.data_table("bronze/clicks")
         assert rows(uri) == [(0, offset) for offset in range(16)]

@@ -148,9 +148,11 @@ BACKFILL = (
     "table.size:1",
     "control.summary:2",
     "table.state:2",
+    "control.backfill:1",
     "control.append:1",
-    "control.ledger:1",
+    "control.backfill:2",
     "control.summary:3",
+    "control.backfill:3",
     "control.summary:4",
     "table.state:3",
     "marks.topic_marks:2",
@@ -249,8 +251,8 @@ def test_the_matrix_has_every_step(site: Site) -> None:
         backfills.progress("eight")
         backfills.plan_chunk("eight", 1)
 
-    assert steps(lake.backfills, back_fill) == BACKFILL
     assert steps(lake.undo, lambda undo: undo.undo(1, "ten", "a test")) == UNDOING
+    assert steps(lake.backfills, back_fill) == BACKFILL
 
 
 # -- the planner ---------------------------------------------------------------------------------
@@ -532,7 +534,8 @@ def test_driver_dies_in_mid_read_with_some_of_its_files_written(
         assert ended.code in KILLED, ended
         gate.release()
     left = {file.name for file in long_read.files()}
-    assert left
+    # A JVM whose Python has gone ends in order, and takes its files with it.
+    assert left or not whole
     assert long_read.lake.rows() == []
     long_read.run(driver)
     settled(court, long_read)

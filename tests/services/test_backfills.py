@@ -224,6 +224,16 @@ def test_what_was_decided_stays_whatever_the_log_becomes() -> None:
     assert pipeline.backfills.chunk_count("nobody") is None
 
 
+def test_a_request_for_nothing_leaves_no_trace() -> None:
+    """An event without rows would be taken for a lost one."""
+    pipeline = begun()
+    assert ask(pipeline, select(offsets=["0:0-4"]), 4, "first") == 1
+    land(pipeline, 1, "first")
+    before = pipeline.ledger.event_number
+    assert ask(pipeline, select(offsets=["0:0-4"]), 4, "second") == 0
+    assert (pipeline.ledger.event_number, pipeline.ledger.missing_events) == (before, 0)
+
+
 def test_a_chunk_that_was_stopped_is_gone_on_with() -> None:
     """I4: the plan it has; the next chunk waits for it, and so does another backfill."""
     pipeline = begun()

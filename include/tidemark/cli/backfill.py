@@ -34,7 +34,7 @@ def backfill(
     end: Annotated[
         str | None, typer.Option("--until", help="Time window: the first moment after it.")
     ] = None,
-    retained: Annotated[bool, typer.Option(help="All that Kafka has now.")] = False,
+    retained: Annotated[bool, typer.Option("--retained", help="All that Kafka has now.")] = False,
     plan_number: Annotated[
         int | None, typer.Option("--plan", min=1, help="What this earlier plan was about.")
     ] = None,
@@ -46,7 +46,10 @@ def backfill(
         int | None, typer.Option(min=1, help="Most offsets of one plan; the spec's if left out.")
     ] = None,
     readable_only: Annotated[
-        bool, typer.Option(help="Leave out what Kafka has deleted, instead of refusing it.")
+        bool,
+        typer.Option(
+            "--readable-only", help="Leave out what Kafka has deleted, instead of refusing it."
+        ),
     ] = False,
     into: Annotated[
         str | None,

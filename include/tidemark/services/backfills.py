@@ -192,7 +192,7 @@ class Backfills:
         """Record that what a preview shows shall be landed.
 
         Args:
-            seen: The preview, with something missing.
+            seen: The preview; if nothing of it is missing, nothing is recorded.
             requested_by: Who asks.
             approved: Somebody has said yes to a backfill above the spec's limit.
 
@@ -321,8 +321,8 @@ class Backfills:
     def _recorded(self, seen: Preview, requested_by: str) -> int:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         known = self.chunk_count(requested_by)
-        if known is not None:
-            return known
+        if known is not None or not seen.chunks:
+            return known or 0
         planning.check_identity(ledger, seen.marks)
         request = BackfillRequested(
             cluster_id=seen.marks.cluster_id,
