@@ -155,7 +155,7 @@ def test_i1_plans_that_share_an_application_land_each_exactly_once(
 def test_i4_an_application_that_dies_is_repeated_whole_and_nothing_lands_twice(
     several: Several, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Killed after its second landing: what has landed is found, what has not lands."""
+    """Killed when its second commit is there: what has landed is found, what has not lands."""
     names = ("a", "b", "c", "d")
     topics = {name: topic() for name in names}
     for name, its_topic in topics.items():
@@ -166,8 +166,9 @@ def test_i4_an_application_that_dies_is_repeated_whole_and_nothing_lands_twice(
     assert {record["plan"] for record in json.loads(died.stdout)} == {1}
     assert all("no result" in record["outcome"] for record in json.loads(died.stdout))
 
+    # The second to begin may be the first to end.
     again = several.told(*names)
-    assert sum(record.get("wrote") is True for record in again.values()) <= 2
+    assert sum(record.get("wrote") is True for record in again.values()) <= 3
     for name, its_topic in topics.items():
         assert several.judged(name) == read_all(broker.bootstrap, its_topic)
         assert several.app.control().ledger(name).committed_offset(0) == 100
