@@ -77,6 +77,8 @@ class SpanSet:
 
     def union(self, other: SpanSet) -> SpanSet:
         """Offsets in either set."""
+        if not (self.spans and other.spans):
+            return self if self.spans else other
         return SpanSet.of((*self.spans, *other.spans))
 
     def minus(self, other: SpanSet) -> SpanSet:

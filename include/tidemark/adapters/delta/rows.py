@@ -7,7 +7,7 @@ exit (docs/adr/0003).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -31,7 +31,7 @@ def to_rows(table: Any) -> list[dict[str, Any]]:
 def from_rows(rows: Sequence[Mapping[str, Any]], schema: Schema) -> Table:
     """A table with the columns of `schema`; a value that a row does not have is null."""
     arrays = [
-        _array((row.get(name) for row in rows), schema.field(name).type) for name in schema.names
+        _array([row.get(name) for row in rows], schema.field(name).type) for name in schema.names
     ]
     return Table.from_arrays(arrays, schema=schema)
 
@@ -42,9 +42,9 @@ def query(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
     return to_rows(reader.read_all())
 
 
-def _array(values: Iterable[Any], kind: DataType) -> Array:
+def _array(values: Sequence[Any], kind: DataType) -> Array:
     if kind != TIMESTAMP:
-        return Array(list(values), type=kind)
+        return Array(values, type=kind)
     micros = [
         None if value is None else (value - _EPOCH) // timedelta(microseconds=1) for value in values
     ]
