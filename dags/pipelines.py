@@ -11,7 +11,6 @@ from tidemark.core.spec import PipelineSpec
 from tidemark.wiring import App
 from tidemark_airflow.chain import START_DATE, add_chain, default_args, timetable
 from tidemark_airflow.groups import add_group_chain
-from tidemark_airflow.tasks import plan_run, publish_run, table_asset
 from tidemark_airflow.texts import group_page, pipeline_page
 
 app = App.from_environment()
@@ -30,14 +29,7 @@ def pipeline_dag(spec: PipelineSpec) -> DAG:
         default_args=default_args(spec.retries),
         tags=["tidemark", *spec.tags],
     ) as dag:
-        add_chain(
-            plan=plan_run,
-            arguments={"pipeline": spec.name},
-            publish=publish_run,
-            pipeline=spec.name,
-            outlet=table_asset(spec.name),
-            catch_up=spec.catch_up,
-        )
+        add_chain(spec)
     return dag
 
 

@@ -15,7 +15,6 @@ from tests.support.plans import make_spec
 from tidemark.adapters.broker.embedded import Broker, BrokerConfig, BrokerStatus
 from tidemark.adapters.kafka.producer import produce
 from tidemark.core.layout import Layout
-from tidemark.services.status import pipeline_status
 from tidemark.sockets import free_ports
 
 if TYPE_CHECKING:
@@ -57,13 +56,7 @@ def test_s1_a_run_leaves_no_group_and_no_offset(
     for run in ("first", "second"):
         produce(client, "streams-intro", records=5)
         assert lake.run(run).landing.records == 5
-        status = pipeline_status(
-            lake.spec,
-            lake.control,
-            lake.table,
-            open_marks=lambda: lake.marks,
-            open_log=lambda: lake.log_reader,
-        )
+        status = lake.status()
         assert (status.lag, status.problem) == (0, None)
     assert lake.planner.plan("third").plan is None
 

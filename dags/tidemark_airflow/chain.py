@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.python import PythonOperator, ShortCircuitOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import Asset, AssetAlias, BaseOperator, CronDataIntervalTimetable
+from airflow.sdk import BaseOperator, CronDataIntervalTimetable
 
+from tidemark.core.spec import PipelineSpec
 from tidemark_airflow.operators import TidemarkJobOperator
-from tidemark_airflow.tasks import has_left
+from tidemark_airflow.tasks import has_left, plan_run, publish_run, table_asset
 
 START_DATE = datetime(2025, 1, 1, tzinfo=UTC)
 """Fixed and past: with `catchup` off, a DAG that is switched on runs once for now."""
@@ -44,29 +44,13 @@ def default_args(retries: int) -> dict[str, Any]:
     }
 
 
-def add_chain(
-    *,
-    plan: Callable[..., dict[str, Any] | None],
-    arguments: Mapping[str, Any],
-    publish: Callable[..., None],
-    pipeline: str,
-    outlet: Asset | AssetAlias,
-    catch_up: bool,
-) -> None:
-    """Add plan -> ingest -> quality -> publish to the DAG of the surrounding block.
-
-    Args:
-        plan: Makes the plan; None ends the run without starting Spark.
-        arguments: Of `plan`, besides `requested_by`.
-        publish: Reports what has landed on `outlet`.
-        pipeline: Pipeline name (templated).
-        outlet: The asset, or what stands for it until the pipeline is known.
-        catch_up: Whether the next run begins at once if this one has left something.
-    """
+def add_chain(spec: PipelineSpec) -> None:
+    """Add a pipeline's plan -> ingest -> quality -> publish to the DAG of the surrounding block."""
+    pipeline = spec.name
     planned = ShortCircuitOperator(
         task_id="plan",
-        python_callable=plan,
-        op_kwargs={**arguments, "requested_by": REQUESTED_BY},
+        python_callable=plan_run,
+        op_kwargs={"pipeline": pipeline, "requested_by": REQUESTED_BY},
         execution_timeout=timedelta(minutes=15),
         doc_md="Decides which offsets this run reads and records them. No Spark.",
     )
@@ -88,19 +72,19 @@ def add_chain(
     )
     published = PythonOperator(
         task_id="publish",
-        python_callable=publish,
+        python_callable=publish_run,
         op_kwargs={"pipeline": pipeline, "plan": _PLAN},
-        outlets=[outlet],
+        outlets=[table_asset(pipeline)],
         execution_timeout=timedelta(minutes=15),
         doc_md="Reports the table version and the offset ranges as an asset event.",
     )
     planned >> ingested >> checked >> published
-    if catch_up:
+    if spec.catch_up:
         published >> _next_run(pipeline)
 
 
 def _next_run(pipeline: str) -> BaseOperator:
-    """More -> again: another run of this DAG, unless nothing is left."""
+    """Add more -> again: another run of this DAG, unless nothing is left."""
     more = ShortCircuitOperator(
         task_id="more",
         python_callable=has_left,

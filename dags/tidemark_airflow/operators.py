@@ -23,6 +23,7 @@ from tidemark_airflow.connections import (
     kafka_environment,
 )
 from tidemark_airflow.failures import airflow_failures, job_failure
+from tidemark_airflow.tasks import plan_of_chunk
 
 log = logging.getLogger(__name__)
 
@@ -151,20 +152,17 @@ class ChunkJobOperator(JobOperator):
         Raises:
             AirflowSkipException: There is no plan, because nothing was left to plan.
         """
-        from tidemark.core.backfill import chunk_requester
         from tidemark.services.recording import recorded_plan
 
         app = connected_app(self.pipeline)
-        control = app.control()
         if self.job == "quality":
-            requester = chunk_requester(self.requested_by, self.chunk)
-            number = control.summary(self.pipeline).plan_of(requester)
+            number = plan_of_chunk(self.pipeline, self.requested_by, self.chunk)
         else:
             plan = app.backfills(self.pipeline).plan_chunk(self.requested_by, self.chunk).plan
             number = plan.sequence if plan else None
         if number is None:
             raise AirflowSkipException(f"nothing of chunk {self.chunk} is left to this run")
-        record = recorded_plan(control, self.pipeline, number)
+        record = recorded_plan(app.control(), self.pipeline, number)
         log.info("chunk %d\n%s", self.chunk, record.plan.explain())
         is_done = self.job == "ingest" and record.landing is not None
         return [] if is_done else [record.plan.ref]

@@ -88,11 +88,7 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
                 selection, params["chunk"], readable_only=params["readable_only"]
             )
             log.info("preview\n%s", seen.explain())
-            count = (
-                backfills.request(seen, requested_by, approved=params["approved"])
-                if seen.offsets
-                else 0
-            )
+            count = backfills.request(seen, requested_by, approved=params["approved"])
         return list(range(1, count + 1))
 
 
@@ -130,13 +126,18 @@ def publish_run(pipeline: str, plan: str, outlet_events: Any) -> None:
 
 def publish_chunk(pipeline: str, requested_by: str, chunk: int, outlet_events: Any) -> None:
     """Report what a chunk of a backfill has landed on the asset of the pipeline it was for."""
-    from tidemark.core.backfill import chunk_requester
-
     with airflow_failures():
-        requester = chunk_requester(requested_by, chunk)
-        plan = App.from_environment().control().summary(pipeline).plan_of(requester)
+        plan = plan_of_chunk(pipeline, requested_by, chunk)
         if plan is not None:
             outlet_events[BACKFILLED].add(table_asset(pipeline), extra=landed(pipeline, plan))
+
+
+def plan_of_chunk(pipeline: str, requested_by: str, chunk: int) -> int | None:
+    """Number of the newest plan of a backfill's chunk; None if there is none."""
+    from tidemark.core.backfill import chunk_requester
+
+    ledger = App.from_environment().control().summary(pipeline)
+    return ledger.plan_of(chunk_requester(requested_by, chunk))
 
 
 def landed(pipeline: str, sequence: int) -> dict[str, Any]:

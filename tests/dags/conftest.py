@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,15 @@ OF_TASKS = (
     *("deltalake", "tidemark.adapters.kafka.marks", "tidemark.adapters.spark.settings"),
 )
 """What a task loads before it does anything."""
+
+# Says what it was given, and ends as it is told.
+SPARK_SUBMIT = """\
+#!/bin/sh
+printf '%s\\n' "$@" > "$SEEN/argv"
+env > "$SEEN/environ"
+echo "$TOLD"
+exit "$CODE"
+"""
 
 
 class Answer(NamedTuple):
@@ -93,3 +103,12 @@ def _probe(home: Path, *modules: str) -> Iterator[Probe]:
             yield Probe(process)
             assert process.stdin is not None
             process.stdin.close()
+
+
+@pytest.fixture
+def spark_submit(tmp_path: Path) -> Path:
+    """A program that records how it was called."""
+    program = tmp_path / "spark-submit"
+    program.write_text(SPARK_SUBMIT)
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return program

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.dags.conftest import Answer, Probe
-from tests.dags.test_job_operator import KAFKA, SPARK, spark_submit
+from tests.dags.test_job_operator import KAFKA, SPARK
 from tests.support.plans import make_plan
 from tests.support.services import NOW
 from tidemark.core.backfill import chunk_requester
@@ -19,8 +19,6 @@ from tidemark.errors import ExitCode
 from tidemark.wiring import App
 
 RUN = "airflow:tidemark_backfill:manual__1"
-
-__all__ = ["spark_submit"]
 
 
 class Chunks:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import stat
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.dags.conftest import Answer, Probe
-from tests.dags.test_job_operator import KAFKA, SECRET, SPARK, SPARK_SUBMIT
+from tests.dags.test_job_operator import KAFKA, SECRET, SPARK
 from tests.support.plans import make_plan
 from tests.support.services import NOW
 from tidemark.adapters.delta.control_table import DeltaControlTable
@@ -25,9 +24,10 @@ RUN = "airflow:tidemark_group_tides:manual__1"
 class Group:
     """A group of three pipelines, `a`, `b` and `c`, with a control table and no Kafka."""
 
-    def __init__(self, probe: Probe, home: Path) -> None:
+    def __init__(self, probe: Probe, program: Path) -> None:
         self._probe = probe
-        self._home = home
+        self._program = program
+        self._home = home = program.parent
         specs = home / "pipelines"
         specs.mkdir()
         connections = {"a": "kafka_default", "b": "kafka_other", "c": "kafka_third"}
@@ -36,9 +36,6 @@ class Group:
                 f"name: {name}\ntopic: t\nschedule: '@daily'\nstart: earliest\n"
                 f"group: tides\nconnection: {connection}\n"
             )
-        program = home / "spark-submit"
-        program.write_text(SPARK_SUBMIT)
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
         self._environ = {
             "TIDEMARK_PIPELINES": str(specs),
             "TIDEMARK_HOME": str(home),
@@ -83,7 +80,7 @@ class Group:
             job=job,
             group="tides",
             requested_by=RUN,
-            spark_binary=str(self._home / "spark-submit"),
+            spark_binary=str(self._program),
         )
 
     def submitted(self) -> Sequence[str] | None:
@@ -103,9 +100,9 @@ class Group:
 
 
 @pytest.fixture
-def group(task_probe: Probe, tmp_path: Path) -> Group:
+def group(task_probe: Probe, spark_submit: Path) -> Group:
     """A group of this test's own."""
-    return Group(task_probe, tmp_path)
+    return Group(task_probe, spark_submit)
 
 
 def test_ingest_takes_the_plans_of_the_run_that_have_not_landed(group: Group) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +27,6 @@ KAFKA = {
     },
 }
 SPARK = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "cluster"}}
-# Says what it was given, and ends as it is told.
-SPARK_SUBMIT = """\
-#!/bin/sh
-printf '%s\\n' "$@" > "$SEEN/argv"
-env > "$SEEN/environ"
-echo "$TOLD"
-exit "$CODE"
-"""
-
-
-@pytest.fixture
-def spark_submit(tmp_path: Path) -> Path:
-    """A program that records how it was called."""
-    program = tmp_path / "spark-submit"
-    program.write_text(SPARK_SUBMIT)
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    return program
 
 
 def run(

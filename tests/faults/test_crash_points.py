@@ -15,6 +15,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -79,6 +80,12 @@ def site(spark: SparkSession, broker: BrokerStatus, topic: TopicFactory, tmp_pat
     name = topic(partitions=2)
     fill(broker.bootstrap, name)
     return Site(home=tmp_path, bootstrap=broker.bootstrap, topic=name, session=spark)
+
+
+@pytest.fixture
+def late_site(site: Site) -> Site:
+    """The same pipeline, which begins at the end of what is there."""
+    return replace(site, start="latest")
 
 
 def settled(court: Court, site: Site, ranges: dict[int, Range] | None = None) -> None:
@@ -310,28 +317,20 @@ def test_planner_dies_taking_over_an_open_plan(court: Court, site: Site, at: str
 )
 def test_backfill_dies_planning(
     court: Court,
-    spark: SparkSession,
-    broker: BrokerStatus,
-    topic: TopicFactory,
-    tmp_path: Path,
+    late_site: Site,
     at: str,
 ) -> None:
     """I2: what was asked for is known or not; whoever goes on with it lands it once."""
-    name = topic(partitions=2)
-    fill(broker.bootstrap, name)
-    site = Site(
-        home=tmp_path, bootstrap=broker.bootstrap, topic=name, session=spark, start="latest"
-    )
-    site.lake.planner.plan("begin at the end")
-    asked = site.tidemark("backfill", "events", "--offsets=0:3-9", "--master=local[2]")
-    site.crash(asked, at)
-    known = asked_by(site)
+    late_site.lake.planner.plan("begin at the end")
+    asked = late_site.tidemark("backfill", "events", "--offsets=0:3-9", "--master=local[2]")
+    late_site.crash(asked, at)
+    known = asked_by(late_site)
     if not known:
-        site.run(asked)
+        late_site.run(asked)
     for requested_by in known:
-        site.lake.backfills.plan_chunk(requested_by, 1)
-    land_what_is_open(site)
-    settled(court, site, {0: (3, 9)})
+        late_site.lake.backfills.plan_chunk(requested_by, 1)
+    land_what_is_open(late_site)
+    settled(court, late_site, {0: (3, 9)})
 
 
 def asked_by(site: Site) -> set[str]:
@@ -346,39 +345,35 @@ def asked_by(site: Site) -> set[str]:
 @pytest.mark.parametrize("chunks", [3, pytest.param(10, marks=pytest.mark.faults)])
 def test_machine_dies_in_the_middle_of_a_backfill(
     court: Court,
-    spark: SparkSession,
-    broker: BrokerStatus,
-    topic: TopicFactory,
-    tmp_path: Path,
+    late_site: Site,
     chunks: int,
 ) -> None:
     """I1, I2, I4: whole chunks are there; --resume lands the others, and none of them twice."""
-    name = topic(partitions=2)
-    fill(broker.bootstrap, name)
-    site = Site(
-        home=tmp_path, bootstrap=broker.bootstrap, topic=name, session=spark, start="latest"
+    size = -(
+        -sum(end for _, end in log_ranges(late_site.bootstrap, late_site.topic).values()) // chunks
     )
-    size = -(-sum(end for _, end in log_ranges(broker.bootstrap, name).values()) // chunks)
-    asked = site.tidemark("backfill", "events", "--retained", f"--chunk={size}")
+    asked = late_site.tidemark("backfill", "events", "--retained", f"--chunk={size}")
 
     def landed() -> int:
-        return sum(each.done for who in asked_by(site) for each in progress(who))
+        return sum(each.done for who in asked_by(late_site) for each in progress(who))
 
     def progress(who: str) -> list[ChunkState]:
-        return site.lake.backfills.progress(who)
+        return late_site.lake.backfills.progress(who)
 
-    with site.started([*asked, "--master=local[2]"]) as running:
+    with late_site.started([*asked, "--master=local[2]"]) as running:
         wait_until(lambda: landed() >= chunks // 2)
         printed = running.kill().printed
-    (who,) = asked_by(site)
+    (who,) = asked_by(late_site)
     assert f"tidemark backfill events --resume {who}" in printed
     assert chunks // 2 <= landed() < chunks
-    resumed = site.run(site.tidemark("backfill", "events", "--resume", who, "--master=local[2]"))
+    resumed = late_site.run(
+        late_site.tidemark("backfill", "events", "--resume", who, "--master=local[2]")
+    )
     print(printed, resumed.printed)
     assert [each.done for each in progress(who)] == [True] * chunks
-    assert sorted(site.lake.ledger.plans) == list(range(1, chunks + 1))
-    settled(court, site)
-    again = site.run(site.tidemark("backfill", "events", "--retained"))
+    assert sorted(late_site.lake.ledger.plans) == list(range(1, chunks + 1))
+    settled(court, late_site)
+    again = late_site.run(late_site.tidemark("backfill", "events", "--retained"))
     assert "nothing to do" in again.printed
 
 
@@ -412,34 +407,26 @@ def test_driver_dies_and_the_next_run_goes_on(court: Court, site: Site, at: str)
 @pytest.mark.parametrize("at", points("sink.write:1", "table.append:1", "control.append:1"))
 def test_backfills_driver_dies_and_runs_again(
     court: Court,
-    spark: SparkSession,
-    broker: BrokerStatus,
-    topic: TopicFactory,
-    tmp_path: Path,
+    late_site: Site,
     at: str,
 ) -> None:
     """I2, I4: a live run lands beside the open backfill, and the backfill is landed once."""
-    name = topic(partitions=2)
-    fill(broker.bootstrap, name)
-    site = Site(
-        home=tmp_path, bootstrap=broker.bootstrap, topic=name, session=spark, start="latest"
-    )
-    lake = site.lake
+    lake = late_site.lake
     lake.planner.plan("begin at the end")
     begun = lake.committed()
     request = wanted((0, 3, 9))
     plan = lake.planner.backfill(request, "somebody").plan
     assert plan is not None
-    site.crash(site.driver("ingest", plan.sequence), at)
-    fill(broker.bootstrap, name)
+    late_site.crash(late_site.driver("ingest", plan.sequence), at)
+    fill(late_site.bootstrap, late_site.topic)
     lake.run("a scheduled run")
-    site.run(site.driver("ingest", plan.sequence))
+    late_site.run(late_site.driver("ingest", plan.sequence))
     assert lake.ledger.open_plans() == []
-    assert landings(site, plan) == 1
+    assert landings(late_site, plan) == 1
     # The judge takes one range of a partition at a time: what is between the two was never asked.
     lake.planner.backfill(wanted((0, 9, begun[0])), "the rest")
-    land_what_is_open(site)
-    settled(court, site, {0: (3, lake.committed()[0]), 1: (begun[1], lake.committed()[1])})
+    land_what_is_open(late_site)
+    settled(court, late_site, {0: (3, lake.committed()[0]), 1: (begun[1], lake.committed()[1])})
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,6 @@ from tidemark.errors import (
 )
 from tidemark.services.backfills import Preview, check_finished
 from tidemark.services.planner import PlanOutcome
-from tidemark.services.status import pipeline_status
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -159,9 +158,7 @@ def test_a_copy_is_a_pipeline_by_itself() -> None:
     for call in (lambda: copy.planner.plan("run"), copy.planner.preview):
         with pytest.raises(NotLive):
             call()
-    shown = pipeline_status(
-        copy.spec, copy.control, copy.table, lambda: copy.marks, lambda: copy.log_reader
-    )
+    shown = copy.status()
     assert (shown.problem, shown.lag, shown.records) == (None, None, 10)
     assert pipeline.spec.into("x").target == make_spec(target="bronze/events/").into("x").target
 

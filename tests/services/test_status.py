@@ -11,25 +11,13 @@ from tidemark.errors import (
     NoStartOffset,
     TopicMissing,
 )
-from tidemark.services.status import PipelineStatus, pipeline_status
-
-
-def status(pipeline: MemoryPipeline) -> PipelineStatus:
-    """The status now."""
-    return pipeline_status(
-        pipeline.spec,
-        pipeline.control,
-        pipeline.table,
-        open_marks=lambda: pipeline.marks,
-        open_log=lambda: pipeline.log_reader,
-    )
 
 
 def test_a_pipeline_that_has_not_begun_has_no_lag() -> None:
     """Not 0: an alert on lag must not take it for caught up."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 5)
-    assert (status(pipeline).begun, status(pipeline).lag) == (False, None)
+    assert (pipeline.status().begun, pipeline.status().lag) == (False, None)
 
 
 def test_lag_is_what_has_not_landed() -> None:
@@ -40,11 +28,11 @@ def test_lag_is_what_has_not_landed() -> None:
     plan = pipeline.planner.backfill(wanted((0, 4, 9)), "fill").plan
     assert plan is not None
     pipeline.ingest.execute(plan.sequence)
-    shown = status(pipeline)
+    shown = pipeline.status()
     assert shown.lag == 5
     assert shown.partitions[0].committed == 0
     pipeline.run("live")
-    assert status(pipeline).lag == 0
+    assert pipeline.status().lag == 0
 
 
 def test_a_log_that_was_cut_and_has_grown_again_is_a_problem() -> None:
@@ -54,14 +42,14 @@ def test_a_log_that_was_cut_and_has_grown_again_is_a_problem() -> None:
     pipeline.run("a")
     pipeline.kafka.elect("events", 0, end=6)
     pipeline.produce(0, 20)
-    shown = status(pipeline)
+    shown = pipeline.status()
     assert isinstance(shown.problem, LogTruncated)
     assert shown.partitions[0].committed == 10
 
 
 def test_a_run_at_the_same_time_is_no_problem() -> None:
     """Nothing is wrong; the status is of after it."""
-    shown = status(make_overtaken())
+    shown = make_overtaken().status()
     assert (shown.problem, shown.records) == (None, 2)
 
 
@@ -71,17 +59,17 @@ def test_an_open_plan_that_cannot_land_is_a_problem() -> None:
     pipeline.produce(0, 5)
     pipeline.planner.plan("run-1")
     pipeline.kafka.topics["events"][0].end = 3
-    assert isinstance(status(pipeline).problem, EndBehindCommitted)
+    assert isinstance(pipeline.status().problem, EndBehindCommitted)
 
 
 def test_what_a_run_would_be_refused_for_is_shown() -> None:
     """Policy none, a missing topic, a table of another history."""
     fresh = MemoryPipeline(spec=make_spec(start=StartPolicy.NONE))
-    assert isinstance(status(fresh).problem, NoStartOffset)
+    assert isinstance(fresh.status().problem, NoStartOffset)
     del fresh.kafka.topic_ids["events"]
-    assert isinstance(status(fresh).problem, TopicMissing)
+    assert isinstance(fresh.status().problem, TopicMissing)
     landed = MemoryPipeline()
     landed.produce(0, 5)
     landed.run("run-1")
     amnesiac = MemoryPipeline(kafka=landed.kafka, table=landed.table)
-    assert isinstance(status(amnesiac).problem, LedgerBehindTable)
+    assert isinstance(amnesiac.status().problem, LedgerBehindTable)

@@ -17,7 +17,6 @@ from tidemark.errors import (
     UndoUnfinished,
     UnknownPlan,
 )
-from tidemark.services.status import pipeline_status
 
 
 def landed(*runs: int) -> MemoryPipeline:
@@ -70,13 +69,7 @@ def test_an_undo_that_was_stopped_is_shown_and_gone_on_with() -> None:
         replace(pipeline, table=failing).undo.undo(2, "ops", "a wrong deploy")
     assert pipeline.committed()[0] == 4
     assert pipeline.planner.plan("run").plan is None
-    shown = pipeline_status(
-        pipeline.spec,
-        pipeline.control,
-        pipeline.table,
-        lambda: pipeline.marks,
-        lambda: pipeline.log_reader,
-    )
+    shown = pipeline.status()
     assert isinstance(shown.problem, UndoUnfinished)
     assert pipeline.undo.undo(2, "ops", "again").rows == 3
     assert pipeline.undo.undo(2, "ops", "once more").rows == 0

@@ -15,6 +15,7 @@ from tidemark.services.decisions import Decisions
 from tidemark.services.ingest import Ingest
 from tidemark.services.planner import Planner
 from tidemark.services.repair import Repair
+from tidemark.services.status import PipelineStatus, pipeline_status
 from tidemark.services.undo import Undo
 from tidemark.services.verify import Verify
 
@@ -130,6 +131,16 @@ class Services:
             control=self.control,
             data_log=self.table,
             log_reader=self.log_reader,
+        )
+
+    def status(self: Ports) -> PipelineStatus:
+        """How far it is behind its topic."""
+        return pipeline_status(
+            self.spec,
+            self.control,
+            self.table,
+            open_marks=lambda: self.marks,
+            open_log=lambda: self.log_reader,
         )
 
     def land(self: Ports, plan: Plan) -> None:

@@ -107,7 +107,7 @@ def _places(spans: Mapping[int, SpanSet]) -> Iterator[Row]:
             yield {"partition": partition, "start_offset": span.start, "end_offset": span.end}
 
 
-def _plan_row(kind: EventKind, event: Adopted | NewEpoch) -> Row:
+def _plan_row(kind: EventKind, event: Adopted | Abandoned | UndoBegun | Rewound | NewEpoch) -> Row:
     return {
         "event": kind.value,
         "plan_sequence": event.sequence,
@@ -115,26 +115,23 @@ def _plan_row(kind: EventKind, event: Adopted | NewEpoch) -> Row:
     }
 
 
+_DECISIONS: Mapping[EventKind, type[Abandoned | UndoBegun | Rewound]] = {
+    EventKind.ABANDONED: Abandoned,
+    EventKind.UNDO_BEGUN: UndoBegun,
+    EventKind.REWOUND: Rewound,
+}
+
+
 def _decision_row(event: Abandoned | UndoBegun | Rewound) -> Row:
-    match event:
-        case Abandoned():
-            told: Row = {"event": EventKind.ABANDONED.value}
-        case UndoBegun():
-            told = {"event": EventKind.UNDO_BEGUN.value}
-        case Rewound():
-            told = {"event": EventKind.REWOUND.value, "table_version": event.table_version}
-    return {
-        **told,
-        "plan_sequence": event.sequence,
-        "requested_by": event.requested_by,
-        "reason": event.reason,
-    }
+    (kind,) = (kind for kind, decision in _DECISIONS.items() if isinstance(event, decision))
+    row = {**_plan_row(kind, event), "reason": event.reason}
+    return {**row, "table_version": event.table_version} if isinstance(event, Rewound) else row
 
 
 def _decision(kind: EventKind, row: Row) -> Abandoned | UndoBegun | Rewound:
     if kind is EventKind.REWOUND:
         return Rewound(**_plan_decision(row), table_version=row.get("table_version"))
-    return (Abandoned if kind is EventKind.ABANDONED else UndoBegun)(**_plan_decision(row))
+    return _DECISIONS[kind](**_plan_decision(row))
 
 
 def _planned_rows(plan: Plan) -> list[Row]:

@@ -22,7 +22,7 @@ from tidemark.core.events import (
 )
 from tidemark.core.landing import Landing
 from tidemark.core.marks import Position, furthest
-from tidemark.core.offsets import SpanSet, spans_by_partition
+from tidemark.core.offsets import SpanSet, united
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.settled import Newest, Settled
 
@@ -141,10 +141,10 @@ class Ledger:
             event_number=newest,
             missing_events=newest - made_up - (len(numbers) if present is None else present),
             plans=plans,
-            landed=_union(
+            landed=united(
                 [added_up, *(record.landing.spans() for record in records if record.landing)]
             ),
-            pending=_union(r.plan.spans() for r in records if r.is_open or r.undoing),
+            pending=united(r.plan.spans() for r in records if r.is_open or r.undoing),
             last_sequence=max([ledger.last_sequence, *sequences, *plans]),
         )
 
@@ -278,7 +278,7 @@ def _told(ledger: L, event: ControlEvent) -> L:
                 accepted={},
             )
         case LossAccepted():
-            return replace(ledger, accepted=_union([ledger.accepted, event.lost]))
+            return replace(ledger, accepted=united([ledger.accepted, event.lost]))
         case NewEpoch():
             return replace(
                 ledger,
@@ -286,9 +286,15 @@ def _told(ledger: L, event: ControlEvent) -> L:
                 epoch_version=event.table_version,
                 last_sequence=event.sequence,
             )
-        case BackfillRequested() | Planned() | Adopted() | Abandoned() | Landed():
-            return ledger
-        case UndoBegun() | Rewound():
+        case (
+            BackfillRequested()
+            | Planned()
+            | Adopted()
+            | Abandoned()
+            | Landed()
+            | UndoBegun()
+            | Rewound()
+        ):
             return ledger
         case _:
             assert_never(event)
@@ -324,9 +330,3 @@ def _settle(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
             pass
         case _:
             assert_never(event)
-
-
-def _union(parts: Iterable[Mapping[int, SpanSet]]) -> Mapping[int, SpanSet]:
-    return spans_by_partition(
-        (partition, span) for part in parts for partition, spans in part.items() for span in spans
-    )

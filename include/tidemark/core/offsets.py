@@ -42,6 +42,13 @@ def spans_by_partition(placed: Iterable[tuple[int, Span]]) -> dict[int, SpanSet]
     return {partition: SpanSet.of(some) for partition, some in spans.items()}
 
 
+def united(parts: Iterable[Mapping[int, SpanSet]]) -> Mapping[int, SpanSet]:
+    """Offsets that are in any of some parts, by partition."""
+    return spans_by_partition(
+        (partition, span) for part in parts for partition, spans in part.items() for span in spans
+    )
+
+
 def size_of(spans: Mapping[int, SpanSet]) -> int:
     """Number of offsets in all partitions."""
     return sum(each.size for each in spans.values())

@@ -21,7 +21,7 @@ from tidemark.core.backfill import (
 from tidemark.core.events import BackfillRequested, Started
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import Marks, TopicMarks
-from tidemark.core.offsets import Span, SpanSet, size_of
+from tidemark.core.offsets import Span, SpanSet, size_of, united
 from tidemark.core.plan import PlanKind
 from tidemark.core.planning import Sorted
 from tidemark.core.spec import PipelineSpec
@@ -366,10 +366,7 @@ class Backfills:
 
     def _left(self, ledger: Ledger, request: BackfillRequested) -> Mapping[int, SpanSet]:
         """Offsets of a request that may still be landed; what is in open plans is among them."""
-        wanted: dict[int, SpanSet] = {}
-        for chunk in request.chunks:
-            for partition, spans in chunk.items():
-                wanted[partition] = wanted.get(partition, SpanSet()).union(spans)
+        wanted = united(request.chunks)
         if request.topic_id != ledger.topic_id:
             return wanted
         left = {p: spans.minus(ledger.covered(p)) for p, spans in wanted.items()}

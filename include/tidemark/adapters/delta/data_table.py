@@ -163,6 +163,10 @@ class DeltaDataTable:
         Raises:
             ForeignTable: The target is another table, or a folder with other files.
         """
+        return contents.size(self._own(pipeline))
+
+    def _own(self, pipeline: str) -> DeltaTable:
+        """The pipeline's table, which is made if it is not there."""
         table = self._open() or self._create(pipeline)
         owner = table.metadata().configuration.get(_OWNER)
         if owner != pipeline:
@@ -174,7 +178,7 @@ class DeltaDataTable:
             if _bare(present[wanted.name]) != _bare(wanted.type):
                 self._refuse(f"its column {wanted.name} is {present[wanted.name]}")
         self._refuse_rules(table)
-        return contents.size(table)
+        return table
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
         """Add a plan's files in one commit, under the plan's transaction; skip a stale one.
@@ -216,8 +220,7 @@ class DeltaDataTable:
             ForeignTable: As in `prepare`.
             TransactionConflict: Another commit of this transaction was first; look again.
         """
-        self.prepare(plan.pipeline)
-        table = DeltaTable(self._uri)
+        table = self._own(plan.pipeline)
         if _is_taken(table, plan):
             return
         try:
@@ -261,8 +264,7 @@ class DeltaDataTable:
             ForeignTable: As in `prepare`.
             TransactionConflict: Another commit of such a transaction was first; look again.
         """
-        self.prepare(pipeline)
-        table = DeltaTable(self._uri)
+        table = self._own(pipeline)
         open_ids = [i for i in app_ids if (table.transaction_version(i) or 0) < FENCED]
         if not open_ids:
             return int(table.version())
