@@ -185,7 +185,11 @@ class DeltaControlTable:
                 mode="ignore",
                 partition_by=["pipeline"],
                 description="Tidemark: what was planned and what became of it, by offset range",
-                configuration={"delta.appendOnly": "true"},
+                configuration={
+                    "delta.appendOnly": "true",
+                    # As the data table: a reader replays the commits since the newest checkpoint.
+                    "delta.checkpointInterval": "10",
+                },
                 # Tried again, a creation that lost its race becomes a later commit with another
                 # table id, which every append at that moment conflicts with.
                 commit_properties=CommitProperties(max_commit_retries=0),

@@ -25,9 +25,17 @@ def _listed(kinds: tuple[str, ...]) -> str:
     return ", ".join(f"'{kind}'" for kind in kinds)
 
 
+# The files are read twice: here, and for the rows that are wanted whole.
+_OWN = """
+CREATE TABLE own AS
+SELECT event, event_number, plan_sequence, plan_kind, epoch, requested_by, topic_id, partition,
+  start_offset, end_offset, leader_epoch, table_version, records
+FROM t WHERE pipeline = '{pipeline}'
+"""
+
 _SETTLED = f"""
-SELECT plan_sequence FROM t WHERE pipeline = '{{pipeline}}'
-GROUP BY plan_sequence
+CREATE TABLE settled AS
+SELECT plan_sequence FROM own GROUP BY plan_sequence
 HAVING count(DISTINCT CASE WHEN event = 'planned' THEN event_number END) = 1
   AND count(DISTINCT CASE WHEN event = 'landed' THEN event_number END) = 1
   AND count(CASE WHEN event IN ({_listed(AGAINST)}) THEN 1 END) = 0
@@ -35,45 +43,45 @@ HAVING count(DISTINCT CASE WHEN event = 'planned' THEN event_number END) = 1
 
 _OTHERS = f"""
 SELECT * FROM t WHERE pipeline = '{{pipeline}}' AND event <> '{EventKind.BACKFILL_REQUESTED}'
-  AND (event NOT IN ({_listed(OF_SETTLED_PLANS)}) OR plan_sequence NOT IN ({_SETTLED}))
+  AND (event NOT IN ({_listed(OF_SETTLED_PLANS)})
+    OR plan_sequence NOT IN (SELECT plan_sequence FROM settled))
 """
 
 _EVENTS = """
-SELECT max(event_number) AS newest, count(DISTINCT event_number) AS present
-FROM t WHERE pipeline = '{pipeline}'
+SELECT max(event_number) AS newest, count(DISTINCT event_number) AS present FROM own
 """
 
 # Ranges that touch are one island; no two of them overlap.
-_LANDED = f"""
+_LANDED = """
 SELECT topic_id, partition, min(start_offset) AS start_offset, max(end_offset) AS end_offset
 FROM (
   SELECT *, sum(apart) OVER (PARTITION BY topic_id, partition ORDER BY start_offset) AS island
   FROM (
     SELECT topic_id, partition, start_offset, end_offset, CASE WHEN start_offset = lag(end_offset)
         OVER (PARTITION BY topic_id, partition ORDER BY start_offset) THEN 0 ELSE 1 END AS apart
-    FROM t WHERE pipeline = '{{pipeline}}' AND event = 'landed' AND partition IS NOT NULL
-      AND plan_sequence IN ({_SETTLED})))
+    FROM own WHERE event = 'landed' AND partition IS NOT NULL
+      AND plan_sequence IN (SELECT plan_sequence FROM settled)))
 GROUP BY topic_id, partition, island
 """
 
-_ENDS = f"""
+_ENDS = """
 SELECT topic_id, partition, plan_kind, max(end_offset) AS end_offset,
   last_value(leader_epoch ORDER BY end_offset, leader_epoch DESC NULLS FIRST) AS leader_epoch
-FROM t WHERE pipeline = '{{pipeline}}' AND event = 'planned' AND plan_sequence IN ({_SETTLED})
+FROM own WHERE event = 'planned' AND plan_sequence IN (SELECT plan_sequence FROM settled)
 GROUP BY topic_id, partition, plan_kind
 """
 
-_NEWEST = f"""
+_NEWEST = """
 SELECT epoch, plan_kind, max(plan_sequence) AS plan_sequence, max(table_version) AS table_version,
   sum(records) AS records
-FROM t WHERE pipeline = '{{pipeline}}' AND event = 'landed' AND plan_sequence IN ({_SETTLED})
+FROM own WHERE event = 'landed' AND plan_sequence IN (SELECT plan_sequence FROM settled)
 GROUP BY epoch, plan_kind
 """
 
-_REQUESTERS = f"""
+_REQUESTERS = """
 SELECT requested_by, max(plan_sequence) AS plan_sequence
-FROM t WHERE pipeline = '{{pipeline}}' AND event IN ('planned', 'adopted')
-  AND plan_sequence IN ({_SETTLED})
+FROM own WHERE event IN ('planned', 'adopted')
+  AND plan_sequence IN (SELECT plan_sequence FROM settled)
 GROUP BY requested_by
 """
 
@@ -102,6 +110,8 @@ def read_settled(table: DeltaTable, pipeline: str) -> Found:
     def rows(sql: str) -> list[dict[str, Any]]:
         return to_rows(engine.execute(sql.format(pipeline=pipeline)).read_all())
 
+    rows(_OWN)
+    rows(_SETTLED)
     newest = rows(_NEWEST)
     settled = Settled(
         landed=_spans(rows(_LANDED)),
