@@ -9,6 +9,7 @@ from airflow.sdk import DAG
 
 from tidemark.core.spec import PipelineSpec
 from tidemark.wiring import App
+from tidemark_airflow.alarms import deadline
 from tidemark_airflow.chain import START_DATE, add_chain, default_args, timetable
 from tidemark_airflow.groups import add_group_chain
 from tidemark_airflow.texts import group_page, pipeline_page
@@ -27,6 +28,7 @@ def pipeline_dag(spec: PipelineSpec) -> DAG:
         catchup=False,
         max_active_runs=1,
         default_args=default_args(spec.retries),
+        deadline=deadline(spec),
         tags=["tidemark", *spec.tags],
     ) as dag:
         add_chain(spec)
@@ -45,6 +47,7 @@ def group_dag(group: str) -> DAG:
         catchup=False,
         max_active_runs=1,
         default_args=default_args(max(spec.retries for spec in members)),
+        deadline=[each for spec in members if (each := deadline(spec))],
         tags=["tidemark", *sorted({tag for spec in members for tag in spec.tags})],
     ) as dag:
         add_group_chain(group)

@@ -10,6 +10,7 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import BaseOperator, CronDataIntervalTimetable
 
 from tidemark.core.spec import PipelineSpec
+from tidemark_airflow.alarms import tell_failure
 from tidemark_airflow.operators import TidemarkJobOperator
 from tidemark_airflow.tasks import has_left, plan_run, publish_run, table_asset
 
@@ -34,13 +35,17 @@ def timetable(schedule: str) -> str | CronDataIntervalTimetable:
 
 
 def default_args(retries: int) -> dict[str, Any]:
-    """Retries for errors that may pass: after half a minute, then twice as long each time."""
+    """Retries for errors that may pass: after half a minute, then twice as long each time.
+
+    What fails for good is told.
+    """
     return {
         "owner": "tidemark",
         "retries": retries,
         "retry_delay": timedelta(seconds=30),
         "retry_exponential_backoff": 2,
         "max_retry_delay": timedelta(minutes=10),
+        "on_failure_callback": tell_failure,
     }
 
 

@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from tidemark.core.plan import PlanRef
 from tidemark.errors import TidemarkError
-from tidemark.services.together import PLANNED_AT_ONCE, each_apart
+from tidemark.services.together import ASKED_AT_ONCE, each_apart
 from tidemark.wiring import App
 from tidemark_airflow.chain import REQUESTED_BY
 from tidemark_airflow.connections import connected_app
@@ -56,7 +56,7 @@ def plan_group(group: str, requested_by: str, dag_run: DagRun) -> bool:
     planned = []
     window = window_of(dag_run)
     answers = each_apart(
-        members, lambda name: plan_of_run(app, name, requested_by, window), PLANNED_AT_ONCE
+        members, lambda name: plan_of_run(app, name, requested_by, window), ASKED_AT_ONCE
     )
     for pipeline, answer in zip(members, answers, strict=True):
         if isinstance(answer, TidemarkError):

@@ -92,3 +92,17 @@ unless every chunk is in the table.
 
 Offsets must be in the log that Kafka has: `tidemark status PIPELINE` shows the marks.
 """
+
+
+STATUS_PAGE = """\
+### Is everything keeping up?
+
+**look** compares every pipeline with its topic and writes what it sees to the Delta table
+`control/status`, one row for each pipeline: lag in records and in time, retention runway, the last
+landing, open plans, when it will have caught up. **alarm** fails for each pipeline that a run would
+be refused for, or that breaks a rule of the `alarms` section in its spec. The message names the
+error and the command that helps; docs/runbook.md has more.
+
+A failed task of any Tidemark DAG, this one too, is told to the webhook in the connection
+`tidemark_alarm`, if there is one.
+"""

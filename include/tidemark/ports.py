@@ -6,7 +6,7 @@ Planning gets readers only; nothing that plans can write a data table.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol, TypeAlias
 
 from tidemark.core.datafile import DataFile
@@ -15,6 +15,7 @@ from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.marks import IsolationLevel, Position, TopicMarks
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.pace import Pace
 from tidemark.core.plan import Plan
 from tidemark.core.quality import QualityReport, SliceExpectation, SliceRef
 from tidemark.core.records import LogRecord
@@ -42,6 +43,19 @@ class MarkReader(Protocol):
 
         Raises:
             TopicMissing, KafkaUnavailable, KafkaRefused
+        """
+        ...
+
+    def retention_time(self, topic: str) -> timedelta | None:
+        """How long Kafka keeps a record of the topic at least.
+
+        Needs DescribeConfigs on the topic.
+
+        Returns:
+            None if it deletes none because of its age, or if the broker does not tell us.
+
+        Raises:
+            TopicMissing, KafkaUnavailable
         """
         ...
 
@@ -81,6 +95,16 @@ class LogReader(Protocol):
         """
         ...
 
+    def first_records(
+        self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
+    ) -> Iterator[LogRecord]:
+        """The first visible record at these offsets of each partition that has one.
+
+        Raises:
+            OffsetsDeleted, TopicMissing, KafkaUnavailable, KafkaRefused: As in `read`.
+        """
+        ...
+
 
 class ControlReader(Protocol):
     """Reads what was planned and what became of it."""
@@ -91,6 +115,10 @@ class ControlReader(Protocol):
 
     def summary(self, pipeline: str) -> Ledger:
         """The pipeline's state now, settled plans added up: as quick after years as on day one."""
+        ...
+
+    def pace(self, pipeline: str) -> Pace:
+        """The newest scheduled plans that landed: at most ten."""
         ...
 
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:

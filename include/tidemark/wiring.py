@@ -297,7 +297,14 @@ class App:
             self.table(spec),
             open_marks=lambda: self.marks(spec),
             open_log=lambda: self.log_reader(spec),
+            now=utc_now(),
         )
+
+    def record_status(self, seen: Sequence[PipelineStatus]) -> None:
+        """Keep the status of some pipelines in the status table, in place of what it says."""
+        from tidemark.adapters.delta.status_table import write_status
+
+        write_status(self.layout.status_table, [each.as_row() for each in seen])
 
     def spark_settings(self, spec: PipelineSpec, plans: Sequence[PlanRef] = ()) -> dict[str, str]:
         """`--conf` settings of a Spark job.

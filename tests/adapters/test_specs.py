@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import PROJECT
 from tidemark.adapters.specs import load_specs
 from tidemark.core.marks import IsolationLevel
-from tidemark.core.spec import PipelineSpec, StartPolicy
+from tidemark.core.spec import AlarmRules, PipelineSpec, StartPolicy
 from tidemark.errors import SpecError
 
 MINIMAL = {"name": "events", "topic": "events", "schedule": "'@hourly'"}
@@ -105,11 +105,18 @@ isolation_level: read_uncommitted
 limits:
   records_per_run: 5000
   bytes_per_run: 3000000
+  minutes_per_run: 20
   records_per_task: 1000
   bytes_per_task: 2000000
   records_per_chunk: 2000
   records_per_backfill: 3000
 quality: {suite: basic}
+alarms:
+  lag_records: 7
+  lag_minutes: 8
+  runway_minutes: 9
+  stalled_minutes: 0
+  deadline_minutes: 10
 retries: 0
 tags: [one, two]
 spark: {spark.executor.memory: 2g}
@@ -128,15 +135,37 @@ spark: {spark.executor.memory: 2g}
         isolation_level=IsolationLevel.READ_UNCOMMITTED,
         records_per_run=5000,
         bytes_per_run=3_000_000,
+        time_per_run=timedelta(minutes=20),
         records_per_task=1000,
         bytes_per_task=2_000_000,
         records_per_chunk=2000,
         records_per_backfill=3000,
         suite="basic",
+        alarms=AlarmRules(
+            lag_records=7,
+            lag_time=timedelta(minutes=8),
+            runway=timedelta(minutes=9),
+            stalled=None,
+            deadline=timedelta(minutes=10),
+        ),
         retries=0,
         tags=("one", "two"),
         spark={"spark.executor.memory": "2g"},
     )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "hours"),
+    [("'@hourly'", 3), ("'@daily'", 49), ("0 6 * * mon-fri", 145), ("'@continuous'", 1)],
+)
+def test_two_runs_that_do_not_come_are_an_alarm(
+    folders: Folders, schedule: str, hours: int
+) -> None:
+    """Unless the file says otherwise: by the longest time between two runs, and an hour more."""
+    folders.spec(schedule=schedule)
+    told = folders.load()["events"].alarms
+    assert told.stalled == told.runway == timedelta(hours=hours)
+    assert (told.lag_records, told.lag_time, told.deadline) == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -190,11 +219,11 @@ def test_unknown_keys_are_refused_and_the_valid_ones_listed(folders: Folders) ->
                           "start.timestamp"}  # fmt: skip
     assert found["topics"] == (
         "one of name, description, topic, connection, target, schedule, group, start, "
-        "isolation_level, limits, quality, retries, tags, spark"
+        "isolation_level, limits, quality, alarms, retries, tags, spark"
     )
     assert found["limits.per_run"] == (
-        "one of records_per_run, bytes_per_run, catch_up, records_per_task, bytes_per_task, "
-        "records_per_chunk, records_per_backfill"
+        "one of records_per_run, bytes_per_run, minutes_per_run, catch_up, records_per_task, "
+        "bytes_per_task, records_per_chunk, records_per_backfill"
     )
     assert found["quality.suit"] == "one of suite"
     assert found["start.offset"] == "one of timestamp"
@@ -212,8 +241,8 @@ def test_unknown_keys_are_refused_and_the_valid_ones_listed(folders: Folders) ->
         ({"tags": "one"}, "tags", "list", "'one'"),
         ({"tags": "[1]"}, "tags.0", "string", "1"),
         ({"limits": "5"}, "limits", "a mapping with keys among records_per_run, bytes_per_run, "
-         "catch_up, records_per_task, bytes_per_task, records_per_chunk, records_per_backfill",
-         "5"),
+         "minutes_per_run, catch_up, records_per_task, bytes_per_task, records_per_chunk, "
+         "records_per_backfill", "5"),
         ({"limits": "{records_per_run: many}"}, "limits.records_per_run", "integer", "'many'"),
         ({"limits": "{records_per_task: 999}"}, "limits.records_per_task",
          "greater than or equal to 1000", "999"),

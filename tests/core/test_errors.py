@@ -6,6 +6,7 @@ import inspect
 import pickle
 import re
 from dataclasses import fields
+from datetime import UTC, datetime, timedelta
 from typing import Any, get_type_hints
 
 import pytest
@@ -41,15 +42,15 @@ def sample(hint: Any, name: str) -> Any:
         "int": 7,
         "int | None": 7,
         "bool": True,
+        "timedelta": timedelta(hours=7),
+        "datetime.datetime | None": datetime(2026, 3, 1, tzinfo=UTC),
         "tuple[str, ...]": (name,),
         "tuple[int, ...]": (3, 4),
         "tuple[int, int]": (3, 4),
         "tuple[tuple[int, int, int], ...]": ((3, 4, 5),),
         "tuple[tidemark.errors.specs.Problem, ...]": (problem,),
     }
-    return known[
-        hint.__name__ if isinstance(hint, type) and hint in (str, int, bool) else str(hint)
-    ]
+    return known[hint.__name__ if hint in (str, int, bool, timedelta) else str(hint)]
 
 
 def build(kind: type[TidemarkError]) -> TidemarkError:
@@ -82,6 +83,8 @@ def test_every_field_of_an_error_is_told(kind: type[TidemarkError]) -> None:
         before = str(error)
         value = getattr(error, field.name)
         other: Any = 901 if isinstance(value, int) else "changed"
+        if isinstance(value, datetime | timedelta):
+            other = value + timedelta(days=901)
         if isinstance(value, tuple):
             other = tuple(_changed(item) for item in value)
         setattr(error, field.name, other)

@@ -55,11 +55,12 @@ def listed() -> list[str]:
     return sorted(str(Path(path).relative_to(DAGS)) for path in found)
 
 
-def serialized(file: str) -> str:
+def serialized(file: str, environ: Mapping[str, str] | None = None) -> str:
     """What Airflow's database keeps of a file's DAGs."""
     from airflow.dag_processing.dagbag import BundleDagBag
     from airflow.serialization.serialized_objects import DagSerialization
 
+    os.environ.update(environ or {})
     bag = BundleDagBag(dag_folder=str(DAGS / file), bundle_path=DAGS, bundle_name="dags")
     return json.dumps([DagSerialization.to_dict(dag) for dag in bag.dags.values()], default=str)
 
@@ -95,7 +96,7 @@ def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[s
     """How a task callable ends."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from tidemark_airflow import groups, tasks
+    from tidemark_airflow import alarms, groups, tasks
 
     os.environ.update(environ)
     if task in ("plan_run", "plan_group"):
@@ -103,11 +104,21 @@ def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[s
             run_type="scheduled", data_interval_start=None, data_interval_end=None
         )
     try:
-        result = getattr(tasks if hasattr(tasks, task) else groups, task)(**arguments)
+        result = next(
+            getattr(module, task) for module in (tasks, groups, alarms) if hasattr(module, task)
+        )(**arguments)
     except Exception as error:  # noqa: BLE001  its type is the answer
         fails_now = isinstance(error, AirflowFailException)
         return {"error": f"{type(error).__name__}: {error}", "fails_now": fails_now}
     return {"error": None, "result": result}
+
+
+def tell(environ: Mapping[str, str], context: Mapping[str, Any]) -> None:
+    """Tell of a failed task."""
+    from tidemark_airflow.alarms import tell_failure
+
+    os.environ.update(environ)
+    tell_failure({**context, "task_instance": SimpleNamespace(**context["task_instance"])})
 
 
 def _described(dag: Any) -> dict[str, Any]:
@@ -118,6 +129,7 @@ def _described(dag: Any) -> dict[str, Any]:
                 "retries": task.retries,
                 "backoff": task.retry_exponential_backoff,
                 "owner": task.owner,
+                "on_failure": ", ".join(each.__name__ for each in task.on_failure_callback),
                 "timeout_s": task.execution_timeout.total_seconds(),
                 "template_fields": list(task.template_fields),
                 "outlets": [getattr(outlet, "uri", outlet.name) for outlet in task.outlets],
@@ -146,7 +158,7 @@ def _described(dag: Any) -> dict[str, Any]:
 # -- the process ---------------------------------------------------------------------------------
 
 QUESTIONS: dict[str, Callable[..., Any]] = {
-    call.__name__: call for call in (parse, importing, listed, serialized, run_job, call_task)
+    call.__name__: call for call in (parse, importing, listed, serialized, run_job, call_task, tell)
 }
 
 

@@ -13,7 +13,8 @@ from tests.dags.conftest import Answer, Probe
 from tidemark.wiring import App
 
 SPECS = App(environ={"TIDEMARK_PROJECT": str(PROJECT)}).specs
-FILES = ("pipelines.py", "backfill.py")
+OF_SPECS = ("pipelines.py", "backfill.py")
+FILES = (*OF_SPECS, "status.py")
 HEAVY = {"pyspark", "deltalake", "confluent_kafka", "great_expectations", "pandas", "pyarrow"}
 OPERATOR = "airflow.providers.apache.spark.operators.spark_submit"
 
@@ -43,7 +44,8 @@ def test_files_have_no_import_error(parsed: dict[str, Any], file: str) -> None:
 
 def test_every_spec_has_a_dag_and_backfills_have_one(dags: dict[str, Any]) -> None:
     """The factory makes one DAG for each spec."""
-    assert set(dags) == {f"tidemark_{name}" for name in SPECS} | {"tidemark_backfill"}
+    of_specs = {f"tidemark_{name}" for name in SPECS}
+    assert set(dags) == of_specs | {"tidemark_backfill", "tidemark_status"}
 
 
 def test_every_dag_is_the_same_chain(dags: dict[str, Any]) -> None:
@@ -148,7 +150,7 @@ def test_a_broken_spec_is_an_import_error_that_names_it(probe: Probe, tmp_path: 
     (tmp_path / "mended.yaml").write_text("name: mended\ntopic: t\nschedule: '@daily'\n")
     (tmp_path / "broken.yaml").write_text("name: broken\ntopic: t\nschedule: often\nstrat: x\n")
     environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
-    for file in FILES:
+    for file in OF_SPECS:
         answer: Answer = probe.ask("parse", file=file, environ=environ)
         assert answer.value["dags"] == {}
         (text,) = answer.value["import_errors"].values()
@@ -171,6 +173,26 @@ def test_a_pipeline_that_catches_up_starts_its_next_run(probe: Probe, tmp_path: 
     assert "limits.catch_up: expected false in a group" in text
 
 
+def test_a_run_that_is_late_is_told(probe: Probe, tmp_path: Path) -> None:
+    """Where the spec says how long a run may take; Airflow's database has what it calls then."""
+    spec = "name: {0}\ntopic: t\nschedule: '@daily'\n"
+    (tmp_path / "slow.yaml").write_text(spec.format("slow"))
+    environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
+    stored = probe.ask("serialized", file="pipelines.py", environ=environ).value
+    assert "tell_late" not in stored
+    with (tmp_path / "slow.yaml").open("a") as file:
+        file.write("alarms: {deadline_minutes: 90}\n")
+    stored = probe.ask("serialized", file="pipelines.py", environ=environ).value
+    assert "tidemark_airflow.alarms.tell_late" in stored
+    assert "5400" in stored
+
+
+def test_every_task_that_fails_for_good_is_told(dags: dict[str, Any]) -> None:
+    """In every DAG."""
+    tasks = [task for dag in dags.values() for task in dag["tasks"].values()]
+    assert {task["on_failure"] for task in tasks} == {"tell_failure"}
+
+
 def test_a_spec_without_a_limit_and_a_suite_has_a_page_too(probe: Probe, tmp_path: Path) -> None:
     """The optional keys of a spec are optional for its DAG."""
     spec = "name: small\ntopic: t\nschedule: '@daily'\nstart: {timestamp: 2025-01-01T00:00:00Z}\n"
@@ -182,7 +204,7 @@ def test_a_spec_without_a_limit_and_a_suite_has_a_page_too(probe: Probe, tmp_pat
     assert "2025-01-01T00:00:00+00:00" in page
 
 
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", OF_SPECS)
 def test_what_airflow_stores_has_no_settings_and_no_credentials(probe: Probe, file: str) -> None:
     """Spark settings and the environment of a job are put together when it runs."""
     stored = json.loads(probe.ask("serialized", file=file).value)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tests.support.plans import MemoryPipeline, make_spec, wanted
+from tests.support.services import NOW
 from tidemark.adapters.memory import MemoryKafka
 from tidemark.core.backfill import select
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import IsolationLevel, Position
 from tidemark.core.plan import Plan
-from tidemark.core.spec import StartPolicy
+from tidemark.core.spec import AlarmRules, StartPolicy
 from tidemark.errors import (
     ControlConflict,
     LogTruncated,
@@ -351,6 +352,46 @@ def test_a_run_is_limited_by_what_the_tables_records_take() -> None:
     pipeline.spec = make_spec(bytes_per_run=6, records_per_run=3)
     pipeline.run("third")
     assert pipeline.committed() == {0: 19, 1: 0}
+
+
+def test_a_run_is_limited_by_the_time_that_runs_take() -> None:
+    """At first to what one task takes; then to what the newest runs' rate gives."""
+    pipeline = MemoryPipeline(
+        spec=make_spec(records_per_task=3, time_per_run=timedelta(minutes=10))
+    )
+    pipeline.produce(0, 40)
+    pipeline.run("first")
+    assert pipeline.committed() == {0: 3, 1: 0}
+    for row in pipeline.control.rows:
+        row["recorded_at"] -= timedelta(minutes=5) * (row["event"] == "planned")
+    pipeline.run("second")
+    assert pipeline.committed() == {0: 9, 1: 0}
+
+
+def test_what_kafka_deletes_soon_is_read_first() -> None:
+    """Of a limited run; then the others get their share, and nothing is left out for good."""
+    rules = AlarmRules(runway=timedelta(hours=2))
+    pipeline = MemoryPipeline(spec=make_spec(records_per_run=6, alarms=rules))
+    pipeline.kafka.retention = timedelta(hours=24)
+
+    def produce(partition: int, count: int, hours: int) -> None:
+        stamp = (NOW - timedelta(hours=hours)).timestamp() * 1000
+        pipeline.kafka.produce("events", partition, count, int(stamp))
+
+    produce(0, 20, hours=1)
+    produce(1, 4, hours=23)
+    produce(1, 4, hours=1)
+    pipeline.run("first")
+    assert pipeline.committed() == {0: 1, 1: 5}
+    pipeline.run("second")
+    assert pipeline.committed() == {0: 4, 1: 8}
+    # Behind younger records none is deleted before them.
+    produce(1, 9, hours=23)
+    pipeline.run("third")
+    assert pipeline.committed() == {0: 7, 1: 11}
+    while pipeline.run(f"run-{pipeline.ledger.next_sequence}"):
+        pass
+    assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
 def test_a_backfill_lands_only_what_is_missing_and_moves_nothing_back() -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 from tests.support.plans import MemoryPipeline, make_overtaken, make_spec, wanted
-from tidemark.core.spec import StartPolicy
+from tests.support.services import NOW
+from tidemark.core.pace import Forecast
+from tidemark.core.spec import AlarmRules, StartPolicy
 from tidemark.errors import (
     EndBehindCommitted,
     LedgerBehindTable,
@@ -73,3 +78,87 @@ def test_what_a_run_would_be_refused_for_is_shown() -> None:
     landed.run("run-1")
     amnesiac = MemoryPipeline(kafka=landed.kafka, table=landed.table)
     assert isinstance(amnesiac.status().problem, LedgerBehindTable)
+
+
+HOUR = timedelta(hours=1)
+
+
+def make_waiting(hours: int, **rules: Any) -> MemoryPipeline:
+    """A pipeline that has landed 5 records, and whose next 10 have waited so long."""
+    pipeline = MemoryPipeline(spec=make_spec(alarms=AlarmRules(**rules)))
+    pipeline.produce(0, 5)
+    pipeline.run("before")
+    stamp = int((NOW - hours * HOUR).timestamp() * 1000)
+    pipeline.kafka.add_holes("events", 0, 2)
+    pipeline.kafka.produce("events", 0, 10, stamp)
+    return pipeline
+
+
+def raised(pipeline: MemoryPipeline) -> list[str]:
+    """Names of the alarms."""
+    return [type(alarm).__name__ for alarm in pipeline.status().alarms()]
+
+
+def test_lag_in_time_is_the_age_of_the_oldest_visible_record() -> None:
+    """Not of what is no record; nothing has waited where nothing is unread."""
+    shown = make_waiting(3).status()
+    assert (shown.lag, shown.lag_time, shown.forecast) == (12, 3 * HOUR, Forecast.NEXT_RUN)
+    assert [here.lag_time for here in shown.partitions] == [3 * HOUR, None]
+    assert shown.last_landed_at == NOW
+
+
+def test_runway_is_of_the_partition_that_loses_first() -> None:
+    """By the topic's retention time."""
+    pipeline = make_waiting(3)
+    pipeline.kafka.retention = 24 * HOUR
+    pipeline.kafka.produce("events", 1, 1, int((NOW - 5 * HOUR).timestamp() * 1000))
+    shown = pipeline.status()
+    assert [here.runway for here in shown.partitions] == [21 * HOUR, 19 * HOUR]
+    assert shown.runway == 19 * HOUR
+
+
+def test_each_rule_has_an_alarm_and_none_is_raised_before_its_time() -> None:
+    """At the limit nothing is said; beyond it, by name."""
+    assert raised(make_waiting(3, lag_records=12, lag_time=3 * HOUR)) == []
+    assert raised(make_waiting(3, lag_records=11)) == ["LagTooLarge"]
+    assert raised(make_waiting(4, lag_time=3 * HOUR)) == ["LagTooLong"]
+    pipeline = make_waiting(22, runway=2 * HOUR)
+    pipeline.kafka.retention = 24 * HOUR
+    assert raised(pipeline) == []
+    pipeline.kafka.retention = 23 * HOUR
+    assert raised(pipeline) == ["RunwayTooShort"]
+
+
+def test_stalled_is_lag_without_a_landing() -> None:
+    """Records that wait for long are no stall if something landed meanwhile."""
+    moving = make_waiting(4, stalled=3 * HOUR)
+    assert raised(moving) == []
+    stalled = make_waiting(4, stalled=3 * HOUR)
+    for row in stalled.control.rows:
+        row["recorded_at"] -= 4 * HOUR
+    assert raised(stalled) == ["PipelineStalled"]
+    never = MemoryPipeline(spec=make_spec(alarms=AlarmRules(stalled=3 * HOUR)))
+    never.planner.plan("nothing there")
+    never.kafka.produce("events", 0, 1, int((NOW - 4 * HOUR).timestamp() * 1000))
+    assert raised(never) == ["PipelineStalled"]
+
+
+def test_what_a_run_would_be_refused_for_is_an_alarm() -> None:
+    """Whatever the rules say."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.NONE))
+    assert raised(pipeline) == ["NoStartOffset"]
+
+
+def test_a_limited_pipeline_is_told_when_it_has_caught_up() -> None:
+    """One offset each time, while 10 wait and none arrives for long: by the runs' pace."""
+    pipeline = MemoryPipeline(spec=make_spec(records_per_run=2))
+    pipeline.kafka.produce("events", 0, 14, int((NOW - 100 * HOUR).timestamp() * 1000))
+    for run in range(3):
+        pipeline.run(str(run))
+    for row in pipeline.control.rows:
+        row["recorded_at"] -= (10 - row["event_number"]) * HOUR
+    shown = pipeline.status()
+    assert (shown.lag, shown.forecast) == (8, Forecast.LATER)
+    # 4 offsets in 4 hours, less 8 that have arrived in 100 hours.
+    assert shown.caught_up_at is not None
+    assert abs(shown.caught_up_at - (NOW + HOUR * 8 / (1 - 0.08))) < timedelta(seconds=1)

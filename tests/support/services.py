@@ -141,6 +141,7 @@ class Services:
             self.table,
             open_marks=lambda: self.marks,
             open_log=lambda: self.log_reader,
+            now=NOW,
         )
 
     def land(self: Ports, plan: Plan) -> None:

@@ -5,9 +5,11 @@ The behaviour suites in tests/ run over these and over the real adapters alike.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import islice
 from typing import TypeAlias
 
 from tidemark.core.datafile import DataFile
@@ -17,7 +19,8 @@ from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.marks import IsolationLevel, Marks, Position, TopicMarks
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
-from tidemark.core.plan import Plan
+from tidemark.core.pace import RUNS, Pace, Run
+from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.records import LogRecord, TimestampType
 from tidemark.core.settled import settle
 from tidemark.core.table import FENCED, Holding, Restore, TableSize, TableState, check_held
@@ -56,6 +59,7 @@ class MemoryKafka:
     cluster_id: str = "memory"
     topic_ids: dict[str, str] = field(default_factory=dict)
     topics: dict[str, dict[int, MemoryPartition]] = field(default_factory=dict)
+    retention: timedelta | None = None
 
     def create(self, topic: str, partitions: int, topic_id: str) -> None:
         """Make a topic, or make it again under a new id."""
@@ -134,6 +138,18 @@ class MemoryKafka:
                     if offset in log.records:
                         yield _record(partition, offset, log.records[offset])
 
+    def first_records(
+        self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
+    ) -> Iterator[LogRecord]:
+        """As `LogReader.first_records`."""
+        for partition, wanted in spans.items():
+            yield from islice(self.read(topic, isolation_level, {partition: wanted}), 1)
+
+    def retention_time(self, topic: str) -> timedelta | None:
+        """As `MarkReader.retention_time`."""
+        self._topic_id(topic)
+        return self.retention
+
     def offsets_at(
         self, topic: str, partitions: Sequence[int], moment: datetime
     ) -> Mapping[int, int]:
@@ -202,6 +218,26 @@ class MemoryControlTable:
             present=len(numbers),
         )
 
+    def pace(self, pipeline: str) -> Pace:
+        """As `ControlReader.pace`."""
+        told: dict[tuple[int, str], list[Row]] = defaultdict(list)
+        for row in self.rows:
+            if (row["pipeline"], row.get("plan_kind")) == (pipeline, PlanKind.LIVE):
+                told[row["plan_sequence"], row["event"]].append(row)
+        sequences = sorted(number for number, event in told if event == EventKind.LANDED)[-RUNS:]
+        if not sequences:
+            return Pace()
+        return Pace(
+            runs=[
+                _run(number, told[number, EventKind.PLANNED], told[number, EventKind.LANDED])
+                for number in sequences
+            ],
+            lows={
+                row["partition"]: row["low_water_mark"]
+                for row in told[sequences[0], EventKind.PLANNED]
+            },
+        )
+
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
         """As `ControlTable.plan_record`."""
         return self.ledger(pipeline).plans.get(sequence)
@@ -236,6 +272,17 @@ class MemoryControlTable:
             for row in self.rows
             if row["pipeline"] != pipeline or row["event_number"] <= event_number
         ]
+
+
+def _run(sequence: int, planned: Sequence[Row], landed: Sequence[Row]) -> Run:
+    return Run(
+        sequence=sequence,
+        planned_at=min(row["recorded_at"] for row in planned),
+        landed_at=max(row["recorded_at"] for row in landed),
+        offsets=sum(
+            row["end_offset"] - row["start_offset"] for row in landed if "partition" in row
+        ),
+    )
 
 
 MemoryRow: TypeAlias = tuple[str, int, int, int]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,7 +22,7 @@ from pydantic import (
 )
 
 from tidemark.core.marks import IsolationLevel
-from tidemark.core.spec import PLANS_AT_ONCE, PipelineSpec, StartPolicy
+from tidemark.core.spec import PLANS_AT_ONCE, AlarmRules, PipelineSpec, StartPolicy
 from tidemark.errors import Problem, SpecError
 
 
@@ -60,11 +61,49 @@ _Start = Annotated[
 class _Limits(_Section):
     records_per_run: int | None = Field(default=None, ge=1)
     bytes_per_run: int | None = Field(default=None, ge=2**20)
+    minutes_per_run: int | None = Field(default=None, ge=1)
     catch_up: bool = False
     records_per_task: int = Field(default=1_000_000, ge=1_000)
     bytes_per_task: int = Field(default=256 * 2**20, ge=2**20)
     records_per_chunk: int = Field(default=10_000_000, ge=1)
     records_per_backfill: int = Field(default=100_000_000, ge=1)
+
+
+class _Alarms(_Section):
+    lag_records: int | None = Field(default=None, ge=1)
+    lag_minutes: int | None = Field(default=None, ge=1)
+    runway_minutes: int | None = Field(default=None, ge=0)
+    stalled_minutes: int | None = Field(default=None, ge=0)
+    deadline_minutes: int | None = Field(default=None, ge=1)
+
+    def to_rules(self, schedule: str) -> AlarmRules:
+        """The rules; two runs that do not come are too many, unless the file says otherwise."""
+        two_runs = 2 * _longest_wait(schedule) + timedelta(hours=1)
+
+        def or_two_runs(minutes: int | None) -> timedelta | None:
+            return two_runs if minutes is None else _minutes(minutes)
+
+        return AlarmRules(
+            lag_records=self.lag_records,
+            lag_time=_minutes(self.lag_minutes),
+            runway=or_two_runs(self.runway_minutes),
+            stalled=or_two_runs(self.stalled_minutes),
+            deadline=_minutes(self.deadline_minutes),
+        )
+
+
+def _minutes(number: int | None) -> timedelta | None:
+    """None for no rule, which 0 says as well."""
+    return timedelta(minutes=number) if number else None
+
+
+def _longest_wait(schedule: str) -> timedelta:
+    """The longest time between two of the next runs; none for what has no times."""
+    if schedule in ("@once", "@continuous"):
+        return timedelta(0)
+    times = croniter(schedule, _SOME_MONDAY, ret_type=datetime)
+    moments: list[datetime] = [times.get_next() for _ in range(_RUNS_LOOKED_AT)]
+    return max(later - earlier for earlier, later in pairwise(moments))
 
 
 class _Quality(_Section):
@@ -85,6 +124,7 @@ class _Spec(_Section):
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
     limits: _Limits = _Limits()
     quality: _Quality = _Quality()
+    alarms: _Alarms = _Alarms()
     retries: int = Field(default=3, ge=0, le=20)
     tags: list[str] = Field(default_factory=list)
     spark: dict[str, str] = Field(default_factory=dict)
@@ -124,12 +164,14 @@ class _Spec(_Section):
             isolation_level=IsolationLevel(self.isolation_level),
             records_per_run=self.limits.records_per_run,
             bytes_per_run=self.limits.bytes_per_run,
+            time_per_run=_minutes(self.limits.minutes_per_run),
             catch_up=self.limits.catch_up,
             records_per_task=self.limits.records_per_task,
             bytes_per_task=self.limits.bytes_per_task,
             records_per_chunk=self.limits.records_per_chunk,
             records_per_backfill=self.limits.records_per_backfill,
             suite=self.quality.suite,
+            alarms=self.alarms.to_rules(self.schedule),
             retries=self.retries,
             tags=tuple(self.tags),
             spark=dict(self.spark),
@@ -138,6 +180,8 @@ class _Spec(_Section):
 
 _PRESETS = ("@once", "@continuous", "@hourly", "@daily", "@weekly", "@monthly", "@yearly")
 _CRON_FIELDS = 5
+_SOME_MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
+_RUNS_LOOKED_AT = 20
 
 
 def load_specs(folder: Path, suites: Path) -> Mapping[str, PipelineSpec]:

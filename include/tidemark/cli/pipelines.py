@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
 
 from tidemark.cli.arguments import AsJson, DryRun, Pipeline, requester
 from tidemark.cli.console import err, note, out, print_json, print_table
-from tidemark.errors import ExitCode
+from tidemark.errors import ExitCode, TidemarkError
+from tidemark.errors.alarms import in_words
 from tidemark.services.planner import Planning
 from tidemark.services.status import PipelineStatus
+from tidemark.services.together import ASKED_AT_ONCE, each_apart
 from tidemark.wiring import App
 
 
@@ -25,51 +29,93 @@ def status(
     pipelines: Annotated[
         list[str] | None, typer.Argument(help="Pipelines to show; all if none is named.")
     ] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="Keep what is seen in the Delta table control/status.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="End with exit code 65 if there is any alarm.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far pipelines have come: marks, committed offsets, lag, open plans.
+    """Show how far pipelines have come: lag in records and in time, retention runway, alarms.
 
-    Reads Kafka's marks and the control table; needs no Spark and no consumer group. A pipeline
-    whose next run would be refused is shown with the error it would be refused with.
+    Reads Kafka's marks, one record of each partition that lags, and the control table; needs no
+    Spark and no consumer group. A pipeline whose next run would be refused is shown with the error
+    it would be refused with. What else is an alarm, the `alarms` section of its spec says.
     """
     app = App.from_environment()
-    shown = [app.status(name) for name in pipelines or app.specs]
+    names = [app.spec(name).name for name in pipelines or app.specs]
+    answers = each_apart(names, app.status, ASKED_AT_ONCE)
+    shown = [each for each in answers if isinstance(each, PipelineStatus)]
+    failed = [each for each in answers if isinstance(each, TidemarkError)]
+    if record and shown:
+        app.record_status(shown)
     if as_json:
-        print_json([each.as_record() for each in shown])
-        return
+        print_json([each.as_record() for each in answers])
+    else:
+        _print_status(shown, in_full=bool(pipelines))
+    if failed:
+        raise typer.Exit(ExitCode.worst(error.exit_code for error in failed))
+    if check and any(True for each in shown for _ in each.alarms()):
+        raise typer.Exit(ExitCode.REFUSED)
+
+
+def _print_status(shown: Sequence[PipelineStatus], *, in_full: bool) -> None:
     print_table(
         "Pipelines",
-        ("pipeline", "topic", "lag", "records landed", "last plan", "open plans", "state"),
+        (
+            *("pipeline", "topic", "lag", "oldest unread", "runway", "caught up"),
+            *("records landed", "last plan", "landed at", "open plans", "state"),
+        ),
         [_summary(each) for each in shown],
     )
     for each in shown:
-        if pipelines:
+        if in_full:
             _print_partitions(each)
-        if each.problem:
-            err.print(f"{each.pipeline}: {each.problem}", markup=False)
+        for alarm in each.alarms():
+            err.print(f"{each.pipeline}: {alarm}", markup=False)
 
 
 def _summary(each: PipelineStatus) -> tuple[Any, ...]:
-    state = "ok" if each.begun else "not begun"
-    if each.problem:
-        state = type(each.problem).__name__
-    opened = ", ".join(map(str, each.open_plans)) or None
+    alarms = ", ".join(type(alarm).__name__ for alarm in each.alarms())
     return (
         each.pipeline,
         each.topic,
         each.lag,
+        _length(each.lag_time),
+        _length(each.runway),
+        f"{each.caught_up_at:%Y-%m-%d %H:%M}" if each.caught_up_at else each.forecast.value,
         each.records,
         each.last_landed,
-        opened,
-        state,
+        f"{each.last_landed_at:%Y-%m-%d %H:%M}" if each.last_landed_at else None,
+        ", ".join(map(str, each.open_plans)) or None,
+        alarms or ("ok" if each.begun else "not begun"),
     )
+
+
+def _length(time: timedelta | None) -> str | None:
+    return None if time is None else in_words(time)
 
 
 def _print_partitions(each: PipelineStatus) -> None:
     print_table(
         f"{each.pipeline}: partitions of {each.topic}",
-        ("partition", "low-water mark", "committed offset", "end", "lag"),
-        [(p.partition, p.low, p.committed, p.end, p.lag) for p in each.partitions],
+        (
+            "partition",
+            "low-water mark",
+            "committed offset",
+            "end",
+            "lag",
+            "oldest unread",
+            "runway",
+        ),
+        [
+            (
+                *(p.partition, p.low, p.committed, p.end, p.lag),
+                *(_length(p.lag_time), _length(p.runway)),
+            )
+            for p in each.partitions
+        ],
     )
 
 

@@ -20,7 +20,7 @@ from tidemark.cli.console import (
 from tidemark.core.plan import PlanRef
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.services.planner import PlanOutcome
-from tidemark.services.together import PLANNED_AT_ONCE, each_apart
+from tidemark.services.together import ASKED_AT_ONCE, each_apart
 from tidemark.wiring import App
 
 Master = Annotated[
@@ -148,7 +148,7 @@ def _planned(app: App, names: Sequence[str], parts: Parts) -> list[PlanRef]:
     asked_by = requester()
     # Specs that cannot be used are nobody's own refusal.
     _ = app.specs
-    answers = each_apart(names, lambda name: app.planner(name).plan(asked_by), PLANNED_AT_ONCE)
+    answers = each_apart(names, lambda name: app.planner(name).plan(asked_by), ASKED_AT_ONCE)
     for name, answer in zip(names, answers, strict=True):
         if isinstance(answer, TidemarkError):
             parts.add(name, answer.exit_code, **answer.as_record())

@@ -77,6 +77,11 @@ class Layout:
         return f"{self.lakehouse}/control/offset_ranges"
 
     @property
+    def status_table(self) -> str:
+        """What the newest look at each pipeline has seen."""
+        return f"{self.lakehouse}/control/status"
+
+    @property
     def quality_results(self) -> str:
         """Delta table of verdicts and metrics."""
         return f"{self.lakehouse}/quality/results"

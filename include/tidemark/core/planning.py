@@ -163,15 +163,20 @@ def new_partitions(ledger: Ledger, marks: TopicMarks) -> Mapping[int, int]:
 
 
 def live_ranges(
-    ledger: Ledger, starts: Mapping[int, int], marks: TopicMarks, limit: int | None
+    ledger: Ledger,
+    starts: Mapping[int, int],
+    marks: TopicMarks,
+    limit: int | None,
+    expiring: Mapping[int, int] | None = None,
 ) -> tuple[PlannedRange, ...]:
-    """The unread part of every partition, cut to the limit.
+    """The unread part of every partition, cut to the limit; what Kafka deletes soon comes first.
 
     Args:
         ledger: What is landed or planned already.
         starts: First offset to read of every partition that `ledger` knows nothing about.
         marks: The topic's marks now.
         limit: Most offsets over all partitions; None for all there are.
+        expiring: Where the offsets end, by partition, that Kafka will delete soon.
 
     Raises:
         LostRange: Retention deleted unread offsets.
@@ -190,12 +195,29 @@ def live_ranges(
             gaps = ledger.taken(partition).missing_from(Span(committed, here.end))
             if gaps:
                 unread[partition] = gaps
-    allotted = share({p: gaps.size for p, gaps in unread.items()}, limit)
+    allotted = _allotted(unread, limit, expiring or {})
     return tuple(
         _planned(marks, partition, span)
         for partition, gaps in unread.items()
         for span in gaps.first(allotted[partition])
     )
+
+
+def _allotted(
+    unread: Mapping[int, SpanSet], limit: int | None, expiring: Mapping[int, int]
+) -> Mapping[int, int]:
+    """How many of the unread offsets are taken, by partition."""
+    soon = {
+        partition: gaps.within(Span(0, end)).size
+        for partition, gaps in unread.items()
+        if (end := expiring.get(partition, 0))
+    }
+    first = share({partition: size for partition, size in soon.items() if size}, limit)
+    left = None if limit is None else limit - sum(first.values())
+    if first and left is not None and left <= 0:
+        return {partition: first.get(partition, 0) for partition in unread}
+    rest = share({p: gaps.size - first.get(p, 0) for p, gaps in unread.items()}, left)
+    return {partition: first.get(partition, 0) + more for partition, more in rest.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

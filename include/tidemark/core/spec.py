@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from tidemark.core.marks import IsolationLevel
@@ -31,6 +31,25 @@ class StartPolicy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmRules:
+    """When somebody is told that a pipeline does not keep up; None for no alarm.
+
+    Attributes:
+        lag_records: Most unread offsets.
+        lag_time: Longest time that a record may wait unread.
+        runway: Shortest time until Kafka deletes what is unread.
+        stalled: Longest time without a landing while records wait.
+        deadline: Longest time from a scheduled run's beginning in the queue to its end.
+    """
+
+    lag_records: int | None = None
+    lag_time: timedelta | None = None
+    runway: timedelta | None = None
+    stalled: timedelta | None = None
+    deadline: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSpec:
     """One pipeline, as its YAML file says it; docs/pipelines.md explains every key.
 
@@ -48,6 +67,7 @@ class PipelineSpec:
         isolation_level: What the reader may see.
         records_per_run: Most offsets that one plan takes over all partitions; None = no limit.
         bytes_per_run: Fewer, if such records as are in the table would take more; None = no limit.
+        time_per_run: Fewer, if as much as in the newest runs would take longer; None = no limit.
         catch_up: Whether a run that left something because of a limit starts the next one at once.
         records_per_task: Most offsets that one Spark task reads; long ranges are split by it.
         bytes_per_task: Fewer, if such records as are in the table would make a larger file.
@@ -55,6 +75,7 @@ class PipelineSpec:
         records_per_backfill: Most offsets of a backfill that nobody has to approve.
         suite: Quality suite's file name in include/expectations without its ending; None = only
             the built-in checks.
+        alarms: When somebody is told that the pipeline does not keep up.
         retries: How often the DAG repeats a task that failed for a reason that may pass.
         tags: Tags of the DAG.
         spark: Spark settings that win over Tidemark's own.
@@ -72,12 +93,14 @@ class PipelineSpec:
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
     records_per_run: int | None = None
     bytes_per_run: int | None = None
+    time_per_run: timedelta | None = None
     catch_up: bool = False
     records_per_task: int = 1_000_000
     bytes_per_task: int = 256 * 2**20
     records_per_chunk: int = 10_000_000
     records_per_backfill: int = 100_000_000
     suite: str | None = None
+    alarms: AlarmRules = AlarmRules()
     retries: int = 3
     tags: tuple[str, ...] = ()
     spark: Mapping[str, str] = field(default_factory=dict)

@@ -36,11 +36,14 @@ class TableSize:
         """What so many more records would take, if they are like these; None if there are none."""
         return records * self.bytes // self.records if self.records else None
 
+    def records_of(self, most_bytes: int) -> int | None:
+        """How many records like these take so much, at least one; None if nobody knows."""
+        return max(1, most_bytes * self.records // self.bytes) if self.bytes else None
+
     def records_within(self, most: int, most_bytes: int) -> int:
         """At most `most` records, and fewer if such records would take more than `most_bytes`."""
-        if not self.bytes:
-            return most
-        return max(1, min(most, most_bytes * self.records // self.bytes))
+        fit = self.records_of(most_bytes)
+        return most if fit is None else min(most, fit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

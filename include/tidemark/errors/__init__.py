@@ -11,6 +11,7 @@ was found and what to do next. Errors survive pickling, so they cross process bo
 """
 
 from tidemark.errors.airflow import AirflowRefused, AirflowUnavailable
+from tidemark.errors.alarms import LagTooLarge, LagTooLong, PipelineStalled, RunwayTooShort
 from tidemark.errors.backfill import (
     BackfillAhead,
     BackfillTooLarge,
@@ -105,6 +106,8 @@ __all__ = [
     "InvalidSelection",
     "KafkaRefused",
     "KafkaUnavailable",
+    "LagTooLarge",
+    "LagTooLong",
     "LedgerBehindTable",
     "LogTruncated",
     "LostRange",
@@ -121,6 +124,7 @@ __all__ = [
     "OtherIncarnation",
     "OverfullRange",
     "PartitionsShrunk",
+    "PipelineStalled",
     "PlanAbandoned",
     "PlanFenced",
     "PlanLanded",
@@ -131,6 +135,7 @@ __all__ = [
     "RecordsMissed",
     "RepairUnfinished",
     "RowsInDoubt",
+    "RunwayTooShort",
     "SameIncarnation",
     "SetupError",
     "SpecError",

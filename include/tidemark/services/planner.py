@@ -12,18 +12,16 @@ from tidemark.core.events import Adopted, ControlEvent, Planned, Started
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import TopicMarks
 from tidemark.core.offsets import SpanSet
-from tidemark.core.plan import Plan, PlanKind
+from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.spec import PipelineSpec, StartPolicy
 from tidemark.errors import NoStartOffset, NotLive, PlanOpen
 from tidemark.ports import Clock, ControlTable, DataLog, LogReader, MarkReader
 from tidemark.services.conflicts import after_conflicts
+from tidemark.services.limits import run_limit
 from tidemark.services.positions import check_positions
 from tidemark.services.recording import Recorder, checked_ledger, recorded_plan
 
 log = logging.getLogger(__name__)
-
-ANY_NUMBER = 2**63 - 1
-"""More offsets than any topic has."""
 
 
 class PlanOutcome(StrEnum):
@@ -197,7 +195,7 @@ class Planner:
                 ledger, marks, wanted.spans, readable_only=wanted.readable_only
             )
             if wanted
-            else planning.live_ranges(ledger, starts, marks, self._limit())
+            else self._live_ranges(ledger, starts, marks)
         )
         check_positions(ledger, marks, ranges, self.marks, self.log_reader)
         events: list[ControlEvent] = []
@@ -208,13 +206,24 @@ class Planner:
             events.append(Planned(plan=plan))
         return events
 
-    def _limit(self) -> int | None:
-        """Most offsets of a live plan."""
-        most = self.spec.records_per_run
-        if self.spec.bytes_per_run is None:
-            return most
-        size = self.data_log.size()
-        return size.records_within(most or ANY_NUMBER, self.spec.bytes_per_run)
+    def _live_ranges(
+        self, ledger: Ledger, starts: Mapping[int, int], marks: TopicMarks
+    ) -> tuple[PlannedRange, ...]:
+        """What is unread; if it is more than a run takes, what Kafka deletes soon comes first."""
+        ranges = planning.live_ranges(ledger, starts, marks, limit=None)
+        limit = run_limit(self.spec, self.control, self.data_log)
+        if limit is None or sum(planned.end - planned.start for planned in ranges) <= limit:
+            return ranges
+        return planning.live_ranges(ledger, starts, marks, limit, self._expiring(marks))
+
+    def _expiring(self, marks: TopicMarks) -> Mapping[int, int]:
+        """Where the offsets end that Kafka will delete within the runway that is alarming."""
+        runway = self.spec.alarms.runway
+        retention = self.marks.retention_time(marks.topic) if runway else None
+        if runway is None or retention is None:
+            return {}
+        moment = self.now() - retention + runway
+        return self.marks.offsets_at(marks.topic, sorted(marks.partitions), moment)
 
     def starts(self, ledger: Ledger, marks: TopicMarks) -> Mapping[int, int]:
         """Where to begin in partitions that the pipeline has no position in.

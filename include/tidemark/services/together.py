@@ -14,8 +14,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
-PLANNED_AT_ONCE = 8
-"""Pipelines planned side by side: each waits for its own cluster, for long if that is away."""
+ASKED_AT_ONCE = 8
+"""Pipelines planned or looked at side by side: each waits for its cluster, for long if it is away.
+"""
 
 
 def each_apart(items: Sequence[T], step: Callable[[T], R], at_once: int) -> list[R | TidemarkError]:

@@ -374,6 +374,8 @@ def test_a_summary_says_what_the_whole_ledger_says(tmp_path: Path, seed: int) ->
     assert state(summary) == state(whole)
     requesters = {asked for record in whole.plans.values() for asked in record.requesters}
     assert len(requesters) > 5
+    assert delta.pace("events") == memory.pace("events")
+    assert len(memory.pace("events").runs) > 1
     assert {r: summary.plan_of(r) for r in requesters} == {r: whole.plan_of(r) for r in requesters}
     for made in (memory, delta):
         assert {n: made.plan_record("events", n) for n in whole.plans} == whole.plans

@@ -10,11 +10,13 @@ from arro3.core import DataType, Field, Schema
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from tidemark.adapters.delta.pace import read_pace
 from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, to_rows
 from tidemark.adapters.delta.settled import read_settled
 from tidemark.core.event_rows import decode, encode, requested_in
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
 from tidemark.core.ledger import Ledger, PlanRecord
+from tidemark.core.pace import Pace
 from tidemark.errors import ControlConflict
 
 log = logging.getLogger(__name__)
@@ -96,6 +98,11 @@ class DeltaControlTable:
             settled=found.settled,
             present=found.present,
         )
+
+    def pace(self, pipeline: str) -> Pace:
+        """The newest scheduled plans that landed."""
+        table = self._open()
+        return Pace() if table is None else read_pace(table, pipeline)
 
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
         """One plan and what became of it; None if the table has no such plan."""

@@ -18,7 +18,13 @@ from confluent_kafka import (
 from confluent_kafka import (
     IsolationLevel as RdIsolationLevel,
 )
-from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    ListOffsetsResultInfo,
+    OffsetSpec,
+    ResourceType,
+)
 
 from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
 from tidemark.errors import KafkaRefused, KafkaUnavailable, NoTopicId, TopicMissing
@@ -130,6 +136,25 @@ class KafkaMarkReader:
         ]
         found, ends = (self._listed(topic, futures) for futures in asked)
         return {p: found[p].offset if found[p].offset >= 0 else ends[p].offset for p in partitions}
+
+    def retention_time(self, topic: str) -> timedelta | None:
+        """How long Kafka keeps a record at least; None for ever, or if it does not tell us.
+
+        Raises:
+            TopicMissing, KafkaUnavailable
+        """
+        self._refusals.clear()
+        self._admin = self._connect()
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        asked = self._admin.describe_configs([resource], request_timeout=self._timeout)
+        try:
+            settings = self._answer("describe_configs", topic, asked[resource])
+        except KafkaRefused:
+            return None
+        milliseconds = int(settings["retention.ms"].value)
+        if milliseconds < 0 or "delete" not in settings["cleanup.policy"].value:
+            return None
+        return milliseconds * _MS
 
     def _describe(self, topic: str) -> tuple[str, str, list[int]]:
         cluster = self._admin.describe_cluster(request_timeout=self._timeout)

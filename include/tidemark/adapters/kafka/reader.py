@@ -56,6 +56,13 @@ _CONSUMER: Mapping[str, Any] = {
     "log_level": 0,
 }
 
+_ONE_BATCH: Mapping[str, Any] = {
+    # Kafka sends a batch at least, however large.
+    "max.partition.fetch.bytes": 1_024,
+    "queued.max.messages.kbytes": 64,
+}
+"""For a reader that wants one record of each partition."""
+
 _OF_GROUPS = {KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.COORDINATOR_NOT_AVAILABLE}
 """Only a group would need these rights; librdkafka looks for a coordinator without being asked."""
 _MISSING = {
@@ -114,20 +121,37 @@ class KafkaLogReader:
         """
         return self._records(topic, isolation_level, spans, {})
 
+    def first_records(
+        self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
+    ) -> Iterator[LogRecord]:
+        """The first visible record at these offsets of each partition that has one.
+
+        Raises:
+            OffsetsDeleted, TopicMissing, KafkaUnavailable, KafkaRefused: As in `read`.
+        """
+        return self._records(topic, isolation_level, spans, {}, only_first=True)
+
     def _records(
         self,
         topic: str,
         isolation_level: IsolationLevel,
         spans: Mapping[int, SpanSet],
         positions: Mapping[int, Position],
+        *,
+        only_first: bool = False,
     ) -> Iterator[LogRecord]:
         partitions = sorted(partition for partition, wanted in spans.items() if wanted)
         for first in range(0, len(partitions), _AT_ONCE):
             some = partitions[first : first + _AT_ONCE]
             config = {**self._config, "isolation.level": str(isolation_level)}
+            if only_first:
+                config |= _ONE_BATCH
             reading = _Reading(config, topic, {p: spans[p] for p in some}, positions)
             with closing(reading):
-                yield from reading.records(self._patience_s)
+                for record in reading.records(self._patience_s):
+                    yield record
+                    if only_first:
+                        reading.leave(record.partition)
 
 
 class _Reading:
@@ -165,6 +189,11 @@ class _Reading:
     def close(self) -> None:
         """Leave the brokers."""
         self._consumer.close()
+
+    def leave(self, partition: int) -> None:
+        """Read nothing more of a partition."""
+        if left := self._left.get(partition):
+            self._passed(partition, left[-1].end)
 
     def _beginning(self, partition: int, first: Span) -> TopicPartition:
         known = self._positions.get(partition)

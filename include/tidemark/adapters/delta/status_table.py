@@ -1,0 +1,61 @@
+"""The status table: one row for each pipeline, of the newest look at it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from arro3.core import DataType, Field, Schema
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+
+from tidemark.adapters.delta.rows import TIMESTAMP, from_rows
+
+log = logging.getLogger(__name__)
+
+COLUMNS = Schema(
+    [
+        Field("pipeline", DataType.utf8(), nullable=False),
+        Field("checked_at", TIMESTAMP, nullable=False),
+        Field("topic", DataType.utf8(), nullable=False),
+        Field("lag", DataType.int64(), nullable=True),
+        Field("lag_seconds", DataType.float64(), nullable=True),
+        Field("runway_seconds", DataType.float64(), nullable=True),
+        Field("arriving_per_second", DataType.float64(), nullable=False),
+        Field("records", DataType.int64(), nullable=False),
+        Field("last_landed_plan", DataType.int64(), nullable=True),
+        Field("last_landed_at", TIMESTAMP, nullable=True),
+        Field("open_plans", DataType.int64(), nullable=False),
+        Field("forecast", DataType.utf8(), nullable=False),
+        Field("caught_up_at", TIMESTAMP, nullable=True),
+        Field("problem", DataType.utf8(), nullable=True),
+        Field("alarms", DataType.utf8(), nullable=True),
+    ]
+)
+"""The status table's columns; docs/operations.md explains each."""
+
+
+def write_status(uri: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Replace the rows of these pipelines in one commit; those of others stay.
+
+    Of two looks that are written at the same time one is left out.
+
+    Args:
+        uri: The table; made if it is not there.
+        rows: At least one, each with a `pipeline` of its own.
+    """
+    try:
+        DeltaTable(uri)
+    except TableNotFoundError:
+        DeltaTable.create(uri, schema=COLUMNS, mode="ignore")
+    names = ", ".join(f"'{row['pipeline']}'" for row in rows)
+    try:
+        write_deltalake(
+            uri,
+            from_rows(rows, COLUMNS),
+            mode="overwrite",
+            predicate=f"pipeline IN ({names})",
+        )
+    except CommitFailedError as refused:
+        log.warning("not written, another look was first: %s", refused)

@@ -1,0 +1,164 @@
+"""How fast a pipeline follows its topic: rates, retention runway, when it will have caught up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+RUNS = 10
+"""So many runs tell how fast a pipeline is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A live plan that landed.
+
+    Attributes:
+        sequence: Plan number.
+        planned_at: When it was recorded.
+        landed_at: When its landing was recorded.
+        offsets: How many offsets it took.
+    """
+
+    sequence: int
+    planned_at: datetime
+    landed_at: datetime
+    offsets: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """The newest runs of a pipeline that landed something.
+
+    Attributes:
+        runs: At most `RUNS`, oldest first.
+        lows: Low-water marks when the oldest of them was planned, by partition.
+    """
+
+    runs: Sequence[Run] = ()
+    lows: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def last_landed_at(self) -> datetime | None:
+        """When the newest of them landed."""
+        return self.runs[-1].landed_at if self.runs else None
+
+    @property
+    def offsets_per_second(self) -> float | None:
+        """How fast the pipeline moves, pauses between runs included; None before two runs."""
+        if len(self.runs) < 2:
+            return None
+        seconds = (self.runs[-1].landed_at - self.runs[0].landed_at).total_seconds()
+        return sum(run.offsets for run in self.runs[1:]) / seconds if seconds > 0 else None
+
+    def offsets_within(self, time: timedelta) -> int | None:
+        """How many offsets a run takes in so much time, if it is like these; None before any."""
+        seconds = sum((run.landed_at - run.planned_at).total_seconds() for run in self.runs)
+        if seconds <= 0:
+            return None
+        return int(sum(run.offsets for run in self.runs) * time.total_seconds() / seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """What one partition holds that has not landed.
+
+    Attributes:
+        low: Low-water mark.
+        committed: Committed offset.
+        size: Number of unread offsets.
+        oldest: When the oldest unread record was stamped; None if no record is unread or it has
+            no timestamp.
+    """
+
+    low: int
+    committed: int
+    size: int
+    oldest: datetime | None
+
+    def age(self, now: datetime) -> timedelta | None:
+        """Lag in time: how long the oldest unread record has waited."""
+        return None if self.oldest is None else max(timedelta(0), now - self.oldest)
+
+    def arriving(self, now: datetime) -> float:
+        """Unread offsets per second since the oldest of them."""
+        age = self.age(now)
+        return self.size / age.total_seconds() if age else 0.0
+
+
+def runway(
+    unread: Unread,
+    now: datetime,
+    retention: timedelta | None,
+    low_before: tuple[datetime, int] | None,
+) -> timedelta | None:
+    """How long until Kafka deletes what is unread, at the earliest that anything says.
+
+    Kafka deletes whole segments, when the newest record in them is too old: often later than this.
+
+    Args:
+        unread: The partition.
+        now: The present.
+        retention: The topic's retention time; None if it keeps records for ever or nobody tells.
+        low_before: An earlier moment and the low-water mark then. What was deleted since tells how
+            fast the mark moves, also where a topic is limited by its size.
+
+    Returns:
+        None if nothing is unread, or nothing says that anything is ever deleted.
+    """
+    if not unread.size:
+        return None
+    found = []
+    if retention is not None and unread.oldest is not None:
+        found.append(unread.oldest + retention - now)
+    if low_before is not None:
+        moment, low = low_before
+        if unread.low > low and now > moment:
+            found.append((unread.committed - unread.low) * ((now - moment) / (unread.low - low)))
+    return max(timedelta(0), min(found)) if found else None
+
+
+class Forecast(StrEnum):
+    """When a pipeline will have read all that there is."""
+
+    CAUGHT_UP = "caught up"
+    """Now."""
+    NEXT_RUN = "with the next run"
+    """No limit keeps the next run from taking all of it."""
+    LATER = "later"
+    """At a moment that follows from the rates of now."""
+    NEVER = "never at this rate"
+    """Records arrive as fast as the pipeline takes them, or faster."""
+    UNKNOWN = "unknown"
+    """There have not been enough runs to tell."""
+
+
+def forecast(
+    lag: int | None,
+    limit: int | None,
+    arriving: float,
+    moving: float | None,
+    now: datetime,
+) -> tuple[Forecast, datetime | None]:
+    """When a pipeline will have caught up, and the moment if it is `LATER`.
+
+    Args:
+        lag: Unread offsets; None if the pipeline has not begun.
+        limit: Most offsets that a run takes; None for no limit.
+        arriving: New offsets per second.
+        moving: Offsets per second that the pipeline takes; None if nobody knows.
+        now: The present.
+    """
+    if lag is None:
+        return Forecast.UNKNOWN, None
+    if not lag:
+        return Forecast.CAUGHT_UP, None
+    if limit is None or lag <= limit:
+        return Forecast.NEXT_RUN, None
+    if moving is None:
+        return Forecast.UNKNOWN, None
+    if moving <= arriving:
+        return Forecast.NEVER, None
+    return Forecast.LATER, now + timedelta(seconds=lag / (moving - arriving))

@@ -1,0 +1,118 @@
+"""Alarms: a pipeline that no run would refuse, and that does not keep up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from tidemark.errors.base import TerminalError
+
+
+@dataclass(kw_only=True, eq=False)
+class RunwayTooShort(TerminalError):
+    """Kafka will soon delete records that have not landed."""
+
+    pipeline: str
+    runway: timedelta
+    least: timedelta
+
+    def what(self) -> str:
+        return f"Kafka will soon delete records that pipeline {self.pipeline!r} has not read"
+
+    def expected(self) -> str:
+        return f"a retention runway of at least {in_words(self.least)} (alarms.runway_minutes)"
+
+    def found(self) -> str:
+        return in_words(self.runway)
+
+    def remedy(self) -> str:
+        return (
+            f"see `tidemark status {self.pipeline}` for the partitions, land them now with "
+            f"`tidemark ingest {self.pipeline}`, or raise the topic's retention meanwhile"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class PipelineStalled(TerminalError):
+    """Records wait, and nothing lands."""
+
+    pipeline: str
+    waiting: timedelta
+    last_landed_at: datetime | None
+    longest: timedelta
+
+    def what(self) -> str:
+        return f"pipeline {self.pipeline!r} does not land anything, and records wait"
+
+    def expected(self) -> str:
+        return f"a landing in every {in_words(self.longest)} (alarms.stalled_minutes)"
+
+    def found(self) -> str:
+        last = f"at {self.last_landed_at:%Y-%m-%d %H:%M} UTC" if self.last_landed_at else "never"
+        return f"the last landing {last}, the oldest unread record {in_words(self.waiting)} old"
+
+    def remedy(self) -> str:
+        return (
+            "look whether its DAG is switched on and what its last run failed with; "
+            f"`tidemark status {self.pipeline}` names what a run would be refused for"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class LagTooLong(TerminalError):
+    """A record has waited longer than is allowed."""
+
+    pipeline: str
+    waiting: timedelta
+    longest: timedelta
+
+    def what(self) -> str:
+        return f"a record of pipeline {self.pipeline!r} has waited too long"
+
+    def expected(self) -> str:
+        return f"at most {in_words(self.longest)} (alarms.lag_minutes)"
+
+    def found(self) -> str:
+        return f"an unread record that is {in_words(self.waiting)} old"
+
+    def remedy(self) -> str:
+        return _faster(self.pipeline)
+
+
+@dataclass(kw_only=True, eq=False)
+class LagTooLarge(TerminalError):
+    """More is unread than is allowed."""
+
+    pipeline: str
+    lag: int
+    most: int
+
+    def what(self) -> str:
+        return f"pipeline {self.pipeline!r} is too far behind its topic"
+
+    def expected(self) -> str:
+        return f"a lag of at most {self.most:,} offsets (alarms.lag_records)"
+
+    def found(self) -> str:
+        return f"{self.lag:,} offsets"
+
+    def remedy(self) -> str:
+        return _faster(self.pipeline)
+
+
+def _faster(pipeline: str) -> str:
+    return (
+        f"land more now with `tidemark ingest {pipeline}`; if it does not keep up for long, "
+        "schedule it more often, raise limits.records_per_run, or set limits.catch_up"
+    )
+
+
+def in_words(time: timedelta) -> str:
+    """A length of time for people, in its two largest units: `2 d 4 h`."""
+    minutes, seconds = divmod(max(0, round(time.total_seconds())), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s")]
+    first = next((i for i, (number, _) in enumerate(parts) if number), len(parts) - 1)
+    some = parts[first : first + 2]
+    return " ".join(f"{number} {unit}" for number, unit in some if number) or "0 s"

@@ -1,0 +1,105 @@
+"""Rates, runway and forecast: pure functions of what was seen."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tidemark.core.pace import Forecast, Pace, Run, Unread, forecast, runway
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def make_run(sequence: int, planned: int, landed: int, offsets: int) -> Run:
+    """A run by minutes after noon."""
+    return Run(
+        sequence=sequence,
+        planned_at=NOW + timedelta(minutes=planned),
+        landed_at=NOW + timedelta(minutes=landed),
+        offsets=offsets,
+    )
+
+
+def make_unread(committed: int = 50, low: int = 0, size: int = 100, hours: int = 10) -> Unread:
+    """A partition whose oldest unread record is some hours old."""
+    return Unread(low=low, committed=committed, size=size, oldest=NOW - hours * HOUR)
+
+
+def test_the_pace_of_runs_counts_the_pauses_between_them() -> None:
+    """What the first run took is from before."""
+    pace = Pace(runs=[make_run(1, 0, 10, 999), make_run(2, 60, 70, 3600)])
+    assert pace.offsets_per_second == 1.0
+    assert pace.last_landed_at == NOW + timedelta(minutes=70)
+    assert Pace(runs=[make_run(1, 0, 10, 999)]).offsets_per_second is None
+    assert Pace().last_landed_at is None
+
+
+def test_what_a_run_takes_in_some_time_leaves_the_pauses_out() -> None:
+    """From plan to landing."""
+    pace = Pace(runs=[make_run(1, 0, 10, 1000), make_run(2, 60, 70, 3000)])
+    assert pace.offsets_within(timedelta(minutes=5)) == 1000
+    assert Pace().offsets_within(HOUR) is None
+
+
+def test_the_runway_is_what_is_left_of_the_retention_time() -> None:
+    """Of the oldest unread record; never less than nothing."""
+    assert runway(make_unread(hours=10), NOW, 24 * HOUR, None) == 14 * HOUR
+    assert runway(make_unread(hours=30), NOW, 24 * HOUR, None) == timedelta(0)
+
+
+def test_the_runway_of_a_log_that_is_limited_by_size_follows_its_low_water_mark() -> None:
+    """20 offsets in two hours: 30 more are gone in three."""
+    before = (NOW - 2 * HOUR, 0)
+    assert runway(make_unread(committed=50, low=20), NOW, None, before) == 3 * HOUR
+    assert runway(make_unread(committed=50, low=20), NOW, 168 * HOUR, before) == 3 * HOUR
+    assert runway(make_unread(committed=50, low=20, hours=23), NOW, 24 * HOUR, before) == HOUR
+
+
+@pytest.mark.parametrize(
+    ("unread", "retention", "before"),
+    [
+        (make_unread(), None, None),
+        (make_unread(low=20), None, (NOW - HOUR, 20)),
+        (make_unread(size=0), 24 * HOUR, None),
+        (Unread(low=0, committed=0, size=5, oldest=None), 24 * HOUR, None),
+    ],
+    ids=["kept for ever", "low-water mark stands", "nothing unread", "no timestamp"],
+)
+def test_nothing_says_that_anything_is_deleted(
+    unread: Unread, retention: timedelta | None, before: tuple[datetime, int] | None
+) -> None:
+    """No runway is not a short one."""
+    assert runway(unread, NOW, retention, before) is None
+
+
+def test_a_record_from_the_future_has_waited_no_time() -> None:
+    """Producers set timestamps; nobody waits a negative time, and no rate follows from it."""
+    ahead = make_unread(hours=-5)
+    assert (ahead.age(NOW), ahead.arriving(NOW)) == (timedelta(0), 0.0)
+    assert make_unread(size=36_000, hours=10).arriving(NOW) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("lag", "limit", "arriving", "moving", "expected"),
+    [
+        (None, None, 0.0, None, Forecast.UNKNOWN),
+        (0, 10, 5.0, None, Forecast.CAUGHT_UP),
+        (50, None, 5.0, None, Forecast.NEXT_RUN),
+        (50, 50, 5.0, None, Forecast.NEXT_RUN),
+        (51, 50, 5.0, None, Forecast.UNKNOWN),
+        (51, 50, 5.0, 5.0, Forecast.NEVER),
+        (51, 50, 5.0, 4.0, Forecast.NEVER),
+    ],
+)
+def test_forecast(
+    lag: int | None, limit: int | None, arriving: float, moving: float | None, expected: Forecast
+) -> None:
+    """Every way it can come out but the one with a moment."""
+    assert forecast(lag, limit, arriving, moving, NOW) == (expected, None)
+
+
+def test_a_backlog_is_gone_when_the_difference_of_the_rates_has_taken_it() -> None:
+    """7,200 offsets at two a second more than arrive: an hour."""
+    assert forecast(7200, 50, 1.0, 3.0, NOW) == (Forecast.LATER, NOW + HOUR)
