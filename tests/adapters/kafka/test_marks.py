@@ -153,6 +153,31 @@ def test_s9_a_moment_before_kafkas_time_is_the_beginning(
     assert reader.offsets_at(name, [0], before) == {0: 0}
 
 
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"retention.ms": "3600000"}, timedelta(hours=1)),
+        ({"retention.ms": "-1"}, None),
+        ({"retention.ms": "3600000", "cleanup.policy": "compact"}, None),
+        ({"retention.ms": "3600000", "cleanup.policy": "compact,delete"}, timedelta(hours=1)),
+    ],
+)
+def test_s7_the_retention_time_is_what_the_topic_says(
+    reader: KafkaMarkReader,
+    topic: TopicFactory,
+    config: dict[str, str],
+    expected: timedelta | None,
+) -> None:
+    """None where nothing is deleted because of its age."""
+    assert reader.retention_time(topic(config=config)) == expected
+
+
+def test_the_retention_of_a_missing_topic_is_an_error(reader: KafkaMarkReader) -> None:
+    """Not one that is kept for ever."""
+    with pytest.raises(TopicMissing):
+        reader.retention_time("no-such-topic")
+
+
 def test_a_missing_topic_is_named(reader: KafkaMarkReader) -> None:
     """By marks and by moments."""
     with pytest.raises(TopicMissing, match="no-such-topic"):

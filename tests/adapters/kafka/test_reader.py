@@ -158,6 +158,24 @@ def test_many_partitions_each_in_its_order(
     assert found == {partition: [1, 3, 4] for partition in filled}
 
 
+def test_the_first_record_of_each_partition_is_told_once(
+    reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """From where it is asked for; a partition with nothing visible there tells none."""
+    name = topic(partitions=205)
+    for partition in (0, 3, 204):
+        produce_values(broker.bootstrap, name, 2_000, partition=partition)
+    produce_aborted(broker.bootstrap, name, [Record(partition=7)] * 50)
+    wanted = {0: spans((5, 9), (20, 2_000)), 3: spans((0, 2_000)), 204: spans((1_999, 2_000))}
+    with takes_at_most(10):
+        found = list(reader.first_records(name, COMMITTED, {**wanted, 7: spans((0, 50))}))
+    assert sorted((record.partition, record.offset) for record in found) == [
+        (0, 5),
+        (3, 0),
+        (204, 1_999),
+    ]
+
+
 def test_nothing_asked_nothing_read(reader: KafkaLogReader) -> None:
     """Not even a connection is made."""
     assert list(reader.read("nowhere", COMMITTED, {})) == []
