@@ -13,14 +13,18 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.conftest import PROJECT, TopicFactory
+from tests.support.crashes import wait_until
 from tests.support.kafka_judge import read_all
 from tests.support.transactions import Record, produce_records
+from tests.support.webhook import listening
 from tidemark.adapters.airflow.api import AirflowApi, DagRun
 from tidemark.adapters.airflow.standalone import AirflowStandalone
 from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.adapters.delta.rows import query
 from tidemark.adapters.kafka.producer import produce
 from tidemark.core.layout import Layout
 from tidemark.errors import AirflowRefused
+from tidemark.sockets import free_ports
 from tidemark.wiring import App, connection_variable, kafka_connection
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.broker, pytest.mark.e2e]
@@ -34,7 +38,10 @@ SPEC = "name: clicks\ntopic: {topic}\nschedule: '@yearly'\nstart: earliest\nretr
 
 @contextmanager
 def running(
-    home: Path, broker: BrokerStatus, specs: Mapping[str, str]
+    home: Path,
+    broker: BrokerStatus,
+    specs: Mapping[str, str],
+    connections: Mapping[str, str] | None = None,
 ) -> Iterator[AirflowStandalone]:
     """An Airflow with pipelines of these names and specs."""
     (home / "pipelines").mkdir()
@@ -44,6 +51,7 @@ def running(
         **os.environ,
         "TIDEMARK_PIPELINES": str(home / "pipelines"),
         connection_variable("kafka_default"): kafka_connection(broker.bootstrap),
+        **(connections or {}),
     }
     airflow = AirflowStandalone(Layout(project=PROJECT, home=home / "home"), environ)
     try:
@@ -195,6 +203,62 @@ def test_a_group_lands_and_publishes_what_it_can_and_tells_the_rest(
             "publish": "skipped",
             "complete": "upstream_failed",
         }
+
+
+def test_limited_runs_follow_each_other_and_alarms_are_told(
+    tmp_path: Path, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """A chain of runs lands a backlog; alarms, failures and late runs reach the webhook."""
+    name = topic(partitions=3)
+    client = {"bootstrap.servers": broker.bootstrap}
+    produce(client, "streams-intro", records=50, topic=name)
+    (port,) = free_ports("127.0.0.1", 1)
+    specs = {
+        "clicks": SPEC.format(topic=name)
+        + "limits: {records_per_run: 20, catch_up: true}\nalarms: {lag_records: 10}\n",
+        # Each try waits for half a minute, so that the run is late.
+        "away": "name: away\ntopic: t\nschedule: '@yearly'\nconnection: kafka_away\nretries: 5\n"
+        "alarms: {deadline_minutes: 1}\n",
+    }
+    with (
+        listening() as webhook,
+        running(
+            tmp_path,
+            broker,
+            specs,
+            {**webhook.environ(), "AIRFLOW_CONN_KAFKA_AWAY": kafka_connection(f"127.0.0.1:{port}")},
+        ) as airflow,
+    ):
+        api = airflow.api()
+        api.wait_for_dags([DAG, "tidemark_away", "tidemark_status"])
+        api.set_paused("tidemark_away", False)
+        api.set_paused(DAG, False)
+        scheduled_run(api)
+        wait_until(lambda: len(api.run_ids(DAG)) == 3)
+        for run in api.run_ids(DAG):
+            assert finished(api, run).state == "success"
+        app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
+        landed = [(r.partition, r.offset) for r in read_all(broker.bootstrap, name)]
+        assert rows(app.layout.data_table("bronze/clicks")) == sorted(landed)
+        plans = app.control().ledger("clicks").plans.values()
+        assert [record.plan.size for record in plans] == [20, 20, 10]
+
+        produce(client, "streams-intro", records=30, topic=name)
+        api.set_paused("tidemark_status", False)
+        looked = finished(api, scheduled_run(api, "tidemark_status"), "tidemark_status")
+        assert looked.tasks == {"look": "success", "alarm[0]": "failed", "alarm[1]": "failed"}
+        seen = query(DeltaTable(app.layout.status_table), "SELECT * FROM t")
+        assert {row["pipeline"]: row["alarms"] for row in seen} == {
+            "clicks": "RunwayTooShort, LagTooLarge",
+            "away": "KafkaUnavailable",
+        }
+
+        def told() -> str:
+            return "\n".join(body["text"] for _, body in webhook.heard)
+
+        wait_until(lambda: "A run of away has not ended in time" in told())
+        assert "tidemark_status.alarm" in told()
+        assert "clicks: RunwayTooShort" in told()
 
 
 def scheduled_run(api: AirflowApi, dag: str = DAG) -> str:
