@@ -24,6 +24,7 @@ from tidemark.core.table import FENCED, Holding, Restore, TableSize, TableState,
 from tidemark.errors import (
     ControlConflict,
     ForeignCommit,
+    GroupActive,
     LogTruncated,
     OffsetsDeleted,
     TopicMissing,
@@ -236,6 +237,29 @@ class MemoryControlTable:
             for row in self.rows
             if row["pipeline"] != pipeline or row["event_number"] <= event_number
         ]
+
+
+@dataclass
+class MemoryGroups:
+    """Consumer groups of a cluster, as `GroupOffsets`.
+
+    Attributes:
+        offsets: Committed offsets by group, topic and partition.
+        active: Groups with members.
+    """
+
+    offsets: dict[str, dict[str, dict[int, int]]] = field(default_factory=dict)
+    active: set[str] = field(default_factory=set)
+
+    def committed(self, group: str, topic: str) -> Mapping[int, int]:
+        """As `GroupOffsets.committed`."""
+        return dict(self.offsets.get(group, {}).get(topic, {}))
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """As `GroupOffsets.commit`."""
+        if group in self.active:
+            raise GroupActive(group=group, reason="it has members")
+        self.offsets.setdefault(group, {}).setdefault(topic, {}).update(offsets)
 
 
 MemoryRow: TypeAlias = tuple[str, int, int, int]

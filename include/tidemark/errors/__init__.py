@@ -69,6 +69,15 @@ from tidemark.errors.repair import (
     UndoUnfinished,
 )
 from tidemark.errors.specs import InvalidRange, Problem, SpecError, UnknownPipeline
+from tidemark.errors.starts import (
+    AlreadyBegun,
+    GroupActive,
+    InvalidStart,
+    NotBegun,
+    PartitionsUnsaid,
+    StartBehindEnd,
+    UnusableSource,
+)
 from tidemark.errors.topic import (
     ClusterChanged,
     EndBehindCommitted,
@@ -88,6 +97,7 @@ from tidemark.errors.topic import (
 __all__ = [
     "AirflowRefused",
     "AirflowUnavailable",
+    "AlreadyBegun",
     "BackfillAhead",
     "BackfillTooLarge",
     "BackfillUnfinished",
@@ -100,9 +110,11 @@ __all__ = [
     "ExitCode",
     "ForeignCommit",
     "ForeignTable",
+    "GroupActive",
     "InvalidConnection",
     "InvalidRange",
     "InvalidSelection",
+    "InvalidStart",
     "KafkaRefused",
     "KafkaUnavailable",
     "LedgerBehindTable",
@@ -111,6 +123,7 @@ __all__ = [
     "NoStartOffset",
     "NoTopicId",
     "NotARewind",
+    "NotBegun",
     "NotLanded",
     "NotLive",
     "NothingLost",
@@ -121,6 +134,7 @@ __all__ = [
     "OtherIncarnation",
     "OverfullRange",
     "PartitionsShrunk",
+    "PartitionsUnsaid",
     "PlanAbandoned",
     "PlanFenced",
     "PlanLanded",
@@ -134,6 +148,7 @@ __all__ = [
     "SameIncarnation",
     "SetupError",
     "SpecError",
+    "StartBehindEnd",
     "SuiteError",
     "TableBehindLedger",
     "TableDiffers",
@@ -155,4 +170,5 @@ __all__ = [
     "UnknownPartition",
     "UnknownPipeline",
     "UnknownPlan",
+    "UnusableSource",
 ]
