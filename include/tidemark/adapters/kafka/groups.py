@@ -87,11 +87,12 @@ class _GroupCalls(AdminCalls):
         Raises:
             GroupActive, TopicMissing, KafkaUnavailable, KafkaRefused
         """
-        answer = self.answer(operation, topic, future)
+        asked = f"{operation} (group {self._group!r})"
+        answer = self.answer(asked, topic, future)
         mine = [place for place in answer.topic_partitions if place.topic == topic]
         for place in mine:
             if place.error is not None:
-                raise self.named(operation, topic, place.error)
+                raise self.named(asked, topic, place.error)
         return mine
 
     def named(self, operation: str, topic: str, error: KafkaError) -> TidemarkError:
