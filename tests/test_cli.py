@@ -59,6 +59,7 @@ def test_every_command_explains_itself(command: tuple[str, ...]) -> None:
     ran = CliRunner().invoke(app, [*command, "--help"], prog_name="tidemark")
     assert ran.exit_code == ExitCode.OK
     assert " ".join(("Usage: tidemark", *command)) in ran.stdout
+    assert "\\b" not in ran.stdout
     for line in ran.stdout.splitlines():
         if line.strip().startswith("--"):
             assert len(line.split(None, 1)) == 2, f"an option without an explanation: {line}"

@@ -50,7 +50,7 @@ def start(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    r"""Record where a pipeline begins: where another reader of its topic has come to.
+    """Record where a pipeline begins: where another reader of its topic has come to.
 
     Once, before its first plan; the spec's `start` has no say then, so leave it at none. Stop the
     other reader first: what it reads later is read twice. Nothing of its own is changed.
@@ -60,7 +60,7 @@ def start(
     tidemark start prices --from-checkpoint /checkpoints/prices
     tidemark start prices --from-table /lake/prices --app-id prices_ingest
     tidemark start prices --offsets 0:5,1:17 --others earliest
-    """
+    """  # noqa: D301  click's mark for lines that stay lines
     app = App.from_environment()
     source = _source(app, pipeline, group, checkpoint, table, app_id, offsets)
     done = app.starts(pipeline).begin(source, requester(), reason, others=others, dry_run=dry_run)
