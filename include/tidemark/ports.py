@@ -111,6 +111,14 @@ class GroupReader(Protocol):
         """
         ...
 
+    def has_members(self, group: str) -> bool:
+        """Whether consumers have joined the group now.
+
+        Raises:
+            KafkaUnavailable, KafkaRefused
+        """
+        ...
+
 
 class GroupOffsets(GroupReader, Protocol):
     """Sets what a consumer group has committed. Nothing that plans or lands gets one (I6)."""

@@ -74,6 +74,16 @@ def test_a_pipeline_goes_on_where_a_group_has_come_to(pipeline: MemoryPipeline) 
     assert pipeline.committed() == {0: 10, 1: 10}
 
 
+def test_a_group_that_goes_on_reading_is_told(pipeline: MemoryPipeline) -> None:
+    """Allowed, because a person may know better; whoever looks first sees it."""
+    groups = MemoryGroups({"old": {"events": {0: 4, 1: 4}}})
+    source = GroupSource(groups=groups, group="old")
+    assert pipeline.starts.begin(source, WHO, dry_run=True).notes == ()
+    groups.active.add("old")
+    (note,) = pipeline.starts.begin(source, WHO, dry_run=True).notes
+    assert note.startswith("consumer group 'old' has members")
+
+
 def test_the_leader_epoch_of_the_beginning_is_kept(pipeline: MemoryPipeline) -> None:
     """A log that is cut behind the beginning is noticed, as after a run's own."""
     pipeline.kafka.elect("events", 0)
@@ -292,8 +302,9 @@ def test_i6_a_group_with_members_and_a_pipeline_without_offsets_are_refused(
     with pytest.raises(NotBegun):
         exports(pipeline, groups).export("lag")
     pipeline.starts.begin(given({0: 4, 1: 9}), WHO)
-    with pytest.raises(GroupActive, match="busy"):
-        exports(pipeline, groups).export("busy")
+    for dry_run in (True, False):
+        with pytest.raises(GroupActive, match="busy"):
+            exports(pipeline, groups).export("busy", dry_run=dry_run)
     pipeline.spec = make_spec().into("july")
     with pytest.raises(NotLive):
         exports(pipeline, groups).export("lag")

@@ -255,6 +255,10 @@ class MemoryGroups:
         """As `GroupOffsets.committed`."""
         return dict(self.offsets.get(group, {}).get(topic, {}))
 
+    def has_members(self, group: str) -> bool:
+        """As `GroupOffsets.has_members`."""
+        return group in self.active
+
     def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """As `GroupOffsets.commit`."""
         if group in self.active:

@@ -161,7 +161,7 @@ class GroupActive(TerminalError):
         return "a group without members"
 
     def found(self) -> str:
-        return f"the broker's answer: {self.reason}"
+        return self.reason
 
     def remedy(self) -> str:
         return (

@@ -12,7 +12,7 @@ from typing import Any
 
 from tidemark.core import planning
 from tidemark.core.spec import PipelineSpec
-from tidemark.errors import NotBegun, NotLive
+from tidemark.errors import GroupActive, NotBegun, NotLive
 from tidemark.ports import ControlReader, DataLog, GroupOffsets, MarkReader
 from tidemark.services.recording import checked_ledger
 
@@ -82,6 +82,8 @@ class Exports:
         committed = {p: ledger.committed_offset(p) for p in sorted(ledger.starts)}
         for partition, offset in committed.items():
             planning.check_end(ledger.pipeline, marks, partition, offset)
+        if self.groups.has_members(group):
+            raise GroupActive(group=group, reason="it has members")
         before = self.groups.committed(group, marks.topic)
         if not dry_run:
             self.groups.commit(group, marks.topic, committed)

@@ -112,7 +112,13 @@ class GroupSource:
             raise UnusableSource(
                 source=source, rule=f"committed offsets of topic {topic!r}", seen="none"
             )
-        return Progress(source=source, offsets=offsets)
+        notes: tuple[str, ...] = ()
+        if self.groups.has_members(self.group):
+            notes = (
+                f"consumer group {self.group!r} has members: what they read from here on is read "
+                "twice, so stop them and ask again",
+            )
+        return Progress(source=source, offsets=offsets, notes=notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,6 +95,7 @@ def test_offsets_are_those_of_one_topic(
     """Partitions without a commit are left out; zero is a commit."""
     groups.commit(group, topics[0], {1: 0})
     groups.commit(group, topics[1], {0: 3, 1: 4})
+    assert not groups.has_members(group)
     assert groups.committed(group, topics[0]) == {1: 0}
     assert groups.committed(group, topics[1]) == {0: 3, 1: 4}
     assert groups.committed(f"{group}-other", topics[0]) == {}
@@ -153,7 +154,9 @@ def test_a_group_with_members_is_left_alone(
         running.commit(offsets=[TopicPartition(name, 0, 0)], asynchronous=False)
         with pytest.raises(GroupActive, match=group):
             real.commit(group, name, {0: 1, 1: 1})
+        assert real.has_members(group)
         assert real.committed(group, name) == {0: 0}
+    assert not real.has_members(group)
 
 
 @pytest.mark.broker

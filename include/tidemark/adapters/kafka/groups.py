@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 from tidemark.adapters.kafka.admin import REFUSALS, AdminCalls
@@ -21,6 +26,8 @@ _OF_MEMBERS = {
     KafkaError.NON_EMPTY_GROUP,
 }
 """How a broker refuses a commit from outside while a group has members, by protocol and state."""
+
+_WITHOUT_MEMBERS = {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD}
 
 
 class KafkaGroupOffsets:
@@ -52,6 +59,20 @@ class KafkaGroupOffsets:
         places = calls.places("list_consumer_group_offsets", topic, asked[group])
         # A partition without a commit has one of librdkafka's negative marks.
         return {place.partition: place.offset for place in places if place.offset >= 0}
+
+    def has_members(self, group: str) -> bool:
+        """Whether consumers have joined the group now, by whatever protocol.
+
+        Raises:
+            KafkaUnavailable, KafkaRefused
+        """
+        calls = _GroupCalls(self._config, group)
+        # Describing a group depends on its protocol (KIP-848); the list has the states of all.
+        asked = calls.admin.list_consumer_groups(request_timeout=self._timeout)
+        listed = calls.answer("list_consumer_groups", "the cluster", asked)
+        return any(
+            each.group_id == group and each.state not in _WITHOUT_MEMBERS for each in listed.valid
+        )
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Set a group's offsets; the group is made if there is none.
