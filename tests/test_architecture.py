@@ -122,6 +122,37 @@ def test_airflow_is_imported_in_dags_only() -> None:
     assert [f for f in files(".") if any(n.split(".")[0] == "airflow" for n in imports(f))] == []
 
 
+def test_i6_only_the_command_writes_offsets_to_kafka() -> None:
+    """The one exception is made by who types it: no run, job or DAG can come there."""
+    everywhere = [
+        file
+        for folder in (SOURCES, PROJECT / "dags", PROJECT / "jobs")
+        for file in folder.rglob("*.py")
+    ]
+
+    def naming(text: str) -> set[str]:
+        found = (file for file in everywhere if text in file.read_text(encoding="utf-8"))
+        return {str(file.relative_to(PROJECT)) for file in found}
+
+    package = "include/tidemark"
+    assert naming("alter_consumer_group_offsets") == {f"{package}/adapters/kafka/groups.py"}
+    assert naming("groups.commit(") == {f"{package}/services/exports.py"}
+    assert naming("services.exports") == {f"{package}/wiring.py"}
+    assert naming(".exports(") == {f"{package}/cli/offsets.py"}
+    # What runs gets no port that could.
+    assert naming("GroupOffsets") == {
+        f"{package}/{file}"
+        for file in (
+            "adapters/kafka/groups.py",
+            "adapters/failpoints.py",
+            "adapters/memory.py",
+            "ports.py",
+            "services/exports.py",
+            "wiring.py",
+        )
+    }
+
+
 # -- what is loaded ------------------------------------------------------------------------------
 
 

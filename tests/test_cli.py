@@ -59,6 +59,7 @@ def test_every_command_explains_itself(command: tuple[str, ...]) -> None:
     ran = CliRunner().invoke(app, [*command, "--help"], prog_name="tidemark")
     assert ran.exit_code == ExitCode.OK
     assert " ".join(("Usage: tidemark", *command)) in ran.stdout
+    assert "\\b" not in ran.stdout
     for line in ran.stdout.splitlines():
         if line.strip().startswith("--"):
             assert len(line.split(None, 1)) == 2, f"an option without an explanation: {line}"
@@ -100,6 +101,30 @@ def test_a_backfill_is_shown_before_it_is_gone_on_with(tmp_path: Path) -> None:
     assert "InvalidSelection" in both.stderr
     unknown = tidemark("backfill", "prices", "--resume", "x", home=tmp_path, environ=environ)
     assert "UnknownBackfill" in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), "--from-group, --from-checkpoint, --from-table, --offsets"),
+        (("--offsets", "0:5", "--from-group", "g"), "one of"),
+        (("--from-table", "/lake/t"), "--from-table and --app-id together"),
+        (("--app-id", "a", "--offsets", "0:5"), "--from-table and --app-id together"),
+        (("--offsets", "0:-5"), "PARTITION:OFFSET"),
+        (("--offsets", "0:5,0:6"), "each partition once"),
+    ],
+)
+def test_a_beginning_is_said_in_one_way(
+    tmp_path: Path, options: tuple[str, ...], expected: str
+) -> None:
+    """Refused by name before anybody is asked, and nothing is written."""
+    environ = {connection_variable("kafka_default"): kafka_connection("127.0.0.1:1")}
+    ran = tidemark("start", "prices", *options, "--json", home=tmp_path, environ=environ)
+    assert ran.returncode == ExitCode.REFUSED
+    told = json.loads(ran.stdout)
+    assert told["error"] == "InvalidStart"
+    assert expected in told["expected"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_named_error_exits_with_its_code_and_says_what_to_do(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from tests.support.lake import Lake
 from tests.support.plans import make_spec
 from tests.support.transactions import Record, produce_aborted, produce_committed, produce_values
 from tidemark.adapters.broker.embedded import Broker, BrokerConfig, Listener
+from tidemark.adapters.kafka.groups import KafkaGroupOffsets
 from tidemark.adapters.kafka.marks import KafkaMarkReader
 from tidemark.adapters.kafka.options import client_config
 from tidemark.adapters.kafka.reader import KafkaLogReader
@@ -462,3 +463,19 @@ def test_s25_describe_without_read_is_refused_when_landing(
     assert "Read" in caught.value.expected()
     assert lake.rows() == []
     assert lake.committed() == {0: 0, 1: 0}
+
+
+def test_s25_groups_need_rights_of_their_own(secured: Secured) -> None:
+    """For a beginning at a group's offsets and for an export; the error says which."""
+    groups = KafkaGroupOffsets(client_config("secured", secured.login("reader")))
+    for ask in (
+        lambda: groups.committed("old", TOPIC),
+        lambda: groups.commit("old", TOPIC, {0: 1}),
+    ):
+        begun = time.monotonic()
+        with pytest.raises(KafkaRefused) as refused:
+            ask()
+        assert time.monotonic() - begun < 40
+        assert "Describe on group 'old'" in refused.value.expected()
+        assert_no_secret(str(refused.value))
+    assert group_names(secured.inside) == set()

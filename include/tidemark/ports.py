@@ -19,6 +19,7 @@ from tidemark.core.pace import Pace
 from tidemark.core.plan import Plan
 from tidemark.core.quality import QualityReport, SliceExpectation, SliceRef
 from tidemark.core.records import LogRecord
+from tidemark.core.starts import Progress
 from tidemark.core.table import Holding, TableSize, TableState
 
 Clock: TypeAlias = Callable[[], datetime]
@@ -102,6 +103,56 @@ class LogReader(Protocol):
 
         Raises:
             OffsetsDeleted, TopicMissing, KafkaUnavailable, KafkaRefused: As in `read`.
+        """
+        ...
+
+
+class OffsetSource(Protocol):
+    """Tells how far somebody else has come in a topic; changes nothing of theirs."""
+
+    def read(self, topic: str, partitions: int) -> Progress:
+        """The next offset to read, by partition, as far as the source names them.
+
+        Args:
+            topic: Topic name.
+            partitions: How many partitions it has.
+
+        Raises:
+            UnusableSource: It is not what it was said to be, or tells nothing of this topic.
+            KafkaUnavailable, KafkaRefused
+        """
+        ...
+
+
+class GroupReader(Protocol):
+    """Reads what consumer groups have committed, without joining them."""
+
+    def committed(self, group: str, topic: str) -> Mapping[int, int]:
+        """A group's offsets of a topic, by partition; empty for an unknown group.
+
+        Raises:
+            TopicMissing, KafkaUnavailable, KafkaRefused
+        """
+        ...
+
+    def has_members(self, group: str) -> bool:
+        """Whether consumers have joined the group now.
+
+        Raises:
+            KafkaUnavailable, KafkaRefused
+        """
+        ...
+
+
+class GroupOffsets(GroupReader, Protocol):
+    """Sets what a consumer group has committed. Nothing that plans or lands gets one (I6)."""
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Set a group's offsets; the group is made if there is none. Doing it again is harmless.
+
+        Raises:
+            GroupActive: The group has members.
+            TopicMissing, KafkaUnavailable, KafkaRefused
         """
         ...
 

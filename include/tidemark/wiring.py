@@ -26,14 +26,23 @@ if TYPE_CHECKING:
     from tidemark.adapters.broker.embedded import Broker
     from tidemark.adapters.failpoints import FailPoint
     from tidemark.adapters.spark.submit import JobRun
-    from tidemark.ports import ControlTable, DataTable, LogReader, MarkReader
+    from tidemark.ports import (
+        ControlTable,
+        DataTable,
+        GroupOffsets,
+        LogReader,
+        MarkReader,
+        OffsetSource,
+    )
     from tidemark.services.abandon import Abandon
     from tidemark.services.backfills import Backfills
     from tidemark.services.decisions import Decisions
+    from tidemark.services.exports import Exports
     from tidemark.services.ingest import Ingest
     from tidemark.services.planner import Planner
     from tidemark.services.quality import Quality
     from tidemark.services.repair import Repair
+    from tidemark.services.starts import Starts
     from tidemark.services.status import PipelineStatus
     from tidemark.services.undo import Undo
     from tidemark.services.verify import Verify
@@ -140,6 +149,30 @@ class App:
 
         return self._armed("log_reader", KafkaLogReader(self.kafka_config(spec.connection)))
 
+    def group_offsets(self, spec: PipelineSpec) -> GroupOffsets:
+        """Reads and sets offsets of consumer groups of the pipeline's cluster."""
+        from tidemark.adapters.kafka.groups import KafkaGroupOffsets
+
+        return self._armed("groups", KafkaGroupOffsets(self.kafka_config(spec.connection)))
+
+    def group_source(self, pipeline: str, group: str) -> OffsetSource:
+        """What a consumer group of the pipeline's cluster has committed."""
+        from tidemark.services.starts import GroupSource
+
+        return GroupSource(groups=self.group_offsets(self.spec(pipeline)), group=group)
+
+    def checkpoint_source(self, path: str) -> OffsetSource:
+        """The checkpoint of a Structured Streaming query."""
+        from tidemark.adapters.checkpoint import StreamCheckpoint
+
+        return self._armed("source", StreamCheckpoint(_place(path)))
+
+    def ingested_source(self, table: str, app_id: str) -> OffsetSource:
+        """The transactions of a Delta table that kafka-delta-ingest writes."""
+        from tidemark.adapters.delta.ingested import IngestedTable
+
+        return self._armed("source", IngestedTable(_place(table), app_id))
+
     def control(self) -> ControlTable:
         """The control table."""
         from tidemark.adapters.delta.control_table import DeltaControlTable
@@ -212,6 +245,32 @@ class App:
             control=self.control(),
             data_log=self.table(spec),
             now=utc_now,
+        )
+
+    def starts(self, pipeline: str) -> Starts:
+        """Begins a pipeline where another reader has come to; needs no JVM."""
+        from tidemark.services.starts import Starts
+
+        spec = self.spec(pipeline)
+        return Starts(
+            spec=spec,
+            marks=self.marks(spec),
+            control=self.control(),
+            data_log=self.table(spec),
+            now=utc_now,
+        )
+
+    def exports(self, pipeline: str) -> Exports:
+        """Writes committed offsets to a consumer group: only for who asks, never for a run (I6)."""
+        from tidemark.services.exports import Exports
+
+        spec = self.spec(pipeline)
+        return Exports(
+            spec=spec,
+            marks=self.marks(spec),
+            control=self.control(),
+            data_log=self.table(spec),
+            groups=self.group_offsets(spec),
         )
 
     def repair(self, pipeline: str) -> Repair:
@@ -431,6 +490,11 @@ class App:
 def plan_arguments(plans: Iterable[PlanRef]) -> list[str]:
     """Plans as a job's command line."""
     return [part for plan in plans for part in ("--plan", str(plan))]
+
+
+def _place(path: str) -> str:
+    """A path as every other process would name it; a URI as it is."""
+    return path if re.match(r"[a-z][a-z0-9+.-]*:", path) else str(Path(path).resolve())
 
 
 def application_name(job: str, plans: Sequence[PlanRef]) -> str:

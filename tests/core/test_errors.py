@@ -47,6 +47,7 @@ def sample(hint: Any, name: str) -> Any:
         "tuple[str, ...]": (name,),
         "tuple[int, ...]": (3, 4),
         "tuple[int, int]": (3, 4),
+        "tuple[tuple[int, int], ...]": ((3, 4),),
         "tuple[tuple[int, int, int], ...]": ((3, 4, 5),),
         "tuple[tidemark.errors.specs.Problem, ...]": (problem,),
     }

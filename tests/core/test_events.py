@@ -43,6 +43,7 @@ def history() -> list[tuple[int, list[ControlEvent]]]:
         requested_by="test:1",
         offsets={0: 0, 1: 0},
         leader_epochs={1: 3},
+        reason="begun at the offsets of consumer group 'old'",
     )
     asked = BackfillRequested(
         cluster_id="memory",
@@ -77,6 +78,7 @@ def test_a_ledger_is_the_fold_of_its_events() -> None:
     ledger = Ledger.fold("events", history())
     assert ledger.event_number == 6
     assert ledger.next_sequence == 4
+    assert ledger.start_reason == "begun at the offsets of consumer group 'old'"
     assert [ledger.committed_offset(p) for p in (0, 1)] == [5, 3]
     assert [record.plan.sequence for record in ledger.open_plans()] == [3]
     assert ledger.open_plan(PlanKind.LIVE) is None

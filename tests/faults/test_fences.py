@@ -88,5 +88,5 @@ def test_the_copy_passes_with_all_its_fences(checkout: Path) -> None:
 
 
 def test_every_invariant_has_a_fence() -> None:
-    """I6 has none: nothing in the package could write to Kafka (tests/test_free_consumer.py)."""
+    """I6 has none: nothing that runs could write to Kafka (tests/test_architecture.py)."""
     assert {fence.keeps for fence in FENCES} == {"I1", "I2", "I3", "I4", "I5", "I7"}

@@ -15,6 +15,7 @@ from tidemark.services.decisions import Decisions
 from tidemark.services.ingest import Ingest
 from tidemark.services.planner import Planner
 from tidemark.services.repair import Repair
+from tidemark.services.starts import Starts
 from tidemark.services.status import PipelineStatus, pipeline_status
 from tidemark.services.undo import Undo
 from tidemark.services.verify import Verify
@@ -103,6 +104,17 @@ class Services:
     def decisions(self: Ports) -> Decisions:
         """Records what a person decides."""
         return Decisions(
+            spec=self.spec,
+            marks=self.marks,
+            control=self.control,
+            data_log=self.table,
+            now=lambda: NOW,
+        )
+
+    @property
+    def starts(self: Ports) -> Starts:
+        """Begins where another reader has come to."""
+        return Starts(
             spec=self.spec,
             marks=self.marks,
             control=self.control,

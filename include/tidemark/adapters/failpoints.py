@@ -30,10 +30,12 @@ VARIABLE = "TIDEMARK_FAIL_AT"
 
 PORTS: Mapping[str, type] = {
     "control": ports.ControlTable,
+    "groups": ports.GroupOffsets,
     "log_reader": ports.LogReader,
     "marks": ports.MarkReader,
     "quality": ports.QualityChecker,
     "sink": ports.Sink,
+    "source": ports.OffsetSource,
     "table": ports.DataTable,
 }
 """What each adapter is called in the name of a step."""

@@ -27,6 +27,7 @@ from tidemark.core.table import FENCED, Holding, Restore, TableSize, TableState,
 from tidemark.errors import (
     ControlConflict,
     ForeignCommit,
+    GroupActive,
     LogTruncated,
     OffsetsDeleted,
     TopicMissing,
@@ -283,6 +284,33 @@ def _run(sequence: int, planned: Sequence[Row], landed: Sequence[Row]) -> Run:
             row["end_offset"] - row["start_offset"] for row in landed if "partition" in row
         ),
     )
+
+
+@dataclass
+class MemoryGroups:
+    """Consumer groups of a cluster, as `GroupOffsets`.
+
+    Attributes:
+        offsets: Committed offsets by group, topic and partition.
+        active: Groups with members.
+    """
+
+    offsets: dict[str, dict[str, dict[int, int]]] = field(default_factory=dict)
+    active: set[str] = field(default_factory=set)
+
+    def committed(self, group: str, topic: str) -> Mapping[int, int]:
+        """As `GroupOffsets.committed`."""
+        return dict(self.offsets.get(group, {}).get(topic, {}))
+
+    def has_members(self, group: str) -> bool:
+        """As `GroupOffsets.has_members`."""
+        return group in self.active
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """As `GroupOffsets.commit`."""
+        if group in self.active:
+            raise GroupActive(group=group, reason="it has members")
+        self.offsets.setdefault(group, {}).setdefault(topic, {}).update(offsets)
 
 
 MemoryRow: TypeAlias = tuple[str, int, int, int]

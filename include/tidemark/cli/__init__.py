@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli import backfill, broker, demo, pipelines, repairs, sample, service, spark
+from tidemark.cli import backfill, broker, demo, offsets, pipelines, repairs, sample, service, spark
 from tidemark.cli.console import print_error
 from tidemark.errors import TidemarkError
 
@@ -30,6 +30,7 @@ app = typer.Typer(
 pipelines.register(app)
 spark.register(app)
 backfill.register(app)
+offsets.register(app)
 repairs.register(app)
 app.add_typer(sample.app, name="sample")
 app.add_typer(broker.app, name="broker")

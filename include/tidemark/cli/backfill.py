@@ -63,7 +63,7 @@ def backfill(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    r"""Land offsets that you name, as far as they have not landed: a fill, never a double.
+    """Land offsets that you name, as far as they have not landed: a fill, never a double.
 
     Which offsets a time window or the retained log means is decided once and recorded. They land
     in chunks, each a plan and a transaction of its own, one after the other. Stop it whenever you
@@ -74,7 +74,7 @@ def backfill(
     tidemark backfill prices --from 2026-03-01T00:00:00Z --until 2026-03-02T00:00:00Z --dry-run
     tidemark backfill prices --retained --partition 3 --chunk 1000000
     tidemark backfill prices --plan 7 --into checked
-    """
+    """  # noqa: D301  click's mark for lines that stay lines
     app = App.from_environment()
     pipeline = f"{pipeline}@{into}" if into else pipeline
     backfills = app.backfills(pipeline)

@@ -235,7 +235,7 @@ class _Demo:
 
     def _show(self) -> None:
         from tidemark.adapters.delta.counts import count_bronze, newest_verdicts
-        from tidemark.adapters.kafka.marks import consumer_groups
+        from tidemark.adapters.kafka.groups import consumer_groups
 
         rows = []
         for pipeline, spec in self.app.specs.items():

@@ -70,9 +70,10 @@ def _start_rows(event: Started | NewIncarnation) -> list[Row]:
         "topic": event.topic,
         "topic_id": event.topic_id,
         "requested_by": event.requested_by,
+        "reason": event.reason,
     }
     if isinstance(event, NewIncarnation):
-        shared |= {"event": EventKind.NEW_INCARNATION.value, "reason": event.reason}
+        shared["event"] = EventKind.NEW_INCARNATION.value
     epochs = event.leader_epochs if isinstance(event, Started) else {}
     return [
         {
@@ -247,7 +248,9 @@ def _event(
     match kind:
         case EventKind.STARTED:
             return Started(
-                **_topic_columns(rows), leader_epochs=_by_partition(rows, "leader_epoch")
+                **_topic_columns(rows),
+                leader_epochs=_by_partition(rows, "leader_epoch"),
+                reason=first.get("reason"),
             )
         case EventKind.NEW_INCARNATION:
             return NewIncarnation(**_topic_columns(rows), reason=first["reason"])

@@ -51,6 +51,7 @@ class Started:
         requested_by: The run that found the partitions.
         offsets: First offset to read, by partition.
         leader_epochs: Kafka's leader epoch by partition, as far as it is known.
+        reason: Where the offsets come from, if a person said; None if the spec's policy did.
     """
 
     cluster_id: str
@@ -59,9 +60,16 @@ class Started:
     requested_by: str
     offsets: Mapping[int, int]
     leader_epochs: Mapping[int, int] = field(default_factory=dict)
+    reason: str | None = None
 
     @classmethod
-    def at(cls, marks: TopicMarks, offsets: Mapping[int, int], requested_by: str) -> Self:
+    def at(
+        cls,
+        marks: TopicMarks,
+        offsets: Mapping[int, int],
+        requested_by: str,
+        reason: str | None = None,
+    ) -> Self:
         """Beginning at these offsets of the topic as it is."""
         epochs = {p: marks.partitions[p].leader_epoch for p in offsets}
         return cls(
@@ -71,6 +79,7 @@ class Started:
             requested_by=requested_by,
             offsets=offsets,
             leader_epochs={p: epoch for p, epoch in epochs.items() if epoch is not None},
+            reason=reason,
         )
 
 

@@ -71,6 +71,7 @@ class Ledger:
         topic_id: Incarnation of the topic that the offsets belong to; None before the first event.
         starts: Where the pipeline began, by partition.
         start_epochs: Kafka's leader epoch when it began, by partition, as far as it is known.
+        start_reason: Where its offsets came from when it began, if a person said.
         plans: By sequence number, oldest first; those of `settled` are not among them.
         settled: Plans that are over, added up; nothing if the ledger was read whole.
         landed: Offsets of this incarnation that landed, holes included, by partition.
@@ -89,6 +90,7 @@ class Ledger:
     topic_id: str | None = None
     starts: Mapping[int, int] = field(default_factory=dict)
     start_epochs: Mapping[int, int] = field(default_factory=dict)
+    start_reason: str | None = None
     plans: Mapping[int, PlanRecord] = field(default_factory=dict)
     settled: Settled = field(default_factory=Settled)
     landed: Mapping[int, SpanSet] = field(default_factory=dict)
@@ -265,6 +267,7 @@ def _told(ledger: L, event: ControlEvent) -> L:
                 topic_id=event.topic_id,
                 starts={**ledger.starts, **event.offsets},
                 start_epochs={**ledger.start_epochs, **event.leader_epochs},
+                start_reason=event.reason or ledger.start_reason,
             )
         case NewIncarnation():
             # Offsets of another incarnation say nothing about this one.
@@ -275,6 +278,7 @@ def _told(ledger: L, event: ControlEvent) -> L:
                 topic_id=event.topic_id,
                 starts=dict(event.offsets),
                 start_epochs={},
+                start_reason=event.reason,
                 accepted={},
             )
         case LossAccepted():

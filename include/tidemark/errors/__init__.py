@@ -70,6 +70,15 @@ from tidemark.errors.repair import (
     UndoUnfinished,
 )
 from tidemark.errors.specs import InvalidRange, Problem, SpecError, UnknownPipeline
+from tidemark.errors.starts import (
+    AlreadyBegun,
+    GroupActive,
+    InvalidStart,
+    NotBegun,
+    PartitionsUnsaid,
+    StartBehindEnd,
+    UnusableSource,
+)
 from tidemark.errors.topic import (
     ClusterChanged,
     EndBehindCommitted,
@@ -89,6 +98,7 @@ from tidemark.errors.topic import (
 __all__ = [
     "AirflowRefused",
     "AirflowUnavailable",
+    "AlreadyBegun",
     "BackfillAhead",
     "BackfillTooLarge",
     "BackfillUnfinished",
@@ -101,9 +111,11 @@ __all__ = [
     "ExitCode",
     "ForeignCommit",
     "ForeignTable",
+    "GroupActive",
     "InvalidConnection",
     "InvalidRange",
     "InvalidSelection",
+    "InvalidStart",
     "KafkaRefused",
     "KafkaUnavailable",
     "LagTooLarge",
@@ -114,6 +126,7 @@ __all__ = [
     "NoStartOffset",
     "NoTopicId",
     "NotARewind",
+    "NotBegun",
     "NotLanded",
     "NotLive",
     "NothingLost",
@@ -124,6 +137,7 @@ __all__ = [
     "OtherIncarnation",
     "OverfullRange",
     "PartitionsShrunk",
+    "PartitionsUnsaid",
     "PipelineStalled",
     "PlanAbandoned",
     "PlanFenced",
@@ -139,6 +153,7 @@ __all__ = [
     "SameIncarnation",
     "SetupError",
     "SpecError",
+    "StartBehindEnd",
     "SuiteError",
     "TableBehindLedger",
     "TableDiffers",
@@ -160,4 +175,5 @@ __all__ = [
     "UnknownPartition",
     "UnknownPipeline",
     "UnknownPlan",
+    "UnusableSource",
 ]

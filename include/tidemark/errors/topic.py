@@ -25,7 +25,10 @@ class NoStartOffset(TerminalError):
         return f"none for partition(s) {listed(self.partitions)}"
 
     def remedy(self) -> str:
-        return "set `start` in the spec to earliest, latest or a timestamp for the first run"
+        return (
+            "set `start` in the spec to earliest, latest or a timestamp for the first run, or go "
+            "on from offsets that another reader has come to: `tidemark start --help`"
+        )
 
 
 @dataclass(kw_only=True, eq=False)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -680,7 +681,7 @@ def decide(table: DeltaControlTable, now: Callable[[], datetime]) -> None:
         record(Planned(plan=plan))
         record(landed(table.ledger("clicks"), plan))
 
-    record(started({0: 0}))
+    record(replace(started({0: 0}), reason="begun at offsets given by hand"))
     land(1, (0, 0, 50))
     other = {"cluster_id": "memory", "topic": "events", "topic_id": "id-2"}
     record(NewIncarnation(**other, offsets={0: 3}, **who))
@@ -740,6 +741,17 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
     ],
     "Which plan brought a record?": [("id-1", 1, "live", "test:1", 1)],
     "What did people decide?": [
+        (
+            AT[7],
+            "clicks",
+            "started",
+            0,
+            None,
+            None,
+            None,
+            "test:0",
+            "begun at offsets given by hand",
+        ),
         (AT[10], "clicks", "new_incarnation", 0, None, None, None, "cli:ann:1", "because"),
         (AT[15], "clicks", "new_epoch", 0, None, None, 3, "cli:ann:1", "because"),
         (AT[15], "clicks", "rewound", None, None, None, 3, "cli:ann:1", "because"),

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from confluent_kafka import (
     OFFSET_INVALID,
-    KafkaError,
-    KafkaException,
     TopicCollection,
     TopicPartition,
 )
@@ -19,42 +16,26 @@ from confluent_kafka import (
     IsolationLevel as RdIsolationLevel,
 )
 from confluent_kafka.admin import (
-    AdminClient,
     ConfigResource,
     ListOffsetsResultInfo,
     OffsetSpec,
     ResourceType,
 )
 
+from tidemark.adapters.kafka.admin import AdminCalls
 from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
-from tidemark.errors import KafkaRefused, KafkaUnavailable, NoTopicId, TopicMissing
+from tidemark.errors import KafkaRefused, KafkaUnavailable, NoTopicId
 
 _ISOLATION = {
     IsolationLevel.READ_COMMITTED: RdIsolationLevel.READ_COMMITTED,
     IsolationLevel.READ_UNCOMMITTED: RdIsolationLevel.READ_UNCOMMITTED,
 }
 
-REFUSALS = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError._AUTHENTICATION,
-    KafkaError.UNSUPPORTED_SASL_MECHANISM,
-    KafkaError.ILLEGAL_SASL_STATE,
-    KafkaError._SSL,
-}
-"""Codes with which a broker, or the client before it, says no for good."""
-
-_REFUSAL_GRACE_S = 2.0
-"""How long a request may go on after a broker said no: another of the list may answer it."""
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 
 _NO_ID = {"", "None", "AAAAAAAAAAAAAAAAAAAAAA"}
 """What librdkafka says where a broker tells no topic id: nothing, or a UUID of zeros."""
-
-T = TypeVar("T")
 
 
 class KafkaMarkReader:
@@ -66,29 +47,8 @@ class KafkaMarkReader:
     """
 
     def __init__(self, config: Mapping[str, Any], timeout_seconds: float = 30.0) -> None:
-        # Why a connection failed is told to the callback only; requests just time out.
-        self._refusals: list[str] = []
         self._timeout = timeout_seconds
-        self._config = config
-        self._admin = self._connect()
-
-    def _connect(self) -> AdminClient:
-        """A client that knows nothing yet: an old one may wait for a node that is dead by now."""
-        try:
-            return AdminClient(
-                {
-                    **self._config,
-                    # librdkafka prints each lost connection; the callback hears of it anyway.
-                    "log_level": 0,
-                    "error_cb": self._note,
-                }
-            )
-        except KafkaException as raised:
-            raise KafkaRefused(
-                operation="to be asked, because of the client's own settings",
-                reason=raised.args[0].str(),
-                needed="settings that librdkafka takes",
-            ) from raised
+        self._calls = AdminCalls(config)
 
     def topic_marks(self, topic: str, isolation_level: IsolationLevel) -> TopicMarks:
         """Marks of every partition, and the topic's identity.
@@ -96,8 +56,7 @@ class KafkaMarkReader:
         Raises:
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
-        self._refusals.clear()
-        self._admin = self._connect()
+        self._calls.connect()
         cluster_id, topic_id, partitions = self._describe(topic)
         # Both are asked before either is waited for.
         asked = [
@@ -124,8 +83,7 @@ class KafkaMarkReader:
         Raises:
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
-        self._refusals.clear()
-        self._admin = self._connect()
+        self._calls.connect()
         # ListOffsets of a missing topic fails without saying so.
         self._describe(topic)
         spec = OffsetSpec.for_timestamp(_milliseconds(moment))
@@ -143,12 +101,11 @@ class KafkaMarkReader:
         Raises:
             TopicMissing, KafkaUnavailable
         """
-        self._refusals.clear()
-        self._admin = self._connect()
+        self._calls.connect()
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        asked = self._admin.describe_configs([resource], request_timeout=self._timeout)
+        asked = self._calls.admin.describe_configs([resource], request_timeout=self._timeout)
         try:
-            settings = self._answer("describe_configs", topic, asked[resource])
+            settings = self._calls.answer("describe_configs", topic, asked[resource])
         except KafkaRefused:
             return None
         milliseconds = int(settings["retention.ms"].value)
@@ -157,12 +114,12 @@ class KafkaMarkReader:
         return milliseconds * _MS
 
     def _describe(self, topic: str) -> tuple[str, str, list[int]]:
-        cluster = self._admin.describe_cluster(request_timeout=self._timeout)
-        topics = self._admin.describe_topics(
+        cluster = self._calls.admin.describe_cluster(request_timeout=self._timeout)
+        topics = self._calls.admin.describe_topics(
             TopicCollection([topic]), request_timeout=self._timeout
         )
-        described = self._answer("describe_topics", topic, topics[topic])
-        cluster_id = self._answer("describe_cluster", topic, cluster).cluster_id
+        described = self._calls.answer("describe_topics", topic, topics[topic])
+        cluster_id = self._calls.answer("describe_cluster", topic, cluster).cluster_id
         # librdkafka prints a UUID in plain base64, Kafka's own tools in the URL-safe alphabet.
         topic_id = str(described.topic_id).replace("+", "-").replace("/", "_")
         if topic_id in _NO_ID or not cluster_id:
@@ -180,10 +137,12 @@ class KafkaMarkReader:
         spec: OffsetSpec,
         isolation_level: IsolationLevel,
     ) -> Mapping[TopicPartition, Future[ListOffsetsResultInfo]]:
-        futures: Mapping[TopicPartition, Future[ListOffsetsResultInfo]] = self._admin.list_offsets(
-            {TopicPartition(topic, p): spec for p in partitions},
-            isolation_level=_ISOLATION[isolation_level],
-            request_timeout=self._timeout,
+        futures: Mapping[TopicPartition, Future[ListOffsetsResultInfo]] = (
+            self._calls.admin.list_offsets(
+                {TopicPartition(topic, p): spec for p in partitions},
+                isolation_level=_ISOLATION[isolation_level],
+                request_timeout=self._timeout,
+            )
         )
         return futures
 
@@ -191,7 +150,7 @@ class KafkaMarkReader:
         self, topic: str, futures: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]
     ) -> Mapping[int, ListOffsetsResultInfo]:
         listed = {
-            place.partition: self._answer("list_offsets", topic, future)
+            place.partition: self._calls.answer("list_offsets", topic, future)
             for place, future in futures.items()
         }
         for partition, info in listed.items():
@@ -204,53 +163,7 @@ class KafkaMarkReader:
                 )
         return listed
 
-    def _note(self, error: KafkaError) -> None:
-        if error.code() in REFUSALS:
-            self._refusals.append(error.str())
-
-    def _answer(self, operation: str, topic: str, future: Future[T]) -> Any:
-        give_up = None
-        while True:
-            try:
-                return future.result(timeout=0.1)
-            except KafkaException as raised:
-                self._admin.poll(0)
-                raise self._named(operation, topic, raised.args[0]) from raised
-            except TimeoutError:
-                # Only this calls the callback. librdkafka asks again until the request times out,
-                # also after a wrong password.
-                self._admin.poll(0)
-                if self._refusals and give_up is None:
-                    give_up = time.monotonic() + _REFUSAL_GRACE_S
-                if give_up is not None and time.monotonic() > give_up:
-                    raise self._refused(operation, topic, "no answer") from None
-
-    def _named(
-        self, operation: str, topic: str, error: KafkaError
-    ) -> TopicMissing | KafkaRefused | KafkaUnavailable:
-        if error.code() in (
-            KafkaError.UNKNOWN_TOPIC_OR_PART,
-            KafkaError._UNKNOWN_TOPIC,
-            KafkaError._UNKNOWN_PARTITION,
-        ):
-            return TopicMissing(topic=topic)
-        if error.code() in REFUSALS or self._refusals:
-            return self._refused(operation, topic, error.str())
-        return KafkaUnavailable(operation=f"{operation} of {topic}", reason=error.str())
-
-    def _refused(self, operation: str, topic: str, otherwise: str) -> KafkaRefused:
-        reasons = dict.fromkeys(self._refusals) or [otherwise]
-        return KafkaRefused(operation=f"{operation} of {topic}", reason="; ".join(reasons))
-
 
 def _milliseconds(moment: datetime) -> int:
     """The first millisecond at or after a moment; negative ones mean something else to Kafka."""
     return max(0, -((_EPOCH - moment) // _MS))
-
-
-def consumer_groups(config: Mapping[str, Any]) -> list[str]:
-    """Every consumer group that the cluster knows: none of them is ours (S1)."""
-    # Named, because a client that is collected takes the answers it waits for with it.
-    admin = AdminClient({**config, "log_level": 0})
-    found = admin.list_consumer_groups(request_timeout=30).result(timeout=60)
-    return sorted(group.group_id for group in found.valid)

@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tidemark.adapters.kafka.marks import REFUSALS
+from tidemark.adapters.kafka.admin import REFUSALS
 from tidemark.core.marks import IsolationLevel, Position
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.records import LogRecord, TimestampType
