@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
 
 from confluent_kafka import (
     Consumer,
@@ -16,7 +17,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from tidemark.adapters.kafka.admin import REFUSALS, AdminCalls, ErrorNames, settings_refused
-from tidemark.errors import GroupActive, TidemarkError
+from tidemark.errors import GroupActive, KafkaUnavailable, TidemarkError
 
 _OF_MEMBERS = {
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -29,6 +30,11 @@ _OF_MEMBERS = {
 """How a broker refuses a commit from outside while a group has members, by protocol and state."""
 
 _WITHOUT_MEMBERS = {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD}
+
+_PAUSE_S = 0.2
+"""A coordinator that has just been made needs about a second."""
+
+T = TypeVar("T")
 
 
 class KafkaGroupOffsets:
@@ -52,6 +58,9 @@ class KafkaGroupOffsets:
         Raises:
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
+        return self._patiently(lambda: self._committed(group, topic, partitions))
+
+    def _committed(self, group: str, topic: str, partitions: Collection[int]) -> dict[int, int]:
         names = ErrorNames(*_rights(group))
         operation = f"committed offsets (group {group!r})"
         try:
@@ -108,6 +117,9 @@ class KafkaGroupOffsets:
             GroupActive: The group has members.
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
+        self._patiently(lambda: self._commit(group, topic, offsets))
+
+    def _commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         calls = _GroupCalls(self._config, group)
         wanted = [TopicPartition(topic, partition, at) for partition, at in offsets.items()]
         asked = calls.admin.alter_consumer_group_offsets(
@@ -117,6 +129,17 @@ class KafkaGroupOffsets:
         for place in calls.answer(operation, topic, asked[group]).topic_partitions:
             if place.error is not None:
                 raise calls.named(operation, topic, place.error)
+
+    def _patiently(self, step: Callable[[], T]) -> T:
+        """What a request comes to, made again while a group's coordinator is moving or loading."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                return step()
+            except KafkaUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE_S)
 
 
 class _GroupCalls(AdminCalls):
