@@ -469,7 +469,7 @@ def test_s25_groups_need_rights_of_their_own(secured: Secured) -> None:
     """For a beginning at a group's offsets and for an export; the error says which."""
     groups = KafkaGroupOffsets(client_config("secured", secured.login("reader")))
     for ask in (
-        lambda: groups.committed("old", TOPIC),
+        lambda: groups.committed("old", TOPIC, [0, 1]),
         lambda: groups.commit("old", TOPIC, {0: 1}),
     ):
         begun = time.monotonic()

@@ -127,8 +127,8 @@ class OffsetSource(Protocol):
 class GroupReader(Protocol):
     """Reads what consumer groups have committed, without joining them."""
 
-    def committed(self, group: str, topic: str) -> Mapping[int, int]:
-        """A group's offsets of a topic, by partition; empty for an unknown group.
+    def committed(self, group: str, topic: str, partitions: Collection[int]) -> Mapping[int, int]:
+        """A group's offsets of some partitions, as far as it has any; empty for an unknown group.
 
         Raises:
             TopicMissing, KafkaUnavailable, KafkaRefused

@@ -298,9 +298,10 @@ class MemoryGroups:
     offsets: dict[str, dict[str, dict[int, int]]] = field(default_factory=dict)
     active: set[str] = field(default_factory=set)
 
-    def committed(self, group: str, topic: str) -> Mapping[int, int]:
+    def committed(self, group: str, topic: str, partitions: Collection[int]) -> Mapping[int, int]:
         """As `GroupOffsets.committed`."""
-        return dict(self.offsets.get(group, {}).get(topic, {}))
+        known = self.offsets.get(group, {}).get(topic, {})
+        return {partition: at for partition, at in known.items() if partition in partitions}
 
     def has_members(self, group: str) -> bool:
         """As `GroupOffsets.has_members`."""

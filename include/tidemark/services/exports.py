@@ -84,7 +84,7 @@ class Exports:
             planning.check_end(ledger.pipeline, marks, partition, offset)
         if self.groups.has_members(group):
             raise GroupActive(group=group, reason="it has members")
-        before = self.groups.committed(group, marks.topic)
+        before = self.groups.committed(group, marks.topic, committed)
         if not dry_run:
             self.groups.commit(group, marks.topic, committed)
             log.info("exported pipeline=%s group=%s offsets=%s", ledger.pipeline, group, committed)

@@ -104,10 +104,10 @@ class GroupSource:
     groups: GroupReader
     group: str
 
-    def read(self, topic: str, partitions: int) -> Progress:  # noqa: ARG002  the port's
+    def read(self, topic: str, partitions: int) -> Progress:
         """As `OffsetSource.read`."""
         source = f"offsets of consumer group {self.group!r}"
-        offsets = self.groups.committed(self.group, topic)
+        offsets = self.groups.committed(self.group, topic, range(partitions))
         if not offsets:
             raise UnusableSource(
                 source=source, rule=f"committed offsets of topic {topic!r}", seen="none"

@@ -86,7 +86,7 @@ def test_a_group_that_nobody_knows_has_nothing(
     groups: GroupOffsets, topics: tuple[str, str], group: str
 ) -> None:
     """It is no error: whoever asks says what that means."""
-    assert groups.committed(group, topics[0]) == {}
+    assert groups.committed(group, topics[0], [0, 1]) == {}
 
 
 def test_offsets_are_those_of_one_topic(
@@ -96,9 +96,9 @@ def test_offsets_are_those_of_one_topic(
     groups.commit(group, topics[0], {1: 0})
     groups.commit(group, topics[1], {0: 3, 1: 4})
     assert not groups.has_members(group)
-    assert groups.committed(group, topics[0]) == {1: 0}
-    assert groups.committed(group, topics[1]) == {0: 3, 1: 4}
-    assert groups.committed(f"{group}-other", topics[0]) == {}
+    assert groups.committed(group, topics[0], [0, 1]) == {1: 0}
+    assert groups.committed(group, topics[1], [0, 1]) == {0: 3, 1: 4}
+    assert groups.committed(f"{group}-other", topics[0], [0, 1]) == {}
 
 
 def test_offsets_are_replaced_also_by_lower_ones(
@@ -108,7 +108,7 @@ def test_offsets_are_replaced_also_by_lower_ones(
     groups.commit(group, topics[0], {0: 5, 1: 7})
     for _ in range(2):
         groups.commit(group, topics[0], {0: 2})
-        assert groups.committed(group, topics[0]) == {0: 2, 1: 7}
+        assert groups.committed(group, topics[0], [0, 1]) == {0: 2, 1: 7}
 
 
 # -- Kafka ---------------------------------------------------------------------------------------
@@ -121,12 +121,12 @@ def test_what_a_consumer_committed_is_read_while_it_runs_and_after(
     """Its own words, not ours; looking makes no group."""
     name = topic(partitions=2)
     produce_values(broker.bootstrap, name, 5)
-    real.committed(f"{group}-nosuch", name)
+    real.committed(f"{group}-nosuch", name, [0, 1])
     assert f"{group}-nosuch" not in group_names(broker.bootstrap)
     with member(broker.bootstrap, group, name, "classic") as running:
         running.commit(offsets=[TopicPartition(name, 0, 3)], asynchronous=False)
-        assert real.committed(group, name) == {0: 3}
-    assert real.committed(group, name) == {0: 3}
+        assert real.committed(group, name, [0, 1]) == {0: 3}
+    assert real.committed(group, name, [0, 1]) == {0: 3}
 
 
 @pytest.mark.broker
@@ -138,8 +138,12 @@ def test_a_consumer_goes_on_at_exported_offsets(
     produce_values(broker.bootstrap, name, 5)
     real.commit(group, name, {0: 3})
     assert group in group_names(broker.bootstrap)
-    with member(broker.bootstrap, group, name, "classic") as going_on:
+    going_on = consumer(broker.bootstrap, group)
+    try:
+        going_on.subscribe([name])
         (message,) = going_on.consume(1, timeout=60)
+    finally:
+        going_on.close()
     assert message.offset() == 3
 
 
@@ -155,7 +159,7 @@ def test_a_group_with_members_is_left_alone(
         with pytest.raises(GroupActive, match=group):
             real.commit(group, name, {0: 1, 1: 1})
         assert real.has_members(group)
-        assert real.committed(group, name) == {0: 0}
+        assert real.committed(group, name, [0, 1]) == {0: 0}
     assert not real.has_members(group)
 
 
@@ -174,12 +178,12 @@ def test_s8_offsets_of_an_open_transaction_are_waited_for(
                 [TopicPartition(name, 0, 4)], reading.consumer_group_metadata(), 30
             )
             with pytest.raises(KafkaUnavailable):
-                impatient.committed(group, name)
+                impatient.committed(group, name, [0])
             producer.commit_transaction(30)
         deadline = time.monotonic() + 60
         while True:
             try:
-                assert impatient.committed(group, name) == {0: 4}
+                assert impatient.committed(group, name, [0]) == {0: 4}
             except KafkaUnavailable:
                 assert time.monotonic() < deadline
             else:
@@ -201,7 +205,7 @@ def test_a_cluster_that_does_not_answer_is_transient() -> None:
     away = KafkaGroupOffsets({"bootstrap.servers": f"127.0.0.1:{dead}"}, timeout_seconds=1)
     begun = time.monotonic()
     with pytest.raises(KafkaUnavailable, match="'old'"):
-        away.committed("old", "events")
+        away.committed("old", "events", [0, 1])
     with pytest.raises(KafkaUnavailable, match="'old'"):
         away.commit("old", "events", {0: 1})
     assert time.monotonic() - begun < 30
@@ -211,4 +215,4 @@ def test_settings_that_the_client_refuses_are_named() -> None:
     """As of the marks' client."""
     settings = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SSL", "ssl.ca.pem": "x"}
     with pytest.raises(KafkaRefused, match=r"ssl\.ca\.pem"):
-        KafkaGroupOffsets(settings).committed("old", "events")
+        KafkaGroupOffsets(settings).committed("old", "events", [0, 1])

@@ -37,13 +37,57 @@ _REFUSAL_GRACE_S = 2.0
 T = TypeVar("T")
 
 
-class AdminCalls:
+def settings_refused(raised: KafkaException) -> KafkaRefused:
+    """The error of a client that librdkafka does not make."""
+    return KafkaRefused(
+        operation="to be asked, because of the client's own settings",
+        reason=raised.args[0].str(),
+        needed="settings that librdkafka takes",
+    )
+
+
+class ErrorNames:
+    """Names what goes wrong with a client, also what only its `error_cb` hears.
+
+    Args:
+        refusals: Codes that mean no.
+        needed: What a broker that refuses wants; what reading a topic needs if None.
+    """
+
+    def __init__(self, refusals: Collection[int] = REFUSALS, needed: str | None = None) -> None:
+        # Why a connection failed is told to the callback only; requests just time out.
+        self.told: list[str] = []
+        self._refusals = refusals
+        self._needed = {} if needed is None else {"needed": needed}
+
+    def note(self, error: KafkaError) -> None:
+        """The callback."""
+        if error.code() in self._refusals:
+            self.told.append(error.str())
+
+    def named(self, operation: str, topic: str, error: KafkaError) -> TidemarkError:
+        """The error that a caller can act on."""
+        if error.code() in _MISSING:
+            return TopicMissing(topic=topic)
+        if error.code() in self._refusals or self.told:
+            return self.refused(operation, topic, error.str())
+        return KafkaUnavailable(operation=f"{operation} of {topic}", reason=error.str())
+
+    def refused(self, operation: str, topic: str, otherwise: str) -> KafkaRefused:
+        """A no, with all the reasons that were heard."""
+        reasons = dict.fromkeys(self.told) or [otherwise]
+        return KafkaRefused(
+            operation=f"{operation} of {topic}", reason="; ".join(reasons), **self._needed
+        )
+
+
+class AdminCalls(ErrorNames):
     """A client, and waiting for its answers.
 
     Args:
         config: librdkafka configuration; needs `bootstrap.servers`.
-        refusals: Codes that mean no.
-        needed: What a broker that refuses wants; what reading a topic needs if None.
+        refusals: As of `ErrorNames`.
+        needed: As of `ErrorNames`.
     """
 
     def __init__(
@@ -52,11 +96,8 @@ class AdminCalls:
         refusals: Collection[int] = REFUSALS,
         needed: str | None = None,
     ) -> None:
-        # Why a connection failed is told to the callback only; requests just time out.
-        self._told: list[str] = []
+        super().__init__(refusals, needed)
         self._config = config
-        self._refusals = refusals
-        self._needed = {} if needed is None else {"needed": needed}
         self.connect()
 
     def connect(self) -> None:
@@ -65,22 +106,18 @@ class AdminCalls:
         Raises:
             KafkaRefused: librdkafka does not take the configuration.
         """
-        self._told.clear()
+        self.told.clear()
         try:
             self.admin = AdminClient(
                 {
                     **self._config,
                     # librdkafka prints each lost connection; the callback hears of it anyway.
                     "log_level": 0,
-                    "error_cb": self._note,
+                    "error_cb": self.note,
                 }
             )
         except KafkaException as raised:
-            raise KafkaRefused(
-                operation="to be asked, because of the client's own settings",
-                reason=raised.args[0].str(),
-                needed="settings that librdkafka takes",
-            ) from raised
+            raise settings_refused(raised) from raised
 
     def answer(self, operation: str, topic: str, future: Future[T]) -> Any:
         """What a request came to.
@@ -99,25 +136,7 @@ class AdminCalls:
                 # Only this calls the callback. librdkafka asks again until the request times out,
                 # also after a wrong password.
                 self.admin.poll(0)
-                if self._told and give_up is None:
+                if self.told and give_up is None:
                     give_up = time.monotonic() + _REFUSAL_GRACE_S
                 if give_up is not None and time.monotonic() > give_up:
-                    raise self._refused(operation, topic, "no answer") from None
-
-    def named(self, operation: str, topic: str, error: KafkaError) -> TidemarkError:
-        """The error that a caller can act on."""
-        if error.code() in _MISSING:
-            return TopicMissing(topic=topic)
-        if error.code() in self._refusals or self._told:
-            return self._refused(operation, topic, error.str())
-        return KafkaUnavailable(operation=f"{operation} of {topic}", reason=error.str())
-
-    def _note(self, error: KafkaError) -> None:
-        if error.code() in self._refusals:
-            self._told.append(error.str())
-
-    def _refused(self, operation: str, topic: str, otherwise: str) -> KafkaRefused:
-        reasons = dict.fromkeys(self._told) or [otherwise]
-        return KafkaRefused(
-            operation=f"{operation} of {topic}", reason="; ".join(reasons), **self._needed
-        )
+                    raise self.refused(operation, topic, "no answer") from None

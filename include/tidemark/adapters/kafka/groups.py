@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from concurrent.futures import Future
-from typing import Any
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
 
 from confluent_kafka import (
+    Consumer,
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     KafkaError,
+    KafkaException,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
 
-from tidemark.adapters.kafka.admin import REFUSALS, AdminCalls
-from tidemark.errors import GroupActive, TidemarkError
+from tidemark.adapters.kafka.admin import REFUSALS, AdminCalls, ErrorNames, settings_refused
+from tidemark.errors import GroupActive, KafkaUnavailable, TidemarkError
 
 _OF_MEMBERS = {
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -28,6 +30,11 @@ _OF_MEMBERS = {
 """How a broker refuses a commit from outside while a group has members, by protocol and state."""
 
 _WITHOUT_MEMBERS = {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD}
+
+_PAUSE_S = 0.2
+"""A coordinator that has just been made needs about a second."""
+
+T = TypeVar("T")
 
 
 class KafkaGroupOffsets:
@@ -42,21 +49,48 @@ class KafkaGroupOffsets:
         self._timeout = timeout_seconds
         self._config = config
 
-    def committed(self, group: str, topic: str) -> Mapping[int, int]:
-        """What a group has committed of a topic, by partition; empty for an unknown group.
+    def committed(self, group: str, topic: str, partitions: Collection[int]) -> Mapping[int, int]:
+        """What a group has committed, by partition; empty for an unknown group.
+
+        Asked by a consumer of the group's name that never joins it: librdkafka's AdminClient takes
+        the process down where a coordinator has moved (librdkafka issue 5040).
 
         Raises:
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
-        calls = _GroupCalls(self._config, group)
-        asked = calls.admin.list_consumer_group_offsets(
-            # Of all topics: asked by partition, a broker would not tell of others.
-            [ConsumerGroupTopicPartitions(group)],
-            # What a transaction commits with its records may still be taken back.
-            require_stable=True,
-            request_timeout=self._timeout,
-        )
-        places = calls.places("list_consumer_group_offsets", topic, asked[group])
+        return self._patiently(lambda: self._committed(group, topic, partitions))
+
+    def _committed(self, group: str, topic: str, partitions: Collection[int]) -> dict[int, int]:
+        names = ErrorNames(*_rights(group))
+        operation = f"committed offsets (group {group!r})"
+        try:
+            consumer = Consumer(
+                {
+                    **self._config,
+                    "group.id": group,
+                    "enable.auto.commit": False,
+                    # What a transaction commits with its records may still be taken back.
+                    "isolation.level": "read_committed",
+                    "log_level": 0,
+                    "error_cb": names.note,
+                }
+            )
+        except KafkaException as raised:
+            raise settings_refused(raised) from raised
+        try:
+            places = consumer.committed(
+                [TopicPartition(topic, partition) for partition in sorted(partitions)],
+                timeout=self._timeout,
+            )
+        except KafkaException as raised:
+            # Only this calls the callback.
+            consumer.poll(0)
+            raise names.named(operation, topic, raised.args[0]) from raised
+        finally:
+            consumer.close()
+        for place in places:
+            if place.error is not None:
+                raise names.named(operation, topic, place.error)
         # A partition without a commit has one of librdkafka's negative marks.
         return {place.partition: place.offset for place in places if place.offset >= 0}
 
@@ -70,9 +104,11 @@ class KafkaGroupOffsets:
         # Describing a group depends on its protocol (KIP-848); the list has the states of all.
         asked = calls.admin.list_consumer_groups(request_timeout=self._timeout)
         listed = calls.answer("list_consumer_groups", "the cluster", asked)
-        return any(
-            each.group_id == group and each.state not in _WITHOUT_MEMBERS for each in listed.valid
-        )
+        states = {each.group_id: each.state for each in listed.valid}
+        if group not in states and listed.errors:
+            # Each broker tells of the groups that it coordinates, and some did not answer.
+            raise calls.named("list_consumer_groups", "the cluster", listed.errors[0].args[0])
+        return states.get(group, ConsumerGroupState.DEAD) not in _WITHOUT_MEMBERS
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Set a group's offsets; the group is made if there is none.
@@ -81,45 +117,50 @@ class KafkaGroupOffsets:
             GroupActive: The group has members.
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
+        self._patiently(lambda: self._commit(group, topic, offsets))
+
+    def _commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         calls = _GroupCalls(self._config, group)
         wanted = [TopicPartition(topic, partition, at) for partition, at in offsets.items()]
         asked = calls.admin.alter_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=self._timeout
         )
-        calls.places("alter_consumer_group_offsets", topic, asked[group])
+        operation = f"alter_consumer_group_offsets (group {group!r})"
+        for place in calls.answer(operation, topic, asked[group]).topic_partitions:
+            if place.error is not None:
+                raise calls.named(operation, topic, place.error)
+
+    def _patiently(self, step: Callable[[], T]) -> T:
+        """What a request comes to, made again while a group's coordinator is moving or loading."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                return step()
+            except KafkaUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE_S)
 
 
 class _GroupCalls(AdminCalls):
-    """Requests about one group, whose answers have an error for each partition as well."""
+    """Requests about one group."""
 
     def __init__(self, config: Mapping[str, Any], group: str) -> None:
-        super().__init__(
-            config,
-            refusals=REFUSALS | {KafkaError.GROUP_AUTHORIZATION_FAILED},
-            needed=f"a principal with Describe on group {group!r}; to export, with Read on it",
-        )
+        super().__init__(config, *_rights(group))
         self._group = group
-
-    def places(
-        self, operation: str, topic: str, future: Future[ConsumerGroupTopicPartitions]
-    ) -> list[TopicPartition]:
-        """What was answered about the topic.
-
-        Raises:
-            GroupActive, TopicMissing, KafkaUnavailable, KafkaRefused
-        """
-        asked = f"{operation} (group {self._group!r})"
-        answer = self.answer(asked, topic, future)
-        mine = [place for place in answer.topic_partitions if place.topic == topic]
-        for place in mine:
-            if place.error is not None:
-                raise self.named(asked, topic, place.error)
-        return mine
 
     def named(self, operation: str, topic: str, error: KafkaError) -> TidemarkError:
         if error.code() in _OF_MEMBERS:
             return GroupActive(group=self._group, reason=error.str())
         return super().named(operation, topic, error)
+
+
+def _rights(group: str) -> tuple[Collection[int], str]:
+    """Codes of a refusal, and what is needed."""
+    return (
+        REFUSALS | {KafkaError.GROUP_AUTHORIZATION_FAILED},
+        f"a principal with Describe on group {group!r}; to export, with Read on it",
+    )
 
 
 def consumer_groups(config: Mapping[str, Any]) -> list[str]:
