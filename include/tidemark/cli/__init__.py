@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli import backfill, broker, demo, pipelines, repairs, sample, service, spark
+from tidemark.cli import (
+    backfill,
+    broker,
+    demo,
+    maintenance,
+    pipelines,
+    repairs,
+    sample,
+    service,
+    spark,
+)
 from tidemark.cli.console import print_error
 from tidemark.errors import TidemarkError
 
@@ -31,6 +41,7 @@ pipelines.register(app)
 spark.register(app)
 backfill.register(app)
 repairs.register(app)
+maintenance.register(app)
 app.add_typer(sample.app, name="sample")
 app.add_typer(broker.app, name="broker")
 service.register(app)

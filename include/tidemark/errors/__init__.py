@@ -36,6 +36,7 @@ from tidemark.errors.connections import (
     UnknownConnection,
 )
 from tidemark.errors.machine import DemoFailed, SetupError, Unforeseen
+from tidemark.errors.maintenance import CompactionConflict, RetentionTooShort
 from tidemark.errors.protocol import (
     ControlConflict,
     EngineFailed,
@@ -92,6 +93,7 @@ __all__ = [
     "BackfillTooLarge",
     "BackfillUnfinished",
     "ClusterChanged",
+    "CompactionConflict",
     "ControlConflict",
     "ControlTruncated",
     "DemoFailed",
@@ -130,6 +132,7 @@ __all__ = [
     "QualityFailed",
     "RecordsMissed",
     "RepairUnfinished",
+    "RetentionTooShort",
     "RowsInDoubt",
     "SameIncarnation",
     "SetupError",
