@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -162,12 +163,14 @@ def test_a_dry_run_tells_what_would_go_and_writes_nothing(lake: FileLake) -> Non
     lake.run(3)
     lake.run(3)
     lake.maintenance().maintain(WEEK)
+    lake.run(3)
     everything = sorted(lake.root.rglob("*"))
     told = lake.maintenance(LATER).maintain(WEEK, dry_run=True)
     assert told.outcome is UpkeepOutcome.DRY_RUN
-    assert len(told.removed) == 2 * 3
+    assert len([file for file in told.removed if file.path.endswith(".parquet")]) == 2
     assert sorted(lake.root.rglob("*")) == everything
-    assert lake.maintenance(LATER).maintain(WEEK).removed == told.removed
+    gone = lake.maintenance(LATER).maintain(WEEK).removed
+    assert set(told.removed) < set(gone)
 
 
 def test_what_a_killed_driver_left_goes_once_its_plan_is_over(lake: FileLake) -> None:
@@ -370,6 +373,23 @@ def test_files_of_a_table_by_partition_are_known_however_paths_are_written(tmp_p
                         partition_by=["p"])  # fmt: skip
     assert DeltaUpkeep(str(tmp_path)).reclaim(datetime.now(UTC) + LATER, lambda _: True) == []
     assert pa.table(DeltaTable(tmp_path).scan()).num_rows == 4
+
+
+@pytest.mark.parametrize("odd", ["part-ü 1%.parquet", "part-a%20b.parquet"])
+def test_a_file_that_the_log_names_in_encoded_letters_stays(lake: FileLake, odd: str) -> None:
+    """As another engine may have written it; also when a version before the newest has it."""
+    plan = lake.plan(3)
+    (file, *_) = lake.sink.write(plan, 100)
+    (lake.uri / file.path).rename(lake.uri / odd)
+    lake.table.append(plan, [replace(file, path=odd)])
+    lake.ingest.execute(plan.sequence)
+    version = DeltaTable(lake.uri).version()
+    lake.maintenance(LATER).upkeep.reclaim(datetime.now(UTC) + LATER, lambda _: True)
+    assert lake.verified() == [(3, 3)]
+    age(lake.uri)
+    lake.undo.undo(plan.sequence, "ops", "x")
+    lake.maintenance().maintain(WEEK)
+    assert len(lake.rows(version)) == 3
 
 
 def test_an_empty_ledger_knows_no_plan_that_is_over() -> None:

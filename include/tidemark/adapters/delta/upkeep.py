@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -135,7 +135,7 @@ class DeltaUpkeep:
         return PyFileSystem(DeltaStorageHandler(self._uri))
 
     def _in_newest(self) -> set[str]:
-        return {name_of(unquote(uri)) for uri in DeltaTable(self._uri).file_uris()}
+        return _names(DeltaTable(self._uri).file_uris())
 
     def _remove_folders(self, found: Sequence[StoredFile]) -> None:
         """Folders of attempts that have become empty; an object store has none."""
@@ -192,7 +192,12 @@ def _named_in(files: FileSystem, commit: str) -> set[str]:
         return set()
     actions = (json.loads(line) for line in text.splitlines() if line.strip())
     paths = (action[kind]["path"] for action in actions for kind in _FILES if kind in action)
-    return {name_of(unquote(path)) for path in paths}
+    return _names(paths)
+
+
+def _names(paths: Iterable[str]) -> set[str]:
+    """What files are known by, whether their paths are encoded or not: rather one too many."""
+    return {name_of(each) for path in paths for each in (path, unquote(path))}
 
 
 _FILES = ("add", "remove")
