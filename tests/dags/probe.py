@@ -95,7 +95,7 @@ def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[s
     """How a task callable ends."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from tidemark_airflow import groups, tasks
+    from tidemark_airflow import groups, maintenance, tasks
 
     os.environ.update(environ)
     if task in ("plan_run", "plan_group"):
@@ -103,11 +103,17 @@ def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[s
             run_type="scheduled", data_interval_start=None, data_interval_end=None
         )
     try:
-        result = getattr(tasks if hasattr(tasks, task) else groups, task)(**arguments)
+        (module,) = (each for each in (tasks, groups, maintenance) if defines(each, task))
+        result = getattr(module, task)(**arguments)
     except Exception as error:  # noqa: BLE001  its type is the answer
         fails_now = isinstance(error, AirflowFailException)
         return {"error": f"{type(error).__name__}: {error}", "fails_now": fails_now}
     return {"error": None, "result": result}
+
+
+def defines(module: Any, name: str) -> bool:
+    """Whether a callable is the module's own, not one that it imports."""
+    return getattr(getattr(module, name, None), "__module__", None) == module.__name__
 
 
 def _described(dag: Any) -> dict[str, Any]:
@@ -123,6 +129,7 @@ def _described(dag: Any) -> dict[str, Any]:
                 "outlets": [getattr(outlet, "uri", outlet.name) for outlet in task.outlets],
                 "trigger_rule": task.trigger_rule.value,
                 "at_once": task.max_active_tis_per_dagrun,
+                "mapped_over": _mapped_over(task),
             }
             for task in dag.tasks
         },
@@ -141,6 +148,11 @@ def _described(dag: Any) -> dict[str, Any]:
             for name in dag.params
         },
     }
+
+
+def _mapped_over(task: Any) -> Any:
+    """What a mapped operator gets, one value for each of its tasks; None for all others."""
+    return task.expand_input.value["op_kwargs"] if task.is_mapped else None
 
 
 # -- the process ---------------------------------------------------------------------------------
