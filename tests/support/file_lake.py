@@ -169,6 +169,27 @@ class FileLake(Services):
         return {path for path in paths if not path.startswith("_delta_log")}
 
 
+class HomeFileLake(FileLake):
+    """A lake where commands and tasks look for it."""
+
+    @property
+    def control(self) -> DeltaControlTable:
+        """The control table, in its place below the lakehouse."""
+        return DeltaControlTable(str(self.root / "control" / "offset_ranges"))
+
+
+def home_lake(home: Path) -> HomeFileLake:
+    """Pipeline `events` with three plans that have landed, and `idle` without a table."""
+    (home / "pipelines").mkdir()
+    for name in ("events", "idle"):
+        text = f"name: {name}\ntopic: {name}\ntarget: bronze/{name}\nschedule: '@daily'\n"
+        (home / "pipelines" / f"{name}.yaml").write_text(text)
+    made = HomeFileLake(home / "lakehouse")
+    for _ in range(3):
+        made.run(3)
+    return made
+
+
 def age(folder: Path, days: int = 20) -> None:
     """Make files, the log's own as well, look as if they had been written so many days ago."""
     then = datetime.now(UTC).timestamp() - days * 86400

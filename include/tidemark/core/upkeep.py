@@ -124,7 +124,7 @@ def kept_for(table: str, asked: timedelta, own: timedelta | None) -> timedelta:
     if asked < shortest:
         hour = timedelta(hours=1)
         raise RetentionTooShort(
-            table=table, asked_hours=asked / hour, shortest_hours=shortest / hour
+            table=table, asked_hours=asked // hour, shortest_hours=-(-shortest // hour)
         )
     return asked if own is None else max(asked, own)
 

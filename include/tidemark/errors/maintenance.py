@@ -12,17 +12,17 @@ class RetentionTooShort(TerminalError):
     """Files would be removed that readers, and time travel, may still need."""
 
     table: str
-    asked_hours: float
-    shortest_hours: float
+    asked_hours: int
+    shortest_hours: int
 
     def what(self) -> str:
         return f"removed files of {self.table} may not go so soon"
 
     def expected(self) -> str:
-        return f"at least {self.shortest_hours:g} hours"
+        return f"at least {self.shortest_hours} hours"
 
     def found(self) -> str:
-        return f"{self.asked_hours:g} hours"
+        return f"{self.asked_hours} hours"
 
     def remedy(self) -> str:
         return (
