@@ -82,11 +82,15 @@ class DeltaUpkeep:
             EngineFailed: It cannot be done, or its answer was lost.
         """
         with self._named("compacting"):
+            table = DeltaTable(self._uri)
             try:
-                done = self._compact(DeltaTable(self._uri))
+                replaced = int(self._compact(table)["numFilesRemoved"])
             except CommitFailedError as conflict:
                 raise CompactionConflict(table=self._uri, reason=str(conflict)[:500]) from conflict
-        return int(done["numFilesRemoved"])
+            if replaced:
+                # Readers need not go through all that was added and removed.
+                table.create_checkpoint()
+        return replaced
 
     def _compact(self, table: DeltaTable) -> dict[str, Any]:
         if self._pipeline is None:
