@@ -106,3 +106,19 @@ error and the command that helps; docs/runbook.md has more.
 A failed task of any Tidemark DAG, this one too, is told to the webhook in the connection
 `tidemark_alarm`, if there is one.
 """
+
+
+MAINTENANCE_PAGE = """\
+### Keep tables small
+
+**tables** has one mapped task for each pipeline: small files of its data table become few, and
+files go that no version of the last week refers to. **control** does the same for the control table
+and the quality results. **quality_docs** removes old pages of quality checks; their results stay.
+
+Runs of pipelines, backfills and readers need not stop. No row changes. Files that an open plan may
+have written stay, whatever their age. A table that fails stops no other; the run fails.
+
+**Clearing a task is safe**: it goes on with what is left. Trigger the DAG with *Dry run* to see in
+the logs what would be removed. `tidemark maintain` does the same from the command line, also for
+the copies that backfills have made (`tidemark maintain PIPELINE@COPY`).
+"""

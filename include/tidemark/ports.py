@@ -21,6 +21,7 @@ from tidemark.core.quality import QualityReport, SliceExpectation, SliceRef
 from tidemark.core.records import LogRecord
 from tidemark.core.starts import Progress
 from tidemark.core.table import Holding, TableSize, TableState
+from tidemark.core.upkeep import PlanIsOver, StoredFile, TableFiles
 
 Clock: TypeAlias = Callable[[], datetime]
 """The present, in UTC."""
@@ -330,4 +331,52 @@ class QualityChecker(Protocol):
 
     def record(self, report: QualityReport) -> None:
         """Keep a report's results as one more attempt."""
+        ...
+
+
+class Upkeep(Protocol):
+    """Keeps one table small, beside whoever reads and writes it."""
+
+    def look(self) -> TableFiles | None:
+        """The newest version's files; None if there is no table.
+
+        Raises:
+            ForeignTable: It is not the one that it should be.
+        """
+        ...
+
+    def compact(self) -> int:
+        """Write small files anew as few; no row changes. Returns how many were replaced.
+
+        Raises:
+            CompactionConflict: Rows were removed meanwhile; nothing was changed.
+            EngineFailed: It cannot be done, or its answer was lost.
+        """
+        ...
+
+    def reclaim(
+        self, before: datetime, is_over: PlanIsOver, *, dry_run: bool = False
+    ) -> Sequence[StoredFile]:
+        """Remove files that were written before a moment and that no version since refers to.
+
+        Args:
+            before: The moment. Versions that were the newest at it, or later, can be read.
+            is_over: Of which plans no driver can commit files; read before this is called.
+            dry_run: Remove nothing.
+
+        Raises:
+            EngineFailed: Some may be gone; do it again.
+        """
+        ...
+
+
+class QualityPages(Protocol):
+    """The pages of quality checks; their results are in a table."""
+
+    def prune(self, before: datetime, *, dry_run: bool = False) -> int:
+        """Remove pages of checks before a moment, but for each pipeline's newest.
+
+        Returns:
+            The number of pages.
+        """
         ...

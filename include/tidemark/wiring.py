@@ -33,12 +33,14 @@ if TYPE_CHECKING:
         LogReader,
         MarkReader,
         OffsetSource,
+        QualityPages,
     )
     from tidemark.services.abandon import Abandon
     from tidemark.services.backfills import Backfills
     from tidemark.services.decisions import Decisions
     from tidemark.services.exports import Exports
     from tidemark.services.ingest import Ingest
+    from tidemark.services.maintenance import Maintenance
     from tidemark.services.planner import Planner
     from tidemark.services.quality import Quality
     from tidemark.services.repair import Repair
@@ -344,6 +346,40 @@ class App:
             checker=self._armed("quality", checker),
             now=utc_now,
         )
+
+    def maintenance(self, pipeline: str) -> Maintenance:
+        """Keeps a pipeline's data table small; needs no JVM."""
+        from tidemark.adapters.delta.upkeep import DeltaUpkeep
+        from tidemark.services.maintenance import Maintenance, plans_over
+
+        spec = self.spec(pipeline)
+        upkeep = DeltaUpkeep(self.layout.data_table(spec.target), spec.name)
+        return Maintenance(
+            table=spec.name,
+            upkeep=self._armed("upkeep", upkeep),
+            plans_over=lambda: plans_over(self.control(), spec.name, self.table(spec)),
+            now=utc_now,
+        )
+
+    def shared_maintenance(self) -> list[Maintenance]:
+        """Keeps the tables small that pipelines share: the control table and quality's results."""
+        from tidemark.adapters.delta.upkeep import DeltaUpkeep
+        from tidemark.services.maintenance import Maintenance
+
+        shared = {
+            "control table": self.layout.control_table,
+            "quality results": self.layout.quality_results,
+        }
+        return [
+            Maintenance(table=name, upkeep=self._armed("upkeep", DeltaUpkeep(uri)), now=utc_now)
+            for name, uri in shared.items()
+        ]
+
+    def quality_pages(self) -> QualityPages:
+        """The pages of quality checks; needs no JVM."""
+        from tidemark.adapters.quality.docs import DataDocs
+
+        return self._armed("quality_pages", DataDocs(self.layout.quality_home))
 
     def status(self, pipeline: str) -> PipelineStatus:
         """How far one pipeline is behind its topic."""

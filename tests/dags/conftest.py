@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import PROJECT
 
 OF_TASKS = (
-    *(f"tidemark_airflow.{name}" for name in ("groups", "operators", "tasks")),
+    *(f"tidemark_airflow.{name}" for name in ("groups", "maintenance", "operators", "tasks")),
     *("deltalake", "tidemark.adapters.kafka.marks", "tidemark.adapters.spark.settings"),
 )
 """What a task loads before it does anything."""

@@ -96,7 +96,7 @@ def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[s
     """How a task callable ends."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from tidemark_airflow import alarms, groups, tasks
+    from tidemark_airflow import alarms, groups, maintenance, tasks
 
     os.environ.update(environ)
     if task in ("plan_run", "plan_group"):
@@ -104,9 +104,8 @@ def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[s
             run_type="scheduled", data_interval_start=None, data_interval_end=None
         )
     try:
-        result = next(
-            getattr(module, task) for module in (tasks, groups, alarms) if hasattr(module, task)
-        )(**arguments)
+        (module,) = (each for each in (tasks, groups, maintenance, alarms) if defines(each, task))
+        result = getattr(module, task)(**arguments)
     except Exception as error:  # noqa: BLE001  its type is the answer
         fails_now = isinstance(error, AirflowFailException)
         return {"error": f"{type(error).__name__}: {error}", "fails_now": fails_now}
@@ -119,6 +118,11 @@ def tell(environ: Mapping[str, str], context: Mapping[str, Any]) -> None:
 
     os.environ.update(environ)
     tell_failure({**context, "task_instance": SimpleNamespace(**context["task_instance"])})
+
+
+def defines(module: Any, name: str) -> bool:
+    """Whether a callable is the module's own, not one that it imports."""
+    return getattr(getattr(module, name, None), "__module__", None) == module.__name__
 
 
 def _described(dag: Any) -> dict[str, Any]:
@@ -135,6 +139,7 @@ def _described(dag: Any) -> dict[str, Any]:
                 "outlets": [getattr(outlet, "uri", outlet.name) for outlet in task.outlets],
                 "trigger_rule": task.trigger_rule.value,
                 "at_once": task.max_active_tis_per_dagrun,
+                "mapped_over": _mapped_over(task),
             }
             for task in dag.tasks
         },
@@ -153,6 +158,11 @@ def _described(dag: Any) -> dict[str, Any]:
             for name in dag.params
         },
     }
+
+
+def _mapped_over(task: Any) -> Any:
+    """What a mapped operator gets, one value for each of its tasks; None for all others."""
+    return task.expand_input.value["op_kwargs"] if task.is_mapped else None
 
 
 # -- the process ---------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from tests.dags.conftest import Answer, Probe
 from tidemark.wiring import App
 
 SPECS = App(environ={"TIDEMARK_PROJECT": str(PROJECT)}).specs
-OF_SPECS = ("pipelines.py", "backfill.py")
+OF_SPECS = ("pipelines.py", "backfill.py", "maintenance.py")
 FILES = (*OF_SPECS, "status.py")
 HEAVY = {"pyspark", "deltalake", "confluent_kafka", "great_expectations", "pandas", "pyarrow"}
 OPERATOR = "airflow.providers.apache.spark.operators.spark_submit"
@@ -42,10 +42,10 @@ def test_files_have_no_import_error(parsed: dict[str, Any], file: str) -> None:
     assert parsed[file]["import_errors"] == {}
 
 
-def test_every_spec_has_a_dag_and_backfills_have_one(dags: dict[str, Any]) -> None:
+def test_every_spec_has_a_dag_and_backfills_and_maintenance_have_one(dags: dict[str, Any]) -> None:
     """The factory makes one DAG for each spec."""
-    of_specs = {f"tidemark_{name}" for name in SPECS}
-    assert set(dags) == of_specs | {"tidemark_backfill", "tidemark_status"}
+    others = {"tidemark_backfill", "tidemark_maintenance", "tidemark_status"}
+    assert set(dags) == {f"tidemark_{name}" for name in SPECS} | others
 
 
 def test_every_dag_is_the_same_chain(dags: dict[str, Any]) -> None:
@@ -75,6 +75,31 @@ def test_a_backfill_is_a_request_and_its_chunks_one_at_a_time(dags: dict[str, An
     assert (at_once["chunk.ingest"], at_once["chunk.quality"]) == (1, 1)
     rules = {name: task["trigger_rule"] for name, task in tasks.items()}
     assert rules == {**dict.fromkeys(tasks, "all_success"), "complete": "all_done"}
+
+
+def test_maintenance_is_a_task_for_each_table_and_none_waits_for_another(
+    dags: dict[str, Any],
+) -> None:
+    """One that fails stops no other, and fails the run: it is behind nothing and before nothing."""
+    dag = dags["tidemark_maintenance"]
+    assert {name: task["downstream"] for name, task in dag["tasks"].items()} == {
+        "tables": [],
+        "control": [],
+        "quality_docs": [],
+    }
+    mapped = {name: task["mapped_over"] for name, task in dag["tasks"].items()}
+    assert mapped == {
+        "tables": [{"pipeline": name} for name in SPECS],
+        "control": None,
+        "quality_docs": None,
+    }
+    assert dag["tasks"]["tables"]["at_once"] == 1
+    assert dag["schedule"] == "0 0 * * *"
+    assert {name: param["value"] for name, param in dag["params"].items()} == {
+        "keep_hours": 168,
+        "keep_docs_days": 90,
+        "dry_run": False,
+    }
 
 
 @pytest.mark.parametrize("name", sorted(SPECS))
@@ -209,7 +234,7 @@ def test_what_airflow_stores_has_no_settings_and_no_credentials(probe: Probe, fi
     """Spark settings and the environment of a job are put together when it runs."""
     stored = json.loads(probe.ask("serialized", file=file).value)
     text = json.dumps(stored)
-    assert "tidemark_airflow.operators" in text
+    assert "PythonOperator" in text
     assert "spark.driver.extraClassPath" not in text
     assert "env_vars" not in text
     assert "AIRFLOW_CONN_" not in text

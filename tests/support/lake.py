@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from tests.support.plans import make_spec
 from tests.support.services import NOW, Services
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.adapters.delta.data_table import DeltaDataTable
+from tidemark.adapters.delta.upkeep import DeltaUpkeep
 from tidemark.adapters.kafka.marks import KafkaMarkReader
 from tidemark.adapters.kafka.options import client_config, spark_options
 from tidemark.adapters.kafka.reader import KafkaLogReader
@@ -24,6 +25,7 @@ from tidemark.adapters.spark.sink import SparkSink
 from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
 from tidemark.services.ingest import Ingestion
+from tidemark.services.maintenance import Maintenance, plans_over
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,6 +101,15 @@ class Lake(Services):
     def run(self, requested_by: str) -> Ingestion:
         """Plan and ingest; there must be something to do."""
         return self.ingest.execute(self.plan(requested_by).sequence)
+
+    def maintenance(self, after: timedelta) -> Maintenance:
+        """Maintains the data table as it would be some time from now."""
+        return Maintenance(
+            table=self.spec.name,
+            upkeep=DeltaUpkeep(self.uri, self.spec.name),
+            plans_over=lambda: plans_over(self.control, self.spec.name, self.table),
+            now=lambda: datetime.now(UTC) + after,
+        )
 
     def version(self) -> int | None:
         """Newest version of the data table; None if there is none."""

@@ -34,9 +34,11 @@ PORTS: Mapping[str, type] = {
     "log_reader": ports.LogReader,
     "marks": ports.MarkReader,
     "quality": ports.QualityChecker,
+    "quality_pages": ports.QualityPages,
     "sink": ports.Sink,
     "source": ports.OffsetSource,
     "table": ports.DataTable,
+    "upkeep": ports.Upkeep,
 }
 """What each adapter is called in the name of a step."""
 

@@ -8,7 +8,18 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli import backfill, broker, demo, offsets, pipelines, repairs, sample, service, spark
+from tidemark.cli import (
+    backfill,
+    broker,
+    demo,
+    maintenance,
+    offsets,
+    pipelines,
+    repairs,
+    sample,
+    service,
+    spark,
+)
 from tidemark.cli.console import print_error
 from tidemark.errors import TidemarkError
 
@@ -32,6 +43,7 @@ spark.register(app)
 backfill.register(app)
 offsets.register(app)
 repairs.register(app)
+maintenance.register(app)
 app.add_typer(sample.app, name="sample")
 app.add_typer(broker.app, name="broker")
 service.register(app)

@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+_FOLDER = re.compile(r"plan-(\d+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def plan_folder(sequence: int, attempt: object) -> str:
+    """Name of the folder that one attempt at a plan writes its files to.
+
+    Args:
+        sequence: The plan.
+        attempt: A UUID: another attempt at the same plan may be alive.
+    """
+    return f"plan-{sequence}-{attempt}"
+
+
+def plan_of_folder(folder: str) -> int | None:
+    """The plan whose files a folder has; None if it is no such folder."""
+    named = _FOLDER.fullmatch(folder)
+    return int(named[1]) if named else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ from tidemark.errors.connections import (
     UnknownConnection,
 )
 from tidemark.errors.machine import DemoFailed, SetupError, Unforeseen
+from tidemark.errors.maintenance import CompactionConflict, RetentionTooShort
 from tidemark.errors.protocol import (
     ControlConflict,
     EngineFailed,
@@ -103,6 +104,7 @@ __all__ = [
     "BackfillTooLarge",
     "BackfillUnfinished",
     "ClusterChanged",
+    "CompactionConflict",
     "ControlConflict",
     "ControlTruncated",
     "DemoFailed",
@@ -148,6 +150,7 @@ __all__ = [
     "QualityFailed",
     "RecordsMissed",
     "RepairUnfinished",
+    "RetentionTooShort",
     "RowsInDoubt",
     "RunwayTooShort",
     "SameIncarnation",

@@ -168,9 +168,7 @@ class DeltaDataTable:
     def _own(self, pipeline: str) -> DeltaTable:
         """The pipeline's table, which is made if it is not there."""
         table = self._open() or self._create(pipeline)
-        owner = table.metadata().configuration.get(_OWNER)
-        if owner != pipeline:
-            self._refuse(f"the table property {_OWNER} is {owner!r}, not {pipeline!r}")
+        check_owner(table, self._uri, pipeline)
         present = {field.name: field.type for field in table.schema().fields}
         for wanted in BRONZE.fields:
             if wanted.name not in present:
@@ -333,6 +331,18 @@ class DeltaDataTable:
 
     def _refuse(self, difference: str) -> None:
         raise ForeignTable(target=self._uri, difference=difference)
+
+
+def check_owner(table: DeltaTable, uri: str, pipeline: str) -> None:
+    """Refuse a table that is not of this pipeline.
+
+    Raises:
+        ForeignTable
+    """
+    owner = table.metadata().configuration.get(_OWNER)
+    if owner != pipeline:
+        difference = f"the table property {_OWNER} is {owner!r}, not {pipeline!r}"
+        raise ForeignTable(target=uri, difference=difference)
 
 
 def _is_taken(table: DeltaTable, plan: Plan) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,64 @@ class DocsFolders:
         return locked(self.site / ".lock")
 
 
+class DataDocs:
+    """The pages of all pipelines.
+
+    Args:
+        home: Folder of all quality state.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def prune(self, before: datetime, *, dry_run: bool = False) -> int:
+        """Remove pages of checks before a moment, but for each pipeline's newest.
+
+        The start pages list no run whose pages are gone. What came of the checks stays in the
+        results table.
+
+        Args:
+            before: The moment.
+            dry_run: Only count them.
+
+        Returns:
+            The number of pages.
+        """
+        sites = sorted(self._home.glob("data_docs/*/" + _RUNS))
+        return sum(self._prune_site(listed.parent.name, before, dry_run) for listed in sites)
+
+    def _prune_site(self, pipeline: str, before: datetime, dry_run: bool) -> int:
+        folders = DocsFolders(home=self._home, pipeline=pipeline)
+        with nullcontext() if dry_run else folders.locked():
+            runs = _runs(folders.site)
+            kept = [
+                run
+                for number, run in enumerate(runs)
+                if number == 0 or datetime.fromisoformat(run["run_at"]) >= before
+            ]
+            linked = {folders.site / page for run in kept for page in run["pages"].values()}
+            old = [
+                page
+                for page in folders.site.glob("validations/**/*.html")
+                if page not in linked and page.stat().st_mtime < before.timestamp()
+            ]
+            if not dry_run:
+                # First: no start page leads to a page that is gone.
+                if kept != runs:
+                    _write_runs(folders, kept)
+                for page in old:
+                    page.unlink()
+                    _remove_empty(page.parent, folders.site)
+        return len(old)
+
+
+def _remove_empty(folder: Path, top: Path) -> None:
+    """Remove a folder and those above it, as far as they are empty."""
+    while folder != top and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
+
+
 def write_index(folders: DocsFolders, report: QualityReport, pages: Mapping[str, Path]) -> None:
     """Add a run to its pipeline's start page, and to the page over all pipelines.
 
@@ -74,8 +133,7 @@ def write_index(folders: DocsFolders, report: QualityReport, pages: Mapping[str,
     }
     runs = [run, *(old for old in _runs(folders.site) if old["pages"] != run["pages"])]
     runs = sorted(runs, key=lambda one: str(one["run_at"]), reverse=True)[:RUNS_LISTED]
-    replace_text(folders.site / _RUNS, json.dumps(runs, indent=1))
-    replace_text(folders.index, _rendered("runs.html", pipeline=folders.pipeline, runs=runs))
+    _write_runs(folders, runs)
     sites = folders.site.parent
     with locked(sites / ".lock"):
         newest = {
@@ -84,6 +142,11 @@ def write_index(folders: DocsFolders, report: QualityReport, pages: Mapping[str,
             if site.is_dir() and (listed := _runs(site))
         }
         replace_text(sites / "index.html", _rendered("pipelines.html", newest=newest))
+
+
+def _write_runs(folders: DocsFolders, runs: Sequence[Mapping[str, Any]]) -> None:
+    replace_text(folders.site / _RUNS, json.dumps(runs, indent=1))
+    replace_text(folders.index, _rendered("runs.html", pipeline=folders.pipeline, runs=runs))
 
 
 def _runs(site: Path) -> list[dict[str, Any]]:

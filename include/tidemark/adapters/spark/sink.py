@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
 from tidemark.adapters.spark import parquet
-from tidemark.core.datafile import DataFile
+from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.plan import Plan, PlannedRange
 from tidemark.errors import EngineFailed, KafkaRefused, SetupError
 from tidemark.ports import Clock
@@ -74,8 +74,7 @@ class SparkSink:
         """
         operation = f"reading plan {plan.sequence} of pipeline {plan.pipeline!r}"
         files, table = self._storage()
-        # Of this attempt alone: another one may be alive.
-        name = f"plan-{plan.sequence}-{uuid4()}"
+        name = plan_folder(plan.sequence, uuid4())
         # A share of the executors for each plan, however many tasks it has. Spark keeps this by
         # thread.
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", plan.pipeline)
@@ -84,7 +83,7 @@ class SparkSink:
             read.write.parquet(f"{self._uri}/{name}")
             return parquet.written(files, table, name)
         except (PySparkException, Py4JError, OSError, ValueError) as failure:
-            # No commit will refer to it; if that fails too, a full VACUUM takes it.
+            # No commit will refer to it; if that fails too, maintenance takes it.
             with suppress(OSError):
                 files.delete_dir(f"{table}/{name}")
             refusal = _kafka_refusal(failure)

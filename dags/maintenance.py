@@ -1,0 +1,72 @@
+"""The DAG that keeps tables small and removes what nobody needs any more."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.providers.standard.operators.python import PythonOperator
+from airflow.sdk import DAG, Param
+
+from tidemark.wiring import App
+from tidemark_airflow.chain import START_DATE, default_args, timetable
+from tidemark_airflow.maintenance import maintain_shared, maintain_table, prune_pages
+from tidemark_airflow.texts import MAINTENANCE_PAGE
+
+with DAG(
+    dag_id="tidemark_maintenance",
+    description="Compact tables, and remove files and pages that nobody needs",
+    doc_md=MAINTENANCE_PAGE,
+    schedule=timetable("@daily"),
+    start_date=START_DATE,
+    catchup=False,
+    max_active_runs=1,
+    default_args=default_args(retries=3),
+    tags=["tidemark", "maintenance"],
+    params={
+        "keep_hours": Param(
+            168,
+            type="integer",
+            minimum=0,
+            title="Retention of files",
+            description=(
+                "Files of table versions younger than so many hours stay. Less than 168 is refused "
+                "for tables that do not say so themselves."
+            ),
+        ),
+        "keep_docs_days": Param(
+            90,
+            type="integer",
+            minimum=1,
+            title="Retention of quality pages",
+            description="Pages of checks younger than so many days stay, and each newest one.",
+        ),
+        "dry_run": Param(
+            False,
+            type="boolean",
+            title="Dry run",
+            description="Only tell in the logs what would be removed.",
+        ),
+    },
+):
+    # No task waits for another one: each that fails fails the run, and stops nothing else.
+    PythonOperator.partial(
+        task_id="tables",
+        python_callable=maintain_table,
+        # Compacting takes a core and memory, which runs of pipelines need as well.
+        max_active_tis_per_dagrun=1,
+        map_index_template="{{ task.op_kwargs['pipeline'] }}",
+        execution_timeout=timedelta(hours=6),
+        doc_md="Compacts a pipeline's data table and removes files that nobody needs. No Spark.",
+    ).expand(op_kwargs=[{"pipeline": name} for name in App.from_environment().specs])
+    PythonOperator(
+        task_id="control",
+        python_callable=maintain_shared,
+        execution_timeout=timedelta(hours=2),
+        doc_md="The same for the control table and the table of quality results.",
+    )
+    PythonOperator(
+        task_id="quality_docs",
+        python_callable=prune_pages,
+        execution_timeout=timedelta(minutes=30),
+        doc_md="Removes old pages of quality checks. Their results stay in the results table.",
+    )

@@ -1,0 +1,220 @@
+"""Maintenance of one Delta table: few files, and none that nobody needs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from deltalake import ColumnProperties, DeltaTable, WriterProperties
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from tidemark.adapters.delta.data_table import check_owner
+from tidemark.core.datafile import plan_of_folder
+from tidemark.core.upkeep import PlanIsOver, StoredFile, TableFiles, name_of, reclaimable
+from tidemark.errors import CompactionConflict, EngineFailed
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileInfo, FileSystem
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE = 16
+"""Requests to the storage: on an object store each waits."""
+_COMMIT = re.compile(r"_delta_log/\d{20}\.json")
+_INTERVAL = re.compile(r"interval\s+(\d+)\s+(second|minute|hour|day|week)s?")
+_PAYLOAD = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
+_AS_LANDED = WriterProperties(
+    # As Spark writes them: what a record takes is measured by the table's files (TableSize).
+    compression="SNAPPY",
+    column_properties={"key": _PAYLOAD, "value": _PAYLOAD},
+)
+
+
+class DeltaUpkeep:
+    """Compacts a table, and removes files that no version within a retention refers to.
+
+    Args:
+        uri: The table.
+        pipeline: The pipeline whose data table it must be; None for a table of another kind.
+    """
+
+    def __init__(self, uri: str, pipeline: str | None = None) -> None:
+        self._uri = uri
+        self._pipeline = pipeline
+
+    def look(self) -> TableFiles | None:
+        """The newest version's files; None if there is no table.
+
+        Raises:
+            ForeignTable: It is not the pipeline's.
+        """
+        try:
+            table = DeltaTable(self._uri)
+        except TableNotFoundError:
+            return None
+        if self._pipeline is not None:
+            check_owner(table, self._uri, self._pipeline)
+        files = table.get_add_actions(flatten=True)
+        own = table.metadata().configuration.get("delta.deletedFileRetentionDuration")
+        return TableFiles(
+            files=files.num_rows,
+            bytes=sum(files.column("size_bytes").to_pylist()),
+            retention=None if own is None else _interval(own),
+        )
+
+    def compact(self) -> int:
+        """Write small files anew as few, in one commit that changes no row; how many they were.
+
+        Landings go on meanwhile: what they add stays as it is.
+
+        Raises:
+            CompactionConflict: Rows were removed meanwhile; nothing was changed.
+            EngineFailed: It cannot be done, or its answer was lost.
+        """
+        with self._named("compacting"):
+            table = DeltaTable(self._uri)
+            try:
+                replaced = int(self._compact(table)["numFilesRemoved"])
+            except CommitFailedError as conflict:
+                raise CompactionConflict(table=self._uri, reason=str(conflict)[:500]) from conflict
+            if replaced:
+                # Readers need not go through all that was added and removed.
+                table.create_checkpoint()
+        return replaced
+
+    def _compact(self, table: DeltaTable) -> dict[str, Any]:
+        if self._pipeline is None:
+            return dict(table.optimize.compact())
+        return dict(table.optimize.compact(writer_properties=_AS_LANDED))
+
+    def reclaim(
+        self, before: datetime, is_over: PlanIsOver, *, dry_run: bool = False
+    ) -> Sequence[StoredFile]:
+        """Remove files that were written before a moment and that no version since refers to.
+
+        Neither does delta-rs' VACUUM: it forgets files that a checkpoint has dropped, or takes
+        files for nobody's that an open plan is about to commit (docs/adr/0015).
+
+        Args:
+            before: The moment. Versions that were the newest at it, or later, can be read.
+            is_over: Of which plans no driver can commit files; read before this is called.
+            dry_run: Remove nothing.
+
+        Returns:
+            The files that are gone, or would be.
+
+        Raises:
+            EngineFailed: Some may be gone; do it again.
+        """
+        with self._named("removing files of"):
+            # Before the listing: it has the commits that removed any of these meanwhile.
+            newest = self._in_newest()
+            files = self._storage()
+            since_ms = int(before.timestamp() * 1000)
+            listed = list(_listed(files))
+            needed = newest | _named_since(files, listed, since_ms)
+            stored = [file for file in listed if not file.path.startswith("_delta_log/")]
+            found = reclaimable(stored, needed, since_ms, is_over)
+            if not dry_run:
+                with ThreadPoolExecutor(_AT_ONCE) as threads:
+                    list(threads.map(partial(_remove, files), found))
+                self._remove_folders(found)
+        return found
+
+    def _storage(self) -> FileSystem:
+        """The table's folder, by delta-rs' own way to its storage."""
+        from deltalake.fs import DeltaStorageHandler
+        from pyarrow.fs import PyFileSystem
+
+        return PyFileSystem(DeltaStorageHandler(self._uri))
+
+    def _in_newest(self) -> set[str]:
+        return _names(DeltaTable(self._uri).file_uris())
+
+    def _remove_folders(self, found: Sequence[StoredFile]) -> None:
+        """Folders of attempts that have become empty; an object store has none."""
+        if "://" in self._uri:
+            return
+        tops = {file.path.partition("/")[0] for file in found}
+        for top in sorted(name for name in tops if plan_of_folder(name) is not None):
+            for folder, _, _ in os.walk(Path(self._uri, top), topdown=False):
+                with suppress(OSError):
+                    Path(folder).rmdir()
+
+    @contextmanager
+    def _named(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except (DeltaError, OSError) as failed:
+            raise EngineFailed(
+                operation=f"{doing} {self._uri}", reason=str(failed)[:500]
+            ) from failed
+
+
+def _listed(files: FileSystem) -> Iterator[StoredFile]:
+    from pyarrow.fs import FileSelector, FileType
+
+    for info in files.get_file_info(FileSelector("", recursive=True)):
+        if info.type == FileType.File and info.mtime_ns is not None:
+            yield _stored(info)
+
+
+def _stored(info: FileInfo) -> StoredFile:
+    return StoredFile(path=info.path, size=info.size or 0, modified_ms=info.mtime_ns // 1_000_000)
+
+
+def _named_since(files: FileSystem, listed: Sequence[StoredFile], since_ms: int) -> set[str]:
+    """Files that some commit since a moment has added or removed.
+
+    What a version at that moment or later refers to, and the newest does not, was removed since.
+    """
+    commits = [
+        file.path
+        for file in listed
+        if _COMMIT.fullmatch(file.path) and file.modified_ms >= since_ms
+    ]
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        return {name for names in threads.map(partial(_named_in, files), commits) for name in names}
+
+
+def _named_in(files: FileSystem, commit: str) -> set[str]:
+    try:
+        with files.open_input_stream(commit) as source:
+            text = source.read().decode()
+    except FileNotFoundError:
+        # Cleaned up with the log since it was listed: no version before it can be read.
+        return set()
+    actions = (json.loads(line) for line in text.splitlines() if line.strip())
+    paths = (action[kind]["path"] for action in actions for kind in _FILES if kind in action)
+    return _names(paths)
+
+
+def _names(paths: Iterable[str]) -> set[str]:
+    """What files are known by, whether their paths are encoded or not: rather one too many."""
+    return {name_of(each) for path in paths for each in (path, unquote(path))}
+
+
+_FILES = ("add", "remove")
+
+
+def _remove(files: FileSystem, file: StoredFile) -> None:
+    # Somebody else may have been first.
+    with suppress(FileNotFoundError):
+        files.delete_file(file.path)
+        log.info("removed file=%s bytes=%d", file.path, file.size)
+
+
+def _interval(text: str) -> timedelta | None:
+    """A table property such as `interval 7 days`; None if it says something else."""
+    found = _INTERVAL.fullmatch(text.strip().lower())
+    return timedelta(**{f"{found[2]}s": int(found[1])}) if found else None

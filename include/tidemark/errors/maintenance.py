@@ -1,0 +1,51 @@
+"""Keeping tables small."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemark.errors.base import TerminalError, TransientError
+
+
+@dataclass(kw_only=True, eq=False)
+class RetentionTooShort(TerminalError):
+    """Files would be removed that readers, and time travel, may still need."""
+
+    table: str
+    asked_hours: int
+    shortest_hours: int
+
+    def what(self) -> str:
+        return f"removed files of {self.table} may not go so soon"
+
+    def expected(self) -> str:
+        return f"at least {self.shortest_hours} hours"
+
+    def found(self) -> str:
+        return f"{self.asked_hours} hours"
+
+    def remedy(self) -> str:
+        return (
+            "say more with --keep-hours, or set the table property "
+            "delta.deletedFileRetentionDuration; see docs/runbook.md, RetentionTooShort"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class CompactionConflict(TransientError):
+    """Somebody removed rows, or compacted, while a table was compacted."""
+
+    table: str
+    reason: str
+
+    def what(self) -> str:
+        return f"{self.table} was not compacted"
+
+    def expected(self) -> str:
+        return "nobody to remove rows or to compact meanwhile"
+
+    def found(self) -> str:
+        return self.reason
+
+    def remedy(self) -> str:
+        return "nothing was changed; the next maintenance compacts it"

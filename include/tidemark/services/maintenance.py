@@ -1,0 +1,94 @@
+"""Keeping a table small: small files become few, and files that nobody needs go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from tidemark.core.upkeep import PlanIsOver, UpkeepOutcome, Upkept, kept_for, over_in
+from tidemark.errors import CompactionConflict
+from tidemark.ports import Clock, ControlReader, DataLog, Upkeep
+from tidemark.services.recording import checked_ledger
+
+log = logging.getLogger(__name__)
+
+COMPACTIONS_TRIED = 3
+"""Who removes rows, which is rare, stops a compaction; landings do not."""
+
+
+def plans_over(control: ControlReader, pipeline: str, data_log: DataLog) -> PlanIsOver:
+    """Which plans of a pipeline are over now.
+
+    Raises:
+        ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished, TableRestored: The
+            data table and the control table are not of one history. Nothing is to be removed
+            before somebody has put that right, perhaps with a RESTORE.
+    """
+    return over_in(checked_ledger(control, pipeline, data_log))
+
+
+def _no_plans() -> PlanIsOver:
+    return lambda sequence: False  # noqa: ARG005  a table without plans
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maintenance:
+    """Maintains one table, beside whoever lands in it, undoes plans, or reads it.
+
+    Attributes:
+        table: Its name for people: the pipeline's, for a data table.
+        upkeep: The table.
+        plans_over: Reads which plans nobody can land files of any more.
+        now: The clock.
+    """
+
+    table: str
+    upkeep: Upkeep
+    now: Clock
+    plans_over: Callable[[], PlanIsOver] = _no_plans
+
+    def maintain(self, keep: timedelta, *, dry_run: bool = False) -> Upkept:
+        """Compact the table, then remove files that no version younger than `keep` refers to.
+
+        Args:
+            keep: How long; longer if the table says so.
+            dry_run: Only say what would be removed.
+
+        Raises:
+            RetentionTooShort: Readers, or a landing, may still need what would be removed.
+            ForeignTable: It is not the table that it should be.
+            ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished, TableRestored:
+                As in `plans_over`.
+            EngineFailed: The engine or the storage gave up; do it again.
+        """
+        before = self.upkeep.look()
+        if before is None:
+            return Upkept(table=self.table, outcome=UpkeepOutcome.NO_TABLE)
+        keep = kept_for(self.table, keep, before.retention)
+        # First: a plan that lands from here on is an open one, so its files stay.
+        is_over = self.plans_over()
+        replaced = None if dry_run else self._compacted()
+        removed = self.upkeep.reclaim(self.now() - keep, is_over, dry_run=dry_run)
+        outcome = UpkeepOutcome.DONE if replaced is not None else UpkeepOutcome.PUT_OFF
+        done = Upkept(
+            table=self.table,
+            outcome=UpkeepOutcome.DRY_RUN if dry_run else outcome,
+            before=before,
+            after=before if dry_run else self.upkeep.look(),
+            replaced=replaced or 0,
+            removed=tuple(removed),
+            keep=keep,
+        )
+        log.info("maintained %s", " ".join(f"{k}={v!r}" for k, v in done.as_record().items()))
+        return done
+
+    def _compacted(self) -> int | None:
+        """How many files were replaced; None if others were in the way every time."""
+        for attempt in range(1, COMPACTIONS_TRIED + 1):
+            try:
+                return self.upkeep.compact()
+            except CompactionConflict as conflict:
+                log.info("not compacted attempt=%d reason=%s", attempt, conflict.reason)
+        return None

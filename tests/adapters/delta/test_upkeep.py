@@ -1,0 +1,398 @@
+"""Maintenance of real tables: what becomes few, what goes, and what stays for whoever needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.support.file_lake import LATER, WEEK, FileLake, age
+from tests.support.plans import make_plan
+from tests.support.services import NOW
+from tidemark.adapters.delta.control_table import DeltaControlTable
+from tidemark.adapters.delta.upkeep import DeltaUpkeep
+from tidemark.core.datafile import plan_folder
+from tidemark.core.events import Planned
+from tidemark.core.ledger import Ledger
+from tidemark.core.upkeep import UpkeepOutcome, over_in
+from tidemark.errors import (
+    CompactionConflict,
+    EngineFailed,
+    ForeignTable,
+    RetentionTooShort,
+    TableRestored,
+)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileLake:
+    """A pipeline of this test's own."""
+    return FileLake(tmp_path)
+
+
+def leave(lake: FileLake, folder: str, *names: str) -> set[str]:
+    """Leave files in a folder of the table, as a killed driver does; their paths."""
+    for name in names:
+        file = lake.uri / folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"rows")
+    return {f"{folder}/{name}" for name in names}
+
+
+# -- compaction ----------------------------------------------------------------------------------
+
+
+def test_small_files_become_few_and_every_plan_is_found_as_before(lake: FileLake) -> None:
+    """I5: counts, commits and rows of each plan; what is few already is left alone."""
+    plans = [lake.run(3, number % 2) for number in range(4)]
+    before, rows = [lake.table.find(plan) for plan in plans], lake.rows()
+    done = lake.maintenance().maintain(WEEK)
+    assert (done.outcome, done.replaced) == (UpkeepOutcome.DONE, 4)
+    assert done.before is not None
+    assert done.after is not None
+    assert (done.before.files, done.after.files) == (4, 1)
+    assert [lake.table.find(plan) for plan in plans] == before
+    assert [lake.table.held(plan).records for plan in plans] == [3, 3, 3, 3]
+    assert lake.rows() == rows
+    version = DeltaTable(lake.uri).version()
+    assert (lake.uri / "_delta_log" / f"{version:020}.checkpoint.parquet").exists()
+    again = lake.maintenance().maintain(WEEK)
+    assert (again.replaced, DeltaTable(lake.uri).version()) == (0, version)
+
+
+def test_i1_a_maintained_table_is_verified_undone_and_landed_again(lake: FileLake) -> None:
+    """An undo takes exactly its plan's rows out of a file that plans share."""
+    for records in (4, 3, 2):
+        lake.run(records)
+    lake.maintenance(LATER).maintain(WEEK)
+    assert lake.verified() == [(9, 9)]
+    assert lake.undo.undo(2, "ops", "a wrong deploy").rows == 3
+    assert lake.rows() == [(0, offset) for offset in (0, 1, 2, 3, 7, 8)]
+    lake.maintenance(LATER).maintain(WEEK)
+    lake.run(1)
+    assert lake.verified() == [(10, 10)]
+    lake.maintenance(LATER).maintain(WEEK)
+    assert lake.verified() == [(10, 10)]
+    assert lake.committed()[0] == 10
+
+
+class Overtaken(DeltaUpkeep):
+    """Somebody else commits while a compaction works."""
+
+    other: Callable[[], object]
+
+    def _compact(self, table: DeltaTable) -> dict[str, object]:
+        self.other()
+        return super()._compact(table)
+
+
+def overtaken(lake: FileLake, other: Callable[[], object]) -> Overtaken:
+    """Upkeep of the lake's table that meets another commit each time."""
+    upkeep = Overtaken(str(lake.uri), "events")
+    upkeep.other = other
+    return upkeep
+
+
+def test_a_landing_meanwhile_stays_as_it_is(lake: FileLake) -> None:
+    """No conflict: the compaction keeps what it did not read."""
+    lake.run(3)
+    lake.run(3)
+    upkeep = overtaken(lake, lambda: lake.run(2))
+    assert lake.maintenance(upkeep=upkeep).maintain(WEEK).outcome is UpkeepOutcome.DONE
+    assert lake.verified() == [(8, 8)]
+    assert len(DeltaTable(lake.uri).file_uris()) == 2
+
+
+def test_rows_that_are_removed_meanwhile_stay_removed(lake: FileLake) -> None:
+    """The compaction is tried again, a bounded number of times, and then left to the next one."""
+    plans = [lake.run(3) for _ in range(5)]
+    left = iter(plans)
+    upkeep = overtaken(lake, lambda: lake.table.discard(next(left)))
+    with pytest.raises(CompactionConflict):
+        upkeep.compact()
+    done = lake.maintenance(upkeep=upkeep).maintain(WEEK)
+    assert (done.outcome, done.replaced) == (UpkeepOutcome.PUT_OFF, 0)
+    assert lake.rows() == [(0, offset) for offset in (12, 13, 14)]
+    once = iter([plans[4]])
+    upkeep.other = lambda: [lake.table.discard(plan) for plan in once]
+    lake.run(2)
+    assert lake.maintenance(upkeep=upkeep).maintain(WEEK).outcome is UpkeepOutcome.DONE
+    assert lake.rows() == [(0, 15), (0, 16)]
+
+
+def test_a_landing_that_meets_a_compaction_lands(lake: FileLake) -> None:
+    """Files that were written before it are committed after it."""
+    lake.run(3)
+    lake.run(3)
+    plan = lake.plan(4)
+    files = lake.sink.write(plan, 100)
+    lake.maintenance().maintain(WEEK)
+    lake.table.append(plan, files)
+    lake.ingest.execute(plan.sequence)
+    assert lake.verified() == [(10, 10)]
+
+
+# -- what goes -----------------------------------------------------------------------------------
+
+
+def test_files_of_versions_that_are_old_go(lake: FileLake) -> None:
+    """Also those that a checkpoint has dropped, which VACUUM forgets; the rows stay."""
+    for _ in range(3):
+        lake.run(3)
+    lake.maintenance().maintain(WEEK)
+    properties = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+    DeltaTable(lake.uri).alter.set_table_properties(properties)
+    DeltaTable(lake.uri).create_checkpoint()
+    DeltaTable(lake.uri).vacuum(0, dry_run=False)
+    assert len(list(lake.uri.glob("plan-*/*.parquet"))) == 3
+    size = sum(file.stat().st_size for file in lake.uri.glob("plan-*/*.parquet"))
+    done = lake.maintenance(LATER).maintain(WEEK)
+    assert done.bytes_freed == size
+    # One file is left, and no folder.
+    assert [path.count("/") for path in lake.stored()] == [0]
+    assert lake.verified() == [(9, 9)]
+
+
+def test_a_dry_run_tells_what_would_go_and_writes_nothing(lake: FileLake) -> None:
+    """The same files go without it."""
+    lake.run(3)
+    lake.run(3)
+    lake.maintenance().maintain(WEEK)
+    lake.run(3)
+    everything = sorted(lake.root.rglob("*"))
+    told = lake.maintenance(LATER).maintain(WEEK, dry_run=True)
+    assert told.outcome is UpkeepOutcome.DRY_RUN
+    assert len([file for file in told.removed if file.path.endswith(".parquet")]) == 2
+    assert sorted(lake.root.rglob("*")) == everything
+    gone = lake.maintenance(LATER).maintain(WEEK).removed
+    assert set(told.removed) < set(gone)
+
+
+def test_what_a_killed_driver_left_goes_once_its_plan_is_over(lake: FileLake) -> None:
+    """Whole files, what a task had in hand, checksums, and the folders."""
+    plan = lake.plan(3)
+    left = plan_folder(plan.sequence, uuid4())
+    leave(lake, left, "_SUCCESS", "part-1.parquet", ".part-1.parquet.crc")
+    leave(lake, f"{left}/_temporary/0/task_1", "part-2.parquet")
+    stored = lake.stored()
+    lake.maintenance(LATER).maintain(WEEK)
+    assert lake.stored() == stored
+    lake.ingest.execute(plan.sequence)
+    lake.maintenance().maintain(WEEK)
+    assert left in lake.stored()
+    lake.maintenance(LATER).maintain(WEEK)
+    assert not {path for path in lake.stored() if path.startswith(left)}
+    assert lake.verified() == [(3, 3)]
+
+
+def test_what_is_not_ours_stays(lake: FileLake) -> None:
+    """Other names, other folders, another table inside the folder; and the log."""
+    lake.run(3)
+    others = {
+        *leave(lake, "notes", "part-1.parquet", "a.txt"),
+        *leave(lake, "plan-7", "part-1.parquet"),
+        *leave(lake, "plan-1-draft", "part-1.parquet"),
+        *leave(lake, "_archive", "part-1.parquet"),
+        *leave(lake, f"notes/{plan_folder(1, uuid4())}", "part-1.parquet"),
+        *leave(lake, ".", "deletion_vector_1.bin", "rows.parquet"),
+    }
+    gone = leave(lake, ".", "part-00000-1-c000.snappy.parquet")
+    lake.maintenance(LATER).maintain(WEEK)
+    assert {path.removeprefix("./") for path in others} <= lake.stored()
+    assert not {path.removeprefix("./") for path in gone} & lake.stored()
+    assert lake.verified() == [(3, 3)]
+
+
+# -- what stays ----------------------------------------------------------------------------------
+
+
+def test_files_of_an_open_plan_stay_however_old_and_land_exactly(lake: FileLake) -> None:
+    """I1, I4: a driver wrote them and waits with the commit; another one's leftovers go."""
+    given_up = lake.plan(2)
+    zombies = lake.sink.write(given_up, 100)
+    lake.abandon.give_up(given_up.sequence, "ops", "too large")
+    plan = lake.plan(3)
+    files = lake.sink.write(plan, 100)
+    done = lake.maintenance(LATER).maintain(WEEK)
+    assert {file.path for file in zombies} < {file.path for file in done.removed}
+    assert all(Path(lake.uri, file.path).exists() for file in files)
+    lake.table.append(plan, files)
+    lake.ingest.execute(plan.sequence)
+    lake.maintenance(LATER).maintain(WEEK)
+    assert lake.verified() == [(5, 5)]
+
+
+def test_files_of_a_plan_that_is_made_meanwhile_stay(lake: FileLake) -> None:
+    """What the ledger did not know when it was read is not over; what lands since is not lost."""
+    lake.run(2)
+    maintenance = lake.maintenance(LATER)
+    is_over = maintenance.plans_over()
+    plan = lake.plan(3)
+    files = lake.sink.write(plan, 100)
+    maintenance.upkeep.reclaim(datetime.now(UTC) + LATER, is_over)
+    lake.table.append(plan, files)
+    lake.ingest.execute(plan.sequence)
+    assert lake.verified() == [(5, 5)]
+
+
+def test_a_version_within_the_retention_can_be_read(lake: FileLake) -> None:
+    """Its files were written long ago and removed just now, and a checkpoint has dropped them."""
+    lake.run(3)
+    lake.run(3)
+    version = DeltaTable(lake.uri).version()
+    age(lake.uri)
+    properties = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+    DeltaTable(lake.uri).alter.set_table_properties(properties)
+    assert lake.maintenance().maintain(WEEK).replaced == 2
+    DeltaTable(lake.uri).create_checkpoint()
+    lake.maintenance().maintain(WEEK)
+    assert lake.rows(version) == [(0, offset) for offset in range(6)]
+    lake.run(1)
+    DeltaTable(lake.uri).restore(version)
+    assert lake.rows() == [(0, offset) for offset in range(6)]
+
+
+class Removing(DeltaUpkeep):
+    """Somebody removes rows while files are looked for."""
+
+    other: Callable[[], object]
+
+    def _in_newest(self) -> set[str]:
+        self.other()
+        return super()._in_newest()
+
+
+def test_files_that_leave_the_table_while_it_is_looked_at_stay(lake: FileLake) -> None:
+    """Whoever reads the version before that commit still needs them."""
+    plan = lake.run(3)
+    version = DeltaTable(lake.uri).version()
+    age(lake.uri)
+    upkeep = Removing(str(lake.uri), "events")
+    upkeep.other = lambda: lake.table.discard(plan)
+    lake.maintenance(upkeep=upkeep).maintain(WEEK)
+    assert lake.rows() == []
+    assert lake.rows(version) == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_a_table_that_was_restored_is_left_alone(lake: FileLake) -> None:
+    """I7: whoever puts it right may need every file."""
+    lake.run(3)
+    version = DeltaTable(lake.uri).version()
+    lake.run(3)
+    DeltaTable(lake.uri).restore(version)
+    stored, newest = lake.stored(), DeltaTable(lake.uri).version()
+    with pytest.raises(TableRestored):
+        lake.maintenance(LATER).maintain(WEEK)
+    assert (lake.stored(), DeltaTable(lake.uri).version()) == (stored, newest)
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "kept"),
+    [
+        (None, 167, None),
+        (None, 168, 168),
+        ("interval 2 hours", 1, None),
+        ("interval 2 hours", 2, 2),
+        ("interval 30 days", 167, None),
+        ("interval 30 days", 168, 720),
+    ],
+)
+def test_a_retention_that_readers_do_not_know_of_is_refused(
+    lake: FileLake, own: str | None, asked: int, kept: int | None
+) -> None:
+    """A week, or less if the table says less; never less than the table says."""
+    lake.run(3)
+    if own:
+        properties = {"delta.deletedFileRetentionDuration": own}
+        DeltaTable(lake.uri).alter.set_table_properties(properties)
+    stored = lake.stored()
+    maintenance = lake.maintenance(LATER)
+    if kept is None:
+        with pytest.raises(RetentionTooShort) as caught:
+            maintenance.maintain(timedelta(hours=asked))
+        assert caught.value.asked_hours == asked
+        assert lake.stored() == stored
+    else:
+        assert maintenance.maintain(timedelta(hours=asked)).keep == timedelta(hours=kept)
+
+
+def test_another_pipelines_table_is_refused_and_none_is_no_error(lake: FileLake) -> None:
+    """Maintenance makes no table."""
+    assert lake.maintenance().maintain(WEEK).outcome is UpkeepOutcome.NO_TABLE
+    assert list(lake.root.iterdir()) == []
+    lake.run(3)
+    with pytest.raises(ForeignTable):
+        lake.maintenance(upkeep=DeltaUpkeep(str(lake.uri), "other")).maintain(WEEK)
+
+
+def test_a_storage_that_refuses_is_told_by_name(lake: FileLake) -> None:
+    """An error that a retry may cure, with what was refused."""
+    lake.run(3)
+
+    class Refusing(DeltaUpkeep):
+        def _in_newest(self) -> set[str]:
+            raise PermissionError("not allowed")
+
+    with pytest.raises(EngineFailed, match="not allowed"):
+        lake.maintenance(upkeep=Refusing(str(lake.uri), "events")).maintain(WEEK)
+
+
+# -- tables that only delta-rs writes ------------------------------------------------------------
+
+
+def test_the_control_table_keeps_every_event(tmp_path: Path) -> None:
+    """Of a copy as well, whose name is encoded in paths; writers go on."""
+    uri = tmp_path / "control"
+    control = DeltaControlTable(str(uri))
+    names = ("events", "events@july")
+    for sequence in (1, 2, 3):
+        for name in names:
+            plan = make_plan((0, sequence, sequence + 1), sequence=sequence, pipeline=name)
+            control.append(control.ledger(name), [Planned(plan=plan)], NOW)
+    ledgers = [control.ledger(name) for name in names]
+    upkeep = DeltaUpkeep(str(uri))
+    assert upkeep.compact() == 6
+    removed = upkeep.reclaim(datetime.now(UTC) + LATER, lambda _: False)
+    assert len(removed) == 6
+    assert len(list(uri.glob("pipeline=*/*.parquet"))) == 2
+    assert [control.ledger(name) for name in names] == ledgers
+    plan = make_plan((0, 4, 5), sequence=4)
+    control.append(control.ledger("events"), [Planned(plan=plan)], NOW)
+    assert set(control.ledger("events").plans) == {1, 2, 3, 4}
+
+
+def test_files_of_a_table_by_partition_are_known_however_paths_are_written(tmp_path: Path) -> None:
+    """What the newest version has stays, whatever characters a partition's value has."""
+    for value in ("a b", "ü/%", "x=y", "prices@july"):
+        write_deltalake(tmp_path, pa.table({"p": [value], "x": [1]}), mode="append",
+                        partition_by=["p"])  # fmt: skip
+    assert DeltaUpkeep(str(tmp_path)).reclaim(datetime.now(UTC) + LATER, lambda _: True) == []
+    assert pa.table(DeltaTable(tmp_path).scan()).num_rows == 4
+
+
+@pytest.mark.parametrize("odd", ["part-ü 1%.parquet", "part-a%20b.parquet"])
+def test_a_file_that_the_log_names_in_encoded_letters_stays(lake: FileLake, odd: str) -> None:
+    """As another engine may have written it; also when a version before the newest has it."""
+    plan = lake.plan(3)
+    (file, *_) = lake.sink.write(plan, 100)
+    (lake.uri / file.path).rename(lake.uri / odd)
+    lake.table.append(plan, [replace(file, path=odd)])
+    lake.ingest.execute(plan.sequence)
+    version = DeltaTable(lake.uri).version()
+    lake.maintenance(LATER).upkeep.reclaim(datetime.now(UTC) + LATER, lambda _: True)
+    assert lake.verified() == [(3, 3)]
+    age(lake.uri)
+    lake.undo.undo(plan.sequence, "ops", "x")
+    lake.maintenance().maintain(WEEK)
+    assert len(lake.rows(version)) == 3
+
+
+def test_an_empty_ledger_knows_no_plan_that_is_over() -> None:
+    """A control table that is gone says nothing."""
+    assert not over_in(Ledger(pipeline="events"))(1)

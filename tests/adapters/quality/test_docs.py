@@ -1,0 +1,113 @@
+"""Start pages and pages of quality checks: what is pruned, and that no link is dead after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.support.services import NOW
+from tidemark.adapters.quality.docs import RUNS_LISTED, DataDocs, DocsFolders, write_index
+from tidemark.core.quality import QualityReport
+
+DAY = timedelta(days=1)
+
+
+def checked(home: Path, pipeline: str, run_at: datetime, plan: int = 1) -> list[Path]:
+    """Pages of one check, written when it ran."""
+    folders = DocsFolders(home=home, pipeline=pipeline)
+    run = f"plan-{plan:06d}/{run_at:%Y%m%dT%H%M%S}Z"
+    pages = {
+        suite: folders.site / "validations" / suite / run / "batch.html"
+        for suite in ("built-in", "own")
+    }
+    for page in pages.values():
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text("<p>a page</p>")
+        os.utime(page, (run_at.timestamp(), run_at.timestamp()))
+    report = QualityReport(
+        pipeline=pipeline,
+        plan_sequence=plan,
+        table_version=plan,
+        run_at=run_at,
+        results=(),
+        data_docs=str(folders.index),
+    )
+    with folders.locked():
+        write_index(folders, report, pages)
+    return list(pages.values())
+
+
+def dead_links(home: Path) -> list[str]:
+    """Links of start pages that lead nowhere."""
+    return [
+        link
+        for page in home.rglob("index.html")
+        for link in re.findall(r'href="([^"]+)"', page.read_text(encoding="utf-8"))
+        if not (page.parent / link).exists()
+    ]
+
+
+def existing(pages: Sequence[Path]) -> list[bool]:
+    """Which pages are there."""
+    return [page.exists() for page in pages]
+
+
+def test_old_pages_go_with_the_lines_that_lead_to_them(tmp_path: Path) -> None:
+    """A dry run counts the same and touches nothing."""
+    old = checked(tmp_path, "prices", NOW - 91 * DAY, plan=1)
+    young = checked(tmp_path, "prices", NOW - 89 * DAY, plan=2)
+    before = NOW - 90 * DAY
+    everything = sorted(tmp_path.rglob("*"))
+    assert DataDocs(tmp_path).prune(before, dry_run=True) == 2
+    assert sorted(tmp_path.rglob("*")) == everything
+    assert DataDocs(tmp_path).prune(before) == 2
+    assert (existing(old), existing(young)) == ([False, False], [True, True])
+    assert not [folder for page in old for folder in (page.parent,) if folder.exists()]
+    runs = json.loads((tmp_path / "data_docs" / "prices" / "runs.json").read_text())
+    assert [run["plan"] for run in runs] == [2]
+    assert dead_links(tmp_path) == []
+    assert DataDocs(tmp_path).prune(before) == 0
+
+
+def test_the_newest_check_of_each_pipeline_stays(tmp_path: Path) -> None:
+    """The page over all pipelines shows it, however old it is."""
+    pages = [page for name in ("a", "b") for page in checked(tmp_path, name, NOW - 400 * DAY)]
+    assert DataDocs(tmp_path).prune(NOW) == 0
+    assert all(existing(pages))
+    assert dead_links(tmp_path) == []
+
+
+def test_pages_that_no_start_page_lists_go_by_their_age(tmp_path: Path) -> None:
+    """More checks than are listed leave pages without a line."""
+    first = checked(tmp_path, "prices", NOW - 100 * DAY, plan=0)
+    for plan in range(1, RUNS_LISTED + 1):
+        checked(tmp_path, "prices", NOW - plan * timedelta(minutes=1), plan=plan)
+    assert all(existing(first))
+    assert DataDocs(tmp_path).prune(NOW - 90 * DAY) == 2
+    assert not any(existing(first))
+    assert DataDocs(tmp_path).prune(NOW - 90 * DAY) == 0
+    assert dead_links(tmp_path) == []
+
+
+def test_other_files_and_pages_of_suites_stay(tmp_path: Path) -> None:
+    """Only pages of checks have an age."""
+    checked(tmp_path, "prices", NOW - 100 * DAY)
+    suite = tmp_path / "data_docs" / "prices" / "expectations" / "own.html"
+    suite.parent.mkdir()
+    suite.write_text("<p>a suite</p>")
+    os.utime(suite, (0, 0))
+    DataDocs(tmp_path).prune(NOW)
+    assert suite.exists()
+
+
+@pytest.mark.parametrize("home", ["nowhere", "."])
+def test_without_pages_there_is_nothing_to_do(tmp_path: Path, home: str) -> None:
+    """And nothing is made."""
+    assert DataDocs(tmp_path / home).prune(datetime.now(UTC)) == 0
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,198 @@
+"""One pipeline on real tables without Spark: a log in memory, and files as Spark leaves them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from tests.support.plans import make_spec
+from tests.support.services import Services
+from tidemark.adapters.delta.control_table import DeltaControlTable
+from tidemark.adapters.delta.data_table import DeltaDataTable
+from tidemark.adapters.delta.upkeep import DeltaUpkeep
+from tidemark.adapters.memory import MemoryKafka
+from tidemark.adapters.spark import parquet
+from tidemark.core.datafile import DataFile, plan_folder
+from tidemark.core.offsets import SpanSet
+from tidemark.core.plan import Plan
+from tidemark.core.spec import PipelineSpec
+from tidemark.services.maintenance import Maintenance, plans_over
+
+WEEK = timedelta(days=7)
+LATER = timedelta(days=30)
+"""After it, all that a test has done is older than any retention here."""
+
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+_SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.field("element", _HEADER))),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("timestamp_type", pa.int32()),
+        ("topic_id", pa.string()),
+        ("plan_sequence", pa.int64()),
+        ("ingested_at", pa.timestamp("us", "UTC")),
+    ]
+)
+
+
+@dataclass
+class FileSink:
+    """Writes a plan's records to a folder beside the table's rows, a file for each range."""
+
+    uri: Path
+    kafka: MemoryKafka
+
+    def write(self, plan: Plan, records_per_task: int) -> Sequence[DataFile]:  # noqa: ARG002
+        """As `Sink.write`."""
+        name = plan_folder(plan.sequence, uuid4())
+        (self.uri / name).mkdir()
+        (self.uri / name / "_SUCCESS").touch()
+        for planned in plan.ranges:
+            spans = {planned.partition: SpanSet.of([planned.span])}
+            rows = [
+                {
+                    "key": record.key,
+                    "value": record.value,
+                    "topic": plan.topic,
+                    "partition": record.partition,
+                    "offset": record.offset,
+                    "timestamp": record.timestamp_ms * 1000,
+                    "timestamp_type": int(record.timestamp_type),
+                    "topic_id": plan.topic_id,
+                    "plan_sequence": plan.sequence,
+                }
+                for record in self.kafka.read(plan.topic, plan.isolation_level, spans)
+            ]
+            file = self.uri / name / f"part-00000-{uuid4()}-c000.snappy.parquet"
+            pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), file)
+            (self.uri / name / f".{file.name}.crc").touch()
+        return parquet.written(*parquet.storage(str(self.uri)), name)
+
+
+@dataclass
+class FileLake(Services):
+    """A pipeline over topic `events` of two partitions.
+
+    Attributes:
+        root: Folder of its tables.
+    """
+
+    root: Path
+    spec: PipelineSpec = field(default_factory=make_spec)
+    kafka: MemoryKafka = field(default_factory=MemoryKafka)
+
+    def __post_init__(self) -> None:
+        self.kafka.create("events", 2, "id-1")
+
+    @property
+    def uri(self) -> Path:
+        """The data table."""
+        return self.root / self.spec.target
+
+    @property
+    def marks(self) -> MemoryKafka:
+        """Marks are the log's own."""
+        return self.kafka
+
+    @property
+    def log_reader(self) -> MemoryKafka:
+        """Another reader of the same log."""
+        return self.kafka
+
+    @property
+    def control(self) -> DeltaControlTable:
+        """The control table."""
+        return DeltaControlTable(str(self.root / "control"))
+
+    @property
+    def table(self) -> DeltaDataTable:
+        """The data table."""
+        return DeltaDataTable(str(self.uri))
+
+    @property
+    def sink(self) -> FileSink:
+        """Writes files."""
+        return FileSink(self.uri, self.kafka)
+
+    def maintenance(self, after: timedelta = timedelta(0), **changes: Any) -> Maintenance:
+        """Maintains the data table, some time from now."""
+        usual = {
+            "table": "events",
+            "upkeep": DeltaUpkeep(str(self.uri), "events"),
+            "plans_over": lambda: plans_over(self.control, "events", self.table),
+            "now": lambda: datetime.now(UTC) + after,
+        }
+        return Maintenance(**{**usual, **changes})
+
+    def plan(self, records: int, partition: int = 0) -> Plan:
+        """Produce records and plan them."""
+        self.kafka.produce("events", partition, records, timestamp_ms=1_000)
+        plan = self.planner.plan(f"run {uuid4()}").plan
+        assert plan is not None
+        self.table.prepare("events")
+        return plan
+
+    def run(self, records: int, partition: int = 0) -> Plan:
+        """Produce records, plan and land them."""
+        plan = self.plan(records, partition)
+        self.ingest.execute(plan.sequence)
+        return plan
+
+    def rows(self, version: int | None = None) -> list[tuple[int, int]]:
+        """Partition and offset of every row of a version, the newest if none is named."""
+        found = pa.table(DeltaTable(self.uri, version=version).scan()).to_pylist()
+        return sorted((row["partition"], row["offset"]) for row in found)
+
+    def verified(self) -> list[tuple[int, int]]:
+        """Records and rows of each partition, if the table is exactly what the log has."""
+        verification = self.verify.verify()
+        verification.check()
+        return [(each.records, each.rows) for each in verification.partitions]
+
+    def stored(self) -> set[str]:
+        """Every file and folder below the data table's folder, but for its log."""
+        paths = (path.relative_to(self.uri).as_posix() for path in self.uri.rglob("*"))
+        return {path for path in paths if not path.startswith("_delta_log")}
+
+
+class HomeFileLake(FileLake):
+    """A lake where commands and tasks look for it."""
+
+    @property
+    def control(self) -> DeltaControlTable:
+        """The control table, in its place below the lakehouse."""
+        return DeltaControlTable(str(self.root / "control" / "offset_ranges"))
+
+
+def home_lake(home: Path) -> HomeFileLake:
+    """Pipeline `events` with three plans that have landed, and `idle` without a table."""
+    (home / "pipelines").mkdir()
+    for name in ("events", "idle"):
+        text = f"name: {name}\ntopic: {name}\ntarget: bronze/{name}\nschedule: '@daily'\n"
+        (home / "pipelines" / f"{name}.yaml").write_text(text)
+    made = HomeFileLake(home / "lakehouse")
+    for _ in range(3):
+        made.run(3)
+    return made
+
+
+def age(folder: Path, days: int = 20) -> None:
+    """Make files, the log's own as well, look as if they had been written so many days ago."""
+    then = datetime.now(UTC).timestamp() - days * 86400
+    for file in folder.rglob("*"):
+        if file.is_file():
+            os.utime(file, (then, then))

@@ -1,0 +1,86 @@
+"""Maintenance without a pause beside live landings, on real parts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.support.kafka_judge import read_all
+from tests.support.lake import Lake
+from tests.support.transactions import produce_values
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.core.upkeep import Upkept
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+ROUNDS = 6
+WEEK = timedelta(days=7)
+LATER = timedelta(days=30)
+"""Maintenance that believes to be so late takes whatever no version and no open plan has."""
+
+
+@contextmanager
+def without_pause(step: Callable[[], Upkept]) -> Iterator[list[Upkept]]:
+    """Repeat a step until the block ends; what came of it, and its first error."""
+    came: list[Upkept] = []
+    failed: list[BaseException] = []
+    over = threading.Event()
+
+    def loop() -> None:
+        while not over.is_set():
+            try:
+                came.append(step())
+            except BaseException as failure:  # noqa: BLE001  raised again by the test's own thread
+                failed.append(failure)
+                return
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        yield came
+    finally:
+        over.set()
+        thread.join(120)
+    assert not thread.is_alive()
+    if failed:
+        raise failed[0]
+
+
+def test_i1_landings_are_exact_while_a_table_is_maintained_without_pause(
+    spark: SparkSession, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Every file that no version has goes at once, but for those of the plan that is landing."""
+    connection = {"bootstrap.servers": broker.bootstrap}
+    name = topic(partitions=3)
+    lake = Lake(session=spark, root=tmp_path, connection=connection).of(name, records_per_task=100)
+    produce_values(broker.bootstrap, name, 10)
+    lake.run("the first")
+    with without_pause(lambda: lake.maintenance(LATER).maintain(WEEK)) as came:
+        for number in range(ROUNDS):
+            for partition in range(3):
+                produce_values(broker.bootstrap, name, 250, partition=partition)
+            lake.run(f"run {number}")
+    assert lake.judged() == read_all(broker.bootstrap, name)
+    print(f"{len(came)} rounds, {sum(each.replaced for each in came)} files replaced")
+    assert sum(each.replaced > 0 for each in came) > 1
+    assert sum(len(each.removed) for each in came) > ROUNDS
+
+    removed = lake.undo.undo(3, "ops", "a wrong deploy").rows
+    assert removed == 750
+    lake.maintenance(LATER).maintain(WEEK)
+    lake.run("again")
+    assert lake.maintenance(LATER).maintain(WEEK).after is not None
+    assert lake.files() == 1
+    assert lake.judged() == read_all(broker.bootstrap, name)
+    lake.verify.verify().check()
+    assert list(Path(lake.uri).glob("plan-*")) == []
