@@ -62,7 +62,7 @@ with DAG(
         task_id="control",
         python_callable=maintain_shared,
         execution_timeout=timedelta(hours=2),
-        doc_md="The same for the control table and the table of quality results.",
+        doc_md="The same for the control table, the quality results and the status table.",
     )
     PythonOperator(
         task_id="quality_docs",

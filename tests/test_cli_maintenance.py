@@ -60,6 +60,7 @@ def test_all_tables_are_maintained_and_told(lake: FileLake, maintain: Any) -> No
         "idle": "no table yet",
         "control table": "dry run",
         "quality results": "no table yet",
+        "status table": "no table yet",
     }
     done = maintain()
     assert done.code == ExitCode.OK, done.err
@@ -70,7 +71,7 @@ def test_all_tables_are_maintained_and_told(lake: FileLake, maintain: Any) -> No
     assert len(DeltaTable(lake.uri).file_uris()) == 1
     assert lake.verified() == [(9, 9)]
     again = maintain("events", "--json")
-    assert list(again.tables) == ["events", "control table", "quality results"]
+    assert list(again.tables) == ["events", "control table", "quality results", "status table"]
     assert again.tables["events"]["files_replaced"] == 0
     assert json.loads(again.out)["quality_pages"] == {"pages_removed": 0}
 

@@ -362,13 +362,14 @@ class App:
         )
 
     def shared_maintenance(self) -> list[Maintenance]:
-        """Keeps the tables small that pipelines share: the control table and quality's results."""
+        """Keeps the tables small that pipelines share: control, quality's results, status."""
         from tidemark.adapters.delta.upkeep import DeltaUpkeep
         from tidemark.services.maintenance import Maintenance
 
         shared = {
             "control table": self.layout.control_table,
             "quality results": self.layout.quality_results,
+            "status table": self.layout.status_table,
         }
         return [
             Maintenance(table=name, upkeep=self._armed("upkeep", DeltaUpkeep(uri)), now=utc_now)

@@ -161,8 +161,14 @@ def _described(dag: Any) -> dict[str, Any]:
 
 
 def _mapped_over(task: Any) -> Any:
-    """What a mapped operator gets, one value for each of its tasks; None for all others."""
-    return task.expand_input.value["op_kwargs"] if task.is_mapped else None
+    """What a mapped operator gets, one value for each of its tasks; None for all others.
+
+    Where that is known only when the DAG runs: whose result it is.
+    """
+    if not task.is_mapped:
+        return None
+    over = task.expand_input.value["op_kwargs"]
+    return over if isinstance(over, list) else over.operator.task_id
 
 
 # -- the process ---------------------------------------------------------------------------------

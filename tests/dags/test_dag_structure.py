@@ -102,6 +102,16 @@ def test_maintenance_is_a_task_for_each_table_and_none_waits_for_another(
     }
 
 
+def test_alarms_are_raised_of_what_the_look_has_returned(dags: dict[str, Any]) -> None:
+    """One task for each pipeline, and no second try: the next look comes soon."""
+    tasks = dags["tidemark_status"]["tasks"]
+    assert {name: task["downstream"] for name, task in tasks.items()} == {
+        "look": ["alarm"],
+        "alarm": [],
+    }
+    assert (tasks["alarm"]["mapped_over"], tasks["alarm"]["retries"]) == ("look", 0)
+
+
 @pytest.mark.parametrize("name", sorted(SPECS))
 def test_a_dag_says_what_its_spec_says(dags: dict[str, Any], name: str) -> None:
     """Schedule, tags, retries and the asset come from the spec."""
