@@ -1,0 +1,146 @@
+"""The pages: what they link to is there, and what they tell people to type can be typed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from tests.conftest import PROJECT
+from tidemark.cli import app
+
+PAGES = sorted(
+    [*PROJECT.glob("*.md"), *PROJECT.glob("bench/*.md"), *(PROJECT / "docs").rglob("*.md")]
+)
+
+COMING = {"start", "export-offsets"}
+"""Commands that a page tells of before they are there; take them out when they have come."""
+
+_FENCE = re.compile(r"^ *```.*?\n(.*?)^ *```", flags=re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"(?:^ {4,}\S.*\n?)+", flags=re.MULTILINE)
+_SPAN = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_TYPED = re.compile(r"(?:^|[ /])tidemark +(.*)$")
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page are called in links, as GitHub makes it of them."""
+    prose = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.+)$", prose, flags=re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)|`", r"\1", heading) for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in plain}
+
+
+def code(page: Path) -> Iterator[str]:
+    """Every line of code of a page, in blocks or in a sentence."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    for block in _FENCE.findall(text):
+        yield from block.splitlines()
+    prose = _FENCE.sub("", text)
+    for block in _INDENTED.findall(prose):
+        yield from block.splitlines()
+    # A span may go over the end of a line.
+    yield from _SPAN.findall(re.sub(r"(?<=\S)\n *(?=\S)", " ", prose).replace("\\|", "|"))
+
+
+def commands(page: Path) -> Iterator[Sequence[str]]:
+    """The words behind every `tidemark` that somebody is to type."""
+    for line in code(page):
+        for part in re.split(r" (?:&&|;|\||>) ", line.split(" #")[0]):
+            typed = _TYPED.search(part)
+            if typed:
+                yield [word for word in re.split(r"[\s\[\]();]+", typed.group(1)) if word]
+
+
+def problem(words: Sequence[str]) -> str | None:
+    """What would be wrong if somebody typed these words behind `tidemark`."""
+    group: Any = typer.main.get_group(app)
+    left = list(words)
+    while left and left[0].startswith("--") and left[0] in _options(group):
+        left.pop(0)
+    if left and left[0] in COMING:
+        return None
+    while left and hasattr(group, "commands"):
+        names = left.pop(0).split("|")
+        unknown = [name for name in names if name not in {*group.commands, "COMMAND", "--help"}]
+        if unknown:
+            return f"no command {unknown[0]}"
+        group = group.commands.get(names[0], group)
+        if names[0] in {"COMMAND", "--help"}:
+            return None
+    for word in left:
+        for option in word.split("|"):
+            name = option.split("=")[0].rstrip(",.:")
+            if name.startswith("--") and name not in _options(group):
+                return f"no option {name}"
+    return None
+
+
+def _options(group: Any) -> set[str]:
+    told = (param for param in group.params)
+    return {"--help", *(name for each in told for name in [*each.opts, *each.secondary_opts])}
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link names a file that is there, and a heading that it has."""
+    broken = []
+    for link in _LINK.findall(_FENCE.sub("", page.read_text(encoding="utf-8"))):
+        path, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", path):
+            continue
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@every_page
+def test_commands_can_be_typed(page: Path) -> None:
+    """Every `tidemark ...` of a page is a command that there is, with options that it has."""
+    wrong = {" ".join(words): told for words in commands(page) if (told := problem(words))}
+    assert wrong == {}
+
+
+@every_page
+def test_make_targets_are_there(page: Path) -> None:
+    """Every `make ...` of a page is a target of the Makefile."""
+    makefile = (PROJECT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE))
+    named = {found for line in code(page) for found in re.findall(r"^make ([a-z-]+)", line)}
+    assert named - targets == set()
+
+
+def test_every_page_is_listed() -> None:
+    """The README leads to each page of docs; decisions have a list of their own."""
+    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
+    listed = {link.partition("#")[0] for link in _LINK.findall(readme)}
+    assert {f"docs/{page.name}" for page in (PROJECT / "docs").glob("*.md")} - listed == set()
+
+
+def test_what_is_to_come_has_not_come() -> None:
+    """A command that has come is checked like every other."""
+    assert set() == COMING & set(typer.main.get_group(app).commands)
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("status prices --json", None),
+        ("--verbose ingest prices", None),
+        ("broker start|stop|status", None),
+        ("control rebuild prices --dry-run|--apply", None),
+        ("statsu prices", "no command statsu"),
+        ("control rebuilt prices", "no command rebuilt"),
+        ("status prices --partition 3", "no option --partition"),
+    ],
+)
+def test_a_wrong_command_would_be_found(typed: str, told: str | None) -> None:
+    """The check of the pages tells what is wrong, and nothing of what is right."""
+    assert problem(typed.split()) == told
