@@ -31,6 +31,8 @@ _OF_MEMBERS = {
 
 _WITHOUT_MEMBERS = {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD}
 
+_LISTEN_S = 5.0
+"""How long to wait for an answer before listening whether there is a reason for none."""
 _PAUSE_S = 0.2
 """A coordinator that has just been made needs about a second."""
 
@@ -80,11 +82,13 @@ class KafkaGroupOffsets:
         try:
             places = consumer.committed(
                 [TopicPartition(topic, partition) for partition in sorted(partitions)],
-                timeout=self._timeout,
+                timeout=min(self._timeout, _LISTEN_S),
             )
         except KafkaException as raised:
-            # Only this calls the callback.
-            consumer.poll(0)
+            # A refused coordinator is told here only; the request just times out.
+            heard = consumer.poll(_PAUSE_S)
+            if heard is not None and heard.error() is not None:
+                names.note(heard.error())
             raise names.named(operation, topic, raised.args[0]) from raised
         finally:
             consumer.close()
