@@ -17,9 +17,6 @@ PAGES = sorted(
     [*PROJECT.glob("*.md"), *PROJECT.glob("bench/*.md"), *(PROJECT / "docs").rglob("*.md")]
 )
 
-COMING = {"start", "export-offsets"}
-"""Commands that a page tells of before they are there; take them out when they have come."""
-
 _FENCE = re.compile(r"^ *```.*?\n(.*?)^ *```", flags=re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:^ {4,}\S.*\n?)+", flags=re.MULTILINE)
 _SPAN = re.compile(r"`([^`\n]+)`")
@@ -64,8 +61,6 @@ def problem(words: Sequence[str]) -> str | None:
     left = list(words)
     while left and left[0].startswith("--") and left[0] in _options(group):
         left.pop(0)
-    if left and left[0] in COMING:
-        return None
     while left and hasattr(group, "commands"):
         names = left.pop(0).split("|")
         unknown = [name for name in names if name not in {*group.commands, "COMMAND", "--help"}]
@@ -122,11 +117,6 @@ def test_every_page_is_listed() -> None:
     readme = (PROJECT / "README.md").read_text(encoding="utf-8")
     listed = {link.partition("#")[0] for link in _LINK.findall(readme)}
     assert {f"docs/{page.name}" for page in (PROJECT / "docs").glob("*.md")} - listed == set()
-
-
-def test_what_is_to_come_has_not_come() -> None:
-    """A command that has come is checked like every other."""
-    assert set() == COMING & set(typer.main.get_group(app).commands)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_random_histories(visited: Visited) -> None:
     visited.histories += seen["histories"]
     visited.steps += seen["steps"]
     assert seen["histories"] >= 50
-    assert seen["steps"] >= 1_000
+    assert seen["steps"] >= 300
 
 
 @pytest.mark.faults

@@ -54,7 +54,7 @@ def _rows(event: ControlEvent) -> list[Row]:
         case Adopted():
             return [_plan_row(EventKind.ADOPTED, event)]
         case Abandoned() | UndoBegun() | Rewound():
-            return [_decision_row(event)]
+            return _decision_rows(event)
         case Landed():
             return _landed_rows(event)
         case LossAccepted():
@@ -116,23 +116,25 @@ def _plan_row(kind: EventKind, event: Adopted | Abandoned | UndoBegun | Rewound 
     }
 
 
-_DECISIONS: Mapping[EventKind, type[Abandoned | UndoBegun | Rewound]] = {
-    EventKind.ABANDONED: Abandoned,
-    EventKind.UNDO_BEGUN: UndoBegun,
-    EventKind.REWOUND: Rewound,
-}
+def _decision_rows(event: Abandoned | UndoBegun | Rewound) -> list[Row]:
+    said = {"reason": event.reason}
+    match event:
+        case Abandoned():
+            return [{**_plan_row(EventKind.ABANDONED, event), **said}]
+        case UndoBegun():
+            shared = {**_plan_row(EventKind.UNDO_BEGUN, event), **said}
+            return _told_of_partitions(shared, event.committed)
+        case Rewound(table_version=version):
+            return [{**_plan_row(EventKind.REWOUND, event), **said, "table_version": version}]
 
 
-def _decision_row(event: Abandoned | UndoBegun | Rewound) -> Row:
-    (kind,) = (kind for kind, decision in _DECISIONS.items() if isinstance(event, decision))
-    row = {**_plan_row(kind, event), "reason": event.reason}
-    return {**row, "table_version": event.table_version} if isinstance(event, Rewound) else row
-
-
-def _decision(kind: EventKind, row: Row) -> Abandoned | UndoBegun | Rewound:
+def _decision(kind: EventKind, rows: Sequence[Row]) -> Abandoned | UndoBegun | Rewound:
+    told = _plan_decision(rows[0])
     if kind is EventKind.REWOUND:
-        return Rewound(**_plan_decision(row), table_version=row.get("table_version"))
-    return _DECISIONS[kind](**_plan_decision(row))
+        return Rewound(**told, table_version=rows[0].get("table_version"))
+    if kind is EventKind.UNDO_BEGUN:
+        return UndoBegun(**told, committed=_committed(rows))
+    return Abandoned(**told)
 
 
 def _planned_rows(plan: Plan) -> list[Row]:
@@ -179,9 +181,14 @@ def _epoch_rows(event: NewEpoch) -> list[Row]:
         "missing_events": event.missing_events,
         "reason": event.reason,
     }
+    return _told_of_partitions(shared, event.committed)
+
+
+def _told_of_partitions(shared: Row, committed: Mapping[int, int]) -> list[Row]:
+    """A row for each partition's committed offset; one without a partition if there is none."""
     rows = [
         {**shared, "partition": partition, "committed_offset": offset}
-        for partition, offset in sorted(event.committed.items())
+        for partition, offset in sorted(committed.items())
     ]
     return rows or [shared]
 
@@ -263,7 +270,7 @@ def _event(
         case EventKind.ADOPTED:
             return Adopted(sequence=first["plan_sequence"], requested_by=first["requested_by"])
         case EventKind.ABANDONED | EventKind.UNDO_BEGUN | EventKind.REWOUND:
-            return _decision(kind, first)
+            return _decision(kind, rows)
         case EventKind.LANDED:
             return _landed(rows, plans.get(first["plan_sequence"]))
         case EventKind.LOSS_ACCEPTED:

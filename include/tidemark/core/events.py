@@ -29,7 +29,8 @@ class EventKind(StrEnum):
     LANDED = "landed"
     """The range is in the data table; `committed_offset` is where the partition stands now."""
     UNDO_BEGUN = "undo_begun"
-    """A landed plan's rows are being taken out of the data table; nobody counts on them."""
+    """A landed plan's rows are being taken out of the data table; nobody counts on them, and
+    `committed_offset` is where the partition stands without them."""
     REWOUND = "rewound"
     """A landed plan's rows were taken out of the data table; its offsets are unread again."""
     LOSS_ACCEPTED = "loss_accepted"
@@ -157,11 +158,13 @@ class UndoBegun:
         sequence: The plan.
         requested_by: Who undoes it.
         reason: Why, in their words.
+        committed: Committed offset of each of the plan's partitions, this landing left out.
     """
 
     sequence: int
     requested_by: str
     reason: str
+    committed: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

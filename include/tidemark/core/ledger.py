@@ -182,6 +182,14 @@ class Ledger:
             for partition, spans in more.items()
         }
 
+    def committed_without(self, less: Mapping[int, SpanSet]) -> Mapping[int, int]:
+        """Committed offsets of some partitions as they will be when something has not landed."""
+        rest = replace(
+            self,
+            landed={p: spans.minus(less.get(p, SpanSet())) for p, spans in self.landed.items()},
+        )
+        return {p: rest.committed_offset(p) for p in less if p in self.starts}
+
     def positions(self, kind: PlanKind) -> Mapping[int, Position]:
         """How far a chain has come, by partition: the end of its range that goes furthest.
 

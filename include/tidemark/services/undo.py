@@ -92,7 +92,13 @@ class Undo:
                 pipeline=self.pipeline, sequence=sequence, reason=record.abandoned or ""
             )
         if record.landing is not None and not dry_run:
-            begun = UndoBegun(sequence=sequence, requested_by=requested_by, reason=reason)
+            is_current = record.plan.topic_id == ledger.topic_id
+            begun = UndoBegun(
+                sequence=sequence,
+                requested_by=requested_by,
+                reason=reason,
+                committed=ledger.committed_without(record.landing.spans()) if is_current else {},
+            )
             self.control.append(ledger, [begun], self.now())
         return record
 

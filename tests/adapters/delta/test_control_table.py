@@ -38,6 +38,7 @@ from tidemark.core.events import (
     Planned,
     Rewound,
     Started,
+    UndoBegun,
 )
 from tidemark.core.landing import Landing, RangeCount
 from tidemark.core.ledger import Ledger
@@ -696,6 +697,8 @@ def decide(table: DeltaControlTable, now: Callable[[], datetime]) -> None:
         LossAccepted(topic="events", topic_id="id-2", lost=lost, committed={0: 7}, **who),
     )
     land(4, (0, 8, 9), topic_id="id-2")
+    land(5, (0, 7, 8), topic_id="id-2")
+    record(UndoBegun(sequence=5, **who, committed={0: 7}))
 
 
 def queries() -> dict[str, str]:
@@ -710,7 +713,7 @@ def queries() -> dict[str, str]:
     return found
 
 
-AT = [NOW + timedelta(minutes=minute) for minute in range(20)]
+AT = [NOW + timedelta(minutes=minute) for minute in range(22)]
 ANSWERS: dict[str, list[tuple[Any, ...]]] = {
     "Where does each partition stand?": [
         ("clicks", "events", 0, 7),
@@ -726,6 +729,7 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
         ("clicks", 0, AT[11], 3, 0, 0),
         ("clicks", 0, AT[13], 3, 0, 0),
         ("clicks", 0, AT[17], 1, 0, 0),
+        ("clicks", 0, AT[19], 1, 0, 0),
         ("prices", 0, AT[0], 5, 0, 0),
         ("prices", 0, AT[4], 2, 0, 0),
         ("prices", 1, AT[0], 4, 0, 0),
@@ -735,6 +739,7 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
         ("clicks", 2, AT[11], AT[12], 3, 0, None),
         ("clicks", 3, AT[13], AT[14], 3, 0, AT[15]),
         ("clicks", 4, AT[17], AT[18], 1, 0, None),
+        ("clicks", 5, AT[19], AT[20], 1, 0, None),
         ("prices", 1, AT[0], AT[1], 7, 2, None),
         ("prices", 2, AT[2], AT[3], 3, 0, None),
         ("prices", 3, AT[4], None, None, None, None),
@@ -762,6 +767,7 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
         ("clicks", 2, "planned", "test:2"),
         ("clicks", 3, "planned", "test:3"),
         ("clicks", 4, "planned", "test:4"),
+        ("clicks", 5, "planned", "test:5"),
         ("prices", 1, "planned", "test:1"),
         ("prices", 2, "planned", "test:2"),
         ("prices", 3, "planned", "test:3"),
