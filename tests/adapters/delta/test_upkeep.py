@@ -85,7 +85,7 @@ def test_i1_a_maintained_table_is_verified_undone_and_landed_again(lake: FileLak
 
 
 def test_compacted_rows_take_what_landed_rows_take(lake: FileLake) -> None:
-    """Plans are bounded by what records take in the table's files; the log tells as much as before."""
+    """Plans are bounded by what records take in the table's files; the log tells as much."""
     lake.run(3)
     lake.run(3)
     told = set(DeltaTable(lake.uri).get_add_actions(flatten=True).column_names)
