@@ -28,6 +28,7 @@ from tidemark.errors import (
     EngineFailed,
     ForeignTable,
     RetentionTooShort,
+    SetupError,
     TableRestored,
 )
 
@@ -320,6 +321,7 @@ def test_a_table_that_was_restored_is_left_alone(lake: FileLake) -> None:
         ("interval 2 hours", 2, 2),
         ("interval 30 days", 167, None),
         ("interval 30 days", 168, 720),
+        ("interval 1 week 2 days", 168, 216),
     ],
 )
 def test_a_retention_that_readers_do_not_know_of_is_refused(
@@ -339,6 +341,17 @@ def test_a_retention_that_readers_do_not_know_of_is_refused(
         assert lake.stored() == stored
     else:
         assert maintenance.maintain(timedelta(hours=asked)).keep == timedelta(hours=kept)
+
+
+def test_a_retention_that_nobody_can_read_is_refused(lake: FileLake) -> None:
+    """It may be longer than any guess; another engine wrote it."""
+    lake.run(3)
+    log = lake.uri / "_delta_log"
+    for commit in log.glob("*0.json"):
+        told = '"configuration":{"delta.deletedFileRetentionDuration":"interval 2 moons",'
+        commit.write_text(commit.read_text().replace('"configuration":{', told))
+    with pytest.raises(SetupError, match="2 moons"):
+        lake.maintenance(LATER).maintain(WEEK)
 
 
 def test_another_pipelines_table_is_refused_and_none_is_no_error(lake: FileLake) -> None:
