@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from deltalake import DeltaTable
 
 from tests.support.file_lake import FileLake, home_lake
 from tidemark import cli
+from tidemark.adapters.failpoints import VARIABLE
 from tidemark.errors import ExitCode
 
 
@@ -97,3 +101,25 @@ def test_too_short_a_retention_is_refused(lake: FileLake, maintain: Any) -> None
     assert refused.code == ExitCode.REFUSED
     assert refused.tables["events"]["error"] == "RetentionTooShort"
     assert DeltaTable(lake.uri).version() == version
+
+
+@pytest.mark.parametrize(
+    "at", ["upkeep.compact:after:1", "upkeep.reclaim:before:1", "upkeep.reclaim:after:1"]
+)
+def test_maintenance_that_is_killed_is_done_again(lake: FileLake, maintain: Any, at: str) -> None:
+    """I1: whatever step it dies at, the table is exact, and the same command ends well."""
+    program = str(Path(sys.executable).with_name("tidemark"))
+    killed = subprocess.run(
+        [program, "maintain", "events"],
+        env={**os.environ, VARIABLE: at},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert lake.verified() == [(9, 9)]
+    assert maintain().code == ExitCode.OK
+    lake.run(1)
+    assert lake.verified() == [(10, 10)]
+    assert len(DeltaTable(lake.uri).file_uris()) == 2

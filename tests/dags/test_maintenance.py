@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
-from tests.dags.conftest import Answer, Probe
+from tests.conftest import PROJECT
+from tests.dags.conftest import Answer, Probe, airflow_environment
 from tests.support.file_lake import FileLake, home_lake
+from tests.support.plans import make_spec
+from tidemark.adapters.delta.data_table import DeltaDataTable
 
 PARAMS = {"keep_hours": 168, "keep_docs_days": 90, "dry_run": False}
 
@@ -57,3 +62,33 @@ def test_a_task_maintains_what_pipelines_share(task_probe: Probe, lake: FileLake
     assert status["table"] == "status table"
     assert lake.ledger == ledger
     assert ask(task_probe, lake, "prune_pages").value == {"error": None, "result": 0}
+
+
+@pytest.mark.airflow
+def test_a_table_that_fails_stops_no_other_and_fails_the_run(lake: FileLake) -> None:
+    """One run by Airflow itself, mapped tasks and the form's defaults included."""
+    home = lake.root.parent
+    other = FileLake(lake.root, spec=make_spec(name="idle", topic="events", target="bronze/idle"))
+    DeltaDataTable(str(other.uri)).prepare("somebody")
+    (home / "airflow").mkdir()
+    environ = {
+        **airflow_environment(home / "airflow"),
+        "TIDEMARK_HOME": str(home),
+        "TIDEMARK_PIPELINES": str(home / "pipelines"),
+    }
+    script = str(PROJECT / "tests" / "support" / "run_dag.py")
+    migrate = [str(Path(sys.executable).parent / "airflow"), "db", "migrate"]
+    subprocess.run(migrate, env=environ, check=True, capture_output=True, timeout=300)
+    ran = subprocess.run(
+        [sys.executable, script, "tidemark_maintenance", "2026-01-01T00:00:00+00:00"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == 1
+    assert "ForeignTable" in ran.stdout + ran.stderr
+    assert len(DeltaTable(lake.uri).file_uris()) == 1
+    control = DeltaTable(lake.root / "control" / "offset_ranges")
+    assert control.history(1)[0]["operation"] == "OPTIMIZE"

@@ -1,4 +1,4 @@
-"""One run of a pipeline's DAG in this process, by Airflow's own `DAG.test`; a program.
+"""One run of a DAG in this process, by Airflow's own `DAG.test`; a program.
 
     python run_dag.py tidemark_events 2026-01-01T00:00:00+00:00 [TASKS_TO_SKIP]
 
@@ -13,6 +13,8 @@ from datetime import datetime
 from pathlib import Path
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
+_FILES = {"tidemark_maintenance": "maintenance.py"}
+"""Where DAGs are that are no pipeline's."""
 
 
 def main(dag_id: str, moment: str, skipped: str | None = None) -> int:
@@ -25,7 +27,8 @@ def main(dag_id: str, moment: str, skipped: str | None = None) -> int:
     """
     from airflow.dag_processing.dagbag import BundleDagBag
 
-    bag = BundleDagBag(dag_folder=str(DAGS / "pipelines.py"), bundle_path=DAGS, bundle_name="dags")
+    file = DAGS / _FILES.get(dag_id, "pipelines.py")
+    bag = BundleDagBag(dag_folder=str(file), bundle_path=DAGS, bundle_name="dags")
     when = datetime.fromisoformat(moment)
     run = bag.dags[dag_id].test(run_after=when, logical_date=when, mark_success_pattern=skipped)
     return 0 if run.state == "success" else 1

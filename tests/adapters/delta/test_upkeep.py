@@ -9,23 +9,26 @@ from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.support.file_lake import LATER, WEEK, FileLake, age
 from tests.support.plans import make_plan
 from tests.support.services import NOW
+from tidemark.adapters.delta import upkeep as upkeep_module
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.adapters.delta.upkeep import DeltaUpkeep
 from tidemark.core.datafile import plan_folder
 from tidemark.core.events import Planned
 from tidemark.core.ledger import Ledger
-from tidemark.core.upkeep import UpkeepOutcome, over_in
+from tidemark.core.upkeep import StoredFile, UpkeepOutcome, over_in
 from tidemark.errors import (
     CompactionConflict,
     EngineFailed,
     ForeignTable,
     RetentionTooShort,
+    SetupError,
     TableRestored,
 )
 
@@ -80,6 +83,23 @@ def test_i1_a_maintained_table_is_verified_undone_and_landed_again(lake: FileLak
     lake.maintenance(LATER).maintain(WEEK)
     assert lake.verified() == [(10, 10)]
     assert lake.committed()[0] == 10
+
+
+def test_compacted_rows_take_what_landed_rows_take(lake: FileLake) -> None:
+    """Plans are bounded by what records take in the table's files; the log tells as much."""
+    lake.run(3)
+    lake.run(3)
+    told = set(DeltaTable(lake.uri).get_add_actions(flatten=True).column_names)
+    lake.maintenance().maintain(WEEK)
+    actions = DeltaTable(lake.uri).get_add_actions(flatten=True)
+    assert set(actions.column_names) == told
+    (file,) = DeltaTable(lake.uri).file_uris()
+    footer = pq.read_metadata(file).row_group(0)
+    columns = {footer.column(n).path_in_schema: footer.column(n) for n in range(11)}
+    assert {column.compression for column in columns.values()} == {"SNAPPY"}
+    assert columns["offset"].statistics.max == 5
+    assert not columns["value"].is_stats_set
+    assert "RLE_DICTIONARY" not in columns["value"].encodings
 
 
 class Overtaken(DeltaUpkeep):
@@ -301,6 +321,7 @@ def test_a_table_that_was_restored_is_left_alone(lake: FileLake) -> None:
         ("interval 2 hours", 2, 2),
         ("interval 30 days", 167, None),
         ("interval 30 days", 168, 720),
+        ("interval 1 week 2 days", 168, 216),
     ],
 )
 def test_a_retention_that_readers_do_not_know_of_is_refused(
@@ -322,6 +343,17 @@ def test_a_retention_that_readers_do_not_know_of_is_refused(
         assert maintenance.maintain(timedelta(hours=asked)).keep == timedelta(hours=kept)
 
 
+def test_a_retention_that_nobody_can_read_is_refused(lake: FileLake) -> None:
+    """It may be longer than any guess; another engine wrote it."""
+    lake.run(3)
+    log = lake.uri / "_delta_log"
+    for commit in log.glob("*0.json"):
+        told = '"configuration":{"delta.deletedFileRetentionDuration":"interval 2 moons",'
+        commit.write_text(commit.read_text().replace('"configuration":{', told))
+    with pytest.raises(SetupError, match="2 moons"):
+        lake.maintenance(LATER).maintain(WEEK)
+
+
 def test_another_pipelines_table_is_refused_and_none_is_no_error(lake: FileLake) -> None:
     """Maintenance makes no table."""
     assert lake.maintenance().maintain(WEEK).outcome is UpkeepOutcome.NO_TABLE
@@ -341,6 +373,26 @@ def test_a_storage_that_refuses_is_told_by_name(lake: FileLake) -> None:
 
     with pytest.raises(EngineFailed, match="not allowed"):
         lake.maintenance(upkeep=Refusing(str(lake.uri), "events")).maintain(WEEK)
+
+
+def test_a_file_that_is_gone_already_is_no_error(
+    lake: FileLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another maintenance was first, or the log was cleaned up since it was listed."""
+    lake.run(3)
+    listed = upkeep_module._listed
+
+    def outdated(files: object) -> list[StoredFile]:
+        now_ms = int(datetime.now(UTC).timestamp() * 1000)
+        gone = ("part-gone.parquet", 0), (f"_delta_log/{7:020}.json", now_ms + 1)
+        return [
+            *listed(files),
+            *(StoredFile(path=path, size=1, modified_ms=when) for path, when in gone),
+        ]
+
+    monkeypatch.setattr(upkeep_module, "_listed", outdated)
+    removed = lake.maintenance().maintain(WEEK).removed
+    assert [file.path for file in removed] == ["part-gone.parquet"]
 
 
 # -- tables that only delta-rs writes ------------------------------------------------------------

@@ -21,7 +21,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from tidemark.adapters.delta.data_table import check_owner
 from tidemark.core.datafile import plan_of_folder
 from tidemark.core.upkeep import PlanIsOver, StoredFile, TableFiles, name_of, reclaimable
-from tidemark.errors import CompactionConflict, EngineFailed
+from tidemark.errors import CompactionConflict, EngineFailed, SetupError
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 16
 """Requests to the storage: on an object store each waits."""
 _COMMIT = re.compile(r"_delta_log/\d{20}\.json")
-_INTERVAL = re.compile(r"interval\s+(\d+)\s+(second|minute|hour|day|week)s?")
+_AMOUNT = r"(\d+)\s+(millisecond|second|minute|hour|day|week)s?"
+_INTERVAL = re.compile(rf"(?:interval\s+)?{_AMOUNT}(?:\s+{_AMOUNT})*")
 _PAYLOAD = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
 _AS_LANDED = WriterProperties(
     # As Spark writes them: what a record takes is measured by the table's files (TableSize).
@@ -57,6 +58,7 @@ class DeltaUpkeep:
 
         Raises:
             ForeignTable: It is not the pipeline's.
+            SetupError: Nobody knows how long it keeps removed files.
         """
         try:
             table = DeltaTable(self._uri)
@@ -102,8 +104,8 @@ class DeltaUpkeep:
     ) -> Sequence[StoredFile]:
         """Remove files that were written before a moment and that no version since refers to.
 
-        Neither does delta-rs' VACUUM: it forgets files that a checkpoint has dropped, or takes
-        files for nobody's that an open plan is about to commit (docs/adr/0015).
+        Not by delta-rs' VACUUM: it forgets files that a checkpoint has dropped, or takes files for
+        nobody's that an open plan is about to commit (docs/adr/0015).
 
         Args:
             before: The moment. Versions that were the newest at it, or later, can be read.
@@ -214,7 +216,19 @@ def _remove(files: FileSystem, file: StoredFile) -> None:
         log.info("removed file=%s bytes=%d", file.path, file.size)
 
 
-def _interval(text: str) -> timedelta | None:
-    """A table property such as `interval 7 days`; None if it says something else."""
-    found = _INTERVAL.fullmatch(text.strip().lower())
-    return timedelta(**{f"{found[2]}s": int(found[1])}) if found else None
+def _interval(text: str) -> timedelta:
+    """A table property such as `interval 7 days`.
+
+    Raises:
+        SetupError: It says something else, which may be longer than any guess.
+    """
+    told = text.strip().lower()
+    if not _INTERVAL.fullmatch(told):
+        raise SetupError(
+            subject="how long a table keeps removed files cannot be read",
+            needed="delta.deletedFileRetentionDuration such as `interval 7 days`",
+            seen=repr(text),
+            advice="set the table property anew",
+        )
+    amounts = re.findall(_AMOUNT, told)
+    return sum((timedelta(**{f"{unit}s": int(n)}) for n, unit in amounts), timedelta())
