@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -23,6 +24,8 @@ from tidemark.core.quality_checks import (
     TopKey,
     figures,
 )
+from tidemark.errors import QualityFailed
+from tidemark.services.quality import raise_if_failed
 
 NO_KEY = TopKey(key=None, records=0)
 
@@ -103,6 +106,15 @@ def test_failed_critical_names_only_broken_critical_checks() -> None:
     bad = result(Severity.CRITICAL, passed=False)
     other = (result(Severity.WARNING, passed=False), result(Severity.CRITICAL, passed=True))
     assert report(bad, *other).failed_critical() == (bad,)
+
+
+def test_what_fails_a_run_says_which_column() -> None:
+    """One expectation may be made of several."""
+    of_rows = result(Severity.CRITICAL, passed=False)
+    of_price = replace(of_rows, column="price")
+    with pytest.raises(QualityFailed) as failed:
+        raise_if_failed(report(of_rows, of_price))
+    assert failed.value.failed == (of_rows.check, f"{of_rows.check} of column price")
 
 
 def test_a_report_refuses_a_time_without_zone() -> None:

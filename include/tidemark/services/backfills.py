@@ -75,14 +75,14 @@ class Preview:
         kinds = (found.missing, found.covered, found.planned, found.deleted)
         lines = [
             f"topic {self.marks.topic}, id {self.marks.topic_id}",
-            f"{'partition':>10} {'to land':>14} {'landed/given up':>15} {'in an open plan':>15} "
+            f"{'partition':>10} {'to land':>14} {'landed/given up':>16} {'in an open plan':>16} "
             f"{'deleted':>14}  ranges to land",
         ]
         for partition in sorted({p for kind in kinds for p in kind}):
             sizes = [kind.get(partition, SpanSet()).size for kind in kinds]
             ranges = ", ".join(map(str, found.missing.get(partition, SpanSet())))
             lines.append(
-                f"{partition:>10} {sizes[0]:>14,} {sizes[1]:>15,} {sizes[2]:>15,} "
+                f"{partition:>10} {sizes[0]:>14,} {sizes[1]:>16,} {sizes[2]:>16,} "
                 f"{sizes[3]:>14,}  {ranges}"
             )
         lines += self.notes

@@ -64,7 +64,10 @@ def raise_if_failed(report: QualityReport) -> None:
     Raises:
         QualityFailed: A critical check did not hold.
     """
-    failed = tuple(result.check for result in report.failed_critical())
+    failed = tuple(
+        result.check if result.column is None else f"{result.check} of column {result.column}"
+        for result in report.failed_critical()
+    )
     if failed:
         raise QualityFailed(
             pipeline=report.pipeline,
