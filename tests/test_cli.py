@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 import typer
+from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from tests.conftest import TopicFactory
 from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.adapters.delta.rows import query
 from tidemark.adapters.kafka.producer import produce
 from tidemark.cli import app
 from tidemark.core.events import BackfillRequested
@@ -153,6 +155,19 @@ def test_status_shows_what_each_pipeline_would_be_refused_for(tmp_path: Path) ->
     shown = json.loads(ran.stdout)
     assert {each["problem"]["error"] for each in shown} == {"UnknownConnection"}
     assert len(shown) == len(App.from_environment({"TIDEMARK_HOME": str(tmp_path)}).specs)
+
+
+def test_a_probe_asks_for_alarms_and_a_table_keeps_what_was_seen(tmp_path: Path) -> None:
+    """Exit code 65 on request only; what is recorded replaces what was seen before."""
+    for _ in range(2):
+        ran = tidemark("status", "prices", "orders", "--check", "--record", home=tmp_path)
+        assert ran.returncode == ExitCode.REFUSED
+        assert "prices: connection 'kafka_default' is not defined" in ran.stderr
+    table = DeltaTable(App.from_environment({"TIDEMARK_HOME": str(tmp_path)}).layout.status_table)
+    told = query(table, "SELECT pipeline, problem, alarms, forecast FROM t ORDER BY pipeline")
+    unknown = {"problem": "UnknownConnection", "alarms": "UnknownConnection", "forecast": "unknown"}
+    assert told == [{"pipeline": name, **unknown} for name in ("orders", "prices")]
+    assert tidemark("status", "nosuch", "--record", home=tmp_path).returncode == ExitCode.REFUSED
 
 
 @pytest.mark.broker
