@@ -60,9 +60,9 @@ def test_all_tables_are_maintained_and_told(lake: FileLake, maintain: Any) -> No
     shown = maintain("--dry-run", "--json")
     assert (shown.code, DeltaTable(lake.uri).version()) == (ExitCode.OK, version)
     assert {name: each["outcome"] for name, each in shown.tables.items()} == {
-        "events": "dry run",
+        "events": "draft",
         "idle": "no table yet",
-        "control table": "dry run",
+        "control table": "draft",
         "quality results": "no table yet",
         "status table": "no table yet",
     }
@@ -83,10 +83,11 @@ def test_all_tables_are_maintained_and_told(lake: FileLake, maintain: Any) -> No
 def test_a_table_that_is_refused_stops_no_other(lake: FileLake, maintain: Any) -> None:
     """The exit code and the report tell it, by name."""
     DeltaTable(lake.uri).restore(1)
-    refused = maintain("events", "nope", "idle", "--json")
+    unknown = maintain("events", "nope", "--json")
+    assert json.loads(unknown.out)["error"] == "UnknownPipeline"
+    refused = maintain("events", "idle", "--json")
     assert refused.code == ExitCode.REFUSED
     assert refused.tables["events"]["error"] == "TableRestored"
-    assert refused.tables["nope"]["error"] == "UnknownPipeline"
     assert refused.tables["idle"]["outcome"] == "no table yet"
     assert refused.tables["control table"]["outcome"] == "maintained"
     told = maintain("events")

@@ -191,7 +191,7 @@ def test_a_plan_is_undone_with_who_when_and_why(
         produce_values(broker.bootstrap, name, records)
         lake.run(f"run {number}")
     shown = tidemark("undo", "events", "--plan", "2", "--reason", "wrong", "--dry-run", "--json")
-    assert (shown.json["outcome"], shown.json["plan"]["rows"]) == ("dry run", 3)
+    assert (shown.json["outcome"], shown.json["plan"]["rows"]) == ("draft", 3)
     assert lake.judged() == read_all(broker.bootstrap, name)
     done = tidemark("undo", "events", "--plan", "2", "--reason", "wrong")
     assert (done.code, done.out) == (ExitCode.OK, "plan 2 of events is undone: 3 row(s)\n")

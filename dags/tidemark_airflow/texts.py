@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tidemark.core.layout import Layout
 from tidemark.core.spec import PipelineSpec
+from tidemark.errors.alarms import in_words
 
 
 def pipeline_page(spec: PipelineSpec, layout: Layout) -> str:
@@ -13,6 +14,7 @@ def pipeline_page(spec: PipelineSpec, layout: Layout) -> str:
     limits = (
         f"{spec.records_per_run:,} offsets" if spec.records_per_run else "",
         f"about {spec.bytes_per_run:,} bytes" if spec.bytes_per_run else "",
+        f"as much as lands in about {in_words(spec.time_per_run)}" if spec.time_per_run else "",
     )
     limit = ", ".join(filter(None, limits)) or "no limit"
     start = spec.start_at.isoformat() if spec.start_at else spec.start.value
@@ -112,8 +114,9 @@ MAINTENANCE_PAGE = """\
 ### Keep tables small
 
 **tables** has one mapped task for each pipeline: small files of its data table become few, and
-files go that no version of the last week refers to. **control** does the same for the control table
-and the quality results. **quality_docs** removes old pages of quality checks; their results stay.
+files go that no version of the last week refers to. **control** does the same for the control
+table, the quality results and the status table. **quality_docs** removes old pages of quality
+checks; their results stay.
 
 Runs of pipelines, backfills and readers need not stop. No row changes. Files that an open plan may
 have written stay, whatever their age. A table that fails stops no other; the run fails.

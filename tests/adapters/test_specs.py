@@ -213,10 +213,14 @@ def test_no_spec_is_no_problem(folders: Folders) -> None:
 
 def test_unknown_keys_are_refused_and_the_valid_ones_listed(folders: Folders) -> None:
     """At the top and in every section."""
-    folders.spec(topics="x", limits="{per_run: 5}", quality="{suit: basic}", start="{offset: 5}")
+    folders.spec(topics="x", limits="{per_run: 5}", quality="{suit: basic}", start="{offset: 5}",
+                 alarms="{lag: 5}")  # fmt: skip
     found = {key: expected for _, key, expected, _ in folders.problems()}
-    assert set(found) == {"topics", "limits.per_run", "quality.suit", "start.offset",
-                          "start.timestamp"}  # fmt: skip
+    assert set(found) == {"topics", "limits.per_run", "quality.suit", "alarms.lag",
+                          "start.offset", "start.timestamp"}  # fmt: skip
+    assert found["alarms.lag"] == (
+        "one of lag_records, lag_minutes, runway_minutes, stalled_minutes, deadline_minutes"
+    )
     assert found["topics"] == (
         "one of name, description, topic, connection, target, schedule, group, start, "
         "isolation_level, limits, quality, alarms, retries, tags, spark"

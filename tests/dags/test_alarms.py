@@ -40,7 +40,9 @@ def test_without_a_webhook_the_log_has_it(task_probe: Probe) -> None:
     """No connection is no error; nor is one without a URL."""
     nowhere = {"AIRFLOW_CONN_TIDEMARK_ALARM": json.dumps({"conn_type": "http"})}
     for environ in ({}, nowhere):
-        assert task_probe.ask("tell", environ=environ, context=FAILED).value is None
+        answer = task_probe.ask("tell", environ=environ, context=FAILED)
+        assert answer.value is None
+        assert "d.t of r has failed: LostRange: x" in answer.printed
 
 
 def test_a_look_keeps_what_it_sees_and_returns_the_alarms(

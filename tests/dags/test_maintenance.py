@@ -36,7 +36,7 @@ def ask(task_probe: Probe, lake: FileLake, task: str, **arguments: Any) -> Answe
 def test_a_task_maintains_one_table(task_probe: Probe, lake: FileLake) -> None:
     """A dry run first; one without a table has nothing to do."""
     told = ask(task_probe, lake, "maintain_table", pipeline="events", params={"dry_run": True})
-    assert told.value["result"]["outcome"] == "dry run"
+    assert told.value["result"]["outcome"] == "draft"
     assert len(DeltaTable(lake.uri).file_uris()) == 3
     done = ask(task_probe, lake, "maintain_table", pipeline="events").value["result"]
     assert (done["outcome"], done["files_after"]) == ("maintained", 1)

@@ -297,6 +297,7 @@ def _from_pydantic(path: Path, error: Mapping[str, Any]) -> Problem:
 _SECTIONS: Mapping[str, type[_Section]] = {
     "limits": _Limits,
     "quality": _Quality,
+    "alarms": _Alarms,
     "start": _StartAt,
 }
 

@@ -19,7 +19,7 @@ from tidemark.wiring import App
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
-    app.command()(backfill)
+    app.command(short_help="Land offsets of your choice, chunk by chunk.")(backfill)
 
 
 def backfill(
@@ -43,7 +43,8 @@ def backfill(
         typer.Option(min=0, help="With --from or --retained: only this; as often as you like."),
     ] = None,
     chunk: Annotated[
-        int | None, typer.Option(min=1, help="Most offsets of one plan; the spec's if left out.")
+        int | None,
+        typer.Option(min=1, help="Most offsets of one plan; limits.records_per_chunk if left out."),
     ] = None,
     readable_only: Annotated[
         bool,
@@ -55,9 +56,15 @@ def backfill(
         str | None,
         typer.Option(help="Another table: pipeline PIPELINE@INTO, which has backfills alone."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Approve one above the spec's limit.")] = False,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help="Approve one above the spec's limits.records_per_backfill."),
+    ] = False,
     resume: Annotated[
-        str | None, typer.Option(help="Go on with the backfill that this requester asked for.")
+        str | None,
+        typer.Option(
+            help="Go on with the backfill of this requester, which it printed when it began."
+        ),
     ] = None,
     master: Master = "local[*]",
     dry_run: DryRun = False,

@@ -12,6 +12,7 @@ from tidemark.wiring import App
 
 app = typer.Typer(
     help="A real Apache Kafka on this machine, in KRaft mode, with its data below TIDEMARK_HOME.",
+    short_help="A real Apache Kafka on this machine.",
     no_args_is_help=True,
 )
 
@@ -39,7 +40,7 @@ def stop(as_json: AsJson = False) -> None:
     _show(App.from_environment().broker().stop().as_record(), as_json)
 
 
-@app.command()
+@app.command(short_help="Say whether the broker runs, and where.")
 def status(as_json: AsJson = False) -> None:
     """Say whether the broker runs, where it listens, where its data and logs are."""
     _show(App.from_environment().broker().status().as_record(), as_json)

@@ -28,7 +28,7 @@ _MARKER = "tidemark-demo"
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
-    app.command()(demo)
+    app.command(short_help="Show it all, and check it.")(demo)
 
 
 def demo(

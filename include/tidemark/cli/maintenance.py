@@ -21,7 +21,7 @@ KEEP_DOCS_DAYS = 90
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
-    app.command()(maintain)
+    app.command(short_help="Keep tables small; remove what nobody needs.")(maintain)
 
 
 def maintain(
@@ -48,8 +48,7 @@ def maintain(
     """
     app = App.from_environment()
     keep = timedelta(hours=keep_hours)
-    names = pipelines or list(app.specs)
-
+    names = [app.spec(name).name for name in pipelines or app.specs]
     shared = {each.table: each for each in app.shared_maintenance()}
 
     def table(name: str) -> Upkept:
@@ -62,7 +61,7 @@ def maintain(
         before = utc_now() - timedelta(days=days)
         return app.quality_pages().prune(before, dry_run=dry_run)
 
-    names = [*(pipelines or app.specs), *shared]
+    names += shared
     tables = dict(zip(names, each_apart(names, table, 1), strict=True))
     (pruned,) = each_apart([keep_docs_days], pages, 1)
     if as_json:

@@ -17,8 +17,10 @@ from tidemark.wiring import App
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    app.command()(start)
-    app.command("export-offsets")(export_offsets)
+    app.command(short_help="Record where a pipeline begins.")(start)
+    app.command("export-offsets", short_help="Write committed offsets to a consumer group.")(
+        export_offsets
+    )
 
 
 def start(
@@ -28,14 +30,21 @@ def start(
     ] = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option("--from-checkpoint", help="A Structured Streaming query's, a local folder."),
+        typer.Option(
+            "--from-checkpoint",
+            help="What the Structured Streaming query of this checkpoint (a folder) has read.",
+        ),
     ] = None,
     table: Annotated[
         str | None,
         typer.Option("--from-table", help="A Delta table that kafka-delta-ingest writes."),
     ] = None,
     app_id: Annotated[
-        str | None, typer.Option("--app-id", help="With --from-table: kafka-delta-ingest's.")
+        str | None,
+        typer.Option(
+            "--app-id",
+            help="With --from-table: the app_id that kafka-delta-ingest was started with.",
+        ),
     ] = None,
     offsets: Annotated[
         str | None,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.cli.arguments import AsJson, DryRun, Pipeline, requester
-from tidemark.cli.console import err, note, out, print_json, print_table
+from tidemark.cli.console import note, out, print_error_record, print_json, print_table
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.errors.alarms import in_words
 from tidemark.services.planner import Planning
@@ -20,9 +20,9 @@ from tidemark.wiring import App
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    app.command()(status)
-    app.command()(plan)
-    app.command()(verify)
+    app.command(short_help="Lag in records and in time, retention runway, alarms.")(status)
+    app.command(short_help="Decide what to read next, and record it.")(plan)
+    app.command(short_help="Prove a data table against Kafka, record by record.")(verify)
 
 
 def status(
@@ -54,6 +54,8 @@ def status(
         print_json([each.as_record() for each in answers])
     else:
         _print_status(shown, in_full=bool(pipelines))
+        for error in failed:
+            print_error_record(error.as_record())
     if failed:
         raise typer.Exit(ExitCode.worst(error.exit_code for error in failed))
     if check and any(True for each in shown for _ in each.alarms()):
@@ -73,7 +75,7 @@ def _print_status(shown: Sequence[PipelineStatus], *, in_full: bool) -> None:
         if in_full:
             _print_partitions(each)
         for alarm in each.alarms():
-            err.print(f"{each.pipeline}: {alarm}", markup=False)
+            print_error_record({"pipeline": each.pipeline, **alarm.as_record()})
 
 
 def _summary(each: PipelineStatus) -> tuple[Any, ...]:

@@ -16,17 +16,22 @@ from tidemark.wiring import App
 control_app = typer.Typer(
     name="control",
     help="Repair and maintain the control table, the record of what was processed.",
+    short_help="Repair the control table.",
     no_args_is_help=True,
 )
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    app.command()(abandon)
-    app.command()(undo)
-    app.command("accept-loss")(accept_loss)
-    app.command("new-incarnation")(new_incarnation)
-    app.command()(rewind)
+    app.command(short_help="Give up a plan that cannot land.")(abandon)
+    app.command(short_help="Take out exactly what a plan landed.")(undo)
+    app.command("accept-loss", short_help="Go on behind offsets that Kafka has deleted.")(
+        accept_loss
+    )
+    app.command("new-incarnation", short_help="Go on with a topic that was made again.")(
+        new_incarnation
+    )
+    app.command(short_help="Follow a RESTORE of the data table.")(rewind)
     app.add_typer(control_app)
 
 
@@ -71,7 +76,7 @@ def undo(
         .undo(plan_number, requester(), reason, dry_run=dry_run)
     )
     if as_json:
-        outcome = "dry run" if dry_run else "undone"
+        outcome = "draft" if dry_run else "undone"
         print_json({"outcome": outcome, "plan": undone.as_record()})
         return
     how = "would be undone" if dry_run else "is undone"
@@ -145,7 +150,7 @@ def rewind(
     _print_differences("rewound", dry_run, found, as_json)
 
 
-@control_app.command()
+@control_app.command(short_help="Record again what the control table has lost.")
 def rebuild(
     pipeline: Pipeline,
     apply: Annotated[
@@ -169,7 +174,7 @@ def rebuild(
     _print_differences("rebuilt", not apply, found, as_json)
 
 
-@control_app.command()
+@control_app.command(short_help="Rewrite many small files as few.")
 def compact(as_json: AsJson = False) -> None:
     """Rewrite the control table's many small files as few. Runs need not stop meanwhile."""
     replaced = App.from_environment().control().compact()

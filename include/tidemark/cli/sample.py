@@ -13,6 +13,7 @@ from tidemark.wiring import App
 
 app = typer.Typer(
     help="Example records, the same for the same seed, written with acks=all and idempotence.",
+    short_help="Example records, the same for the same seed.",
     no_args_is_help=True,
 )
 
@@ -37,7 +38,7 @@ def list_samples(
     )
 
 
-@app.command()
+@app.command(short_help="Produce records of one sample.")
 def produce(
     name: Annotated[str, typer.Argument(help="One of `tidemark sample list`.")],
     records: Annotated[

@@ -14,8 +14,8 @@ DEFAULT_PORT = 8080
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    app.command()(up)
-    app.command()(down)
+    app.command(short_help="Start the embedded broker and Airflow.")(up)
+    app.command(short_help="Stop Airflow, its jobs, and the embedded broker.")(down)
 
 
 def up(
@@ -23,10 +23,11 @@ def up(
     kafka_port: Annotated[int, typer.Option(help="Port of the broker.")] = 9092,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Start the embedded broker and Airflow with the DAGs switched on; print address and login.
+    """Start the embedded broker and Airflow with the pipelines switched on; print where and login.
 
     Everything listens on this machine only. `tidemark down` stops it; data stays. The sample
     topics are made if they are missing; a topic of your own must exist before its DAG runs.
+    Status and maintenance have DAGs that wait to be switched on.
     """
     from tidemark.adapters.kafka.producer import ensure_sample_topics
 

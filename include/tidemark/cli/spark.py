@@ -30,8 +30,8 @@ Master = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    app.command()(ingest)
-    app.command()(quality)
+    app.command(short_help="Plan and land, in one Spark application.")(ingest)
+    app.command(short_help="Check what a plan landed.")(quality)
 
 
 def ingest(

@@ -60,7 +60,7 @@ class UpkeepOutcome(StrEnum):
     """Small files are few, and files that nobody needs are gone."""
     PUT_OFF = "not compacted: others changed it"
     """Files that nobody needs are gone; the next maintenance compacts."""
-    DRY_RUN = "dry run"
+    DRY_RUN = "draft"
     """Nothing was written or removed."""
     NO_TABLE = "no table yet"
     """There is nothing to maintain."""

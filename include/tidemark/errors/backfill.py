@@ -100,7 +100,10 @@ class TooManyChunks(TerminalError):
         )
 
     def remedy(self) -> str:
-        return f"ask for chunks of {-(-self.offsets // self.most):,} offsets or more"
+        least = -(-self.offsets // self.most)
+        if self.chunk_offsets >= least:
+            return "ask for fewer and longer ranges, or in several backfills"
+        return f"ask for chunks of {least:,} offsets or more"
 
 
 @dataclass(kw_only=True, eq=False)

@@ -67,8 +67,8 @@ class PipelineStatus:
         checked_at: The moment.
         topic: Topic name.
         partitions: Sorted by number.
-        last_landed: Newest landed plan; None before the first.
-        last_landed_at: When the newest landed plan of a scheduled run was; None before the first.
+        last_landed: Newest plan that landed what was unread, no backfill; None before the first.
+        last_landed_at: When it landed.
         open_plans: Plans recorded and not landed.
         records: Records landed by all plans.
         forecast: When it will have caught up.
@@ -239,7 +239,7 @@ def pipeline_status(
         checked_at=now,
         topic=spec.topic,
         partitions=partitions,
-        last_landed=ledger.last_landed,
+        last_landed=pace.runs[-1].sequence if pace.runs else None,
         last_landed_at=pace.last_landed_at,
         open_plans=tuple(record.plan.sequence for record in ledger.open_plans()),
         records=ledger.records,

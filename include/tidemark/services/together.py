@@ -32,7 +32,7 @@ def each_apart(items: Sequence[T], step: Callable[[T], R], at_once: int) -> list
         try:
             return step(item)
         except TidemarkError as error:
-            log.error("%s: %s: %s", item, type(error).__name__, error)
+            log.info("%s: %s: %s", item, type(error).__name__, error)
             return error
         except Exception as error:
             log.exception("%s: unforeseen", item)

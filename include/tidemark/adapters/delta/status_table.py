@@ -56,6 +56,8 @@ def write_status(uri: str, rows: Sequence[Mapping[str, Any]]) -> None:
             from_rows(rows, COLUMNS),
             mode="overwrite",
             predicate=f"pipeline IN ({names})",
+            # A table that was made before a column was added gets it.
+            schema_mode="merge",
         )
     except CommitFailedError as refused:
         log.warning("not written, another look was first: %s", refused)

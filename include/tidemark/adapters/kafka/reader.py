@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tidemark.adapters.kafka.admin import REFUSALS
+from tidemark.adapters.kafka.admin import REFUSALS, settings_refused
 from tidemark.core.marks import IsolationLevel, Position
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.records import LogRecord, TimestampType
@@ -179,11 +179,7 @@ class _Reading:
                 {**config, "error_cb": self._note, "stats_cb": self._note_fetches}
             )
         except KafkaException as raised:
-            raise KafkaRefused(
-                operation="to be read, because of the client's own settings",
-                reason=raised.args[0].str(),
-                needed="settings that librdkafka takes",
-            ) from raised
+            raise settings_refused(raised) from raised
         self._consumer.assign([self._beginning(p, left[0]) for p, left in self._left.items()])
 
     def close(self) -> None:
