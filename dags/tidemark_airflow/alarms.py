@@ -33,16 +33,14 @@ def look_at_all() -> list[dict[str, Any]]:
     Returns:
         The pipelines that there is an alarm of, with their alarms as `TidemarkError.as_record`.
     """
-    from tidemark.services.status import PipelineStatus
     from tidemark.services.together import ASKED_AT_ONCE, each_apart
 
     with airflow_failures():
         names = list(App.from_environment().specs)
         app = connected_app(*names)
         answers = dict(zip(names, each_apart(names, app.status, ASKED_AT_ONCE), strict=True))
-        seen = [each for each in answers.values() if isinstance(each, PipelineStatus)]
-        if seen:
-            app.record_status(seen)
+        if answers:
+            app.record_status(answers)
     alarms = {name: _alarms(answer) for name, answer in answers.items()}
     log.info("looked at %d pipeline(s), alarms of %d", len(names), sum(map(bool, alarms.values())))
     return [{"pipeline": name, "alarms": found} for name, found in alarms.items() if found]
@@ -86,7 +84,7 @@ def deadline(spec: PipelineSpec) -> DeadlineAlert | None:
     return DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
         interval=longest,
-        callback=SyncCallback(tell_late, kwargs={"pipeline": spec.group or spec.name}),
+        callback=SyncCallback(tell_late, kwargs={"pipeline": spec.name}),
     )
 
 

@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tidemark.core.layout import Layout
 from tidemark.core.plan import PlanRef
 from tidemark.core.spec import COPY_NAME, PipelineSpec
-from tidemark.errors import InvalidConnection, InvalidSelection, UnknownConnection, UnknownPipeline
+from tidemark.errors import (
+    InvalidConnection,
+    InvalidSelection,
+    TidemarkError,
+    UnknownConnection,
+    UnknownPipeline,
+)
 
 if TYPE_CHECKING:
     from tidemark.adapters.airflow.standalone import AirflowStandalone
@@ -396,11 +402,13 @@ class App:
             now=utc_now(),
         )
 
-    def record_status(self, seen: Sequence[PipelineStatus]) -> None:
-        """Keep the status of some pipelines in the status table, in place of what it says."""
+    def record_status(self, seen: Mapping[str, PipelineStatus | TidemarkError]) -> None:
+        """Keep what was seen of some pipelines in the status table, in place of what it says."""
         from tidemark.adapters.delta.status_table import write_status
+        from tidemark.services.status import row_of
 
-        write_status(self.layout.status_table, [each.as_row() for each in seen])
+        rows = [row_of(name, each, utc_now()) for name, each in seen.items()]
+        write_status(self.layout.status_table, rows, of_all=set(seen) == set(self.specs))
 
     def spark_settings(self, spec: PipelineSpec, plans: Sequence[PlanRef] = ()) -> dict[str, str]:
         """`--conf` settings of a Spark job.

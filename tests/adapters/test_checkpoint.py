@@ -78,8 +78,6 @@ def test_sources_that_are_not_kafka_are_left_out(tmp_path: Path) -> None:
     ("sources", "seen"),
     [
         ([{"prices": {"0": 5}}], "topic(s) 'prices'"),
-        ([{"events": {"0": 5}, "prices": {"0": 5}}], "topic(s) 'events', 'prices'"),
-        ([kafka(p0=5), {"prices": {"0": 5}}], "topic(s) 'events', 'prices'"),
         ([kafka(p0=5), kafka(p0=7)], "topic(s) 'events', 'events'"),
         ([{"logOffset": 3}], "no offsets of Kafka"),
         (["-"], "no offsets of Kafka"),
@@ -88,9 +86,23 @@ def test_sources_that_are_not_kafka_are_left_out(tmp_path: Path) -> None:
 def test_a_query_of_other_topics_is_refused(
     tmp_path: Path, sources: Sequence[Source], seen: str
 ) -> None:
-    """Of another topic, of several, of one twice, of none."""
+    """Of another topic, of one twice, of none."""
     write(tmp_path, 0, sources)
     assert refusal(tmp_path).seen == seen
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [[{"events": {"0": 5}, "prices": {"0": 6}}], [{"prices": {"0": 6}}, kafka(p0=5)]],
+    ids=["one source", "two sources"],
+)
+def test_of_a_query_of_several_topics_each_is_a_pipelines_own(
+    tmp_path: Path, sources: Sequence[Source]
+) -> None:
+    """The topic says which of them."""
+    write(tmp_path, 0, sources)
+    assert StreamCheckpoint(str(tmp_path)).read("events", 1).offsets == {0: 5}
+    assert StreamCheckpoint(str(tmp_path)).read("prices", 1).offsets == {0: 6}
 
 
 def test_without_a_committed_batch_nothing_is_known(tmp_path: Path) -> None:

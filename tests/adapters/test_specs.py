@@ -156,16 +156,32 @@ spark: {spark.executor.memory: 2g}
 
 @pytest.mark.parametrize(
     ("schedule", "hours"),
-    [("'@hourly'", 3), ("'@daily'", 49), ("0 6 * * mon-fri", 145), ("'@continuous'", 1)],
+    [
+        ("'@hourly'", 3),
+        ("'@daily'", 49),
+        ("0 6 * * mon-fri", 145),
+        ("'*/5 9-17 * * mon-fri'", 127.17),
+        ("'@monthly'", 1489),
+        ("'@continuous'", 1),
+    ],
 )
 def test_two_runs_that_do_not_come_are_an_alarm(
-    folders: Folders, schedule: str, hours: int
+    folders: Folders, schedule: str, hours: float
 ) -> None:
     """Unless the file says otherwise: by the longest time between two runs, and an hour more."""
     folders.spec(schedule=schedule)
     told = folders.load()["events"].alarms
-    assert told.stalled == told.runway == timedelta(hours=hours)
+    assert told.stalled == told.runway
+    assert told.stalled is not None
+    assert abs(told.stalled - timedelta(hours=hours)) < timedelta(minutes=1)
     assert (told.lag_records, told.lag_time, told.deadline) == (None, None, None)
+
+
+def test_what_runs_once_has_no_default_alarm(folders: Folders) -> None:
+    """Nobody waits for its next run."""
+    folders.spec(schedule="'@once'")
+    told = folders.load()["events"].alarms
+    assert (told.stalled, told.runway) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ def sample(hint: Any, name: str) -> Any:
         "int | None": 7,
         "bool": True,
         "timedelta": timedelta(hours=7),
+        "datetime.timedelta | None": timedelta(hours=7),
         "datetime.datetime | None": datetime(2026, 3, 1, tzinfo=UTC),
         "tuple[str, ...]": (name,),
         "tuple[int, ...]": (3, 4),

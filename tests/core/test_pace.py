@@ -27,19 +27,22 @@ def make_unread(committed: int = 50, low: int = 0, size: int = 100, hours: int =
     return Unread(low=low, committed=committed, size=size, oldest=NOW - hours * HOUR)
 
 
-def test_the_pace_of_runs_counts_the_pauses_between_them() -> None:
-    """What the first run took is from before."""
-    pace = Pace(runs=[make_run(1, 0, 10, 999), make_run(2, 60, 70, 3600)])
-    assert pace.offsets_per_second == 1.0
-    assert pace.last_landed_at == NOW + timedelta(minutes=70)
-    assert Pace(runs=[make_run(1, 0, 10, 999)]).offsets_per_second is None
+def test_one_outage_does_not_make_a_pipeline_slow() -> None:
+    """The usual time from one landing to the next counts."""
+    runs = [make_run(n, 60 * n, 60 * n + 10, 5) for n in range(4)]
+    pace = Pace(runs=[*runs, make_run(5, 9_000, 9_010, 5)])
+    assert pace.seconds_between_runs == 3600
+    assert pace.last_landed_at == NOW + timedelta(minutes=9_010)
+    assert Pace(runs=runs[:1]).seconds_between_runs is None
     assert Pace().last_landed_at is None
 
 
-def test_what_a_run_takes_in_some_time_leaves_the_pauses_out() -> None:
-    """From plan to landing."""
+def test_what_a_run_takes_in_some_time_is_as_the_fastest_did() -> None:
+    """From plan to landing; a plan that lay open for days says nothing of how fast a run is."""
     pace = Pace(runs=[make_run(1, 0, 10, 1000), make_run(2, 60, 70, 3000)])
-    assert pace.offsets_within(timedelta(minutes=5)) == 1000
+    assert pace.offsets_within(timedelta(minutes=5)) == 1500
+    slow = make_run(3, 100, 5_000, 3000)
+    assert Pace(runs=[*pace.runs, slow]).offsets_within(timedelta(minutes=5)) == 1500
     assert Pace().offsets_within(HOUR) is None
 
 
@@ -74,32 +77,48 @@ def test_nothing_says_that_anything_is_deleted(
     assert runway(unread, NOW, retention, before) is None
 
 
-def test_a_record_from_the_future_has_waited_no_time() -> None:
-    """Producers set timestamps; nobody waits a negative time, and no rate follows from it."""
+def test_of_a_record_from_the_future_nobody_knows_how_long_it_waits() -> None:
+    """Producers set timestamps; no rate follows from it, and nothing overflows."""
     ahead = make_unread(hours=-5)
-    assert (ahead.age(NOW), ahead.arriving(NOW)) == (timedelta(0), 0.0)
+    assert (ahead.age(NOW), ahead.arriving(NOW)) == (None, 0.0)
+    last = Unread(low=0, committed=0, size=1, oldest=datetime.max.replace(tzinfo=UTC))
+    assert (runway(last, NOW, 24 * HOUR, None) or HOUR) > 1000 * HOUR
+
+
+def test_what_is_far_away_does_not_overflow() -> None:
+    """A mark that moved by one in ten days, and a rate that hardly gains."""
+    still = Unread(low=1, committed=200_000_000, size=5, oldest=None)
+    far = runway(still, NOW, None, (NOW - 240 * HOUR, 0))
+    assert far == timedelta(days=3_650)
+    assert forecast(10**15, 0, 3_600, 1 - 1e-12, 3_600, NOW) == (Forecast.NEVER, None)
     assert make_unread(size=36_000, hours=10).arriving(NOW) == 1.0
 
 
 @pytest.mark.parametrize(
-    ("lag", "limit", "arriving", "moving", "expected"),
+    ("lag", "held_back", "limit", "arriving", "between_runs", "expected"),
     [
-        (None, None, 0.0, None, Forecast.UNKNOWN),
-        (0, 10, 5.0, None, Forecast.CAUGHT_UP),
-        (50, None, 5.0, None, Forecast.NEXT_RUN),
-        (50, 50, 5.0, None, Forecast.NEXT_RUN),
-        (51, 50, 5.0, None, Forecast.UNKNOWN),
-        (51, 50, 5.0, 5.0, Forecast.NEVER),
-        (51, 50, 5.0, 4.0, Forecast.NEVER),
+        (None, 0, None, 0.0, None, Forecast.UNKNOWN),
+        (0, 0, 10, 5.0, None, Forecast.CAUGHT_UP),
+        (0, 3, 10, 5.0, None, Forecast.HELD_BACK),
+        (50, 0, None, 5.0, None, Forecast.NEXT_RUN),
+        (50, 3, 50, 5.0, None, Forecast.NEXT_RUN),
+        (51, 0, 50, 5.0, None, Forecast.UNKNOWN),
+        (51, 0, 50, 5.0, 10.0, Forecast.NEVER),
+        (51, 0, 50, 5.0, 12.0, Forecast.NEVER),
     ],
 )
 def test_forecast(
-    lag: int | None, limit: int | None, arriving: float, moving: float | None, expected: Forecast
+    lag: int | None,
+    held_back: int,
+    limit: int | None,
+    arriving: float,
+    between_runs: float | None,
+    expected: Forecast,
 ) -> None:
     """Every way it can come out but the one with a moment."""
-    assert forecast(lag, limit, arriving, moving, NOW) == (expected, None)
+    assert forecast(lag, held_back, limit, arriving, between_runs, NOW) == (expected, None)
 
 
 def test_a_backlog_is_gone_when_the_difference_of_the_rates_has_taken_it() -> None:
     """7,200 offsets at two a second more than arrive: an hour."""
-    assert forecast(7200, 50, 1.0, 3.0, NOW) == (Forecast.LATER, NOW + HOUR)
+    assert forecast(7200, 0, 30, 1.0, 10.0, NOW) == (Forecast.LATER, NOW + HOUR)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from tests.support.plans import MemoryPipeline, make_spec
+from tidemark.adapters.memory import MemoryPartition
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.errors import (
     LostRange,
@@ -179,3 +182,21 @@ def test_a_topic_that_was_read_before_goes_on_where_it_stood(pipeline: MemoryPip
     pipeline.run("next")
     assert pipeline.committed() == {0: 10, 1: 10}
     assert len(pipeline.landed_identities()) == len(set(pipeline.landed_identities())) == 17
+
+
+def test_every_commit_tells_one_committed_offset_of_a_partition() -> None:
+    """Also of a partition that was added and lost records before it was ever read."""
+    pipeline = MemoryPipeline()
+    pipeline.run("nothing there")
+    pipeline.kafka.topics["events"][2] = MemoryPartition()
+    pipeline.produce(2, 9)
+    pipeline.kafka.delete_records("events", 2, 6)
+    accepted = pipeline.decisions.accept_loss((), "ann", "retention was too short")
+    assert accepted.committed == {2: 6}
+    told = Counter(
+        (row["event_number"], row["partition"])
+        for row in pipeline.control.rows
+        if row.get("committed_offset") is not None
+    )
+    assert max(told.values()) == 1
+    assert pipeline.committed()[2] == 6

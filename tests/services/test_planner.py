@@ -17,6 +17,7 @@ from tidemark.core.plan import Plan
 from tidemark.core.spec import AlarmRules, StartPolicy
 from tidemark.errors import (
     ControlConflict,
+    KafkaUnavailable,
     LogTruncated,
     LostRange,
     NoStartOffset,
@@ -392,6 +393,24 @@ def test_what_kafka_deletes_soon_is_read_first() -> None:
     while pipeline.run(f"run-{pipeline.ledger.next_sequence}"):
         pass
     assert pipeline.landed_identities() == pipeline.visible_identities()
+
+
+def test_a_run_whose_order_nobody_can_tell_is_planned_all_the_same() -> None:
+    """What is read first is a kindness: a broker that does not tell stops nothing."""
+    rules = AlarmRules(runway=timedelta(hours=2))
+    pipeline = MemoryPipeline(
+        spec=make_spec(records_per_run=6, alarms=rules), kafka=Tongueless(retention=timedelta(1))
+    )
+    pipeline.produce(0, 20)
+    pipeline.run("first")
+    assert pipeline.committed() == {0: 6, 1: 0}
+
+
+class Tongueless(MemoryKafka):
+    """Does not tell what it keeps for how long."""
+
+    def retention_time(self, topic: str) -> timedelta | None:
+        raise KafkaUnavailable(operation=f"describe_configs of {topic}", reason="no answer")
 
 
 def test_a_backfill_lands_only_what_is_missing_and_moves_nothing_back() -> None:

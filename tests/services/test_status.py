@@ -5,8 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from tests.support.plans import MemoryPipeline, make_overtaken, make_spec, wanted
 from tests.support.services import NOW
+from tidemark.adapters.memory import MemoryPartition
 from tidemark.core.pace import Forecast
 from tidemark.core.spec import AlarmRules, StartPolicy
 from tidemark.errors import (
@@ -15,6 +18,7 @@ from tidemark.errors import (
     LogTruncated,
     NoStartOffset,
     TopicMissing,
+    UndoUnfinished,
 )
 
 
@@ -154,6 +158,64 @@ def test_a_limited_pipeline_is_told_when_it_has_caught_up() -> None:
         row["recorded_at"] -= (10 - row["event_number"]) * HOUR
     shown = pipeline.status()
     assert (shown.lag, shown.forecast) == (8, Forecast.LATER)
-    # 4 offsets in 4 hours, less 8 that have arrived in 100 hours.
+    # 2 offsets every 2 hours, less 8 that have arrived in 100 hours.
     assert shown.caught_up_at is not None
     assert abs(shown.caught_up_at - (NOW + HOUR * 8 / (1 - 0.08))) < timedelta(seconds=1)
+
+
+def test_records_behind_an_open_transaction_are_held_back_and_not_forgotten() -> None:
+    """Nobody can read them, and Kafka deletes them all the same."""
+    pipeline = make_waiting(8, stalled=3 * HOUR, runway=1 * HOUR)
+    pipeline.kafka.retention = 8 * HOUR + HOUR / 2
+    pipeline.kafka.topics["events"][0].stable = 5
+    shown = pipeline.status()
+    assert (shown.lag, shown.held_back, shown.forecast) == (0, 12, Forecast.HELD_BACK)
+    assert (shown.lag_time, shown.runway) == (8 * HOUR, HOUR / 2)
+    assert raised(pipeline) == ["RunwayTooShort"]
+
+
+def test_a_partition_that_was_added_lags_before_the_first_run_sees_it() -> None:
+    """The next run reads it from its start."""
+    pipeline = make_waiting(0, runway=1 * HOUR)
+    pipeline.run("all")
+    pipeline.kafka.retention = 24 * HOUR
+    pipeline.kafka.topics["events"][2] = MemoryPartition()
+    pipeline.kafka.produce("events", 2, 4, int((NOW - 23.5 * HOUR).timestamp() * 1000))
+    shown = pipeline.status()
+    assert (shown.lag, shown.partitions[2].committed, shown.runway) == (4, 0, HOUR / 2)
+    assert raised(pipeline) == ["RunwayTooShort"]
+
+
+def test_what_a_pipeline_will_begin_with_may_expire_before_it_does() -> None:
+    """Paused since it was made: nothing lags, because nothing has begun."""
+    pipeline = MemoryPipeline(spec=make_spec(alarms=AlarmRules(runway=1 * HOUR)))
+    pipeline.kafka.retention = 24 * HOUR
+    pipeline.kafka.produce("events", 0, 4, int((NOW - 23.5 * HOUR).timestamp() * 1000))
+    shown = pipeline.status()
+    assert (shown.begun, shown.lag, shown.runway) == (False, None, HOUR / 2)
+    assert raised(pipeline) == ["RunwayTooShort"]
+
+
+@pytest.mark.parametrize("stamp", [-1, 10**16, 10**14])
+def test_a_timestamp_that_cannot_be_meant_switches_no_alarm_off(stamp: int) -> None:
+    """None, microseconds for milliseconds, and a far future: the last landing tells."""
+    pipeline = MemoryPipeline(spec=make_spec(alarms=AlarmRules(stalled=3 * HOUR, lag_records=1)))
+    pipeline.produce(0, 5)
+    pipeline.run("before")
+    pipeline.kafka.produce("events", 0, 2, stamp)
+    assert raised(pipeline) == ["LagTooLarge"]
+    for row in pipeline.control.rows:
+        row["recorded_at"] -= 4 * HOUR
+    assert raised(pipeline) == ["PipelineStalled", "LagTooLarge"]
+
+
+def test_an_undo_that_was_begun_is_the_problem_whatever_kafka_has() -> None:
+    """Also if what it takes out was deleted meanwhile."""
+    pipeline = make_waiting(1)
+    begun = pipeline.undo.undo(1, "ops", "wrong")
+    assert begun.rows == 5
+    pipeline.control.rows = [row for row in pipeline.control.rows if row["event"] != "rewound"]
+    pipeline.control.newest["events"] -= 1
+    pipeline.kafka.delete_records("events", 0, 3)
+    assert isinstance(pipeline.status().problem, UndoUnfinished)
+    assert pipeline.status().last_landed is None

@@ -82,12 +82,13 @@ class StreamCheckpoint:
     def _of_topic(self, topic: str, lines: list[str]) -> Mapping[int, int]:
         found = [places for line in lines for places in _kafka_offsets(line).items()]
         topics = [name for name, _ in found]
-        if topics != [topic]:
+        wanted = [offsets for name, offsets in found if name == topic]
+        if len(wanted) != 1:
             raise self._unusable(
-                f"a query that reads topic {topic!r}, once, and no other",
+                f"a query that reads topic {topic!r}, once",
                 f"topic(s) {', '.join(map(repr, topics))}" if topics else "no offsets of Kafka",
             )
-        return found[0][1]
+        return wanted[0]
 
     def _unusable(self, rule: str, seen: str) -> UnusableSource:
         return UnusableSource(source=self._source, rule=rule, seen=seen)

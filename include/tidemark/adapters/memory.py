@@ -222,8 +222,10 @@ class MemoryControlTable:
     def pace(self, pipeline: str) -> Pace:
         """As `ControlReader.pace`."""
         told: dict[tuple[int, str], list[Row]] = defaultdict(list)
-        for row in self.rows:
-            if (row["pipeline"], row.get("plan_kind")) == (pipeline, PlanKind.LIVE):
+        mine = [row for row in self.rows if row["pipeline"] == pipeline]
+        gone = {row["plan_sequence"] for row in mine if row["event"] in _TAKEN_OUT}
+        for row in mine:
+            if row.get("plan_kind") == PlanKind.LIVE and row["plan_sequence"] not in gone:
                 told[row["plan_sequence"], row["event"]].append(row)
         sequences = sorted(number for number, event in told if event == EventKind.LANDED)[-RUNS:]
         if not sequences:
@@ -273,6 +275,9 @@ class MemoryControlTable:
             for row in self.rows
             if row["pipeline"] != pipeline or row["event_number"] <= event_number
         ]
+
+
+_TAKEN_OUT = (EventKind.UNDO_BEGUN, EventKind.REWOUND)
 
 
 def _run(sequence: int, planned: Sequence[Row], landed: Sequence[Row]) -> Run:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -78,7 +77,8 @@ class _Alarms(_Section):
 
     def to_rules(self, schedule: str) -> AlarmRules:
         """The rules; two runs that do not come are too many, unless the file says otherwise."""
-        two_runs = 2 * _longest_wait(schedule) + timedelta(hours=1)
+        longest = _longest_wait(schedule)
+        two_runs = None if longest is None else 2 * longest + timedelta(hours=1)
 
         def or_two_runs(minutes: int | None) -> timedelta | None:
             return two_runs if minutes is None else _minutes(minutes)
@@ -97,13 +97,21 @@ def _minutes(number: int | None) -> timedelta | None:
     return timedelta(minutes=number) if number else None
 
 
-def _longest_wait(schedule: str) -> timedelta:
-    """The longest time between two of the next runs; none for what has no times."""
-    if schedule in ("@once", "@continuous"):
+def _longest_wait(schedule: str) -> timedelta | None:
+    """The longest time between two runs; None for what is not to run again.
+
+    By the runs around many moments: nights, weekends and months are long waits among short ones.
+    """
+    if schedule == "@once":
+        return None
+    if schedule == "@continuous":
         return timedelta(0)
-    times = croniter(schedule, _SOME_MONDAY, ret_type=datetime)
-    moments: list[datetime] = [times.get_next() for _ in range(_RUNS_LOOKED_AT)]
-    return max(later - earlier for earlier, later in pairwise(moments))
+    waits: list[timedelta] = []
+    for number in range(_MOMENTS_LOOKED_AT):
+        times = croniter(schedule, _SOME_MONDAY + number * _BETWEEN_MOMENTS, ret_type=datetime)
+        later: datetime = times.get_next()
+        waits.append(later - times.get_prev())
+    return max(waits)
 
 
 class _Quality(_Section):
@@ -181,7 +189,9 @@ class _Spec(_Section):
 _PRESETS = ("@once", "@continuous", "@hourly", "@daily", "@weekly", "@monthly", "@yearly")
 _CRON_FIELDS = 5
 _SOME_MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
-_RUNS_LOOKED_AT = 20
+_MOMENTS_LOOKED_AT = 140
+_BETWEEN_MOMENTS = timedelta(hours=6, minutes=11)
+"""Five weeks in all, at other minutes each time."""
 
 
 def load_specs(folder: Path, suites: Path) -> Mapping[str, PipelineSpec]:

@@ -48,8 +48,8 @@ def status(
     answers = each_apart(names, app.status, ASKED_AT_ONCE)
     shown = [each for each in answers if isinstance(each, PipelineStatus)]
     failed = [each for each in answers if isinstance(each, TidemarkError)]
-    if record and shown:
-        app.record_status(shown)
+    if record and names:
+        app.record_status(dict(zip(names, answers, strict=True)))
     if as_json:
         print_json([each.as_record() for each in answers])
     else:

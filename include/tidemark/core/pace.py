@@ -6,9 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import pairwise
+from statistics import median
 
 RUNS = 10
 """So many runs tell how fast a pipeline is."""
+_LONG = timedelta(days=3_650)
+"""Nobody wants to know more of what is further away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,19 +50,27 @@ class Pace:
         return self.runs[-1].landed_at if self.runs else None
 
     @property
-    def offsets_per_second(self) -> float | None:
-        """How fast the pipeline moves, pauses between runs included; None before two runs."""
-        if len(self.runs) < 2:
+    def seconds_between_runs(self) -> float | None:
+        """From one landing to the next, usually; None before two runs.
+
+        The median: one outage does not make a pipeline slow.
+        """
+        moments = [run.landed_at for run in self.runs]
+        if len(moments) < 2:
             return None
-        seconds = (self.runs[-1].landed_at - self.runs[0].landed_at).total_seconds()
-        return sum(run.offsets for run in self.runs[1:]) / seconds if seconds > 0 else None
+        return median((later - earlier).total_seconds() for earlier, later in pairwise(moments))
 
     def offsets_within(self, time: timedelta) -> int | None:
-        """How many offsets a run takes in so much time, if it is like these; None before any."""
-        seconds = sum((run.landed_at - run.planned_at).total_seconds() for run in self.runs)
-        if seconds <= 0:
-            return None
-        return int(sum(run.offsets for run in self.runs) * time.total_seconds() / seconds)
+        """How many offsets a run takes in so much time, as the fastest of these; None before any.
+
+        The others are mostly their start, or were planned long before they were landed.
+        """
+        rates = [
+            run.offsets / seconds
+            for run in self.runs
+            if (seconds := (run.landed_at - run.planned_at).total_seconds()) > 0
+        ]
+        return int(max(rates) * time.total_seconds()) if rates else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +91,11 @@ class Unread:
     oldest: datetime | None
 
     def age(self, now: datetime) -> timedelta | None:
-        """Lag in time: how long the oldest unread record has waited."""
-        return None if self.oldest is None else max(timedelta(0), now - self.oldest)
+        """Lag in time: how long the oldest unread record has waited; None if nobody can tell.
+
+        Nobody can of a record that says that it is from the future.
+        """
+        return None if self.oldest is None or self.oldest > now else now - self.oldest
 
     def arriving(self, now: datetime) -> float:
         """Unread offsets per second since the oldest of them."""
@@ -112,11 +127,13 @@ def runway(
         return None
     found = []
     if retention is not None and unread.oldest is not None:
-        found.append(unread.oldest + retention - now)
+        found.append(retention - (now - unread.oldest))
     if low_before is not None:
         moment, low = low_before
         if unread.low > low and now > moment:
-            found.append((unread.committed - unread.low) * ((now - moment) / (unread.low - low)))
+            seconds = (now - moment).total_seconds() / (unread.low - low)
+            distance = unread.committed - unread.low
+            found.append(timedelta(seconds=min(distance * seconds, _LONG.total_seconds())))
     return max(timedelta(0), min(found)) if found else None
 
 
@@ -125,6 +142,8 @@ class Forecast(StrEnum):
 
     CAUGHT_UP = "caught up"
     """Now."""
+    HELD_BACK = "held back"
+    """All that can be read has landed; records wait behind a transaction that is open."""
     NEXT_RUN = "with the next run"
     """No limit keeps the next run from taking all of it."""
     LATER = "later"
@@ -137,28 +156,32 @@ class Forecast(StrEnum):
 
 def forecast(
     lag: int | None,
+    held_back: int,
     limit: int | None,
     arriving: float,
-    moving: float | None,
+    between_runs: float | None,
     now: datetime,
 ) -> tuple[Forecast, datetime | None]:
     """When a pipeline will have caught up, and the moment if it is `LATER`.
 
     Args:
         lag: Unread offsets; None if the pipeline has not begun.
+        held_back: Offsets that nobody can read before a transaction has ended.
         limit: Most offsets that a run takes; None for no limit.
         arriving: New offsets per second.
-        moving: Offsets per second that the pipeline takes; None if nobody knows.
+        between_runs: Seconds from one landing to the next; None if nobody knows.
         now: The present.
     """
     if lag is None:
         return Forecast.UNKNOWN, None
     if not lag:
-        return Forecast.CAUGHT_UP, None
+        return Forecast.HELD_BACK if held_back else Forecast.CAUGHT_UP, None
     if limit is None or lag <= limit:
         return Forecast.NEXT_RUN, None
-    if moving is None:
+    if not between_runs:
         return Forecast.UNKNOWN, None
-    if moving <= arriving:
+    # A pipeline that keeps up takes less than it could; what a limit lets it take, it takes now.
+    gained = limit / between_runs - arriving
+    if gained * _LONG.total_seconds() <= lag:
         return Forecast.NEVER, None
-    return Forecast.LATER, now + timedelta(seconds=lag / (moving - arriving))
+    return Forecast.LATER, now + timedelta(seconds=lag / gained)

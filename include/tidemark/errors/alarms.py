@@ -37,7 +37,7 @@ class PipelineStalled(TerminalError):
     """Records wait, and nothing lands."""
 
     pipeline: str
-    waiting: timedelta
+    waiting: timedelta | None
     last_landed_at: datetime | None
     longest: timedelta
 
@@ -49,7 +49,8 @@ class PipelineStalled(TerminalError):
 
     def found(self) -> str:
         last = f"at {self.last_landed_at:%Y-%m-%d %H:%M} UTC" if self.last_landed_at else "never"
-        return f"the last landing {last}, the oldest unread record {in_words(self.waiting)} old"
+        age = "of unknown age" if self.waiting is None else f"{in_words(self.waiting)} old"
+        return f"the last landing {last}, the oldest unread record {age}"
 
     def remedy(self) -> str:
         return (

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tidemark.core import planning
-from tidemark.core.events import ControlEvent, LossAccepted, NewIncarnation, Started
+from tidemark.core.events import LossAccepted, NewIncarnation, Started
 from tidemark.core.ledger import Ledger
 from tidemark.core.spec import PipelineSpec
 from tidemark.errors import NothingLost, OpenPlanInTheWay, SameIncarnation
@@ -87,10 +87,12 @@ class Decisions:
             requested_by=requested_by,
             reason=reason,
         )
+        if not dry_run and begun:
+            # A commit of its own, so that each commit tells one committed offset of a partition.
+            self.control.append(ledger, [Started.at(marks, begun, requested_by)], self.now())
+            return self._accept_loss(partitions, requested_by, reason, dry_run=dry_run)
         if not dry_run:
-            started = Started.at(marks, begun, requested_by)
-            events: list[ControlEvent] = [started, accepted] if begun else [accepted]
-            self.control.append(ledger, events, self.now())
+            self.control.append(ledger, [accepted], self.now())
             log.info("loss accepted pipeline=%s partitions=%s", self.spec.name, asked)
         return accepted
 

@@ -14,7 +14,7 @@ from tidemark.core.marks import TopicMarks
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.spec import PipelineSpec, StartPolicy
-from tidemark.errors import NoStartOffset, NotLive, PlanOpen
+from tidemark.errors import NoStartOffset, NotLive, PlanOpen, TidemarkError
 from tidemark.ports import Clock, ControlTable, DataLog, LogReader, MarkReader
 from tidemark.services.conflicts import after_conflicts
 from tidemark.services.limits import run_limit
@@ -219,11 +219,18 @@ class Planner:
     def _expiring(self, marks: TopicMarks) -> Mapping[int, int]:
         """Where the offsets end that Kafka will delete within the runway that is alarming."""
         runway = self.spec.alarms.runway
-        retention = self.marks.retention_time(marks.topic) if runway else None
-        if runway is None or retention is None:
+        if runway is None:
             return {}
-        moment = self.now() - retention + runway
-        return self.marks.offsets_at(marks.topic, sorted(marks.partitions), moment)
+        try:
+            retention = self.marks.retention_time(marks.topic)
+            if retention is None:
+                return {}
+            moment = self.now() - retention + runway
+            return self.marks.offsets_at(marks.topic, sorted(marks.partitions), moment)
+        except TidemarkError as error:
+            # Only the order follows from it.
+            log.warning("nothing is read first: %s: %s", type(error).__name__, error)
+            return {}
 
     def starts(self, ledger: Ledger, marks: TopicMarks) -> Mapping[int, int]:
         """Where to begin in partitions that the pipeline has no position in.

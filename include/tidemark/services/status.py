@@ -9,7 +9,7 @@ from typing import Any
 
 from tidemark.core import planning
 from tidemark.core.ledger import Ledger
-from tidemark.core.marks import Marks, TopicMarks
+from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.pace import Forecast, Pace, Unread, forecast, runway
 from tidemark.core.plan import PlannedRange
@@ -42,6 +42,7 @@ class PartitionStatus:
         end: End of the readable log at the pipeline's isolation level.
         committed: Committed offset; None if the pipeline has not begun here.
         lag: Unread offsets, an upper bound on unread records; None if not begun.
+        held_back: Offsets behind `end`, which nobody can read before a transaction has ended.
         lag_time: How long the oldest unread record has waited; None if none is known to wait.
         runway: Time until Kafka deletes what is unread, at the earliest; None if nothing is unread
             or nothing says that it does.
@@ -53,6 +54,7 @@ class PartitionStatus:
     end: int
     committed: int | None
     lag: int | None
+    held_back: int
     lag_time: timedelta | None
     runway: timedelta | None
     arriving: float
@@ -102,6 +104,11 @@ class PipelineStatus:
         return sum(known) if known else None
 
     @property
+    def held_back(self) -> int:
+        """Offsets that nobody can read before a transaction has ended."""
+        return sum(here.held_back for here in self.partitions)
+
+    @property
     def lag_time(self) -> timedelta | None:
         """How long the oldest unread record has waited; None if none is known to wait."""
         return max((p.lag_time for p in self.partitions if p.lag_time is not None), default=None)
@@ -123,7 +130,7 @@ class PipelineStatus:
         rules, lag, waiting, name = self.rules, self.lag, self.lag_time, self.pipeline
         if rules.runway is not None and self.runway is not None and self.runway < rules.runway:
             yield RunwayTooShort(pipeline=name, runway=self.runway, least=rules.runway)
-        if waiting is not None and rules.stalled is not None and self._has_stalled(rules.stalled):
+        if rules.stalled is not None and self._has_stalled(rules.stalled):
             yield PipelineStalled(
                 pipeline=name,
                 waiting=waiting,
@@ -136,10 +143,15 @@ class PipelineStatus:
             yield LagTooLarge(pipeline=name, lag=lag, most=rules.lag_records)
 
     def _has_stalled(self, longest: timedelta) -> bool:
-        """Whether a record has waited so long, and nothing has landed meanwhile."""
-        waiting = self.lag_time is not None and self.lag_time > longest
+        """Whether a record has waited so long, and nothing has landed meanwhile.
+
+        Of records whose age nobody can tell, the last landing alone tells.
+        """
         last = self.last_landed_at
-        return waiting and (last is None or self.checked_at - last > longest)
+        nothing_landed = last is None or self.checked_at - last > longest
+        if self.lag_time is not None:
+            return nothing_landed and self.lag_time > longest
+        return nothing_landed and last is not None and bool(self.lag)
 
     def as_record(self) -> dict[str, Any]:
         """The status as plain values, for `--json`; times in seconds."""
@@ -155,6 +167,7 @@ class PipelineStatus:
                     "end": here.end,
                     "committed_offset": here.committed,
                     "lag": here.lag,
+                    "held_back": here.held_back,
                     "lag_seconds": _seconds(here.lag_time),
                     "runway_seconds": _seconds(here.runway),
                 }
@@ -169,6 +182,7 @@ class PipelineStatus:
             "checked_at": self.checked_at,
             "topic": self.topic,
             "lag": self.lag,
+            "held_back": self.held_back,
             "lag_seconds": _seconds(self.lag_time),
             "runway_seconds": _seconds(self.runway),
             "arriving_per_second": self.arriving,
@@ -181,6 +195,14 @@ class PipelineStatus:
             "problem": type(self.problem).__name__ if self.problem else None,
             "alarms": ", ".join(type(alarm).__name__ for alarm in self.alarms()) or None,
         }
+
+
+def row_of(pipeline: str, seen: PipelineStatus | TidemarkError, now: datetime) -> dict[str, Any]:
+    """A row of the status table, also of a pipeline that nobody could look at."""
+    if isinstance(seen, PipelineStatus):
+        return seen.as_row()
+    name = type(seen).__name__
+    return {"pipeline": pipeline, "checked_at": now, "problem": name, "alarms": name}
 
 
 def _seconds(time: timedelta | None) -> float | None:
@@ -210,30 +232,30 @@ def pipeline_status(
         ledger = checked_ledger(control, spec.name, data_log)
     except TidemarkError as refused:
         ledger, problem = control.summary(spec.name), refused
+    for record in ledger.plans.values():
+        if record.undoing:
+            problem = problem or UndoUnfinished(pipeline=spec.name, sequence=record.plan.sequence)
     partitions: tuple[PartitionStatus, ...] = ()
     pace = control.pace(spec.name)
     try:
         marks = open_marks()
         topic = marks.topic_marks(spec.topic, spec.isolation_level)
-        told = _Told(ledger=None if spec.is_copy else ledger, pace=pace, now=now)
-        partitions = told.partitions(topic.partitions)
+        told = _Partitions(spec=spec, ledger=ledger, pace=pace, now=now, marks=topic.partitions)
+        partitions = told.all()
         if not spec.is_copy:
-            ranges = _next_ranges(spec, ledger, topic)
             log_reader = open_log()
-            check_positions(ledger, topic, ranges, marks, log_reader)
-            unread = {p: told.unread(p, here) for p, here in topic.partitions.items()}
-            waiting = log_reader.first_records(spec.topic, spec.isolation_level, unread)
+            everything = marks.topic_marks(spec.topic, IsolationLevel.READ_UNCOMMITTED).partitions
             told = replace(
                 told,
+                high={p: here.end for p, here in everything.items()},
                 retention=marks.retention_time(spec.topic),
-                oldest={r.partition: at for r in waiting if (at := _stamped_at(r))},
             )
-            partitions = told.partitions(topic.partitions)
+            told = replace(told, oldest=_oldest(spec, log_reader, told))
+            partitions = told.all()
+            ranges = _next_ranges(spec, ledger, topic)
+            check_positions(ledger, topic, ranges, marks, log_reader)
     except TidemarkError as refused:
         problem = problem or refused
-    for record in ledger.plans.values():
-        if record.undoing:
-            problem = problem or UndoUnfinished(pipeline=spec.name, sequence=record.plan.sequence)
     status = PipelineStatus(
         pipeline=spec.name,
         checked_at=now,
@@ -249,68 +271,87 @@ def pipeline_status(
         rules=spec.alarms,
     )
     limit = run_limit(spec, control, data_log)
-    expected, at = forecast(status.lag, limit, status.arriving, pace.offsets_per_second, now)
+    expected, at = forecast(
+        status.lag, status.held_back, limit, status.arriving, pace.seconds_between_runs, now
+    )
     return replace(status, forecast=expected, caught_up_at=at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
+class _Partitions:
     """What is known of a pipeline's partitions.
 
     Attributes:
-        ledger: None for a copy, which has no position.
+        spec: The pipeline.
+        ledger: Its ledger.
         pace: Its newest runs.
         now: The present.
+        marks: The topic's marks, by partition.
+        high: High-water marks, by partition; as `marks` where it is not known.
         retention: The topic's retention time.
         oldest: When the oldest unread record was stamped, by partition.
     """
 
-    ledger: Ledger | None
+    spec: PipelineSpec
+    ledger: Ledger
     pace: Pace
     now: datetime
+    marks: Mapping[int, Marks]
+    high: Mapping[int, int] = field(default_factory=dict)
     retention: timedelta | None = None
     oldest: Mapping[int, datetime] = field(default_factory=dict)
 
-    def partitions(self, marks: Mapping[int, Marks]) -> tuple[PartitionStatus, ...]:
+    def all(self) -> tuple[PartitionStatus, ...]:
         """Every partition, sorted by number."""
-        return tuple(self._partition(number, here) for number, here in sorted(marks.items()))
+        return tuple(self._partition(number, here) for number, here in sorted(self.marks.items()))
 
-    def unread(self, partition: int, here: Marks) -> SpanSet:
-        """Offsets of the log that have not landed; none where the pipeline has not begun."""
-        if not self.ledger or partition not in self.ledger.starts:
+    def unread(self, partition: int) -> SpanSet:
+        """Offsets that can be read and have not landed, from where the next run reads on."""
+        begin, end = self._begin(partition), self.marks[partition].end
+        if begin is None or begin >= end:
             return SpanSet()
-        committed = self.ledger.committed_offset(partition)
-        if committed >= here.end:
-            return SpanSet()
-        return self.ledger.covered(partition).missing_from(Span(committed, here.end))
+        return self.ledger.covered(partition).missing_from(Span(begin, end))
+
+    def held_back(self, partition: int) -> SpanSet:
+        """Offsets behind those that can be read."""
+        end = self.marks[partition].end
+        high = self.high.get(partition, end)
+        is_read = self._begin(partition) is not None and end < high
+        return SpanSet((Span(end, high),)) if is_read else SpanSet()
+
+    def _begin(self, partition: int) -> int | None:
+        """Where the next run reads on, or would begin; None where nobody knows yet."""
+        if self.spec.is_copy:
+            return None
+        if partition in self.ledger.starts:
+            return self.ledger.committed_offset(partition)
+        if self.ledger.starts:
+            # As `planning.new_partitions`.
+            return 0
+        is_all = self.spec.start is StartPolicy.EARLIEST
+        return self.marks[partition].low if is_all else None
 
     def _partition(self, number: int, here: Marks) -> PartitionStatus:
-        if not self.ledger or number not in self.ledger.starts:
-            return PartitionStatus(
-                partition=number,
-                low=here.low,
-                end=here.end,
-                committed=None,
-                lag=None,
-                lag_time=None,
-                runway=None,
-                arriving=0.0,
-            )
-        unread = Unread(
+        begin = self._begin(number)
+        unread, held_back = self.unread(number).size, self.held_back(number).size
+        waiting = Unread(
             low=here.low,
-            committed=self.ledger.committed_offset(number),
-            size=self.unread(number, here).size,
+            committed=here.low if begin is None else begin,
+            size=unread + held_back,
             oldest=self.oldest.get(number),
         )
+        # Of a pipeline that has not begun nobody knows what it will read.
+        has_begun = bool(self.ledger.starts) and not self.spec.is_copy
         return PartitionStatus(
             partition=number,
             low=here.low,
             end=here.end,
-            committed=unread.committed,
-            lag=unread.size,
-            lag_time=unread.age(self.now),
-            runway=runway(unread, self.now, self.retention, self._low_before(number)),
-            arriving=unread.arriving(self.now),
+            committed=begin if has_begun else None,
+            lag=unread if has_begun else None,
+            held_back=held_back,
+            lag_time=waiting.age(self.now),
+            runway=runway(waiting, self.now, self.retention, self._low_before(number)),
+            arriving=waiting.arriving(self.now),
         )
 
     def _low_before(self, partition: int) -> tuple[datetime, int] | None:
@@ -318,11 +359,25 @@ class _Told:
         return None if low is None else (self.pace.runs[0].planned_at, low)
 
 
+def _oldest(spec: PipelineSpec, log_reader: LogReader, told: _Partitions) -> Mapping[int, datetime]:
+    """When the first record that waits was stamped, by partition, as far as it can be told."""
+    unread = {p: here.readable(told.unread(p)) for p, here in told.marks.items()}
+    held_back = {p: told.held_back(p) for p in told.marks if not unread[p]}
+    waiting = [
+        *log_reader.first_records(spec.topic, spec.isolation_level, unread),
+        *log_reader.first_records(spec.topic, IsolationLevel.READ_UNCOMMITTED, held_back),
+    ]
+    return {record.partition: at for record in waiting if (at := _stamped_at(record))}
+
+
 def _stamped_at(record: LogRecord) -> datetime | None:
-    """When a record was stamped; None if it has no timestamp."""
+    """When a record was stamped; None if it has no timestamp, or none that can be meant."""
     if record.timestamp_ms < 0:
         return None
-    return _EPOCH + timedelta(milliseconds=record.timestamp_ms)
+    try:
+        return _EPOCH + timedelta(milliseconds=record.timestamp_ms)
+    except OverflowError:
+        return None
 
 
 def _next_ranges(spec: PipelineSpec, ledger: Ledger, topic: TopicMarks) -> tuple[PlannedRange, ...]:

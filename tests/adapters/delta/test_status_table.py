@@ -10,8 +10,11 @@ from deltalake import DeltaTable
 
 from tests.conftest import PROJECT
 from tests.support.plans import MemoryPipeline
+from tests.support.services import NOW
 from tidemark.adapters.delta.rows import query
 from tidemark.adapters.delta.status_table import COLUMNS, write_status
+from tidemark.errors import TopicMissing
+from tidemark.services.status import row_of
 
 
 def row(name: str, **changes: Any) -> dict[str, Any]:
@@ -41,6 +44,18 @@ def test_a_look_replaces_the_one_before_and_leaves_others_alone(tmp_path: Path) 
     write_status(str(tmp_path), [row("a", lag=1), row("b", lag=2)])
     write_status(str(tmp_path), [row("b", lag=3), row("c", lag=4)])
     assert told(tmp_path) == [("a", 1), ("b", 3), ("c", 4)]
+
+
+def test_a_look_at_all_leaves_no_row_of_a_pipeline_that_is_gone(tmp_path: Path) -> None:
+    """And one that nobody could look at has a row that says so."""
+    write_status(str(tmp_path), [row("gone", lag=1), row("b", lag=2)])
+    failed = row_of("b", TopicMissing(topic="t"), NOW)
+    write_status(str(tmp_path), [row("a", lag=1), failed], of_all=True)
+    rows = query(DeltaTable(str(tmp_path)), "SELECT pipeline, alarms FROM t ORDER BY pipeline")
+    assert rows == [
+        {"pipeline": "a", "alarms": None},
+        {"pipeline": "b", "alarms": "TopicMissing"},
+    ]
 
 
 def test_a_table_from_before_a_column_was_added_gets_it(tmp_path: Path) -> None:

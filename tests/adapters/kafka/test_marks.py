@@ -158,6 +158,7 @@ def test_s9_a_moment_before_kafkas_time_is_the_beginning(
     [
         ({"retention.ms": "3600000"}, timedelta(hours=1)),
         ({"retention.ms": "-1"}, None),
+        ({"retention.ms": str(2**63 - 1)}, None),
         ({"retention.ms": "3600000", "cleanup.policy": "compact"}, None),
         ({"retention.ms": "3600000", "cleanup.policy": "compact,delete"}, timedelta(hours=1)),
     ],

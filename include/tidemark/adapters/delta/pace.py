@@ -13,6 +13,9 @@ SELECT plan_sequence,
   max(CASE WHEN event = 'landed' THEN recorded_at END) AS landed_at,
   sum(CASE WHEN event = 'landed' THEN end_offset - start_offset END) AS offsets
 FROM t WHERE pipeline = '{pipeline}' AND plan_kind = 'live' AND event IN ('planned', 'landed')
+  AND plan_sequence NOT IN (
+    SELECT plan_sequence FROM t
+    WHERE pipeline = '{pipeline}' AND event IN ('undo_begun', 'rewound'))
 GROUP BY plan_sequence
 HAVING count(CASE WHEN event = 'planned' THEN 1 END) > 0
   AND count(CASE WHEN event = 'landed' THEN 1 END) > 0
@@ -27,7 +30,7 @@ GROUP BY partition
 
 
 def read_pace(table: DeltaTable, pipeline: str) -> Pace:
-    """The newest live plans of a pipeline that landed."""
+    """The newest live plans of a pipeline that landed, and were not taken out again."""
     runs = [
         Run(
             sequence=row["plan_sequence"],

@@ -18,16 +18,17 @@ COLUMNS = Schema(
     [
         Field("pipeline", DataType.utf8(), nullable=False),
         Field("checked_at", TIMESTAMP, nullable=False),
-        Field("topic", DataType.utf8(), nullable=False),
+        Field("topic", DataType.utf8(), nullable=True),
         Field("lag", DataType.int64(), nullable=True),
+        Field("held_back", DataType.int64(), nullable=True),
         Field("lag_seconds", DataType.float64(), nullable=True),
         Field("runway_seconds", DataType.float64(), nullable=True),
-        Field("arriving_per_second", DataType.float64(), nullable=False),
-        Field("records", DataType.int64(), nullable=False),
+        Field("arriving_per_second", DataType.float64(), nullable=True),
+        Field("records", DataType.int64(), nullable=True),
         Field("last_landed_plan", DataType.int64(), nullable=True),
         Field("last_landed_at", TIMESTAMP, nullable=True),
-        Field("open_plans", DataType.int64(), nullable=False),
-        Field("forecast", DataType.utf8(), nullable=False),
+        Field("open_plans", DataType.int64(), nullable=True),
+        Field("forecast", DataType.utf8(), nullable=True),
         Field("caught_up_at", TIMESTAMP, nullable=True),
         Field("problem", DataType.utf8(), nullable=True),
         Field("alarms", DataType.utf8(), nullable=True),
@@ -36,14 +37,15 @@ COLUMNS = Schema(
 """The status table's columns; docs/operations.md explains each."""
 
 
-def write_status(uri: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Replace the rows of these pipelines in one commit; those of others stay.
+def write_status(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool = False) -> None:
+    """Replace the rows of these pipelines in one commit.
 
     Of two looks that are written at the same time one is left out.
 
     Args:
         uri: The table; made if it is not there.
         rows: At least one, each with a `pipeline` of its own.
+        of_all: There are no other pipelines: rows of any others go. Else they stay.
     """
     try:
         DeltaTable(uri)
@@ -55,7 +57,7 @@ def write_status(uri: str, rows: Sequence[Mapping[str, Any]]) -> None:
             uri,
             from_rows(rows, COLUMNS),
             mode="overwrite",
-            predicate=f"pipeline IN ({names})",
+            predicate=None if of_all else f"pipeline IN ({names})",
             # A table that was made before a column was added gets it.
             schema_mode="merge",
         )

@@ -33,6 +33,8 @@ _ISOLATION = {
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
+_FOR_EVER_MS = timedelta(days=36_500) // _MS
+"""The longest time that Kafka can be told is said for ever, too."""
 
 _NO_ID = {"", "None", "AAAAAAAAAAAAAAAAAAAAAA"}
 """What librdkafka says where a broker tells no topic id: nothing, or a UUID of zeros."""
@@ -109,9 +111,8 @@ class KafkaMarkReader:
         except KafkaRefused:
             return None
         milliseconds = int(settings["retention.ms"].value)
-        if milliseconds < 0 or "delete" not in settings["cleanup.policy"].value:
-            return None
-        return milliseconds * _MS
+        is_deleted = "delete" in settings["cleanup.policy"].value
+        return milliseconds * _MS if is_deleted and 0 <= milliseconds < _FOR_EVER_MS else None
 
     def _describe(self, topic: str) -> tuple[str, str, list[int]]:
         cluster = self._calls.admin.describe_cluster(request_timeout=self._timeout)
