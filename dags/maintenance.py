@@ -7,10 +7,13 @@ from datetime import timedelta
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Param
 
+from tidemark.core.upkeep import USUAL_PAGES_RETENTION, USUAL_RETENTION
 from tidemark.wiring import App
 from tidemark_airflow.chain import START_DATE, default_args, timetable
 from tidemark_airflow.maintenance import maintain_shared, maintain_table, prune_pages
 from tidemark_airflow.texts import MAINTENANCE_PAGE
+
+KEEP_HOURS = USUAL_RETENTION // timedelta(hours=1)
 
 with DAG(
     dag_id="tidemark_maintenance",
@@ -24,17 +27,17 @@ with DAG(
     tags=["tidemark", "maintenance"],
     params={
         "keep_hours": Param(
-            168,
+            KEEP_HOURS,
             type="integer",
             minimum=0,
             title="Retention of files",
             description=(
-                "Files of table versions younger than so many hours stay. Less than 168 is refused "
-                "for tables that do not say so themselves."
+                "Files of table versions younger than so many hours stay. Less than "
+                f"{KEEP_HOURS} is refused for tables that do not say so themselves."
             ),
         ),
         "keep_docs_days": Param(
-            90,
+            USUAL_PAGES_RETENTION.days,
             type="integer",
             minimum=1,
             title="Retention of quality pages",

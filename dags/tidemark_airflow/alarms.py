@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DeadlineAlert, DeadlineReference, SyncCallback
@@ -17,6 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tidemark.core.spec import PipelineSpec
 from tidemark.errors import TidemarkError, UnknownConnection
+from tidemark.errors.base import text_of
 from tidemark.wiring import App
 from tidemark_airflow.connections import connected_app, connection
 from tidemark_airflow.failures import airflow_failures
@@ -53,11 +53,7 @@ def _alarms(answer: Any) -> list[dict[str, Any]]:
 
 def raise_alarms(pipeline: str, alarms: Sequence[Mapping[str, Any]]) -> None:
     """Fail with the alarms of a pipeline."""
-    told = [
-        f"{alarm['error']}: {alarm['what']}. Expected: {alarm['expected']}. "
-        f"Found: {alarm['found']}. Next: {alarm['next']}."
-        for alarm in alarms
-    ]
+    told = [f"{alarm['error']}: {text_of(alarm)}" for alarm in alarms]
     raise AirflowFailException(f"{pipeline}: " + "\n".join(told))
 
 
@@ -78,12 +74,11 @@ def tell_late(pipeline: str, **_: Any) -> None:
 
 def deadline(spec: PipelineSpec) -> DeadlineAlert | None:
     """Calls `tell_late` for a run that has not ended in time; None if the spec sets no time."""
-    longest: timedelta | None = spec.alarms.deadline
-    if longest is None:
+    if spec.alarms.deadline is None:
         return None
     return DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
-        interval=longest,
+        interval=spec.alarms.deadline,
         callback=SyncCallback(tell_late, kwargs={"pipeline": spec.name}),
     )
 

@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tidemark.adapters.spark.submit import RESULT_MARKER
 from tidemark.errors import ExitCode, TidemarkError
+from tidemark.errors.base import text_of
 
 
 @contextmanager
@@ -63,8 +64,7 @@ def _named_errors(output: str) -> list[str]:
     for line in output.splitlines():
         if line.startswith(RESULT_MARKER):
             return [
-                f"{record['pipeline']}: {record['error']}: {record['what']}. "
-                f"Expected: {record['expected']}. Found: {record['found']}. Next: {record['next']}."
+                f"{record['pipeline']}: {record['error']}: {text_of(record)}"
                 for record in _error_records(line.removeprefix(RESULT_MARKER))
             ]
     return []

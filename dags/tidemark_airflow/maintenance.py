@@ -49,6 +49,4 @@ def prune_pages(params: Mapping[str, Any]) -> int:
 
 def _maintained(each: Maintenance, params: Mapping[str, Any]) -> dict[str, Any]:
     done = each.maintain(timedelta(hours=params["keep_hours"]), dry_run=params["dry_run"])
-    record = done.as_record()
-    log.info("maintained %s", " ".join(f"{key}={value}" for key, value in record.items()))
-    return record
+    return done.as_record()

@@ -10,13 +10,10 @@ import typer
 
 from tidemark.cli.arguments import AsJson
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table
-from tidemark.core.upkeep import Upkept
+from tidemark.core.upkeep import USUAL_PAGES_RETENTION, USUAL_RETENTION, Upkept
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.services.together import each_apart
 from tidemark.wiring import App, utc_now
-
-KEEP_HOURS = 168
-KEEP_DOCS_DAYS = 90
 
 
 def register(app: typer.Typer) -> None:
@@ -30,10 +27,10 @@ def maintain(
     ] = None,
     keep_hours: Annotated[
         int, typer.Option(min=0, help="Files of versions younger than this stay.")
-    ] = KEEP_HOURS,
+    ] = USUAL_RETENTION // timedelta(hours=1),
     keep_docs_days: Annotated[
         int, typer.Option(min=1, help="Pages of quality checks younger than this stay.")
-    ] = KEEP_DOCS_DAYS,
+    ] = USUAL_PAGES_RETENTION.days,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be removed; write nothing.")
     ] = False,

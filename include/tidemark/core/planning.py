@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 
 from tidemark.core.ledger import Ledger
@@ -167,7 +167,7 @@ def live_ranges(
     starts: Mapping[int, int],
     marks: TopicMarks,
     limit: int | None,
-    expiring: Mapping[int, int] | None = None,
+    expiring: Callable[[], Mapping[int, int]] = dict,
 ) -> tuple[PlannedRange, ...]:
     """The unread part of every partition, cut to the limit; what Kafka deletes soon comes first.
 
@@ -176,7 +176,8 @@ def live_ranges(
         starts: First offset to read of every partition that `ledger` knows nothing about.
         marks: The topic's marks now.
         limit: Most offsets over all partitions; None for all there are.
-        expiring: Where the offsets end, by partition, that Kafka will delete soon.
+        expiring: Says where the offsets end, by partition, that Kafka will delete soon; called
+            only if the limit leaves something.
 
     Raises:
         LostRange: Retention deleted unread offsets.
@@ -195,7 +196,7 @@ def live_ranges(
             gaps = ledger.taken(partition).missing_from(Span(committed, here.end))
             if gaps:
                 unread[partition] = gaps
-    allotted = _allotted(unread, limit, expiring or {})
+    allotted = _allotted(unread, limit, expiring)
     return tuple(
         _planned(marks, partition, span)
         for partition, gaps in unread.items()
@@ -204,19 +205,25 @@ def live_ranges(
 
 
 def _allotted(
-    unread: Mapping[int, SpanSet], limit: int | None, expiring: Mapping[int, int]
+    unread: Mapping[int, SpanSet],
+    limit: int | None,
+    expiring: Callable[[], Mapping[int, int]],
 ) -> Mapping[int, int]:
     """How many of the unread offsets are taken, by partition."""
+    sizes = {partition: gaps.size for partition, gaps in unread.items()}
+    if limit is None or sum(sizes.values()) <= limit:
+        return sizes
+    ends = expiring()
     soon = {
         partition: gaps.within(Span(0, end)).size
         for partition, gaps in unread.items()
-        if (end := expiring.get(partition, 0))
+        if (end := ends.get(partition, 0))
     }
     first = share({partition: size for partition, size in soon.items() if size}, limit)
-    left = None if limit is None else limit - sum(first.values())
-    if first and left is not None and left <= 0:
+    left = limit - sum(first.values())
+    if first and left <= 0:
         return {partition: first.get(partition, 0) for partition in unread}
-    rest = share({p: gaps.size - first.get(p, 0) for p, gaps in unread.items()}, left)
+    rest = share({p: size - first.get(p, 0) for p, size in sizes.items()}, left)
     return {partition: first.get(partition, 0) + more for partition, more in rest.items()}
 
 

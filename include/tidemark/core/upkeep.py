@@ -15,6 +15,8 @@ from tidemark.errors import RetentionTooShort
 
 USUAL_RETENTION = timedelta(days=7)
 """What readers of older versions, RESTORE and the longest landing have, as in Delta Lake."""
+USUAL_PAGES_RETENTION = timedelta(days=90)
+"""How long pages of quality checks stay; their results stay for ever."""
 
 PlanIsOver: TypeAlias = Callable[[int], bool]
 """Whether no driver can land the plan of this number any more, as far as is known."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, ClassVar
@@ -80,10 +80,7 @@ class TidemarkError(Exception):
         raise NotImplementedError
 
     def __str__(self) -> str:
-        return (
-            f"{self.what()}. Expected: {self.expected()}. "
-            f"Found: {self.found()}. Next: {self.remedy()}."
-        )
+        return text_of(self.as_record())
 
     def as_record(self) -> dict[str, Any]:
         """The error as plain values, for `--json`."""
@@ -98,6 +95,14 @@ class TidemarkError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), {f.name: getattr(self, f.name) for f in fields(self)})
+
+
+def text_of(record: Mapping[str, Any]) -> str:
+    """A named error in one line, from its plain values."""
+    return (
+        f"{record['what']}. Expected: {record['expected']}. "
+        f"Found: {record['found']}. Next: {record['next']}."
+    )
 
 
 def _rebuild(cls: type[TidemarkError], state: dict[str, Any]) -> TidemarkError:

@@ -87,13 +87,14 @@ class Decisions:
             requested_by=requested_by,
             reason=reason,
         )
-        if not dry_run and begun:
+        if dry_run:
+            return accepted
+        if begun:
             # A commit of its own, so that each commit tells one committed offset of a partition.
             self.control.append(ledger, [Started.at(marks, begun, requested_by)], self.now())
             return self._accept_loss(partitions, requested_by, reason, dry_run=dry_run)
-        if not dry_run:
-            self.control.append(ledger, [accepted], self.now())
-            log.info("loss accepted pipeline=%s partitions=%s", self.spec.name, asked)
+        self.control.append(ledger, [accepted], self.now())
+        log.info("loss accepted pipeline=%s partitions=%s", self.spec.name, asked)
         return accepted
 
     def new_incarnation(

@@ -12,7 +12,7 @@ from tidemark.core.events import Adopted, ControlEvent, Planned, Started
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import TopicMarks
 from tidemark.core.offsets import SpanSet
-from tidemark.core.plan import Plan, PlanKind, PlannedRange
+from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.spec import PipelineSpec, StartPolicy
 from tidemark.errors import NoStartOffset, NotLive, PlanOpen, TidemarkError
 from tidemark.ports import Clock, ControlTable, DataLog, LogReader, MarkReader
@@ -195,7 +195,9 @@ class Planner:
                 ledger, marks, wanted.spans, readable_only=wanted.readable_only
             )
             if wanted
-            else self._live_ranges(ledger, starts, marks)
+            else planning.live_ranges(
+                ledger, starts, marks, self._limit(), lambda: self._expiring(marks)
+            )
         )
         check_positions(ledger, marks, ranges, self.marks, self.log_reader)
         events: list[ControlEvent] = []
@@ -206,15 +208,9 @@ class Planner:
             events.append(Planned(plan=plan))
         return events
 
-    def _live_ranges(
-        self, ledger: Ledger, starts: Mapping[int, int], marks: TopicMarks
-    ) -> tuple[PlannedRange, ...]:
-        """What is unread; if it is more than a run takes, what Kafka deletes soon comes first."""
-        ranges = planning.live_ranges(ledger, starts, marks, limit=None)
-        limit = run_limit(self.spec, self.control, self.data_log)
-        if limit is None or sum(planned.end - planned.start for planned in ranges) <= limit:
-            return ranges
-        return planning.live_ranges(ledger, starts, marks, limit, self._expiring(marks))
+    def _limit(self) -> int | None:
+        """Most offsets of a live plan."""
+        return run_limit(self.spec, self.data_log, lambda: self.control.pace(self.spec.name))
 
     def _expiring(self, marks: TopicMarks) -> Mapping[int, int]:
         """Where the offsets end that Kafka will delete within the runway that is alarming."""

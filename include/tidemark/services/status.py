@@ -270,7 +270,7 @@ def pipeline_status(
         problem=problem,
         rules=spec.alarms,
     )
-    limit = run_limit(spec, control, data_log)
+    limit = run_limit(spec, data_log, lambda: pace)
     expected, at = forecast(
         status.lag, status.held_back, limit, status.arriving, pace.seconds_between_runs, now
     )

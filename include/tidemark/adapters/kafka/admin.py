@@ -25,13 +25,14 @@ REFUSALS = frozenset(
 )
 """Codes with which a broker, or the client before it, says no for good."""
 
-_MISSING = {
+MISSING = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 }
+"""Codes with which a broker, or the client before it, says that there is no such topic."""
 
-_REFUSAL_GRACE_S = 2.0
+REFUSAL_GRACE_S = 2.0
 """How long a request may go on after a broker said no: another of the list may answer it."""
 
 T = TypeVar("T")
@@ -67,7 +68,7 @@ class ErrorNames:
 
     def named(self, operation: str, topic: str, error: KafkaError) -> TidemarkError:
         """The error that a caller can act on."""
-        if error.code() in _MISSING:
+        if error.code() in MISSING:
             return TopicMissing(topic=topic)
         if error.code() in self._refusals or self.told:
             return self.refused(operation, topic, error.str())
@@ -137,6 +138,6 @@ class AdminCalls(ErrorNames):
                 # also after a wrong password.
                 self.admin.poll(0)
                 if self.told and give_up is None:
-                    give_up = time.monotonic() + _REFUSAL_GRACE_S
+                    give_up = time.monotonic() + REFUSAL_GRACE_S
                 if give_up is not None and time.monotonic() > give_up:
                     raise self.refused(operation, topic, "no answer") from None

@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tidemark.adapters.kafka.admin import REFUSALS, settings_refused
+from tidemark.adapters.kafka.admin import MISSING, REFUSAL_GRACE_S, REFUSALS, settings_refused
 from tidemark.core.marks import IsolationLevel, Position
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.records import LogRecord, TimestampType
@@ -34,8 +34,6 @@ _BATCH = 1_000
 _POLL_S = 0.05
 """A call waits so long for a full batch, also where the log has ended before."""
 _PATIENCE_S = 60.0
-_REFUSAL_GRACE_S = 2.0
-"""How long to go on after a broker said no: another of the list may let us in."""
 
 _CONSUMER: Mapping[str, Any] = {
     # librdkafka's consumer wants a name. Partitions are assigned by hand and nothing is committed,
@@ -65,12 +63,6 @@ _ONE_BATCH: Mapping[str, Any] = {
 
 _OF_GROUPS = {KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.COORDINATOR_NOT_AVAILABLE}
 """Only a group would need these rights; librdkafka looks for a coordinator without being asked."""
-_MISSING = {
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_TOPIC,
-    KafkaError._UNKNOWN_PARTITION,
-}
-
 
 _CORRUPT = {
     KafkaError._BAD_MSG,
@@ -214,7 +206,7 @@ class _Reading:
         now = time.monotonic()
         if self._missing:
             raise TopicMissing(topic=self._topic)
-        if self._refusals and now > self._refused_at + _REFUSAL_GRACE_S:
+        if self._refusals and now > self._refused_at + REFUSAL_GRACE_S:
             raise KafkaRefused(operation=f"reading {self._topic}", reason="; ".join(self._refusals))
         if now > self._progress + patience_s:
             partition, left = next(iter(self._left.items()))
@@ -279,7 +271,7 @@ class _Reading:
 
     def _note(self, error: KafkaError) -> None:
         code = error.code()
-        if code in _MISSING:
+        if code in MISSING:
             self._missing = True
         elif code in REFUSALS:
             self._refused_at = self._refused_at or time.monotonic()
