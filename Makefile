@@ -108,7 +108,7 @@ check: setup-dev ## Format, lint, types, architecture, fast tests (under two min
 	@echo "== lint" && ruff check
 	@echo "== types" && mypy
 	@echo "== architecture" && lint-imports
-	@echo "== fast tests" && $(PYTHON) -m pytest -m "$(FAST)"
+	@echo "== fast tests" && $(PYTHON) -m pytest -m "$(FAST)" -n 2 --dist worksteal
 
 .PHONY: test
 test: check ## All of check, then the tests on real Kafka, Spark and Airflow

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from tidemark.adapters.broker.embedded import Broker, BrokerConfig, BrokerStatus
 from tidemark.core.layout import Layout
 
-pytest_plugins = ["tests.fixtures_spark"]
+pytest_plugins = ["tests.fixtures_spark", "tests.model.tally"]
 
 PROJECT = Path(__file__).resolve().parents[1]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.conftest import Visited
 from tests.model.scenarios import DECISIONS, HOSTILE_LOGS, PAIRS, REPAIRS, THREE, ZOMBIES, Sketch
 from tests.model.search import Report, Search
+from tests.model.tally import Visited
 
 TWO = PAIRS + ZOMBIES + HOSTILE_LOGS + DECISIONS + REPAIRS
 
@@ -14,7 +14,7 @@ TWO = PAIRS + ZOMBIES + HOSTILE_LOGS + DECISIONS + REPAIRS
 def search(sketch: Sketch, faults: int, visited: Visited) -> Report:
     """Visit every state of a scenario; the floor holds from its own number of faults on."""
     report = Search(sketch.with_faults(faults)).run()
-    visited.add(report)
+    visited.search(report)
     assert report.states >= sketch.floor
     assert any(outcome.endswith("returned") for outcome in report.outcomes)
     return report

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.model.conftest import Visited
 from tests.model.history import History
 from tests.model.invariants import InvariantViolated
 from tests.model.planted import NoCompareAndSet, NoTransactions, planted
+from tests.model.tally import Visited
 from tests.model.world import World
 from tidemark.errors import OverfullRange
 
@@ -55,8 +55,7 @@ def test_random_histories(visited: Visited) -> None:
     """The same ones each time."""
     wanted = settings(_SETTINGS, max_examples=75, derandomize=True)
     seen = check(wanted, as_it_is, None)
-    visited.histories += seen["histories"]
-    visited.steps += seen["steps"]
+    visited.histories(seen["histories"], seen["steps"])
     assert seen["histories"] >= 50
     assert seen["steps"] >= 300
 
@@ -68,8 +67,7 @@ def test_many_random_histories(visited: Visited) -> None:
     print(f"seed {chosen}")
     wanted = settings(_SETTINGS, max_examples=2_000, stateful_step_count=60)
     seen = check(wanted, as_it_is, chosen)
-    visited.histories += seen["histories"]
-    visited.steps += seen["steps"]
+    visited.histories(seen["histories"], seen["steps"])
     assert seen["steps"] >= 20_000
 
 
