@@ -111,6 +111,15 @@ with DAG(
             title="Partitions",
             description="Of a time window or the retained log only these, such as 0, 3; else all.",
         ),
+        "replace": Param(
+            False,
+            type="boolean",
+            title="Replace",
+            description=(
+                "Land again what has landed: the new rows take the place of the old ones, each "
+                "chunk in one commit."
+            ),
+        ),
         "into": Param(
             None,
             type=["null", "string"],

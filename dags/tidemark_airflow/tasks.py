@@ -85,7 +85,10 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
             log.info("this run has asked before; what it asked for is recorded")
         else:
             seen = backfills.preview(
-                selection, params["chunk"], readable_only=params["readable_only"]
+                selection,
+                params["chunk"],
+                readable_only=params["readable_only"],
+                replaces=params["replace"],
             )
             log.info("preview\n%s", seen.explain())
             count = backfills.request(seen, requested_by, approved=params["approved"])

@@ -222,12 +222,20 @@ class DataLog(Protocol):
         """What rows of the newest version take, by what its log says of its files."""
         ...
 
+    def files_with(self, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
+        """How many files of the newest version may hold rows at these offsets."""
+        ...
+
     def holdings(self) -> tuple[Holding, ...]:
         """What the newest version holds, by plan, incarnation and partition."""
         ...
 
     def landed_plans(self, requested_by: str) -> Mapping[int, Plan]:
         """Plans by number, as far back as the log tells of their commits."""
+        ...
+
+    def discards(self) -> Mapping[int, int]:
+        """The newest version that took a plan's rows out, by plan, as far back as the log tells."""
         ...
 
     def held(self, plan: Plan) -> Landing:
@@ -257,9 +265,11 @@ class DataTable(DataLog, Protocol):
     def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
         """Add a plan's files in one commit, under the plan's transaction.
 
+        The rows of a plan that replaces take the place of those at its offsets, in that commit.
         Returning says nothing: a stale transaction is skipped. Ask `DataLog`.
 
         Raises:
+            RowsWouldBeLost: A row to be replaced has no successor; nothing was changed.
             TransactionConflict: Another commit of this transaction was first; look again.
             EngineFailed: The commit failed, or its answer was lost.
         """

@@ -169,15 +169,17 @@ def test_parsing_loads_nothing_heavy(parsed: dict[str, Any], file: str) -> None:
     assert HEAVY & set(parsed[file]["modules"]) == set()
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_parsing_is_fast(probe: Probe, file: str) -> None:
+def test_parsing_is_fast(probe: Probe) -> None:
     """At most three times what importing Airflow's own Spark operator takes of the processor."""
-    parsing, importing = [], []
+    parsing: dict[str, list[float]] = {file: [] for file in FILES}
+    importing: list[float] = []
     for _ in range(3):
-        parsing.append(probe.ask("parse", file=file, environ={}).value["cpu_s"])
         importing.append(probe.ask("importing", module=OPERATOR).value)
-    print(f"{file}: {min(parsing):.3f} s against {min(importing):.3f} s")
-    assert min(parsing) < 3 * min(importing)
+        for file, seconds in parsing.items():
+            seconds.append(probe.ask("parse", file=file, environ={}).value["cpu_s"])
+    print(f"importing {min(importing):.3f} s, parsing {parsing}")
+    slow = {file: seconds for file, seconds in parsing.items() if min(seconds) > 3 * min(importing)}
+    assert slow == {}
 
 
 def test_a_broken_spec_is_an_import_error_that_names_it(probe: Probe, tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ _FORESEEN = frozenset(
             "PlanOpen",
             "PlanNotLanded",
             "InvalidRange",
+            "RowsChanged",
+            "RowsWouldBeLost",
         ),
         *("LostRange", "NothingLost", "OffsetsDeleted", "OpenPlanInTheWay"),
         *("TopicRecreated", "SameIncarnation", "EndBehindCommitted", "PartitionsShrunk"),
@@ -64,6 +66,7 @@ _PROGRAMS: dict[str, Callable[[World, int, int], Program]] = {
     "give up": lambda world, __, which: give_up(_some_plan(world, which)),
     "discard": lambda world, __, which: give_up(_some_plan(world, which), discard=True),
     "backfill": lambda world, asked, which: _some_backfill(world, asked, which),
+    "replace": lambda world, asked, which: _some_backfill(world, asked, which, replaces=True),
     "undo": lambda world, __, which: undo(_some_plan(world, which)),
     "fill": lambda _, asked, which: fill(f"ask-{asked}", which + 1),
     "accept loss": lambda *_: accept_loss(),
@@ -79,11 +82,13 @@ def _some_plan(world: World, which: int) -> int:
     return max(1, newest - which)
 
 
-def _some_backfill(world: World, asked: int, which: int) -> Program:
+def _some_backfill(world: World, asked: int, which: int, *, replaces: bool = False) -> Program:
     """A range somewhere in a partition, for the requester of that number."""
     partition = which % len(world.kafka.topics[TOPIC])
     end = max(1, world.kafka.topics[TOPIC][partition].end)
-    return backfill(f"fill-{asked}", partition, max(0, end - 1 - which), end)
+    start = max(0, end - 1 - which)
+    name = "replace" if replaces else "fill"
+    return backfill(f"{name}-{asked}", partition, start, end, replaces=replaces)
 
 
 class History(RuleBasedStateMachine):

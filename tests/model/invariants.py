@@ -35,16 +35,23 @@ class PlanStory:
         planned: The `planned` rows.
         status: `open`, `landed`, `undo_begun`, `abandoned` or `rewound`.
         landed: The rows of its newest `landed` event.
+        superseded: Rows of what it still holds once other plans have replaced the rest, by them.
+        held: What it holds now: of those rows, or of its landing.
+        is_undone: Whether its rows were taken out by an undo and not by a RESTORE.
     """
 
     planned: list[Row] = field(default_factory=list)
     status: str = "open"
     landed: list[Row] = field(default_factory=list)
+    superseded: dict[int, list[Row]] = field(default_factory=dict)
+    held: list[Row] = field(default_factory=list)
+    is_undone: bool = False
 
     @property
     def live(self) -> Iterator[Offset]:
         """Offsets that the plan holds, as often as its rows name them."""
-        rows = {"open": self.planned, "landed": self.landed, "undo_begun": self.planned}.get(
+        undoing = self.planned if self.held is self.landed else self.held
+        rows = {"open": self.planned, "landed": self.held, "undo_begun": undoing}.get(
             self.status, []
         )
         topic_id = self.planned[0]["topic_id"]
@@ -71,34 +78,59 @@ class Story:
     untold: set[int] = field(default_factory=set)
 
 
-_OF_PLANS = ("landed", "abandoned", "undo_begun", "rewound")
+_OF_PLANS = ("superseded", "landed", "abandoned", "undo_begun", "rewound")
 
 
-def story_of(rows: list[Row]) -> Story:
-    """Fold rows in the order of their event numbers."""
+def story_of(world: World) -> Story:
+    """Fold the control table's rows in the order of their event numbers."""
     story = Story()
-    for row in sorted(rows, key=lambda row: int(row["event_number"])):
-        event, sequence = row["event"], int(row.get("plan_sequence") or 0)
-        if event in ("started", "new_incarnation"):
-            story.starts[row["topic_id"], row["partition"]] = row["committed_offset"]
-        elif event == "loss_accepted":
-            lost = range(row["start_offset"], row["end_offset"])
-            story.accepted |= {(row["topic_id"], row["partition"], o) for o in lost}
-        elif event == "planned":
-            story.plans.setdefault(sequence, PlanStory()).planned.append(row)
-        elif event in _OF_PLANS and sequence not in story.plans:
-            story.untold.add(sequence)
-        elif event == "new_epoch" and row.get("missing_events"):
-            story.untold.clear()
-        elif event == "landed":
-            plan = story.plans[sequence]
-            if plan.landed and plan.landed[0]["event_number"] != row["event_number"]:
-                plan.landed = []
-            plan.status = "landed"
-            plan.landed.append(row)
-        elif event in _OF_PLANS:
-            story.plans[sequence].status = event
+    for row in sorted(world.control.rows, key=lambda row: int(row["event_number"])):
+        _fold(story, row)
+    for plan in story.plans.values():
+        plan.held = plan.landed
+        for by, left in sorted(plan.superseded.items()):
+            if _has_replaced(world, story.plans[by]):
+                plan.held = left
     return story
+
+
+def _fold(story: Story, row: Row) -> None:
+    event, sequence = row["event"], int(row.get("plan_sequence") or 0)
+    if event in ("started", "new_incarnation"):
+        story.starts[row["topic_id"], row["partition"]] = row["committed_offset"]
+    elif event == "loss_accepted":
+        lost = range(row["start_offset"], row["end_offset"])
+        story.accepted |= {(row["topic_id"], row["partition"], o) for o in lost}
+    elif event == "planned":
+        story.plans.setdefault(sequence, PlanStory()).planned.append(row)
+    elif event in _OF_PLANS and sequence not in story.plans:
+        story.untold.add(sequence)
+    elif event == "new_epoch" and row.get("missing_events"):
+        story.untold.clear()
+    elif event in _OF_PLANS:
+        _tell(story.plans[sequence], row)
+
+
+def _tell(plan: PlanStory, row: Row) -> None:
+    """Fold one row about a plan."""
+    event = row["event"]
+    if event == "superseded":
+        plan.superseded.setdefault(int(row["superseded_by"]), []).append(row)
+        return
+    if event == "landed":
+        if plan.landed and plan.landed[0]["event_number"] != row["event_number"]:
+            plan.landed = []
+        plan.landed.append(row)
+    plan.status = event
+    plan.is_undone = event == "rewound" and bool(row.get("table_version"))
+
+
+def _has_replaced(world: World, plan: PlanStory) -> bool:
+    """Whether a plan's rows are in the place of others, or were until they were taken out."""
+    if plan.status == "open":
+        # Committed, and nobody has said so yet.
+        return plan.planned[0]["fingerprint"] in {each for _, _, each in world.table.commits}
+    return plan.status in ("landed", "undo_begun") or plan.is_undone
 
 
 def check_world(world: World) -> None:
@@ -107,7 +139,7 @@ def check_world(world: World) -> None:
     Raises:
         InvariantViolated: Something does not.
     """
-    story = story_of(world.control.rows)
+    story = story_of(world)
     for check in _ALWAYS:
         check(world, story)
     if not world.is_disturbed:
@@ -142,6 +174,8 @@ def _i2_no_overlap(_: World, story: Story) -> None:
     for number, plan in story.plans.items():
         for identity in plan.live:
             other = holders.setdefault(identity, number)
+            if plan.status == "open" and number in story.plans[other].superseded:
+                continue
             _hold(other == number, "I2", f"plans {other} and {number} both hold {identity}")
         seen = Counter(plan.live)
         _hold(max(seen.values(), default=1) == 1, "I2", f"plan {number} names an offset twice")
@@ -177,9 +211,6 @@ def _i5_table_is_the_truth(world: World, story: Story) -> None:
     for number, plan in story.plans.items():
         if plan.status != "landed":
             continue
-        told: Counter[int] = Counter()
-        for row in plan.landed:
-            told[row.get("partition", -1)] += row.get("records", 0)
         version = plan.landed[0]["table_version"]
         _hold(1 <= version <= len(world.table.commits), "I5", f"there is no version {version}")
         _hold(
@@ -187,7 +218,11 @@ def _i5_table_is_the_truth(world: World, story: Story) -> None:
             "I5",
             f"plan {number} is recorded as landed in version {version}, which does not have it",
         )
-        for content in (world.table.contents[version - 1], world.table.rows):
+        then, now = world.table.contents[version - 1], world.table.rows
+        for content, told_by in ((then, plan.landed), (now, plan.held)):
+            told: Counter[int] = Counter()
+            for row in told_by:
+                told[row.get("partition", -1)] += row.get("records", 0)
             rows = Counter(row[1] for row in content if row[3] == number)
             _hold(+rows == +told, "I5", f"plan {number} is told as {+told}, the table has {+rows}")
 
@@ -268,7 +303,7 @@ def check_end(world: World, done: Done, errors: Container[str]) -> None:
     )
     if isinstance(done.result, Ingestion):
         number = done.result.plan.sequence
-        story = story_of(world.control.rows)
+        story = story_of(world)
         status = "landed" if number in story.untold else story.plans[number].status
         _hold(status == "landed", "I7", f"plan {number} was reported landed: {status}")
 
@@ -281,7 +316,7 @@ def check_settled(world: World) -> None:
     """
     topic_id = world.kafka.topic_ids[world.spec.topic]
     held = Counter(row[:3] for row in world.table.rows)
-    story = story_of(world.control.rows)
+    story = story_of(world)
     for (its_id, partition), truth in world.kafka.truth.items():
         if its_id != topic_id:
             continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.model.actors import Program
 from tests.model.world import World
 from tests.support.plans import MemoryPipeline, wanted
@@ -18,6 +20,7 @@ from tidemark.errors import (
     RecordsMissed,
     RepairUnfinished,
     RowsInDoubt,
+    RowsWouldBeLost,
     TableBehindLedger,
     TableRestored,
     TidemarkError,
@@ -47,9 +50,11 @@ def run(requested_by: str) -> Program:
     return lambda pipeline: pipeline.run(requested_by)
 
 
-def backfill(requested_by: str, partition: int, start: int, end: int) -> Program:
-    """A backfill from request to record."""
-    request = wanted((partition, start, end))
+def backfill(
+    requested_by: str, partition: int, start: int, end: int, *, replaces: bool = False
+) -> Program:
+    """A backfill from request to record; perhaps of what has landed, in place of it."""
+    request = replace(wanted((partition, start, end)), replaces=replaces)
 
     def program(pipeline: MemoryPipeline) -> object:
         made = pipeline.planner.backfill(request, requested_by).plan
@@ -141,6 +146,7 @@ def _answer(pipeline: MemoryPipeline, error: TidemarkError) -> None:
                 PlanFenced(sequence=number)
                 | OpenPlanInTheWay(sequence=number)
                 | RowsInDoubt(sequence=number)
+                | RowsWouldBeLost(sequence=number)
                 | LostRange(plan=int(number))
             ):
                 _give_up_or_discard(pipeline, number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.model.actors import Program
 from tests.model.programs import (
@@ -135,6 +135,29 @@ def forgotten() -> World:
     return world
 
 
+def replacing() -> World:
+    """Plan 1 has landed two records, and an open plan 2 replaces the second of them."""
+    world = make_world((2,))
+    world.pipeline.run("run-1")
+    world.pipeline.planner.backfill(replace(wanted((0, 1, 2)), replaces=True), "replace-1")
+    return world
+
+
+def has_replaced() -> World:
+    """And plan 2 has landed."""
+    world = replacing()
+    world.pipeline.ingest.execute(2)
+    return world
+
+
+def forgot_what_it_replaced() -> World:
+    """And the control table is lost."""
+    world = has_replaced()
+    world.control.rows.clear()
+    world.control.newest.clear()
+    return world
+
+
 # -- who is not Tidemark -------------------------------------------------------------------------
 
 
@@ -169,6 +192,11 @@ def recreate() -> Program:
         pipeline.kafka.produce("events", 1, 1)
 
     return program
+
+
+def replaced() -> Program:
+    """The first record is landed again, in place of its row."""
+    return backfill("replace-1", 0, 0, 1, replaces=True)
 
 
 def restore(version: int) -> Program:
@@ -393,6 +421,81 @@ DECISIONS = [
     ),
 ]
 """What a person decides while runs go on."""
+
+REPLACEMENTS = [
+    Sketch(
+        name="two drivers of a plan that replaces rows",
+        world=replacing,
+        actors={"one": ingest(2), "two": ingest(2)},
+        floor=500,
+    ),
+    Sketch(
+        name="rows replaced, and a run",
+        world=landed,
+        actors={"ops": replaced(), "run": run("run-2")},
+        floor=1_000,
+        faults=0,
+        more_faults=2,
+    ),
+    Sketch(
+        name="a plan whose rows are replaced is undone",
+        world=replacing,
+        actors={"driver": ingest(2), "ops": undo(1)},
+        floor=300,
+    ),
+    Sketch(
+        name="rows replaced, and undone",
+        world=replacing,
+        actors={"driver": ingest(2), "ops": undo(2)},
+        errors=GIVEN_UP | {"PlanNotLanded"},
+        floor=300,
+    ),
+    Sketch(
+        name="a driver that replaces rows, and whose plan is given up",
+        world=replacing,
+        actors={"driver": ingest(2), "ops": give_up(2)},
+        errors=GIVEN_UP,
+        floor=200,
+    ),
+    Sketch(
+        name="rows replaced, and RESTORE",
+        world=replacing,
+        actors={"ops": _then(ingest(2), rewind()), "vandal": restore(1)},
+        errors=REPAIRED,
+        floor=50,
+    ),
+    Sketch(
+        name="rows replaced and undone, and RESTORE",
+        world=has_replaced,
+        actors={"ops": _then(undo(2), rewind()), "vandal": restore(1)},
+        errors=REPAIRED,
+        floor=50,
+    ),
+    Sketch(
+        name="rows replaced, and the control table is lost",
+        world=forgot_what_it_replaced,
+        actors={"one": rebuild(), "run": run("run-2")},
+        errors=REPAIRED,
+        floor=100,
+    ),
+    Sketch(
+        name="rows replaced, and the topic is made again",
+        world=replacing,
+        actors={"driver": ingest(2), "ops": give_up(2, discard=True), "kafka": recreate()},
+        errors=GIVEN_UP | {"TopicRecreated", "EndBehindCommitted", "OffsetsDeleted"},
+        floor=100,
+        faults=1,
+        more_faults=2,
+    ),
+    Sketch(
+        name="rows replaced, and compaction",
+        world=replacing,
+        actors={"driver": ingest(2), "kafka": compact()},
+        errors=PASSING | {"RowsWouldBeLost"},
+        floor=50,
+    ),
+]
+"""Rows that take the place of others, and who gets in between."""
 
 REPAIRS = [
     Sketch(

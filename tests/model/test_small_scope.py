@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.scenarios import DECISIONS, HOSTILE_LOGS, PAIRS, REPAIRS, THREE, ZOMBIES, Sketch
+from tests.model.scenarios import (
+    DECISIONS,
+    HOSTILE_LOGS,
+    PAIRS,
+    REPAIRS,
+    REPLACEMENTS,
+    THREE,
+    ZOMBIES,
+    Sketch,
+)
 from tests.model.search import Report, Search
 from tests.model.tally import Visited
 
-TWO = PAIRS + ZOMBIES + HOSTILE_LOGS + DECISIONS + REPAIRS
+TWO = PAIRS + ZOMBIES + HOSTILE_LOGS + DECISIONS + REPLACEMENTS + REPAIRS
 
 
 def search(sketch: Sketch, faults: int, visited: Visited) -> Report:

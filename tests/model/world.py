@@ -205,10 +205,9 @@ class ModelTable(MemoryTable):
         """Commit what was read."""
         if self._moved({plan.app_id}, began):
             raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
-        self.plans[plan.fingerprint] = plan
+        self.add(plan, fetched.rows)
         if fetched.topic_id != plan.topic_id:
             self.foreign += fetched.rows
-        self.commit(plan.app_id, plan.sequence, plan.fingerprint, fetched.rows)
 
     def size(self) -> TableSize:
         """Nothing that a program could tell states apart by."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
+from tests.support.file_lake import FileLake
 from tests.support.plans import MemoryPipeline, make_spec, wanted
 from tidemark.adapters.memory import MemoryControlTable, MemoryTable
 from tidemark.core.spec import StartPolicy
@@ -542,3 +545,17 @@ def test_a_lost_new_incarnation_is_found_again(pipeline: MemoryPipeline) -> None
     pipeline.produce(1, 3)
     pipeline.run("fifth")
     assert pipeline.landed_identities() == sorted(old + pipeline.visible_identities())
+
+
+def test_an_undo_that_the_control_table_has_forgotten(tmp_path: Path) -> None:
+    """A RESTORE of it to before the undo: the data table's own log tells that the rows are gone."""
+    lake = FileLake(root=tmp_path)
+    lake.run(3)
+    lake.run(2)
+    before = DeltaTable(tmp_path / "control").version()
+    lake.undo.undo(1, "ops", "wrong")
+    DeltaTable(tmp_path / "control").restore(before)
+    lake.repair.rebuild("ops", "from a backup")
+    assert lake.control.summary("events").committed_offset(0) == 0
+    lake.run(1)
+    assert lake.verified() == [(6, 6)]

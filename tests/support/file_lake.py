@@ -26,6 +26,7 @@ from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
 from tidemark.services.maintenance import Maintenance, plans_over
+from tidemark.storage import storage
 
 WEEK = timedelta(days=7)
 LATER = timedelta(days=30)
@@ -80,7 +81,7 @@ class FileSink:
             file = self.uri / name / f"part-00000-{uuid4()}-c000.snappy.parquet"
             pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), file)
             (self.uri / name / f".{file.name}.crc").touch()
-        return parquet.written(*parquet.storage(str(self.uri)), name)
+        return parquet.written(*storage(str(self.uri)), name)
 
 
 @dataclass

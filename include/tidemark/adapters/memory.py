@@ -30,6 +30,7 @@ from tidemark.errors import (
     GroupActive,
     LogTruncated,
     OffsetsDeleted,
+    RowsWouldBeLost,
     TopicMissing,
 )
 
@@ -335,6 +336,7 @@ class MemoryTable:
         contents: Rows of each version, from 1.
         restores: Every RESTORE.
         plans: Plans that landed, by fingerprint: the metadata of their commits.
+        discarded: Newest version that took a plan's rows out, by plan.
         files: Rows that were written, whether or not a commit has added them.
         records_per_task: What the last write was told.
         before_commit: Called with the plan before each commit; may raise.
@@ -347,6 +349,7 @@ class MemoryTable:
     contents: list[tuple[MemoryRow, ...]] = field(default_factory=list)
     restores: list[Restore] = field(default_factory=list)
     plans: dict[str, Plan] = field(default_factory=dict)
+    discarded: dict[int, int] = field(default_factory=dict)
     files: list[MemoryRow] = field(default_factory=list)
     records_per_task: int = 0
     before_commit: Callable[[Plan], None] = lambda _plan: None
@@ -376,6 +379,7 @@ class MemoryTable:
         removed = len(self.rows) - len(kept)
         self.rows = kept
         self.commit("", 0)
+        self.discarded[plan.sequence] = len(self.commits)
         return removed, len(self.commits)
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
@@ -412,10 +416,34 @@ class MemoryTable:
         self.before_commit(plan)
         if self.transaction_version(plan.app_id) >= plan.sequence:
             return
-        self.plans[plan.fingerprint] = plan
-        rows = [self.files[int(file.path)] for file in files]
-        self.commit(plan.app_id, plan.sequence, plan.fingerprint, rows)
+        self.add(plan, [self.files[int(file.path)] for file in files])
         self.after_commit(plan)
+
+    def add(self, plan: Plan, rows: Sequence[MemoryRow]) -> None:
+        """Commit a plan's rows, in place of those at its offsets if it replaces them."""
+        if plan.replaces:
+            self._make_way(plan, {row[1:3] for row in rows})
+        self.plans[plan.fingerprint] = plan
+        self.commit(plan.app_id, plan.sequence, plan.fingerprint, rows)
+
+    def _make_way(self, plan: Plan, successors: Collection[tuple[int, int]]) -> None:
+        spans = plan.spans()
+        replaced = [
+            row
+            for row in self.rows
+            if row[0] == plan.topic_id
+            and spans.get(row[1], SpanSet()).overlap(Span(row[2], row[2] + 1))
+        ]
+        lost = sorted(row[1:3] for row in replaced if row[1:3] not in successors)
+        if lost:
+            raise RowsWouldBeLost(
+                pipeline=plan.pipeline,
+                sequence=plan.sequence,
+                rows=len(lost),
+                partition=lost[0][0],
+                offset=lost[0][1],
+            )
+        self.rows = [row for row in self.rows if row not in replaced]
 
     def land(self, plan: Plan) -> None:
         """Write and append in one, whatever became of the topic meanwhile."""
@@ -477,6 +505,14 @@ class MemoryTable:
         """As `DataLog.size`; a row is one byte."""
         return TableSize(records=len(self.rows), bytes=len(self.rows))
 
+    def files_with(self, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
+        """As `DataLog.files_with`; each row is a file."""
+        return sum(
+            row[0] == topic_id
+            and spans.get(row[1], SpanSet()).overlap(Span(row[2], row[2] + 1)) > 0
+            for row in self.rows
+        )
+
     def holdings(self) -> tuple[Holding, ...]:
         """As `DataLog.holdings`."""
         runs: list[tuple[tuple[int, str, int], list[int]]] = []
@@ -502,6 +538,10 @@ class MemoryTable:
         return {
             plan.sequence: replace(plan, requested_by=requested_by) for plan in self.plans.values()
         }
+
+    def discards(self) -> Mapping[int, int]:
+        """As `DataLog.discards`."""
+        return dict(self.discarded)
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         """As `DataLog.rows_of`."""

@@ -52,6 +52,13 @@ def backfill(
             "--readable-only", help="Leave out what Kafka has deleted, instead of refusing it."
         ),
     ] = False,
+    replaces: Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            help="Land again what has landed, in place of the rows that are there.",
+        ),
+    ] = False,
     into: Annotated[
         str | None,
         typer.Option(help="Another table: pipeline PIPELINE@INTO, which has backfills alone."),
@@ -72,6 +79,9 @@ def backfill(
 ) -> None:
     """Land offsets that you name, as far as they have not landed: a fill, never a double.
 
+    With --replace what has landed is read again as well, and the new rows take the place of the old
+    ones: each chunk in one commit, which readers see whole or not at all.
+
     Which offsets a time window or the retained log means is decided once and recorded. They land
     in chunks, each a plan and a transaction of its own, one after the other. Stop it whenever you
     like: whole chunks are in the table or not at all, and --resume goes on with the rest.
@@ -80,6 +90,7 @@ def backfill(
     tidemark backfill prices --offsets 1:0-5000 --offsets 2:100-200
     tidemark backfill prices --from 2026-03-01T00:00:00Z --until 2026-03-02T00:00:00Z --dry-run
     tidemark backfill prices --retained --partition 3 --chunk 1000000
+    tidemark backfill prices --plan 7 --replace
     tidemark backfill prices --plan 7 --into checked
     """  # noqa: D301  click's mark for lines that stay lines
     app = App.from_environment()
@@ -87,7 +98,7 @@ def backfill(
     backfills = app.backfills(pipeline)
     named = offsets or start or end or retained or plan_number or partition or chunk
     if resume is not None:
-        if named or readable_only or yes:
+        if named or readable_only or replaces or yes:
             raise InvalidSelection(
                 rule="--resume without anything about offsets: what was asked for is recorded",
                 seen="--resume and other options",
@@ -105,7 +116,7 @@ def backfill(
         plan=plan_number,
         partitions=partition or (),
     )
-    seen = backfills.preview(selection, chunk, readable_only=readable_only)
+    seen = backfills.preview(selection, chunk, readable_only=readable_only, replaces=replaces)
     if dry_run or not seen.offsets:
         print_json(seen.as_record()) if as_json else out.print(seen.explain(), markup=False)
         return

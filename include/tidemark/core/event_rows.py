@@ -24,6 +24,7 @@ from tidemark.core.events import (
     Planned,
     Rewound,
     Started,
+    Superseded,
     UndoBegun,
 )
 from tidemark.core.landing import Landing, RangeCount
@@ -51,6 +52,8 @@ def _rows(event: ControlEvent) -> list[Row]:
             return _backfill_rows(event)
         case Planned():
             return _planned_rows(event.plan)
+        case Superseded():
+            return _superseded_rows(event)
         case Adopted():
             return [_plan_row(EventKind.ADOPTED, event)]
         case Abandoned() | UndoBegun() | Rewound():
@@ -94,6 +97,7 @@ def _backfill_rows(event: BackfillRequested) -> list[Row]:
         "topic_id": event.topic_id,
         "requested_by": event.requested_by,
         "readable_only": event.readable_only,
+        "replaces": event.replaces,
     }
     return [
         {**shared, **place, "chunk": number}
@@ -138,7 +142,7 @@ def _decision(kind: EventKind, rows: Sequence[Row]) -> Abandoned | UndoBegun | R
 
 
 def _planned_rows(plan: Plan) -> list[Row]:
-    shared = _plan_columns(plan, EventKind.PLANNED)
+    shared = {**_plan_columns(plan, EventKind.PLANNED), "replaces": plan.replaces}
     return [
         {
             **shared,
@@ -157,20 +161,34 @@ def _landed_rows(event: Landed) -> list[Row]:
     shared = _plan_columns(event.plan, EventKind.LANDED)
     shared["table_version"] = event.landing.table_version
     rows = [
-        {
-            **shared,
-            "partition": count.partition,
-            "start_offset": count.start,
-            "end_offset": count.end,
-            "records": count.records,
-            "holes": count.holes,
-            "unproven_holes": count.unproven_holes,
-            "committed_offset": event.committed[count.partition],
-        }
+        {**shared, **_count(count), "committed_offset": event.committed[count.partition]}
         for count in event.landing.counts
     ]
     # A plan whose every offset was missed is over all the same: one row without a partition.
     return rows or [shared]
+
+
+def _superseded_rows(event: Superseded) -> list[Row]:
+    shared: Row = {
+        "event": EventKind.SUPERSEDED.value,
+        "plan_sequence": event.sequence,
+        "superseded_by": event.by,
+        "topic_id": event.topic_id,
+        "table_version": event.landing.table_version,
+    }
+    # A plan of which nothing is left: one row without a partition.
+    return [{**shared, **_count(count)} for count in event.landing.counts] or [shared]
+
+
+def _count(count: RangeCount) -> Row:
+    return {
+        "partition": count.partition,
+        "start_offset": count.start,
+        "end_offset": count.end,
+        "records": count.records,
+        "holes": count.holes,
+        "unproven_holes": count.unproven_holes,
+    }
 
 
 def _epoch_rows(event: NewEpoch) -> list[Row]:
@@ -224,15 +242,17 @@ def _plan_columns(plan: Plan, kind: EventKind) -> Row:
 
 def decode(pipeline: str, rows: Iterable[Row]) -> list[tuple[int, list[ControlEvent]]]:
     """Events of a pipeline by event number, oldest first, from its rows in any order."""
-    commits: dict[int, dict[tuple[str, int | None], list[Row]]] = {}
+    commits: dict[int, dict[tuple[str, int | None, int | None], list[Row]]] = {}
     for row in rows:
-        event_key = (row["event"], row.get("plan_sequence"))
+        event_key = (row["event"], row.get("plan_sequence"), row.get("superseded_by"))
         commits.setdefault(row["event_number"], {}).setdefault(event_key, []).append(row)
     plans: dict[int, Plan] = {}
     history = []
     for number in sorted(commits):
         groups = commits[number]
-        ordered = sorted(groups, key=lambda key: (_ORDER[EventKind(key[0])], key[1] or 0))
+        ordered = sorted(
+            groups, key=lambda key: (_ORDER[EventKind(key[0])], key[1] or 0, key[2] or 0)
+        )
         told = (_event(pipeline, EventKind(key[0]), groups[key], plans) for key in ordered)
         history.append((number, [event for event in told if event is not None]))
     return history
@@ -267,12 +287,12 @@ def _event(
             plan = _plan(pipeline, rows)
             plans[plan.sequence] = plan
             return Planned(plan=plan)
+        case EventKind.SUPERSEDED | EventKind.LANDED:
+            return _holding(kind, rows, plans.get(first["plan_sequence"]))
         case EventKind.ADOPTED:
             return Adopted(sequence=first["plan_sequence"], requested_by=first["requested_by"])
         case EventKind.ABANDONED | EventKind.UNDO_BEGUN | EventKind.REWOUND:
             return _decision(kind, rows)
-        case EventKind.LANDED:
-            return _landed(rows, plans.get(first["plan_sequence"]))
         case EventKind.LOSS_ACCEPTED:
             return _loss(rows)
         case EventKind.NEW_EPOCH:
@@ -285,7 +305,14 @@ def _event(
             )
 
 
-def _landed(rows: Sequence[Row], plan: Plan | None) -> Landed | None:
+def _holding(kind: EventKind, rows: Sequence[Row], plan: Plan | None) -> Superseded | Landed | None:
+    if kind is EventKind.SUPERSEDED:
+        return Superseded(
+            sequence=rows[0]["plan_sequence"],
+            by=rows[0]["superseded_by"],
+            topic_id=rows[0]["topic_id"],
+            landing=_landing(rows),
+        )
     if plan is None:
         return None
     return Landed(plan=plan, landing=_landing(rows), committed=_committed(rows))
@@ -327,6 +354,7 @@ def _backfill(rows: Sequence[Row]) -> BackfillRequested:
     return BackfillRequested(
         **{name: rows[0][name] for name in names},
         chunks=tuple(_spans(chunks[number]) for number in sorted(chunks)),
+        replaces=bool(rows[0].get("replaces")),
     )
 
 
@@ -365,6 +393,7 @@ def _plan(pipeline: str, rows: Sequence[Row]) -> Plan:
         isolation_level=IsolationLevel(first["isolation_level"]),
         requested_by=first["requested_by"],
         ranges=tuple(ranges),
+        replaces=bool(first.get("replaces")),
     )
 
 

@@ -22,6 +22,9 @@ class EventKind(StrEnum):
     """`[start_offset, end_offset)` shall be landed; a plan of each `chunk` follows."""
     PLANNED = "planned"
     """`[start_offset, end_offset)` belongs to plan `plan_sequence`."""
+    SUPERSEDED = "superseded"
+    """`[start_offset, end_offset)` is what plan `plan_sequence` still holds once plan
+    `superseded_by`, recorded with it, has landed and replaced the rest."""
     ADOPTED = "adopted"
     """Another run took an open plan over."""
     ABANDONED = "abandoned"
@@ -94,6 +97,7 @@ class BackfillRequested:
         topic_id: Incarnation of the topic that the offsets belong to.
         requested_by: Who asked; asking again with the same value returns this request.
         readable_only: Whether offsets that Kafka deletes meanwhile are left out, or refused.
+        replaces: Whether what has landed of them is landed again, in place of the rows there.
         chunks: Offsets of each plan, by partition.
     """
 
@@ -103,6 +107,7 @@ class BackfillRequested:
     requested_by: str
     readable_only: bool
     chunks: tuple[Mapping[int, SpanSet], ...]
+    replaces: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +115,25 @@ class Planned:
     """A plan was made."""
 
     plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Superseded:
+    """A plan that replaces rows was made: what a landed plan still holds once it has landed.
+
+    It says nothing while the newer plan is open, or once that was given up.
+
+    Attributes:
+        sequence: The plan whose rows are replaced, at least in part.
+        by: The plan that replaces them.
+        topic_id: Incarnation of the topic that the offsets of both belong to.
+        landing: What is left of the older plan's landing; without counts if nothing is.
+    """
+
+    sequence: int
+    by: int
+    topic_id: str
+    landing: Landing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +279,7 @@ ControlEvent: TypeAlias = (
     Started
     | BackfillRequested
     | Planned
+    | Superseded
     | Adopted
     | Abandoned
     | Landed

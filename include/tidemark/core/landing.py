@@ -103,6 +103,11 @@ class Landing:
             here["unproven_holes"] += count.unproven_holes
         return told
 
+    def without_proof(self) -> Self:
+        """The same, where no second reader can look at a hole any more."""
+        counts = tuple(replace(count, unproven_holes=count.holes) for count in self.counts)
+        return replace(self, counts=counts)
+
     def spans(self) -> Mapping[int, SpanSet]:
         """Offsets that are accounted for, by partition."""
         return spans_by_partition(

@@ -18,6 +18,7 @@ from tidemark.core.events import (
     Planned,
     Rewound,
     Started,
+    Superseded,
     UndoBegun,
 )
 from tidemark.core.landing import Landing
@@ -34,7 +35,10 @@ class PlanRecord:
     Attributes:
         plan: The plan as recorded.
         requesters: Who asked for it: first its owner, then the runs that took it over.
-        landing: The plan's commit; None if it has not landed.
+        landing: The plan's commit, without what later plans have replaced of it; None if it has
+            not landed.
+        whole: The same with what was replaced; kept while it is being taken out.
+        superseded: Plans that were made to replace rows of it, and what they leave, oldest first.
         abandoned: Why it was given up, or its rows taken out again; None if they were not.
         undoing: Whether its rows are being taken out, so that some may still be there.
         undone_at: A version of the data table without its rows, if somebody undid it.
@@ -43,6 +47,8 @@ class PlanRecord:
     plan: Plan
     requesters: tuple[str, ...]
     landing: Landing | None = None
+    whole: Landing | None = None
+    superseded: tuple[Superseded, ...] = ()
     abandoned: str | None = None
     undoing: bool = False
     undone_at: int | None = None
@@ -131,23 +137,40 @@ class Ledger:
                 _settle(plans, event)
                 made_up += event.missing_events if isinstance(event, NewEpoch) else 0
         newest = max([newest, *numbers])
-        added_up = {
-            partition: spans
-            for (topic_id, partition), spans in settled.landed.items()
-            if topic_id == ledger.topic_id
-        }
-        sequences = [chain.sequence for chain in settled.newest.values()]
-        records = [r for r in plans.values() if r.plan.topic_id == ledger.topic_id]
-        return replace(
+        ledger = replace(
             ledger,
             event_number=newest,
             missing_events=newest - made_up - (len(numbers) if present is None else present),
+        )
+        return ledger._with(plans)
+
+    def after(self, events: Iterable[ControlEvent]) -> Self:
+        """The ledger as it will be once these are recorded as well."""
+        ledger = self
+        plans = dict(self.plans)
+        for event in events:
+            ledger = _told(ledger, event)
+            _settle(plans, event)
+        return ledger._with(plans)
+
+    def _with(self, plans: Mapping[int, PlanRecord]) -> Self:
+        """The same with these plans, and all that follows from them."""
+        plans = {number: _held(record, plans) for number, record in plans.items()}
+        added_up = {
+            partition: spans
+            for (topic_id, partition), spans in self.settled.landed.items()
+            if topic_id == self.topic_id
+        }
+        sequences = [chain.sequence for chain in self.settled.newest.values()]
+        records = [r for r in plans.values() if r.plan.topic_id == self.topic_id]
+        return replace(
+            self,
             plans=plans,
             landed=united(
                 [added_up, *(record.landing.spans() for record in records if record.landing)]
             ),
             pending=united(r.plan.spans() for r in records if r.is_open or r.undoing),
-            last_sequence=max([ledger.last_sequence, *sequences, *plans]),
+            last_sequence=max([self.last_sequence, *sequences, *plans]),
         )
 
     @property
@@ -170,6 +193,10 @@ class Ledger:
     def taken(self, partition: int) -> SpanSet:
         """Offsets that are covered or in an open plan; a new plan avoids them (I2)."""
         return self.covered(partition).union(self.pending.get(partition, SpanSet()))
+
+    def replaceable(self, partition: int) -> SpanSet:
+        """Offsets whose rows a new plan may replace: landed, and in no plan that is open."""
+        return self.landed.get(partition, SpanSet()).minus(self.pending.get(partition, SpanSet()))
 
     def committed_offset(self, partition: int) -> int:
         """The end of the contiguous coverage (S3); KeyError for an unknown partition."""
@@ -301,6 +328,7 @@ def _told(ledger: L, event: ControlEvent) -> L:
         case (
             BackfillRequested()
             | Planned()
+            | Superseded()
             | Adopted()
             | Abandoned()
             | Landed()
@@ -317,6 +345,9 @@ def _settle(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
     match event:
         case Planned(plan=plan):
             plans[plan.sequence] = PlanRecord(plan=plan, requesters=(plan.requested_by,))
+        case Superseded():
+            if record := plans.get(event.sequence):
+                plans[event.sequence] = replace(record, superseded=(*record.superseded, event))
         case Adopted():
             if record := plans.get(event.sequence):
                 requesters = (*record.requesters, event.requested_by)
@@ -326,6 +357,7 @@ def _settle(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
                 plans[event.sequence] = replace(
                     record,
                     landing=None,
+                    whole=record.whole if isinstance(event, UndoBegun) else None,
                     abandoned=event.reason,
                     undoing=isinstance(event, UndoBegun),
                     undone_at=event.table_version if isinstance(event, Rewound) else None,
@@ -334,6 +366,7 @@ def _settle(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
             plans[plan.sequence] = replace(
                 plans[plan.sequence],
                 landing=event.landing,
+                whole=event.landing,
                 abandoned=None,
                 undoing=False,
                 undone_at=None,
@@ -342,3 +375,20 @@ def _settle(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
             pass
         case _:
             assert_never(event)
+
+
+def _held(record: PlanRecord, plans: Mapping[int, PlanRecord]) -> PlanRecord:
+    """The plan with what it holds now: the newest plan that replaced rows of it says what."""
+    if record.whole is None or record.undoing:
+        return record
+    left = (told.landing for told in reversed(record.superseded) if _has_replaced(plans, told.by))
+    return replace(record, landing=next(left, record.whole))
+
+
+def _has_replaced(plans: Mapping[int, PlanRecord], sequence: int) -> bool:
+    """Whether a plan has taken its rows' place: taken out again since or not, but by no RESTORE.
+
+    One that is settled has landed.
+    """
+    by = plans.get(sequence)
+    return by is None or by.whole is not None or by.undone_at is not None

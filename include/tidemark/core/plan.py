@@ -119,6 +119,7 @@ class Plan:
         requested_by: Who asked: `airflow:<dag>:<run>` or `cli:<user>:<id>`. Asking again with
             the same value returns this plan.
         ranges: Sorted by partition and start; ranges of one partition do not touch.
+        replaces: Whether its rows take the place of those at its offsets.
     """
 
     pipeline: str
@@ -131,6 +132,7 @@ class Plan:
     isolation_level: IsolationLevel
     requested_by: str
     ranges: tuple[PlannedRange, ...]
+    replaces: bool = False
 
     def __post_init__(self) -> None:
         if not self.ranges:
@@ -204,6 +206,7 @@ class Plan:
                 PlannedRange.bare(partition, Span(start, end))
                 for partition, start, end in metadata["ranges"]
             ),
+            replaces=metadata.get("replaces", False),
         )
 
     def as_record(self) -> dict[str, Any]:
@@ -222,7 +225,8 @@ class Plan:
             f"plan {self.sequence} of pipeline {self.pipeline} ({self.kind}), "
             f"asked for by {self.requested_by}",
             f"topic {self.topic}, id {self.topic_id}, {self.isolation_level}",
-            f"{self.size:,} offset(s) in {len(self.ranges)} range(s):",
+            f"{self.size:,} offset(s) in {len(self.ranges)} range(s)"
+            f"{', replacing the rows that are there' if self.replaces else ''}:",
             f"{'partition':>10} {'start':>14} {'end':>14} {'offsets':>12} "
             f"{'log start':>14} {'log end':>14}",
         ]
@@ -247,6 +251,8 @@ class Plan:
             "topic_id": self.topic_id,
             "isolation_level": str(self.isolation_level),
             "ranges": [[r.partition, r.start, r.end] for r in self.ranges],
+            # Left out where it says nothing: a fingerprint never changes.
+            **({"replaces": True} if self.replaces else {}),
         }
 
 

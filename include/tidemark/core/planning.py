@@ -233,19 +233,29 @@ class Sorted:
 
     Attributes:
         missing: To be landed.
+        replaced: Those of them that have landed: the new rows take the place of the old ones.
         covered: Landed already, or a loss that somebody accepted.
         planned: In a plan that is open.
-        deleted: Kafka has deleted them, and nobody has landed them.
+        deleted: To be landed, if Kafka had not deleted them.
     """
 
     missing: Mapping[int, SpanSet]
+    replaced: Mapping[int, SpanSet]
     covered: Mapping[int, SpanSet]
     planned: Mapping[int, SpanSet]
     deleted: Mapping[int, SpanSet]
 
 
-def sort_out(ledger: Ledger, marks: TopicMarks, wanted: Mapping[int, SpanSet]) -> Sorted:
+def sort_out(
+    ledger: Ledger, marks: TopicMarks, wanted: Mapping[int, SpanSet], *, replaces: bool = False
+) -> Sorted:
     """What of some offsets is to be landed, and why the rest is not.
+
+    Args:
+        ledger: What is landed or planned already.
+        marks: The topic's marks now.
+        wanted: The offsets, by partition.
+        replaces: Land again what has landed.
 
     Raises:
         UnknownPartition: The topic has no such partition.
@@ -260,12 +270,14 @@ def sort_out(ledger: Ledger, marks: TopicMarks, wanted: Mapping[int, SpanSet]) -
                 rule = f"an end of at most {here.end}, the end of the readable log"
                 raise _invalid(marks, partition, span, rule)
         covered, unread = ledger.covered(partition), asked.minus(ledger.taken(partition))
-        kept = here.readable(unread)
+        again = ledger.replaceable(partition).common(asked) if replaces else SpanSet()
+        kept = here.readable(unread.union(again))
         told = {
             "missing": kept,
-            "covered": asked.common(covered),
+            "replaced": kept.common(again),
+            "covered": asked.common(covered).minus(again),
             "planned": asked.minus(covered).minus(unread),
-            "deleted": unread.minus(kept),
+            "deleted": unread.union(again).minus(kept),
         }
         for name, spans in told.items():
             if spans:
@@ -274,7 +286,12 @@ def sort_out(ledger: Ledger, marks: TopicMarks, wanted: Mapping[int, SpanSet]) -
 
 
 def backfill_ranges(
-    ledger: Ledger, marks: TopicMarks, wanted: Mapping[int, SpanSet], *, readable_only: bool
+    ledger: Ledger,
+    marks: TopicMarks,
+    wanted: Mapping[int, SpanSet],
+    *,
+    readable_only: bool,
+    replaces: bool = False,
 ) -> tuple[PlannedRange, ...]:
     """The part of wanted offsets that is neither landed nor planned; empty if all of it is.
 
@@ -283,12 +300,13 @@ def backfill_ranges(
         marks: The topic's marks now.
         wanted: The offsets, by partition.
         readable_only: Leave out what Kafka has deleted, instead of refusing it.
+        replaces: Take what has landed as well.
 
     Raises:
         UnknownPartition, InvalidRange: As in `sort_out`.
         InvalidRange: Kafka has deleted unread offsets of them.
     """
-    found = sort_out(ledger, marks, wanted)
+    found = sort_out(ledger, marks, wanted, replaces=replaces)
     if not readable_only:
         refuse_deleted(marks, found)
     return tuple(
@@ -384,7 +402,7 @@ def build_plan(
     requested_by: str,
     ranges: tuple[PlannedRange, ...],
 ) -> Plan:
-    """The next plan of a pipeline over `ranges`."""
+    """The next plan of a pipeline over `ranges`; it replaces rows if some have landed."""
     return Plan(
         pipeline=ledger.pipeline,
         sequence=ledger.next_sequence,
@@ -396,4 +414,8 @@ def build_plan(
         isolation_level=marks.isolation_level,
         requested_by=requested_by,
         ranges=ranges,
+        replaces=any(
+            ledger.landed.get(planned.partition, SpanSet()).overlap(planned.span)
+            for planned in ranges
+        ),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidemark.core.events import (
@@ -15,11 +15,12 @@ from tidemark.core.events import (
     Planned,
     Rewound,
     Started,
+    Superseded,
 )
 from tidemark.core.landing import Landing
-from tidemark.core.ledger import Ledger
+from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.marks import IsolationLevel, TopicMarks
-from tidemark.core.offsets import Span, SpanSet, spans_by_partition
+from tidemark.core.offsets import Span, SpanSet, spans_by_partition, united
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.table import Holding, Restore, still_holds
 from tidemark.errors import TableTampered
@@ -36,6 +37,7 @@ class Differences:
             where a RESTORE has brought rows back.
         open: Plans of the ledger that may still land and have not.
         by_rows: Those of the unknown ones that rows alone tell of: their commits are gone.
+        discarded: Of those that are gone and were undone, the version of the table that did it.
     """
 
     unknown: tuple[Plan, ...]
@@ -43,6 +45,7 @@ class Differences:
     gone: tuple[Plan, ...]
     open: tuple[Plan, ...]
     by_rows: tuple[Plan, ...] = ()
+    discarded: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def to_record(self) -> tuple[Plan, ...]:
@@ -60,6 +63,7 @@ def compare(
     holdings: Sequence[Holding],
     told: Mapping[int, Plan],
     restores: Sequence[Restore],
+    discards: Mapping[int, int],
     fallback: Plan,
 ) -> Differences:
     """Find what a data table and a ledger do not agree on.
@@ -69,6 +73,7 @@ def compare(
         holdings: What the table holds.
         told: Plans that the table's commits still tell of, by number.
         restores: Every RESTORE that the table's log tells of.
+        discards: Versions that took a plan's rows out, by plan.
         fallback: What to take for all that rows do not say of a plan whose commit is gone.
 
     Raises:
@@ -83,51 +88,91 @@ def compare(
         if not _knows(ledger, sequence, rows[sequence], told.get(sequence))
     )
     others = {plan.sequence for plan in unknown}
-    unrecorded, gone, opened = [], [], []
-    for sequence, record in ledger.plans.items():
+    unrecorded: list[Plan] = []
+    gone: list[Plan] = []
+    opened: list[Plan] = []
+    discarded: dict[int, int] = {}
+    # Newest first: what an older one holds depends on whether one that replaced rows is gone.
+    for sequence in sorted(ledger.plans, reverse=True):
+        record = ledger.plans[sequence]
         held = sum(holding.rows for holding in rows.get(sequence, ()))
-        if record.landing is None:
-            if sequence in others:
-                continue
-            if held:
-                unrecorded.append(record.plan)
-            elif record.is_open:
-                opened.append(record.plan)
-        elif held > record.landing.records:
-            raise TableTampered(
-                pipeline=ledger.pipeline,
-                sequence=sequence,
-                needed=f"at most {record.landing.records} rows, as recorded",
-                seen=f"{held} rows",
-            )
-        elif held == 0 and record.landing.records:
-            # Rows that somebody deleted are not unread; those that a RESTORE took out are, and
-            # those of a table that is not the one they landed in.
-            commit = told.get(sequence)
-            here = commit is not None and commit.fingerprint == record.plan.fingerprint
-            if not (here and still_holds(restores, record.landing.table_version)):
-                gone.append(record.plan)
+        if sequence in others and record.landing is None:
+            continue
+        if held and record.landing is None:
+            unrecorded.append(record.plan)
+        elif record.is_open:
+            opened.append(record.plan)
+        elif not held and _is_discarded(record, discards.get(sequence), restores):
+            gone.append(record.plan)
+            discarded[sequence] = discards[sequence]
+        elif _is_gone(record, held, told.get(sequence), restores):
+            gone.append(record.plan)
+            ledger = ledger.after([_taken_out(record.plan)])
+    for plans in (unrecorded, gone, opened):
+        plans.reverse()
     back = [*unknown, *unrecorded]
-    gone += [plan for plan in _of_holes_only(ledger) if any(_overlap(plan, it) for it in back)]
+    gone += [
+        record.plan
+        for record in ledger.plans.values()
+        if record.landing
+        and record.landing.records == 0
+        and any(_overlap(record.plan.topic_id, record.landing, it) for it in back)
+    ]
     return Differences(
         unknown=unknown,
         unrecorded=tuple(unrecorded),
         gone=tuple(gone),
         open=tuple(opened),
         by_rows=tuple(plan for plan in unknown if plan.sequence not in told),
+        discarded=discarded,
     )
 
 
-def _of_holes_only(ledger: Ledger) -> list[Plan]:
-    records = ledger.plans.values()
-    return [each.plan for each in records if each.landing and each.landing.records == 0]
+def _is_discarded(record: PlanRecord, version: int | None, restores: Sequence[Restore]) -> bool:
+    """Whether a landed plan was undone, of which the ledger has lost every word."""
+    return (
+        record.landing is not None
+        and version is not None
+        and version > record.landing.table_version
+        and still_holds(restores, version)
+    )
 
 
-def _overlap(one: Plan, other: Plan) -> bool:
-    there = other.spans() if one.topic_id == other.topic_id else {}
+def _is_gone(record: PlanRecord, held: int, told: Plan | None, restores: Sequence[Restore]) -> bool:
+    """Whether a RESTORE took out what a plan landed.
+
+    Rows that somebody deleted are not unread; those that a RESTORE took out are, and those of a
+    table that is not the one they landed in. A plan that is being undone, or was, goes anyhow: but
+    only a RESTORE brings back what it had replaced.
+    """
+    landing = record.landing
+    if landing is None:
+        seen = record.whole.table_version if record.whole else record.undone_at
+        return held == 0 and seen is not None and not still_holds(restores, seen)
+    if held > landing.records:
+        raise TableTampered(
+            pipeline=record.plan.pipeline,
+            sequence=record.plan.sequence,
+            needed=f"at most {landing.records} rows, as recorded",
+            seen=f"{held} rows",
+        )
+    here = told is not None and told.fingerprint == record.plan.fingerprint
+    return (
+        held == 0
+        and landing.records > 0
+        and not (here and still_holds(restores, landing.table_version))
+    )
+
+
+def _taken_out(plan: Plan, version: int | None = None) -> Rewound:
+    return Rewound(sequence=plan.sequence, requested_by="", reason="", table_version=version)
+
+
+def _overlap(topic_id: str, landing: Landing, other: Plan) -> bool:
+    there = other.spans() if topic_id == other.topic_id else {}
     return any(
         there.get(partition, SpanSet()).overlap(span)
-        for partition, spans in one.spans().items()
+        for partition, spans in landing.spans().items()
         for span in spans
     )
 
@@ -174,6 +219,26 @@ def _from_rows(fallback: Plan, sequence: int, holdings: Sequence[Holding]) -> Pl
             for span in spans
         ),
     )
+
+
+def not_replaced(plan: Plan, others: Sequence[Plan]) -> Plan:
+    """A plan with rows in the table as if it were of those ranges alone that no later one replaced.
+
+    Args:
+        plan: The plan.
+        others: Plans with rows in the table, itself perhaps among them.
+    """
+    newer = united(
+        other.spans()
+        for other in others
+        if other.replaces and other.sequence > plan.sequence and other.topic_id == plan.topic_id
+    )
+    ranges = tuple(
+        PlannedRange.bare(planned.partition, span)
+        for planned in plan.ranges
+        for span in newer.get(planned.partition, SpanSet()).missing_from(planned.span)
+    )
+    return replace(plan, ranges=ranges) if newer and ranges else plan
 
 
 def fallback_plan(
@@ -261,6 +326,7 @@ def settled(
     ledger: Ledger,
     found: Differences,
     landings: Mapping[int, Landing],
+    superseded: Sequence[Superseded],
     epoch: NewEpoch,
 ) -> tuple[ControlEvent, ...]:
     """The events after which the ledger tells what the table holds.
@@ -269,12 +335,13 @@ def settled(
         ledger: What the control table says, with the beginnings that `beginning` adds.
         found: What differs.
         landings: The landing of every plan that is to be recorded, by number.
+        superseded: What unknown plans that replaced rows have left of known ones.
         epoch: The epoch that begins, still without offsets; its reason is that of all events.
 
     Raises:
         TableTampered: Two plans landed the same offset.
     """
-    covered = coverage(ledger, found, landings)
+    covered = coverage(ledger, found, landings, superseded)
     committed = {
         partition: covered.get((str(ledger.topic_id), partition), SpanSet())
         .union(ledger.accepted.get(partition, SpanSet()))
@@ -284,9 +351,10 @@ def settled(
     why = {"requested_by": epoch.requested_by, "reason": epoch.reason}
     return (
         *(Planned(plan=plan) for plan in found.unknown),
+        *superseded,
         *(_landed(plan, landings[plan.sequence], committed) for plan in found.to_record),
         *(
-            Rewound(sequence=plan.sequence, requested_by=epoch.requested_by, reason=epoch.reason)
+            Rewound(sequence=plan.sequence, table_version=found.discarded.get(plan.sequence), **why)
             for plan in found.gone
         ),
         *(Abandoned(sequence=plan.sequence, **why) for plan in found.open),
@@ -295,7 +363,10 @@ def settled(
 
 
 def coverage(
-    ledger: Ledger, found: Differences, landings: Mapping[int, Landing]
+    ledger: Ledger,
+    found: Differences,
+    landings: Mapping[int, Landing],
+    superseded: Sequence[Superseded],
 ) -> Mapping[tuple[str, int], SpanSet]:
     """What will have landed, by topic id and partition.
 
@@ -303,12 +374,17 @@ def coverage(
         TableTampered: Two plans landed the same offset.
     """
     covered: dict[tuple[str, int], SpanSet] = {}
-    gone = {plan.sequence for plan in found.gone}
-    for sequence, record in ledger.plans.items():
-        if record.landing and sequence not in gone:
+    will_be = ledger.after(
+        [
+            *(_taken_out(plan, found.discarded.get(plan.sequence)) for plan in found.gone),
+            *(Planned(plan=plan) for plan in found.unknown),
+            *superseded,
+            *(_landed(plan, landings[plan.sequence], {}) for plan in found.to_record),
+        ]
+    )
+    for record in will_be.plans.values():
+        if record.landing:
             _cover(covered, record.plan, record.landing)
-    for plan in found.to_record:
-        _cover(covered, plan, landings[plan.sequence])
     return covered
 
 

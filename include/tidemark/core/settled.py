@@ -13,10 +13,16 @@ from tidemark.core.marks import Position, furthest
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import PlanKind
 
-OF_SETTLED_PLANS = (EventKind.PLANNED, EventKind.ADOPTED, EventKind.LANDED)
+OF_SETTLED_PLANS = (
+    EventKind.PLANNED,
+    EventKind.SUPERSEDED,
+    EventKind.ADOPTED,
+    EventKind.LANDED,
+)
 """All that is ever said of a plan that went well."""
 AGAINST = (EventKind.ABANDONED, EventKind.UNDO_BEGUN, EventKind.REWOUND)
 """What keeps a plan from being settled, also if it landed later."""
+_ASKED = (EventKind.PLANNED, EventKind.ADOPTED)
 
 Place: TypeAlias = tuple[str, int]
 """Topic id and partition."""
@@ -41,8 +47,10 @@ class Newest:
 class Settled:
     """Settled plans added up: planned once, landed once, and nothing was said against them.
 
+    Nor against a plan that replaced rows of theirs, which has landed.
+
     Attributes:
-        landed: Offsets that landed, holes included.
+        landed: Offsets that landed, holes included, and that no later plan replaced.
         ends: Where the range of each chain ends that goes furthest.
         newest: By epoch and kind of plan.
         requesters: Number of the newest plan, by who asked for it or took it over.
@@ -74,26 +82,49 @@ def settle(rows: Iterable[Row]) -> tuple[list[Row], Settled]:
         (of_settled if is_settled else others).append(row)
     landed = [row for row in of_settled if row["event"] == EventKind.LANDED]
     planned = [row for row in of_settled if row["event"] == EventKind.PLANNED]
+    held = _held(of_settled)
     return others, Settled(
-        landed=_spans([row for row in landed if row.get("partition") is not None]),
+        landed=_spans([row for row in held if row.get("partition") is not None]),
         ends=_ends(planned),
         newest=_newest(landed),
-        requesters=_requesters(row for row in of_settled if row["event"] != EventKind.LANDED),
-        records=sum(row.get("records") or 0 for row in landed),
+        requesters=_requesters(row for row in of_settled if row["event"] in _ASKED),
+        records=sum(row.get("records") or 0 for row in held),
     )
 
 
 def _settled_plans(rows: Sequence[Row]) -> set[int]:
     told: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    superseders: dict[int, set[int]] = defaultdict(set)
     for row in rows:
         if row.get("plan_sequence") is not None:
             told[row["plan_sequence"]][row["event"]].add(row["event_number"])
-    return {
+        if row["event"] == EventKind.SUPERSEDED:
+            superseders[row["plan_sequence"]].add(row["superseded_by"])
+    over = {
         sequence
         for sequence, events in told.items()
         if len(events[EventKind.PLANNED]) == len(events[EventKind.LANDED]) == 1
         and not any(events[kind] for kind in AGAINST)
     }
+    return {sequence for sequence in over if superseders[sequence] <= over}
+
+
+def _held(of_settled: Sequence[Row]) -> list[Row]:
+    """Rows that say what settled plans hold: the newest that replaced some of a plan, or its own.
+
+    Plans that replace rows land in the order of their numbers.
+    """
+    newest: dict[int, int] = {}
+    for row in of_settled:
+        if row["event"] == EventKind.SUPERSEDED:
+            sequence = row["plan_sequence"]
+            newest[sequence] = max(row["superseded_by"], newest.get(sequence, 0))
+    return [
+        row
+        for row in of_settled
+        if row["event"] in (EventKind.LANDED, EventKind.SUPERSEDED)
+        and row.get("superseded_by") == newest.get(row["plan_sequence"])
+    ]
 
 
 def _spans(landed: Iterable[Row]) -> Mapping[Place, SpanSet]:

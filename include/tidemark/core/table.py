@@ -157,9 +157,9 @@ def check_table(ledger: Ledger, state: TableState) -> None:
         if newest > known:
             raise LedgerBehindTable(pipeline=ledger.pipeline, sequence=newest, newest=known)
     known_versions = {
-        record.landing.table_version: record.plan.sequence
+        record.whole.table_version: record.plan.sequence
         for record in ledger.plans.values()
-        if record.landing
+        if record.whole
     }
     known_versions |= {
         record.undone_at: record.plan.sequence

@@ -19,6 +19,8 @@ from tidemark.errors.backfill import (
     InvalidSelection,
     NotLive,
     OtherIncarnation,
+    RowsChanged,
+    RowsWouldBeLost,
     TooManyChunks,
     UnknownBackfill,
 )
@@ -151,7 +153,9 @@ __all__ = [
     "RecordsMissed",
     "RepairUnfinished",
     "RetentionTooShort",
+    "RowsChanged",
     "RowsInDoubt",
+    "RowsWouldBeLost",
     "RunwayTooShort",
     "SameIncarnation",
     "SetupError",

@@ -175,6 +175,70 @@ class OtherIncarnation(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class RowsChanged(TerminalError):
+    """A part of a landed range was to be replaced, whose rows are not those that landed."""
+
+    pipeline: str
+    sequence: int
+    partition: int
+    start: int
+    end: int
+    recorded: int
+    rows: int
+
+    def what(self) -> str:
+        return (
+            f"a part of what plan {self.sequence} of pipeline {self.pipeline!r} landed cannot be "
+            "replaced: what would be left of it cannot be told"
+        )
+
+    def expected(self) -> str:
+        return (
+            f"{self.recorded:,} row(s) at partition {self.partition}, offsets [{self.start}, "
+            f"{self.end}), as recorded"
+        )
+
+    def found(self) -> str:
+        return f"{self.rows:,}"
+
+    def remedy(self) -> str:
+        return f"replace the whole range: --offsets {self.partition}:{self.start}-{self.end}"
+
+
+@dataclass(kw_only=True, eq=False)
+class RowsWouldBeLost(TerminalError):
+    """A plan was to replace rows, some of which Kafka cannot give any more."""
+
+    pipeline: str
+    sequence: int
+    rows: int
+    partition: int
+    offset: int
+
+    def what(self) -> str:
+        return (
+            f"plan {self.sequence} of pipeline {self.pipeline!r} would replace rows by nothing; "
+            "the table is as it was"
+        )
+
+    def expected(self) -> str:
+        return "a record in Kafka for every row that is replaced"
+
+    def found(self) -> str:
+        return (
+            f"none for {self.rows:,} row(s), the first at partition {self.partition}, offset "
+            f"{self.offset}: compacted or deleted since, or not visible at this isolation level"
+        )
+
+    def remedy(self) -> str:
+        return (
+            f"give the plan up with `tidemark abandon {self.pipeline} --plan {self.sequence} "
+            "--reason TEXT`, and replace other offsets; if the rows shall go, undo the plan that "
+            "landed them"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
 class NotLive(TerminalError):
     """A copy of a pipeline's table was to follow the log."""
 

@@ -49,8 +49,10 @@ class Preview:
         marks: The topic, as it was looked at.
         found: The offsets that were asked for, by what is the matter with them.
         readable_only: Whether what Kafka deletes meanwhile is left out, or refused.
+        replaces: Whether what has landed is landed again, in place of the rows that are there.
         chunks: Offsets of each plan that would be made, one after the other.
-        files: Files that they would add, if every task finds a record; none is rewritten.
+        files: Files that they would add, if every task finds a record.
+        rewritten: Files of now that hold rows at offsets to be replaced.
         bytes: What they would take in the table, going by what is in it; None if that says nothing.
         notes: What else there is to know, in sentences.
     """
@@ -59,8 +61,10 @@ class Preview:
     marks: TopicMarks
     found: Sorted
     readable_only: bool
+    replaces: bool
     chunks: tuple[Mapping[int, SpanSet], ...]
     files: int
+    rewritten: int
     bytes: int | None
     notes: tuple[str, ...]
 
@@ -72,28 +76,39 @@ class Preview:
     def explain(self) -> str:
         """What would be landed, and why the rest would not, for people."""
         found = self.found
-        kinds = (found.missing, found.covered, found.planned, found.deleted)
+        columns = {
+            "to land": found.missing,
+            **({"replacing rows": found.replaced} if self.replaces else {}),
+            "landed/given up": found.covered,
+            "in an open plan": found.planned,
+            "deleted": found.deleted,
+        }
         lines = [
             f"topic {self.marks.topic}, id {self.marks.topic_id}",
-            f"{'partition':>10} {'to land':>14} {'landed/given up':>16} {'in an open plan':>16} "
-            f"{'deleted':>14}  ranges to land",
+            f"{'partition':>10} {' '.join(f'{name:>15}' for name in columns)}  ranges to land",
         ]
-        for partition in sorted({p for kind in kinds for p in kind}):
-            sizes = [kind.get(partition, SpanSet()).size for kind in kinds]
+        for partition in sorted({p for kind in columns.values() for p in kind}):
+            sizes = [kind.get(partition, SpanSet()).size for kind in columns.values()]
             ranges = ", ".join(map(str, found.missing.get(partition, SpanSet())))
-            lines.append(
-                f"{partition:>10} {sizes[0]:>14,} {sizes[1]:>16,} {sizes[2]:>16,} "
-                f"{sizes[3]:>14,}  {ranges}"
-            )
+            told = " ".join(f"{size:>15,}" for size in sizes)
+            lines.append(f"{partition:>10} {told}  {ranges}")
         lines += self.notes
         if not self.offsets:
             return "\n".join([*lines, "nothing to do: none of it is missing and readable"])
         size = "" if self.bytes is None else f", about {self.bytes / 1e6:,.1f} MB"
         lines.append(
             f"{self.offsets:,} offset(s) to land in {len(self.chunks):,} chunk(s), about "
-            f"{self.files:,} file(s){size}; no file is rewritten"
+            f"{self.files:,} file(s){size}; {self._rewriting()}"
         )
         return "\n".join(lines)
+
+    def _rewriting(self) -> str:
+        if not self.found.replaced:
+            return "no file is rewritten"
+        return (
+            f"rows of {size_of(self.found.replaced):,} landed offset(s) are replaced, for which "
+            f"{self.rewritten:,} file(s) of now are rewritten"
+        )
 
     def as_record(self) -> dict[str, Any]:
         """The preview as plain values, for `--json`."""
@@ -104,8 +119,10 @@ class Preview:
             "offsets": self.offsets,
             "chunks": len(self.chunks),
             "files": self.files,
+            "files_rewritten": self.rewritten,
             "bytes": self.bytes,
             "ranges": _listed(self.found.missing),
+            "replaced": _listed(self.found.replaced),
             "landed_or_given_up": _listed(self.found.covered),
             "planned": _listed(self.found.planned),
             "deleted": _listed(self.found.deleted),
@@ -142,7 +159,12 @@ class Backfills:
     now: Clock
 
     def preview(
-        self, selection: Selection, chunk_offsets: int | None, *, readable_only: bool
+        self,
+        selection: Selection,
+        chunk_offsets: int | None,
+        *,
+        readable_only: bool,
+        replaces: bool = False,
     ) -> Preview:
         """What a backfill would do. Writes nothing.
 
@@ -150,6 +172,7 @@ class Backfills:
             selection: Which offsets are wanted.
             chunk_offsets: Most offsets of one plan; the spec's if None.
             readable_only: Leave out what Kafka has deleted, instead of refusing it.
+            replaces: Land again what has landed, in place of the rows that are there.
 
         Raises:
             InvalidRange, UnknownPartition, UnknownPlan, OtherIncarnation: Nobody can want that.
@@ -165,7 +188,7 @@ class Backfills:
         marks = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
         planning.check_identity(ledger, marks)
         wanted, notes = self._wanted(selection, marks)
-        found = planning.sort_out(ledger, marks, wanted)
+        found = planning.sort_out(ledger, marks, wanted, replaces=replaces)
         if not readable_only:
             planning.refuse_deleted(marks, found)
         size = self.data_log.size()
@@ -177,6 +200,7 @@ class Backfills:
             marks=marks,
             found=found,
             readable_only=readable_only,
+            replaces=replaces,
             chunks=parts,
             files=sum(
                 -(-span.size // task_offsets)
@@ -184,6 +208,7 @@ class Backfills:
                 for spans in part.values()
                 for span in spans
             ),
+            rewritten=self.data_log.files_with(marks.topic_id, found.replaced),
             bytes=size.bytes_of(size_of(found.missing)),
             notes=notes,
         )
@@ -230,7 +255,12 @@ class Backfills:
             BackfillAhead: Another backfill's plan, or another chunk's, has not landed.
         """
         request, chunk = self._chunk(requested_by, number)
-        wanted = Wanted(spans=chunk, topic_id=request.topic_id, readable_only=request.readable_only)
+        wanted = Wanted(
+            spans=chunk,
+            topic_id=request.topic_id,
+            readable_only=request.readable_only,
+            replaces=request.replaces,
+        )
         return self._planned(wanted, chunk_requester(requested_by, number))
 
     def plan_whole(self, selection: Selection, requested_by: str) -> Planning:
@@ -255,15 +285,16 @@ class Backfills:
         request, _ = self._chunk(requested_by, 1)
         ledger = self.control.summary(self.spec.name)
         left = self._left(ledger, request)
-        return [
-            ChunkState(
-                number=number,
-                offsets=size_of(chunk),
-                plan=ledger.plan_of(chunk_requester(requested_by, number)),
-                done=not any(spans.common(left.get(p, SpanSet())) for p, spans in chunk.items()),
-            )
-            for number, chunk in enumerate(request.chunks, start=1)
-        ]
+        open_plans = {record.plan.sequence for record in ledger.open_plans()}
+        states = []
+        for number, chunk in enumerate(request.chunks, start=1):
+            plan = ledger.plan_of(chunk_requester(requested_by, number))
+            done = not any(spans.common(left.get(p, SpanSet())) for p, spans in chunk.items())
+            if done and request.replaces:
+                # All of it has landed before, too: only the chunk's own plan tells.
+                done = plan not in open_plans if plan else not self._readable(request, chunk)
+            states.append(ChunkState(number=number, offsets=size_of(chunk), plan=plan, done=done))
+        return states
 
     # -- deciding ----------------------------------------------------------------------------------
 
@@ -330,6 +361,7 @@ class Backfills:
             topic_id=seen.marks.topic_id,
             requested_by=requested_by,
             readable_only=seen.readable_only,
+            replaces=seen.replaces,
             chunks=seen.chunks,
         )
         starts = self._planner.starts(ledger, seen.marks)
@@ -370,10 +402,17 @@ class Backfills:
         if request.topic_id != ledger.topic_id:
             return wanted
         left = {p: spans.minus(ledger.covered(p)) for p, spans in wanted.items()}
-        if not request.readable_only or not size_of(left):
-            return left
+        return self._readable(request, left) if size_of(left) else left
+
+    def _readable(
+        self, request: BackfillRequested, spans: Mapping[int, SpanSet]
+    ) -> Mapping[int, SpanSet]:
+        """Without offsets that Kafka has deleted, if those are to be left out."""
+        if not request.readable_only:
+            return spans
         here = self.marks.topic_marks(request.topic, self.spec.isolation_level).partitions
-        return {p: here[p].readable(spans) if p in here else spans for p, spans in left.items()}
+        kept = {p: here[p].readable(some) if p in here else some for p, some in spans.items()}
+        return {p: some for p, some in kept.items() if some}
 
 
 def check_finished(pipeline: str, requested_by: str, chunks: Sequence[ChunkState]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tidemark.core import planning
@@ -20,6 +20,7 @@ from tidemark.services.conflicts import after_conflicts
 from tidemark.services.limits import run_limit
 from tidemark.services.positions import check_positions
 from tidemark.services.recording import Recorder, checked_ledger, recorded_plan
+from tidemark.services.replacing import superseded_by
 
 log = logging.getLogger(__name__)
 
@@ -60,11 +61,13 @@ class Wanted:
         spans: The offsets, by partition.
         topic_id: Incarnation of the topic that they belong to; that of now if None.
         readable_only: Leave out what Kafka has deleted, instead of refusing it.
+        replaces: Land again what has landed, in place of the rows that are there.
     """
 
     spans: Mapping[int, SpanSet]
     topic_id: str | None = None
     readable_only: bool = False
+    replaces: bool = False
 
     def is_taken(self, ledger: Ledger) -> bool:
         """Whether all of it has landed or is in an open plan."""
@@ -102,7 +105,7 @@ class Planner:
             raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)
 
     def backfill(self, wanted: Wanted, requested_by: str) -> Planning:
-        """Plan the part of some offsets that is neither landed nor planned.
+        """Plan the part of some offsets that is neither landed nor planned, or replace all of it.
 
         Args:
             wanted: The offsets.
@@ -113,6 +116,7 @@ class Planner:
             InvalidRange, UnknownPartition: The offsets are not inside the readable log.
             OtherIncarnation: They belong to a topic that was made again since.
             PlanOpen: Another backfill of this pipeline has not landed.
+            RowsChanged: A part of a range cannot be replaced; the whole of it can.
             LogTruncated, TopicRecreated and so on: As for `plan`.
         """
         return after_conflicts(lambda: self._once(PlanKind.BACKFILL, requested_by, wanted))
@@ -136,6 +140,8 @@ class Planner:
             # What a backfill's plan has missed, nobody else would ever read.
             if wanted is None or kept.is_open or wanted.is_taken(ledger):
                 return Planning(outcome=PlanOutcome.KEPT, plan=kept.plan)
+            # What it landed is not replaced once more.
+            wanted = replace(wanted, replaces=False)
         opened = ledger.open_plan(kind)
         if opened:
             landing = self.data_log.find(opened.plan)
@@ -192,7 +198,11 @@ class Planner:
         starts = self.starts(ledger, marks)
         ranges = (
             planning.backfill_ranges(
-                ledger, marks, wanted.spans, readable_only=wanted.readable_only
+                ledger,
+                marks,
+                wanted.spans,
+                readable_only=wanted.readable_only,
+                replaces=wanted.replaces,
             )
             if wanted
             else planning.live_ranges(
@@ -206,6 +216,9 @@ class Planner:
         if ranges:
             plan = planning.build_plan(ledger, marks, kind, requested_by, ranges)
             events.append(Planned(plan=plan))
+            if plan.replaces:
+                whole = self.control.ledger(self.spec.name)
+                events += superseded_by(plan, whole, self.data_log)
         return events
 
     def _limit(self) -> int | None:

@@ -14,10 +14,13 @@ from tidemark.core.offsets import Span, spans_by_partition
 from tidemark.core.plan import Plan
 from tidemark.core.table import chains, check_table, fenced_chains, newest_table_version
 from tidemark.errors import (
+    ClusterChanged,
     ControlConflict,
     LedgerBehindTable,
+    PartitionsShrunk,
     RecordsMissed,
     RepairUnfinished,
+    TopicRecreated,
     UnknownPlan,
 )
 from tidemark.ports import Clock, ControlReader, ControlTable, DataLog, LogReader, MarkReader
@@ -96,14 +99,21 @@ class Recorder:
             was_read: Whether the engine is known to have read all of it. If not, its word for
                 offsets that Kafka has deleted is worth nothing: they are left out.
         """
-        before = self._same_topic(plan)
-        if landing.holes == 0:
-            return landing, NO_EVIDENCE
-        evidence = self._look(plan, before)
+        try:
+            before = self._same_topic(plan)
+            if landing.holes == 0:
+                return landing, NO_EVIDENCE
+            evidence = self._look(plan, before)
+            # What was seen counts only if it was this topic's until the end.
+            self._same_topic(plan)
+        except (TopicRecreated, ClusterChanged, PartitionsShrunk):
+            if not plan.replaces:
+                raise
+            # Its rows were read of the planned topic, or they would not have been committed. What
+            # they replaced is nowhere else: nobody may take them out again because of this.
+            return landing.without_proof(), NO_EVIDENCE
         if not was_read:
             evidence = evidence.without_word()
-        # What was seen counts only if it was this topic's until the end.
-        self._same_topic(plan)
         return account(landing, evidence), evidence
 
     def _same_topic(self, plan: Plan) -> TopicMarks:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tidemark.core import repair
-from tidemark.core.events import NewEpoch
+from tidemark.core.events import Landed, NewEpoch, Planned, Superseded
 from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import TopicMarks
@@ -18,6 +18,7 @@ from tidemark.errors import ControlConflict, NotARewind, NothingToRepair, Tidema
 from tidemark.ports import Clock, ControlTable, DataTable, LogReader, MarkReader
 from tidemark.services.conflicts import after_conflicts
 from tidemark.services.recording import Recorder, checked_ledger
+from tidemark.services.replacing import superseded_by
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +102,8 @@ class Repair:
         if not found.any and self._agree(ledger):
             raise NothingToRepair(pipeline=self.spec.name)
         # A rehearsal: whatever cannot be explained is told before anything is fenced.
-        repair.coverage(ledger, found, self._landings(look))
+        landings = self._landings(look)
+        repair.coverage(ledger, found, landings, self._superseded(ledger, look, landings))
         if dry_run:
             return found
         known = self._epochs(ledger)
@@ -133,7 +135,9 @@ class Repair:
             reason=reason,
             missing_events=ledger.missing_events,
         )
-        events = repair.settled(ledger, found, self._landings(look), epoch)
+        landings = self._landings(look)
+        superseded = self._superseded(ledger, look, landings)
+        events = repair.settled(ledger, found, landings, superseded, epoch)
         self.control.append(ledger, events, self.now())
         log.info(
             "repaired pipeline=%s epoch=%d recorded=%d returned=%d",
@@ -152,16 +156,32 @@ class Repair:
         holdings = self.table.holdings()
         told = self.table.landed_plans(requested_by)
         restores = self.table.state((), since=-1).restores
-        found = repair.compare(ledger, holdings, told, restores, fallback)
+        discards = self.table.discards()
+        found = repair.compare(ledger, holdings, told, restores, discards, fallback)
         return _Look(marks=marks, told=told, found=found)
 
     def _landings(self, look: _Look) -> Mapping[int, Landing]:
         return {
             plan.sequence: self._landing(
-                plan, look.marks.topic_id, told=plan not in look.found.by_rows
+                repair.not_replaced(plan, look.found.to_record),
+                look.marks.topic_id,
+                told=plan not in look.found.by_rows,
             )
             for plan in look.found.to_record
         }
+
+    def _superseded(
+        self, ledger: Ledger, look: _Look, landings: Mapping[int, Landing]
+    ) -> list[Superseded]:
+        """What plans that replaced rows, and that the ledger does not know, left of known ones."""
+        events: list[Superseded] = []
+        for plan in look.found.unknown:
+            if plan.replaces:
+                left = superseded_by(plan, ledger, self.table, is_landed=True)
+                landed = Landed(plan=plan, landing=landings[plan.sequence], committed={})
+                ledger = ledger.after([Planned(plan=plan), *left, landed])
+                events += left
+        return events
 
     def _agree(self, ledger: Ledger) -> bool:
         try:
@@ -197,8 +217,7 @@ class Repair:
         held = self.table.held(plan)
         if plan.topic_id == topic_id:
             return self._recorder.accounted(plan, held, was_read=told)[0]
-        counts = (replace(count, unproven_holes=count.holes) for count in held.counts)
-        return replace(held, counts=tuple(counts))
+        return held.without_proof()
 
     @property
     def _recorder(self) -> Recorder:

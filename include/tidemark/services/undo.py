@@ -103,7 +103,8 @@ class Undo:
         return record
 
     def _record(self, undone: Rewound) -> None:
-        ledger = self.control.summary(self.pipeline)
+        # A RESTORE meanwhile may have brought back what the plan had replaced.
+        ledger = checked_ledger(self.control, self.pipeline, self.table)
         record = recorded_plan(self.control, self.pipeline, undone.sequence)
         if record.undoing:
             self.control.append(ledger, [undone], self.now())

@@ -33,6 +33,53 @@ def landed_spans(table: DeltaTable, sequence: int) -> Mapping[int, SpanSet]:
     )
 
 
+def at_offsets(topic_id: str, spans: Mapping[int, SpanSet]) -> str:
+    """The SQL condition that rows of one incarnation at some offsets meet, and no others."""
+    places = [
+        f'(partition = {partition} AND "offset" >= {span.start} AND "offset" < {span.end})'
+        for partition, some in sorted(spans.items())
+        for span in some
+    ]
+    return f"topic_id = '{topic_id}' AND ({_any_of(places)})"
+
+
+def _any_of(conditions: Sequence[str]) -> str:
+    """Conditions in pairs of pairs: thousands of them in a row are too deep for a parser."""
+    if len(conditions) <= 2:
+        return " OR ".join(conditions) or "false"
+    middle = len(conditions) // 2
+    return f"({_any_of(conditions[:middle])}) OR ({_any_of(conditions[middle:])})"
+
+
+def rows_at(
+    table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]
+) -> Mapping[int, SpanSet]:
+    """Of some offsets of an incarnation those that have a row, by partition."""
+    islands = query(
+        table,
+        f"""
+        SELECT partition, min(place) AS first, max(place) AS last
+        FROM (
+            SELECT partition, place,
+                   place - row_number() OVER (PARTITION BY partition ORDER BY place) AS island
+            FROM (SELECT DISTINCT partition, "offset" AS place FROM t
+                  WHERE {at_offsets(topic_id, spans)})
+        )
+        GROUP BY partition, island
+        """,
+    )
+    return spans_by_partition(
+        (row["partition"], Span(row["first"], row["last"] + 1)) for row in islands
+    )
+
+
+def files_with(table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
+    """How many files may hold rows of an incarnation at some offsets, by their statistics."""
+    if not spans:
+        return 0
+    return len(table.file_uris(file_pruning_predicate=at_offsets(topic_id, spans)))
+
+
 _TELLING_BYTES = 64 * 2**10
 """Of smaller files the schema and the statistics take more than the rows."""
 

@@ -40,6 +40,8 @@ COLUMNS = Schema(
         Field("table_version", DataType.int64(), nullable=True),
         Field("chunk", DataType.int32(), nullable=True),
         Field("readable_only", DataType.bool(), nullable=True),
+        Field("replaces", DataType.bool(), nullable=True),
+        Field("superseded_by", DataType.int64(), nullable=True),
         Field("low_water_mark", DataType.int64(), nullable=True),
         Field("end_mark", DataType.int64(), nullable=True),
         Field("leader_epoch", DataType.int32(), nullable=True),
@@ -111,6 +113,9 @@ class DeltaControlTable:
             return None
         wanted = f"pipeline = '{pipeline}' AND plan_sequence = {sequence}"
         rows = to_rows(table.scan(predicate=wanted).read_all())
+        if any(row["event"] == EventKind.SUPERSEDED for row in rows):
+            # What it holds depends on what became of those that replaced rows of it.
+            return self.ledger(pipeline).plans.get(sequence)
         return Ledger.fold(pipeline, decode(pipeline, rows)).plans.get(sequence)
 
     def backfill(self, pipeline: str, requested_by: str) -> BackfillRequested | None:

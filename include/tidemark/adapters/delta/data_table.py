@@ -9,13 +9,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.schema import ArrayType, PrimitiveType, StructType
 from deltalake.transaction import AddAction
 
 from tidemark.adapters.delta import contents
+from tidemark.adapters.delta.bronze import BRONZE, PROPERTIES
 from tidemark.adapters.delta.landed import landed_counts
+from tidemark.adapters.delta.replacing import replace_rows
 from tidemark.core.datafile import DataFile
 from tidemark.core.landing import Landing
 from tidemark.core.offsets import Span, SpanSet
@@ -35,38 +36,6 @@ _FEATURES = {
 """Table features that a commit of new files gets along with."""
 _NO_RULES = {"delta.columnMapping.id", "delta.columnMapping.physicalName"}
 """Delta's words on a column that are no rule for its values."""
-_PROPERTIES: Mapping[str, str] = {
-    # As Spark's: a reader replays the commits since the newest checkpoint.
-    "delta.checkpointInterval": "10",
-    # Only what a reader prunes by, and what tells a file's range (landed.py).
-    "delta.dataSkippingStatsColumns": "partition,offset,timestamp,plan_sequence",
-}
-
-
-def _field(name: str, kind: str) -> Field:
-    return Field(name, PrimitiveType(kind), nullable=True)
-
-
-BRONZE = Schema(
-    [
-        _field("key", "binary"),
-        _field("value", "binary"),
-        Field(
-            "headers",
-            ArrayType(StructType([_field("key", "string"), _field("value", "binary")]), True),
-            nullable=True,
-        ),
-        _field("topic", "string"),
-        _field("partition", "integer"),
-        _field("offset", "long"),
-        _field("timestamp", "timestamp"),
-        _field("timestamp_type", "integer"),
-        _field("topic_id", "string"),
-        _field("plan_sequence", "long"),
-        _field("ingested_at", "timestamp"),
-    ]
-)
-"""A bronze row: all that Kafka keeps of a record (S4), where it came from, and who landed it."""
 
 
 class DeltaDataTable:
@@ -133,6 +102,11 @@ class DeltaDataTable:
         table = self._open()
         return TableSize(records=0, bytes=0) if table is None else contents.size(table)
 
+    def files_with(self, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
+        """How many files of the newest version may hold rows at these offsets."""
+        table = self._open()
+        return 0 if table is None else contents.files_with(table, topic_id, spans)
+
     def holdings(self) -> tuple[Holding, ...]:
         """What the newest version holds, by plan, incarnation and partition."""
         table = self._open()
@@ -148,6 +122,16 @@ class DeltaDataTable:
             plan = Plan.from_metadata(metadata, requested_by)
             told.setdefault(plan.sequence, plan)
         return told
+
+    def discards(self) -> Mapping[int, int]:
+        """The newest version that took a plan's rows out, by plan, as far back as the log tells."""
+        table = self._open()
+        told = [] if table is None else list(_told(table.history()))
+        return {
+            metadata["discarded"]: version
+            for version, metadata in reversed(told)
+            if "discarded" in metadata
+        }
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         """Rows of one incarnation's partition at these offsets: the plan and the record."""
@@ -182,6 +166,7 @@ class DeltaDataTable:
         """Add a plan's files in one commit, under the plan's transaction; skip a stale one.
 
         Raises:
+            RowsWouldBeLost: A row to be replaced has no successor; nothing was changed.
             TransactionConflict: Another commit of this transaction was first; look again.
             EngineFailed: The commit failed, or its answer was lost.
         """
@@ -189,12 +174,12 @@ class DeltaDataTable:
             table = DeltaTable(self._uri)
             if _is_taken(table, plan):
                 return
-            self._commit(
-                table,
-                [Transaction(plan.app_id, plan.sequence)],
-                plan.commit_metadata(),
-                [_added(plan, file) for file in files],
-            )
+            transactions = [Transaction(plan.app_id, plan.sequence)]
+            if plan.replaces:
+                replace_rows(table, plan, files, _properties(transactions, plan.commit_metadata()))
+                return
+            added = [_added(plan, file) for file in files]
+            self._commit(table, transactions, plan.commit_metadata(), added)
         except (DeltaError, OSError) as failed:
             if self._others_were_first(plan):
                 raise TransactionConflict(
@@ -289,7 +274,7 @@ class DeltaDataTable:
                 self._uri,
                 schema=BRONZE,
                 description=f"Tidemark: what pipeline {pipeline} landed",
-                configuration={**_PROPERTIES, _OWNER: pipeline},
+                configuration={**PROPERTIES, _OWNER: pipeline},
                 raise_if_key_not_exists=False,
                 # Tried again, a lost race would become a later commit with another table id.
                 commit_properties=CommitProperties(max_commit_retries=0),
@@ -324,13 +309,17 @@ class DeltaDataTable:
             list(added),
             "append",
             table.schema(),
-            commit_properties=CommitProperties(
-                app_transactions=transactions, custom_metadata={"userMetadata": metadata}
-            ),
+            commit_properties=_properties(transactions, metadata),
         )
 
     def _refuse(self, difference: str) -> None:
         raise ForeignTable(target=self._uri, difference=difference)
+
+
+def _properties(transactions: list[Transaction], metadata: str) -> CommitProperties:
+    return CommitProperties(
+        app_transactions=transactions, custom_metadata={"userMetadata": metadata}
+    )
 
 
 def check_owner(table: DeltaTable, uri: str, pipeline: str) -> None:
@@ -417,18 +406,23 @@ def _restores(table: DeltaTable, since: int) -> Iterator[Restore]:
 def _commits(table: DeltaTable) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Versions with Tidemark's commit metadata, newest first; old ones are read only if asked."""
     recent = table.history(_RECENT_COMMITS)
-    yield from _with_metadata(recent)
+    yield from _landings(recent)
     if len(recent) == _RECENT_COMMITS:
-        yield from _with_metadata(table.history()[_RECENT_COMMITS:])
+        yield from _landings(table.history()[_RECENT_COMMITS:])
 
 
-def _with_metadata(history: list[dict[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _landings(history: list[dict[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    return (told for told in _told(history) if "fingerprint" in told[1])
+
+
+def _told(history: list[dict[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Versions whose commits tell something in JSON, newest first."""
     for commit in history:
         try:
             metadata = json.loads(commit.get("userMetadata") or "null")
         except json.JSONDecodeError:
             continue
-        if isinstance(metadata, dict) and "fingerprint" in metadata:
+        if isinstance(metadata, dict):
             yield commit["version"], metadata
 
 

@@ -29,16 +29,31 @@ def _listed(kinds: tuple[str, ...]) -> str:
 _OWN = """
 CREATE TABLE own AS
 SELECT event, event_number, plan_sequence, plan_kind, epoch, requested_by, topic_id, partition,
-  start_offset, end_offset, leader_epoch, table_version, records
+  start_offset, end_offset, leader_epoch, table_version, records, superseded_by
 FROM t WHERE pipeline = '{pipeline}'
 """
 
 _SETTLED = f"""
 CREATE TABLE settled AS
-SELECT plan_sequence FROM own GROUP BY plan_sequence
-HAVING count(DISTINCT CASE WHEN event = 'planned' THEN event_number END) = 1
-  AND count(DISTINCT CASE WHEN event = 'landed' THEN event_number END) = 1
-  AND count(CASE WHEN event IN ({_listed(AGAINST)}) THEN 1 END) = 0
+WITH over AS (
+  SELECT plan_sequence, max(superseded_by) AS newest FROM own GROUP BY plan_sequence
+  HAVING count(DISTINCT CASE WHEN event = 'planned' THEN event_number END) = 1
+    AND count(DISTINCT CASE WHEN event = 'landed' THEN event_number END) = 1
+    AND count(CASE WHEN event IN ({_listed(AGAINST)}) THEN 1 END) = 0)
+SELECT plan_sequence, newest FROM over WHERE plan_sequence NOT IN (
+  SELECT plan_sequence FROM own WHERE event = '{EventKind.SUPERSEDED}'
+    AND superseded_by NOT IN (SELECT plan_sequence FROM over))
+"""
+
+# What a settled plan holds: its landing, or what the newest plan that replaced some of it left.
+_HELD = f"""
+CREATE TABLE held AS
+SELECT topic_id, partition, start_offset, end_offset, records FROM own
+WHERE event = 'landed' AND plan_sequence IN (SELECT plan_sequence FROM settled WHERE newest IS NULL)
+UNION ALL
+SELECT topic_id, partition, start_offset, end_offset, records FROM own
+JOIN settled ON own.plan_sequence = settled.plan_sequence AND superseded_by = newest
+WHERE event = '{EventKind.SUPERSEDED}'
 """
 
 _OTHERS = f"""
@@ -59,8 +74,7 @@ FROM (
   FROM (
     SELECT topic_id, partition, start_offset, end_offset, CASE WHEN start_offset = lag(end_offset)
         OVER (PARTITION BY topic_id, partition ORDER BY start_offset) THEN 0 ELSE 1 END AS apart
-    FROM own WHERE event = 'landed' AND partition IS NOT NULL
-      AND plan_sequence IN (SELECT plan_sequence FROM settled)))
+    FROM held WHERE partition IS NOT NULL))
 GROUP BY topic_id, partition, island
 """
 
@@ -72,10 +86,13 @@ GROUP BY topic_id, partition, plan_kind
 """
 
 _NEWEST = """
-SELECT epoch, plan_kind, max(plan_sequence) AS plan_sequence, max(table_version) AS table_version,
-  sum(records) AS records
+SELECT epoch, plan_kind, max(plan_sequence) AS plan_sequence, max(table_version) AS table_version
 FROM own WHERE event = 'landed' AND plan_sequence IN (SELECT plan_sequence FROM settled)
 GROUP BY epoch, plan_kind
+"""
+
+_RECORDS = """
+SELECT sum(records) AS records FROM held
 """
 
 _REQUESTERS = """
@@ -112,7 +129,7 @@ def read_settled(table: DeltaTable, pipeline: str) -> Found:
 
     rows(_OWN)
     rows(_SETTLED)
-    newest = rows(_NEWEST)
+    rows(_HELD)
     settled = Settled(
         landed=_spans(rows(_LANDED)),
         ends={
@@ -125,10 +142,10 @@ def read_settled(table: DeltaTable, pipeline: str) -> Found:
             (row["epoch"], PlanKind(row["plan_kind"])): Newest(
                 sequence=row["plan_sequence"], table_version=row["table_version"]
             )
-            for row in newest
+            for row in rows(_NEWEST)
         },
         requesters={row["requested_by"]: row["plan_sequence"] for row in rows(_REQUESTERS)},
-        records=sum(row["records"] or 0 for row in newest),
+        records=rows(_RECORDS)[0]["records"] or 0,
     )
     (events,) = rows(_EVENTS)
     return Found(

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from deltalake import ColumnProperties, DeltaTable, WriterProperties
+from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from tidemark.adapters.delta.bronze import AS_LANDED
 from tidemark.adapters.delta.data_table import check_owner
 from tidemark.core.datafile import plan_of_folder
 from tidemark.core.upkeep import PlanIsOver, StoredFile, TableFiles, name_of, reclaimable
@@ -33,12 +34,6 @@ _AT_ONCE = 16
 _COMMIT = re.compile(r"_delta_log/\d{20}\.json")
 _AMOUNT = r"(\d+)\s+(millisecond|second|minute|hour|day|week)s?"
 _INTERVAL = re.compile(rf"(?:interval\s+)?{_AMOUNT}(?:\s+{_AMOUNT})*")
-_PAYLOAD = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
-_AS_LANDED = WriterProperties(
-    # As Spark writes them: what a record takes is measured by the table's files (TableSize).
-    compression="SNAPPY",
-    column_properties={"key": _PAYLOAD, "value": _PAYLOAD},
-)
 
 
 class DeltaUpkeep:
@@ -97,7 +92,7 @@ class DeltaUpkeep:
     def _compact(self, table: DeltaTable) -> dict[str, Any]:
         if self._pipeline is None:
             return dict(table.optimize.compact())
-        return dict(table.optimize.compact(writer_properties=_AS_LANDED))
+        return dict(table.optimize.compact(writer_properties=AS_LANDED))
 
     def reclaim(
         self, before: datetime, is_over: PlanIsOver, *, dry_run: bool = False

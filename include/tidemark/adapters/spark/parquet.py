@@ -20,19 +20,6 @@ _READ_AT_ONCE = 16
 """Footers: on an object store each is two requests that wait."""
 
 
-def storage(uri: str) -> tuple[FileSystem, str]:
-    """The file system of a table, and the table's folder in it.
-
-    Raises:
-        OSError, ValueError: PyArrow does not know, or cannot use, such a URI.
-    """
-    from pyarrow.fs import FileSystem
-
-    # Hadoop's name for it.
-    files, folder = FileSystem.from_uri(uri.replace("s3a://", "s3://", 1))
-    return files, folder
-
-
 def written(files: FileSystem, table: str, folder: str) -> list[DataFile]:
     """The files with rows in one folder of a table.
 

@@ -20,6 +20,7 @@ from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.plan import Plan, PlannedRange
 from tidemark.errors import EngineFailed, KafkaRefused, SetupError
 from tidemark.ports import Clock
+from tidemark.storage import storage
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -93,7 +94,7 @@ class SparkSink:
 
     def _storage(self) -> tuple[FileSystem, str]:
         try:
-            return parquet.storage(self._uri)
+            return storage(self._uri)
         except (OSError, ValueError) as unknown:
             raise SetupError(
                 subject="the table's storage cannot be used from Python",

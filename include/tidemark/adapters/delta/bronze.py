@@ -1,0 +1,49 @@
+"""What a bronze table is made of: its columns, its properties, how its files are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from deltalake import ColumnProperties, Field, Schema, WriterProperties
+from deltalake.schema import ArrayType, PrimitiveType, StructType
+
+PROPERTIES: Mapping[str, str] = {
+    # As Spark's: a reader replays the commits since the newest checkpoint.
+    "delta.checkpointInterval": "10",
+    # Only what a reader prunes by, and what tells a file's range (landed.py).
+    "delta.dataSkippingStatsColumns": "partition,offset,timestamp,plan_sequence",
+}
+
+
+def _field(name: str, kind: str) -> Field:
+    return Field(name, PrimitiveType(kind), nullable=True)
+
+
+BRONZE = Schema(
+    [
+        _field("key", "binary"),
+        _field("value", "binary"),
+        Field(
+            "headers",
+            ArrayType(StructType([_field("key", "string"), _field("value", "binary")]), True),
+            nullable=True,
+        ),
+        _field("topic", "string"),
+        _field("partition", "integer"),
+        _field("offset", "long"),
+        _field("timestamp", "timestamp"),
+        _field("timestamp_type", "integer"),
+        _field("topic_id", "string"),
+        _field("plan_sequence", "long"),
+        _field("ingested_at", "timestamp"),
+    ]
+)
+"""A bronze row: all that Kafka keeps of a record (S4), where it came from, and who landed it."""
+
+_PAYLOAD = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
+AS_LANDED = WriterProperties(
+    # As Spark writes them: what a record takes is measured by the table's files (TableSize).
+    compression="SNAPPY",
+    column_properties={"key": _PAYLOAD, "value": _PAYLOAD},
+)
+"""How delta-rs writes rows anew that Spark has landed."""

@@ -1,0 +1,106 @@
+"""Landing in place of rows that are there: one commit takes them out and puts the new ones in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from tidemark.adapters.delta.bronze import AS_LANDED, BRONZE
+from tidemark.adapters.delta.contents import at_offsets, rows_at
+from tidemark.core.datafile import DataFile
+from tidemark.core.offsets import Span, SpanSet, size_of, spans_by_partition
+from tidemark.core.plan import Plan
+from tidemark.errors import RowsWouldBeLost
+from tidemark.storage import storage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem
+
+    _Store: TypeAlias = tuple[FileSystem, str]
+    """A file system, and the table's folder in it."""
+
+
+def replace_rows(
+    table: DeltaTable, plan: Plan, files: Sequence[DataFile], properties: CommitProperties
+) -> None:
+    """Commit a plan's rows in place of those of the same incarnation at its offsets.
+
+    delta-rs cannot add files that lie there and take rows out in one commit, so it writes the rows
+    again; the files of the sink stay nobody's, and maintenance removes them.
+
+    Args:
+        table: As it is loaded; a commit since that touches these rows is a conflict.
+        plan: The plan.
+        files: Its rows.
+        properties: Of the commit.
+
+    Raises:
+        RowsWouldBeLost: A row to be replaced has no successor; nothing was changed.
+    """
+    import pyarrow as pa
+
+    # Not by delta-rs' own file system, which cannot be used while delta-rs writes.
+    store = storage(table.table_uri)
+    _refuse_losses(plan, rows_at(table, plan.topic_id, plan.spans()), _offsets(store, files))
+    schema = pa.schema(BRONZE.to_arrow())
+    write_deltalake(
+        table,
+        pa.RecordBatchReader.from_batches(schema, _batches(store, files, schema)),
+        mode="overwrite",
+        predicate=at_offsets(plan.topic_id, plan.spans()),
+        writer_properties=AS_LANDED,
+        commit_properties=properties,
+    )
+
+
+def _refuse_losses(plan: Plan, before: Mapping[int, SpanSet], after: Mapping[int, SpanSet]) -> None:
+    lost = {p: spans.minus(after.get(p, SpanSet())) for p, spans in sorted(before.items())}
+    for partition, spans in lost.items():
+        for first in spans:
+            raise RowsWouldBeLost(
+                pipeline=plan.pipeline,
+                sequence=plan.sequence,
+                rows=size_of(lost),
+                partition=partition,
+                offset=first.start,
+            )
+
+
+def _offsets(store: _Store, files: Iterable[DataFile]) -> Mapping[int, SpanSet]:
+    """Offsets that have a row in some files, by partition."""
+    return spans_by_partition(
+        (file.partition, span) for file in files for span in _spans_of(store, file)
+    )
+
+
+def _spans_of(store: _Store, file: DataFile) -> Iterator[Span]:
+    whole = Span(file.first, file.last + 1)
+    if whole.size == file.records:
+        yield whole
+        return
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    with _opened(store, file) as source:
+        offsets = np.sort(pq.read_table(source, columns=["offset"])["offset"].to_numpy())
+    for run in np.split(offsets, np.flatnonzero(np.diff(offsets) > 1) + 1):
+        yield Span(int(run[0]), int(run[-1]) + 1)
+
+
+def _batches(
+    store: _Store, files: Iterable[DataFile], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow.parquet as pq
+
+    for file in files:
+        with _opened(store, file) as source:
+            for batch in pq.ParquetFile(source).iter_batches():
+                yield batch.select(schema.names).cast(schema)
+
+
+def _opened(store: _Store, file: DataFile) -> pa.NativeFile:
+    files, folder = store
+    return files.open_input_file(f"{folder}/{file.path}")
