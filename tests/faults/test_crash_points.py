@@ -13,9 +13,11 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -105,10 +107,10 @@ def settled(court: Court, site: Site, ranges: dict[int, Range] | None = None) ->
     }
     assert lake.committed() == ends
     landed = sorted(
-        (planned.partition, planned.start, planned.end)
+        (count.partition, count.start, count.end)
         for record in ledger.plans.values()
         if record.landing
-        for planned in record.plan.ranges
+        for count in record.landing.counts
     )
     assert landed
     for (one, _, end), (other, start, _) in pairwise(landed):
@@ -165,6 +167,15 @@ BACKFILL = (
     "marks.topic_marks:2",
     "control.append:2",
 )
+REPLACING = (
+    *BACKFILL[:4],
+    "table.files_with:1",
+    *BACKFILL[4:-1],
+    "control.ledger:1",
+    "table.held:1",
+    "table.held:2",
+    BACKFILL[-1],
+)
 TAKING_OVER = (
     "control.summary:1",
     "table.state:1",
@@ -200,6 +211,7 @@ UNDOING = (
     "control.append:1",
     "table.discard:1",
     "control.summary:2",
+    "table.state:2",
     "control.plan_record:2",
     "control.append:2",
 )
@@ -252,14 +264,16 @@ def test_the_matrix_has_every_step(site: Site) -> None:
     assert found == GIVING_UP_WHAT_HAS_LANDED
     offsets = select(offsets=["0:0-1"])
 
-    def back_fill(backfills: Backfills) -> None:
-        asked = backfills.preview(offsets, None, readable_only=False)
-        backfills.request(asked, "eight", approved=False)
-        backfills.progress("eight")
-        backfills.plan_chunk("eight", 1)
+    def back_fill(backfills: Backfills, *, replaces: bool) -> None:
+        asked = backfills.preview(offsets, None, readable_only=False, replaces=replaces)
+        backfills.request(asked, f"eight {replaces}", approved=False)
+        backfills.progress(f"eight {replaces}")
+        backfills.plan_chunk(f"eight {replaces}", 1)
 
+    assert steps(lake.backfills, partial(back_fill, replaces=True)) == REPLACING
+    lake.abandon.give_up(5, "nine", "a test")
     assert steps(lake.undo, lambda undo: undo.undo(1, "ten", "a test")) == UNDOING
-    assert steps(lake.backfills, back_fill) == BACKFILL
+    assert steps(lake.backfills, partial(back_fill, replaces=False)) == BACKFILL
 
 
 # -- the planner ---------------------------------------------------------------------------------
@@ -427,6 +441,44 @@ def test_backfills_driver_dies_and_runs_again(
     lake.planner.backfill(wanted((0, 9, begun[0])), "the rest")
     land_what_is_open(late_site)
     settled(court, late_site, {0: (3, lake.committed()[0]), 1: (begun[1], lake.committed()[1])})
+
+
+@pytest.mark.parametrize("at", points(*REPLACING))
+def test_replacement_dies_planning(court: Court, site: Site, at: str) -> None:
+    """I2: asked for once more by its name, or anew, it replaces the rows once."""
+    lake = site.lake
+    lake.run("a run")
+    asked = site.tidemark("backfill", "events", "--offsets=0:3-9", "--replace", "--master=local[2]")
+    site.crash(asked, at)
+    known = asked_by(site)
+    if not known:
+        site.run(asked)
+    for requested_by in known:
+        site.run(site.tidemark("backfill", "events", f"--resume={requested_by}"))
+    assert Counter(row["plan_sequence"] for row in lake.rows() if row["partition"] == 0)[2] == 6
+    settled(court, site)
+
+
+@pytest.mark.parametrize(
+    "at",
+    points("sink.write:1", "table.append:1", "control.append:1", bounded=("after table.append:1",)),
+)
+def test_replacements_driver_dies_and_runs_again(court: Court, site: Site, at: str) -> None:
+    """I1, I4: rows that somebody has changed are replaced in one commit, by whoever comes next."""
+    lake = site.lake
+    lake.run("a run")
+    fill(site.bootstrap, site.topic)
+    lake.run("a second run")
+    DeltaTable(lake.uri).delete("partition = 0 AND offset = 4")
+    request = replace(wanted((0, 0, 30)), replaces=True)
+    plan = lake.planner.backfill(request, "somebody").plan
+    assert plan is not None
+    site.crash(site.driver("ingest", plan.sequence), at)
+    fill(site.bootstrap, site.topic)
+    lake.run("a scheduled run")
+    site.run(site.driver("ingest", plan.sequence))
+    assert landings(site, plan) == 1
+    settled(court, site)
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,9 @@ class Backfills:
                 for spans in part.values()
                 for span in spans
             ),
-            rewritten=self.data_log.files_with(marks.topic_id, found.replaced),
+            rewritten=(
+                self.data_log.files_with(marks.topic_id, found.replaced) if found.replaced else 0
+            ),
             bytes=size.bytes_of(size_of(found.missing)),
             notes=notes,
         )
