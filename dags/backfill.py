@@ -52,7 +52,7 @@ def land_chunk(number: Any) -> None:
 
 with DAG(
     dag_id="tidemark_backfill",
-    description="Land offsets by range, by time, or all that Kafka has",
+    description="Land offsets by range, by time, or all that Kafka has; or replace what landed",
     doc_md=BACKFILL_PAGE,
     schedule=None,
     start_date=START_DATE,
@@ -102,7 +102,10 @@ with DAG(
             type=["null", "integer"],
             minimum=1,
             title="A plan's ranges",
-            description="Or: what the plan of this number was about, as far as it is missing.",
+            description=(
+                "Or: what the plan of this number was about, as far as it is missing; with "
+                "Replace all of it, whichever plan holds its rows now."
+            ),
         ),
         "partitions": Param(
             None,
@@ -117,8 +120,15 @@ with DAG(
             title="Replace",
             description=(
                 "Land again what has landed: the new rows take the place of the old ones, each "
-                "chunk in one commit."
+                "chunk in one commit. What Kafka has no record for any more is never replaced by "
+                "nothing: such a chunk is refused."
             ),
+        ),
+        "reason": Param(
+            None,
+            type=["null", "string"],
+            title="Reason",
+            description="With Replace: why. It is kept in the control table.",
         ),
         "into": Param(
             None,
@@ -138,7 +148,16 @@ with DAG(
             False,
             type="boolean",
             title="Only what is left",
-            description="Leave out what Kafka has deleted, instead of refusing the backfill.",
+            description=(
+                "Leave out what Kafka has deleted, instead of refusing the backfill. With Replace "
+                "such offsets keep the rows that they have."
+            ),
+        ),
+        "dry_run": Param(
+            False,
+            type="boolean",
+            title="Dry run",
+            description="Only show in the log of `request` what would be done.",
         ),
         "approved": Param(
             False,

@@ -66,7 +66,7 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
     """Decide which offsets the form means and record them, or find those that this run has.
 
     Returns:
-        The numbers of the chunks; none if everything is landed already.
+        The numbers of the chunks; none if everything is landed already, or for a dry run.
     """
     from tidemark.core.backfill import select
 
@@ -91,7 +91,11 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
                 replaces=params["replace"],
             )
             log.info("preview\n%s", seen.explain())
-            count = backfills.request(seen, requested_by, approved=params["approved"])
+            if params["dry_run"]:
+                return []
+            count = backfills.request(
+                seen, requested_by, approved=params["approved"], reason=params["reason"]
+            )
         return list(range(1, count + 1))
 
 
@@ -160,8 +164,9 @@ def landed(pipeline: str, sequence: int) -> dict[str, Any]:
         "plan": sequence,
         "kind": record.plan.kind.value,
         "table": app.layout.data_table(app.spec(pipeline).target),
-        "table_version": record.landing.table_version,
-        "records": record.landing.records,
+        "table_version": record.whole.table_version,
+        "records": record.whole.records,
+        "replaces": record.plan.replaces,
         "ranges": [[r.partition, r.start, r.end] for r in record.plan.ranges],
     }
     log.info("published %s", " ".join(f"{key}={value}" for key, value in landed.items()))

@@ -81,11 +81,15 @@ BACKFILL_PAGE = """\
 
 Choose a pipeline and say which offsets, in *one* of four ways: ranges of offsets, a time window,
 all that Kafka has, or what an earlier plan was about. Only what is neither landed nor planned is
-read, so asking twice doubles nothing; if nothing is missing, the run ends and no Spark starts.
+read, so asking twice doubles nothing; if nothing is missing, the run ends and no Spark starts. Tick
+*Replace* to read what has landed as well.
 
 **request** shows in its log what would be landed and what is left out and why, and records it once:
 a cleared or retried task goes on with what was decided then. Then each **chunk** is planned, landed
 and checked, one after the other, in a transaction of its own.
+
+**Replace** lands again what has landed: the new rows take the place of the old ones, each chunk in
+one commit. It needs a reason. **Dry run** shows in the log of `request` what would be done.
 
 **To cancel**, mark the run as failed: whole chunks are in the table or not at all. **To go on**,
 clear the whole run: chunks that have landed are found landed. A chunk that failed keeps its plan,

@@ -1,4 +1,4 @@
-"""Where the files of tables are, for whoever reads them without delta-rs or Spark."""
+"""The folder of a table's files, for adapters that look into files themselves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 
-def storage(uri: str) -> tuple[FileSystem, str]:
+def folder_of(uri: str) -> tuple[FileSystem, str]:
     """The file system of a table, and the table's folder in it.
 
     Raises:

@@ -150,6 +150,7 @@ def test_commands_that_errors_name_can_be_typed() -> None:
     needed = {
         "abandon": ["--plan", "--reason"],
         "rewind": ["--reason"],
+        "undo": ["--plan", "--reason"],
         "accept-loss": ["--reason"],
         "new-incarnation": ["--reason"],
     }

@@ -16,6 +16,7 @@ from tidemark.core.events import (
     Landed,
     Planned,
     Started,
+    Superseded,
 )
 from tidemark.core.landing import Landing, RangeCount
 from tidemark.core.ledger import Ledger
@@ -55,7 +56,13 @@ def history() -> list[tuple[int, list[ControlEvent]]]:
             {0: SpanSet.of([Span(2, 5), Span(9, 20)]), 1: SpanSet.of([Span(4, 5)])},
             {0: SpanSet.of([Span(20, 21)])},
         ),
+        replaces=True,
+        reason="rows deleted by hand",
     )
+    again = replace(backfill, sequence=4, replaces=True)
+    left = Superseded(sequence=1, by=4, topic_id="id-1", counts=landing.counts[1:])
+    nothing = Superseded(sequence=2, by=4, topic_id="id-1", counts=())
+    other = replace(left, by=3, counts=())
     return [
         (1, [started, Planned(plan=first)]),
         (2, [Adopted(sequence=1, requested_by="test:later")]),
@@ -63,6 +70,7 @@ def history() -> list[tuple[int, list[ControlEvent]]]:
         (4, [Landed(plan=first, landing=landing, committed={0: 5, 1: 3})]),
         (5, [Abandoned(sequence=2, requested_by="test:3", reason="too large")]),
         (6, [asked, Planned(plan=replace(backfill, sequence=3))]),
+        (7, [Planned(plan=again), other, left, nothing]),
     ]
 
 
@@ -76,11 +84,11 @@ def test_events_survive_being_rows_in_any_order() -> None:
 def test_a_ledger_is_the_fold_of_its_events() -> None:
     """Coverage, committed offsets, open plans and requesters follow from the events."""
     ledger = Ledger.fold("events", history())
-    assert ledger.event_number == 6
-    assert ledger.next_sequence == 4
+    assert ledger.event_number == 7
+    assert ledger.next_sequence == 5
     assert ledger.start_reason == "begun at the offsets of consumer group 'old'"
     assert [ledger.committed_offset(p) for p in (0, 1)] == [5, 3]
-    assert [record.plan.sequence for record in ledger.open_plans()] == [3]
+    assert [record.plan.sequence for record in ledger.open_plans()] == [3, 4]
     assert ledger.open_plan(PlanKind.LIVE) is None
     assert ledger.plan_of("test:later") == 1
     assert [str(span) for span in ledger.taken(0)] == ["[0, 5)", "[9, 12)"]

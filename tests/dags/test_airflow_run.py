@@ -148,8 +148,15 @@ def test_backfills_by_form_and_by_date(
         uri = app.layout.data_table("bronze/clicks")
         assert rows(uri) == [(0, offset) for offset in range(16)]
         assert [event.extra["records"] for event in api.asset_events(FORM)] == [8, 8]
-        again = finished(api, api.trigger(FORM, conf=form), FORM)
-        assert set(again.tasks.values()) == {"success", "skipped"}
+        again = {**form, "chunk": 16, "replace": True, "reason": "a test"}
+        shown = finished(api, api.trigger(FORM, conf={**again, "dry_run": True}), FORM)
+        assert set(shown.tasks.values()) == {"success", "skipped"}
+        assert "1 (8), 2 (8)" in api.log_tail(FORM, shown.run_id, "request")
+        assert sorted(app.control().ledger("clicks").plans) == [1, 2]
+        replaced = finished(api, api.trigger(FORM, conf=again), FORM)
+        assert set(replaced.tasks.values()) == {"success"}
+        assert rows(uri) == [(0, offset) for offset in range(16)]
+        assert [event.extra["replaces"] for event in api.asset_events(FORM)][-1] is True
 
         api.set_paused(DAG, False)
         finished(api, scheduled_run(api))

@@ -463,8 +463,8 @@ FENCES = (
         name="replacing: no row is replaced by nothing",
         keeps="I1",
         file="adapters/delta/replacing.py",
-        old="    for partition, spans in lost.items():",
-        new="    for partition, spans in {}.items():",
+        old="    if lost:",
+        new="    if False:",
         noticed_by=(f"{SERVICES}/test_replacing.py", "-k", "kafka"),
     ),
     Fence(
@@ -478,17 +478,17 @@ FENCES = (
     Fence(
         name="replacing: what is left of a changed range is not guessed",
         keeps="I5",
-        file="services/replacing.py",
-        old="        if check:",
-        new="        if False:",
+        file="services/superseding.py",
+        old="    if check:",
+        new="    if False:",
         noticed_by=(f"{SERVICES}/test_replacing.py", "-k", "changed"),
     ),
     Fence(
         name="replacing: a plan holds no more than was left of it",
         keeps="I3",
         file="core/ledger.py",
-        old="landing=next(left, record.whole)",
-        new="landing=record.whole",
+        old="counts = next(left, record.whole.counts)",
+        new="counts = record.whole.counts",
         noticed_by=(f"{SERVICES}/test_replacing.py", "-k", "undoing"),
     ),
     Fence(

@@ -170,10 +170,12 @@ BACKFILL = (
 REPLACING = (
     *BACKFILL[:4],
     "table.files_with:1",
-    *BACKFILL[4:-1],
     "control.ledger:1",
     "table.held:1",
+    *BACKFILL[4:-1],
+    "control.ledger:2",
     "table.held:2",
+    "table.held:3",
     BACKFILL[-1],
 )
 TAKING_OVER = (
@@ -266,7 +268,7 @@ def test_the_matrix_has_every_step(site: Site) -> None:
 
     def back_fill(backfills: Backfills, *, replaces: bool) -> None:
         asked = backfills.preview(offsets, None, readable_only=False, replaces=replaces)
-        backfills.request(asked, f"eight {replaces}", approved=False)
+        backfills.request(asked, f"eight {replaces}", approved=False, reason="a test")
         backfills.progress(f"eight {replaces}")
         backfills.plan_chunk(f"eight {replaces}", 1)
 
@@ -448,7 +450,8 @@ def test_replacement_dies_planning(court: Court, site: Site, at: str) -> None:
     """I2: asked for once more by its name, or anew, it replaces the rows once."""
     lake = site.lake
     lake.run("a run")
-    asked = site.tidemark("backfill", "events", "--offsets=0:3-9", "--replace", "--master=local[2]")
+    replaced = ("--offsets=0:3-9", "--replace", "--reason=a test")
+    asked = site.tidemark("backfill", "events", *replaced, "--master=local[2]")
     site.crash(asked, at)
     known = asked_by(site)
     if not known:

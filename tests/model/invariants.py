@@ -37,6 +37,7 @@ class PlanStory:
         landed: The rows of its newest `landed` event.
         superseded: Rows of what it still holds once other plans have replaced the rest, by them.
         held: What it holds now: of those rows, or of its landing.
+        was_replaced: Whether that is less than its landing.
         is_undone: Whether its rows were taken out by an undo and not by a RESTORE.
     """
 
@@ -45,12 +46,13 @@ class PlanStory:
     landed: list[Row] = field(default_factory=list)
     superseded: dict[int, list[Row]] = field(default_factory=dict)
     held: list[Row] = field(default_factory=list)
+    was_replaced: bool = False
     is_undone: bool = False
 
     @property
     def live(self) -> Iterator[Offset]:
         """Offsets that the plan holds, as often as its rows name them."""
-        undoing = self.planned if self.held is self.landed else self.held
+        undoing = self.held if self.was_replaced else self.planned
         rows = {"open": self.planned, "landed": self.held, "undo_begun": undoing}.get(
             self.status, []
         )
@@ -90,7 +92,7 @@ def story_of(world: World) -> Story:
         plan.held = plan.landed
         for by, left in sorted(plan.superseded.items()):
             if _has_replaced(world, story.plans[by]):
-                plan.held = left
+                plan.held, plan.was_replaced = left, True
     return story
 
 
@@ -122,7 +124,7 @@ def _tell(plan: PlanStory, row: Row) -> None:
             plan.landed = []
         plan.landed.append(row)
     plan.status = event
-    plan.is_undone = event == "rewound" and bool(row.get("table_version"))
+    plan.is_undone = event == "rewound" and row.get("table_version") is not None
 
 
 def _has_replaced(world: World, plan: PlanStory) -> bool:

@@ -95,8 +95,10 @@ def test_a_preview_tells_what_is_missing_and_why_the_rest_is_not() -> None:
         "landed_or_given_up": [[0, 4, 6]],
         "planned": [[0, 20, 25]],
         "deleted": [[0, 0, 3]],
+        "replaces": False,
         "replaced": [],
         "files_rewritten": 0,
+        "plans_replaced": {},
         "notes": [],
     }
     assert preview(begun(), select(offsets=["0:0-5"])).bytes is None

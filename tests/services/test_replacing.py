@@ -12,19 +12,23 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from tests.support.file_lake import FileLake
 from tests.support.plans import MemoryPipeline, wanted
+from tests.support.services import NOW
+from tidemark.adapters.quality.checker import GreatExpectationsQuality
 from tidemark.core.backfill import OffsetRanges
 from tidemark.core.datafile import DataFile
-from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.errors import (
     InvalidRange,
+    InvalidSelection,
     PlanAbandoned,
     PlanLanded,
     RowsChanged,
@@ -34,6 +38,10 @@ from tidemark.errors import (
     TransientError,
 )
 from tidemark.services.planner import PlanOutcome
+from tidemark.services.quality import Quality
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +102,9 @@ def told(lake: FileLake) -> dict[int, list[tuple[int, int]]]:
 
 
 def _places(spans: dict[int, SpanSet]) -> list[tuple[int, int]]:
-    return [(p, o) for p, some in spans.items() for span in some for o in range(*_ends(span))]
-
-
-def _ends(span: Span) -> tuple[int, int]:
-    return span.start, span.end
+    return [
+        (p, o) for p, some in spans.items() for span in some for o in range(span.start, span.end)
+    ]
 
 
 def places(partition: int, *offsets: int) -> list[tuple[int, int]]:
@@ -226,6 +232,17 @@ def test_a_part_of_a_changed_range_is_refused_and_the_whole_is_not(lake: FileLak
     assert lake.verified()[0] == (15, 15)
 
 
+def test_doubled_rows_are_single_again(lake: FileLake) -> None:
+    """A part of their range is refused like any other that was changed."""
+    rows = pa.table(DeltaTable(lake.uri).scan(predicate="plan_sequence = 1").read_all())
+    write_deltalake(lake.uri, rows, mode="append")
+    with pytest.raises(RowsChanged) as refused:
+        plan_replacing(lake, (0, 6, 12))
+    assert (refused.value.recorded, refused.value.rows) == (10, 20)
+    land_again(lake, (0, 0, 10))
+    assert lake.verified()[0] == (15, 15)
+
+
 def test_rows_that_kafka_does_not_have_any_more_are_not_replaced_by_nothing(lake: FileLake) -> None:
     """Compacted since: the table stays as it is, and the plan can be given up."""
     before = DeltaTable(lake.uri).version()
@@ -234,7 +251,7 @@ def test_rows_that_kafka_does_not_have_any_more_are_not_replaced_by_nothing(lake
     del lake.kafka.topics["events"][0].records[7]
     with pytest.raises(RowsWouldBeLost) as refused:
         lake.ingest.execute(plan.sequence)
-    assert (refused.value.rows, refused.value.partition, refused.value.offset) == (2, 0, 4)
+    assert refused.value.lost == ((0, 4, 5), (0, 7, 8))
     assert DeltaTable(lake.uri).version() == before
     lake.abandon.give_up(plan.sequence, "ops", "compacted")
     with pytest.raises(PlanAbandoned):
@@ -267,6 +284,35 @@ def test_rows_of_another_incarnation_are_in_nobodys_way(lake: FileLake) -> None:
     assert lake.verified()[0] == (5, 5)
 
 
+# -- what it leaves -----------------------------------------------------------------------------
+
+
+def test_a_plan_that_was_replaced_is_found_landed_as_it_landed(lake: FileLake) -> None:
+    """A task that runs once more tells what its commit brought."""
+    land_again(lake, (0, 4, 12))
+    again = lake.ingest.execute(1)
+    assert (again.wrote, again.landing.records) == (False, 10)
+
+
+@pytest.mark.spark
+def test_a_plan_that_was_replaced_passes_its_checks(lake: FileLake, spark: SparkSession) -> None:
+    """They look at the table as it was when the plan landed."""
+    land_again(lake, (0, 4, 12))
+    home = lake.root / "quality"
+    checker = GreatExpectationsQuality(
+        spark=lambda: spark, suites=home, home=home, results_table=str(lake.root / "results")
+    )
+    quality = Quality(
+        spec=lake.spec,
+        data_table=str(lake.uri),
+        control=lake.control,
+        checker=checker,
+        now=lambda: NOW,
+    )
+    for plan in (1, 2, 3):
+        assert quality.check(plan).failed_critical() == []
+
+
 # -- chunks --------------------------------------------------------------------------------------
 
 
@@ -277,9 +323,12 @@ def test_a_backfill_that_replaces_is_done_when_its_own_plans_have_landed(lake: F
     seen = backfills.preview(everything, 10, readable_only=False, replaces=True)
     assert seen.offsets == 20
     assert seen.as_record()["replaced"] == [[0, 0, 15], [1, 0, 5]]
-    assert seen.rewritten == 3
+    assert (seen.rewritten, seen.plans) == (3, {1: 10, 2: 10})
     assert "3 file(s) of now are rewritten" in seen.explain()
-    chunks = backfills.request(seen, "ops", approved=False)
+    assert "1 (10), 2 (10)" in seen.explain()
+    with pytest.raises(InvalidSelection):
+        backfills.request(seen, "ops", approved=False)
+    chunks = backfills.request(seen, "ops", approved=False, reason="a test")
     assert chunks == 2
     assert [each.done for each in backfills.progress("ops")] == [False, False]
     for number in (1, 2, 2, 1):
@@ -292,12 +341,26 @@ def test_a_backfill_that_replaces_is_done_when_its_own_plans_have_landed(lake: F
 
 
 def test_a_fill_says_that_no_file_is_rewritten(lake: FileLake) -> None:
-    """And shows nothing of replacing."""
-    seen = lake.backfills.preview(
-        OffsetRanges(spans=wanted((0, 0, 15)).spans), None, readable_only=False
-    )
-    assert seen.offsets == 0
-    assert "replacing" not in seen.explain()
+    """And so does a replacement of what has not landed."""
+    lake.kafka.produce("events", 0, 5, timestamp_ms=1_000)
+    offsets = OffsetRanges(spans=wanted((0, 10, 20)).spans)
+    seen = lake.backfills.preview(offsets, None, readable_only=False)
+    assert (seen.offsets, seen.rewritten) == (5, 0)
+    assert seen.explain().endswith("; no file is rewritten")
+    beyond = OffsetRanges(spans=wanted((0, 15, 20)).spans)
+    seen = lake.backfills.preview(beyond, None, readable_only=False, replaces=True)
+    assert seen.explain().endswith("; nothing of it has landed, no file is rewritten")
+
+
+def test_a_preview_refuses_what_no_chunk_could_do(lake: FileLake) -> None:
+    """A changed range in two chunks; the error says which chunk size does it."""
+    DeltaTable(lake.uri).delete("partition = 0 AND offset = 3")
+    whole = OffsetRanges(spans=wanted((0, 0, 10)).spans)
+    with pytest.raises(RowsChanged) as refused:
+        lake.backfills.preview(whole, 5, readable_only=False, replaces=True)
+    assert "--offsets 0:0-10 --chunk 10 --replace" in str(refused.value)
+    seen = lake.backfills.preview(whole, 10, readable_only=False, replaces=True)
+    assert len(seen.chunks) == 1
 
 
 # -- taken out again -----------------------------------------------------------------------------

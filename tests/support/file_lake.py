@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 
 from tests.support.plans import make_spec
 from tests.support.services import Services
+from tidemark.adapters.delta.bronze import BRONZE
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.adapters.delta.data_table import DeltaDataTable
 from tidemark.adapters.delta.upkeep import DeltaUpkeep
@@ -26,28 +27,11 @@ from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
 from tidemark.services.maintenance import Maintenance, plans_over
-from tidemark.storage import storage
+from tidemark.storage import folder_of
 
 WEEK = timedelta(days=7)
 LATER = timedelta(days=30)
 """After it, all that a test has done is older than any retention here."""
-
-_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
-_SCHEMA = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.field("element", _HEADER))),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("timestamp_type", pa.int32()),
-        ("topic_id", pa.string()),
-        ("plan_sequence", pa.int64()),
-        ("ingested_at", pa.timestamp("us", "UTC")),
-    ]
-)
 
 
 @dataclass
@@ -79,9 +63,9 @@ class FileSink:
                 for record in self.kafka.read(plan.topic, plan.isolation_level, spans)
             ]
             file = self.uri / name / f"part-00000-{uuid4()}-c000.snappy.parquet"
-            pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), file)
+            pq.write_table(pa.Table.from_pylist(rows, pa.schema(BRONZE.to_arrow())), file)
             (self.uri / name / f".{file.name}.crc").touch()
-        return parquet.written(*storage(str(self.uri)), name)
+        return parquet.written(*folder_of(str(self.uri)), name)
 
 
 @dataclass

@@ -439,9 +439,7 @@ class MemoryTable:
             raise RowsWouldBeLost(
                 pipeline=plan.pipeline,
                 sequence=plan.sequence,
-                rows=len(lost),
-                partition=lost[0][0],
-                offset=lost[0][1],
+                lost=tuple((partition, offset, offset + 1) for partition, offset in lost),
             )
         self.rows = [row for row in self.rows if row not in replaced]
 

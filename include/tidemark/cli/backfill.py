@@ -36,7 +36,10 @@ def backfill(
     ] = None,
     retained: Annotated[bool, typer.Option("--retained", help="All that Kafka has now.")] = False,
     plan_number: Annotated[
-        int | None, typer.Option("--plan", min=1, help="What this earlier plan was about.")
+        int | None,
+        typer.Option(
+            "--plan", min=1, help="What this earlier plan was about, whoever holds it now."
+        ),
     ] = None,
     partition: Annotated[
         list[int] | None,
@@ -59,6 +62,9 @@ def backfill(
             help="Land again what has landed, in place of the rows that are there.",
         ),
     ] = False,
+    reason: Annotated[
+        str | None, typer.Option(help="With --replace: why, kept in the control table.")
+    ] = None,
     into: Annotated[
         str | None,
         typer.Option(help="Another table: pipeline PIPELINE@INTO, which has backfills alone."),
@@ -90,7 +96,7 @@ def backfill(
     tidemark backfill prices --offsets 1:0-5000 --offsets 2:100-200
     tidemark backfill prices --from 2026-03-01T00:00:00Z --until 2026-03-02T00:00:00Z --dry-run
     tidemark backfill prices --retained --partition 3 --chunk 1000000
-    tidemark backfill prices --plan 7 --replace
+    tidemark backfill prices --plan 7 --replace --reason "rows changed by hand"
     tidemark backfill prices --plan 7 --into checked
     """  # noqa: D301  click's mark for lines that stay lines
     app = App.from_environment()
@@ -98,7 +104,7 @@ def backfill(
     backfills = app.backfills(pipeline)
     named = offsets or start or end or retained or plan_number or partition or chunk
     if resume is not None:
-        if named or readable_only or replaces or yes:
+        if named or readable_only or replaces or reason or yes:
             raise InvalidSelection(
                 rule="--resume without anything about offsets: what was asked for is recorded",
                 seen="--resume and other options",
@@ -123,7 +129,7 @@ def backfill(
     if not as_json:
         out.print(seen.explain(), markup=False)
     asked_by = requester()
-    backfills.request(seen, asked_by, approved=yes)
+    backfills.request(seen, asked_by, approved=yes, reason=reason)
     _land(app, backfills, pipeline, asked_by, master, as_json=as_json)
 
 

@@ -67,8 +67,8 @@ def undo(
 ) -> None:
     """Take exactly what a plan landed out of the table again; its offsets are unread again.
 
-    The next run reads those of a scheduled run's plan again; those of a backfill wait for the next
-    backfill. Call it again if it was stopped: it goes on.
+    The next run reads them again, or the next backfill those before the pipeline's beginning. Rows
+    that the plan had replaced do not come back. Call it again if it was stopped: it goes on.
     """
     undone = (
         App.from_environment()

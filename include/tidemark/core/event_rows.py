@@ -98,6 +98,7 @@ def _backfill_rows(event: BackfillRequested) -> list[Row]:
         "requested_by": event.requested_by,
         "readable_only": event.readable_only,
         "replaces": event.replaces,
+        "reason": event.reason,
     }
     return [
         {**shared, **place, "chunk": number}
@@ -174,10 +175,9 @@ def _superseded_rows(event: Superseded) -> list[Row]:
         "plan_sequence": event.sequence,
         "superseded_by": event.by,
         "topic_id": event.topic_id,
-        "table_version": event.landing.table_version,
     }
     # A plan of which nothing is left: one row without a partition.
-    return [{**shared, **_count(count)} for count in event.landing.counts] or [shared]
+    return [{**shared, **_count(count)} for count in event.counts] or [shared]
 
 
 def _count(count: RangeCount) -> Row:
@@ -288,7 +288,7 @@ def _event(
             plans[plan.sequence] = plan
             return Planned(plan=plan)
         case EventKind.SUPERSEDED | EventKind.LANDED:
-            return _holding(kind, rows, plans.get(first["plan_sequence"]))
+            return _counted_event(kind, rows, plans.get(first["plan_sequence"]))
         case EventKind.ADOPTED:
             return Adopted(sequence=first["plan_sequence"], requested_by=first["requested_by"])
         case EventKind.ABANDONED | EventKind.UNDO_BEGUN | EventKind.REWOUND:
@@ -305,13 +305,15 @@ def _event(
             )
 
 
-def _holding(kind: EventKind, rows: Sequence[Row], plan: Plan | None) -> Superseded | Landed | None:
+def _counted_event(
+    kind: EventKind, rows: Sequence[Row], plan: Plan | None
+) -> Superseded | Landed | None:
     if kind is EventKind.SUPERSEDED:
         return Superseded(
             sequence=rows[0]["plan_sequence"],
             by=rows[0]["superseded_by"],
             topic_id=rows[0]["topic_id"],
-            landing=_landing(rows),
+            counts=_counts(rows),
         )
     if plan is None:
         return None
@@ -355,6 +357,7 @@ def _backfill(rows: Sequence[Row]) -> BackfillRequested:
         **{name: rows[0][name] for name in names},
         chunks=tuple(_spans(chunks[number]) for number in sorted(chunks)),
         replaces=bool(rows[0].get("replaces")),
+        reason=rows[0].get("reason"),
     )
 
 
@@ -398,18 +401,22 @@ def _plan(pipeline: str, rows: Sequence[Row]) -> Plan:
 
 
 def _landing(rows: Sequence[Row]) -> Landing:
-    ranges = [row for row in rows if row.get("partition") is not None]
     return Landing(
         sequence=rows[0]["plan_sequence"],
         table_version=rows[0]["table_version"],
-        counts=tuple(
-            RangeCount(
-                partition=row["partition"],
-                start=row["start_offset"],
-                end=row["end_offset"],
-                records=row["records"],
-                unproven_holes=row.get("unproven_holes") or 0,
-            )
-            for row in sorted(ranges, key=lambda row: (row["partition"], row["start_offset"]))
-        ),
+        counts=_counts(rows),
+    )
+
+
+def _counts(rows: Sequence[Row]) -> tuple[RangeCount, ...]:
+    ranges = [row for row in rows if row.get("partition") is not None]
+    return tuple(
+        RangeCount(
+            partition=row["partition"],
+            start=row["start_offset"],
+            end=row["end_offset"],
+            records=row["records"],
+            unproven_holes=row.get("unproven_holes") or 0,
+        )
+        for row in sorted(ranges, key=lambda row: (row["partition"], row["start_offset"]))
     )

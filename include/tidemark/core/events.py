@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self, TypeAlias
 
-from tidemark.core.landing import Landing
+from tidemark.core.landing import Landing, RangeCount
 from tidemark.core.marks import TopicMarks
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan
@@ -98,6 +98,7 @@ class BackfillRequested:
         requested_by: Who asked; asking again with the same value returns this request.
         readable_only: Whether offsets that Kafka deletes meanwhile are left out, or refused.
         replaces: Whether what has landed of them is landed again, in place of the rows there.
+        reason: Why it is replaced, in their words.
         chunks: Offsets of each plan, by partition.
     """
 
@@ -108,6 +109,7 @@ class BackfillRequested:
     readable_only: bool
     chunks: tuple[Mapping[int, SpanSet], ...]
     replaces: bool = False
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,13 +129,13 @@ class Superseded:
         sequence: The plan whose rows are replaced, at least in part.
         by: The plan that replaces them.
         topic_id: Incarnation of the topic that the offsets of both belong to.
-        landing: What is left of the older plan's landing; without counts if nothing is.
+        counts: What is left of the older plan's ranges, sorted by partition and start.
     """
 
     sequence: int
     by: int
     topic_id: str
-    landing: Landing
+    counts: tuple[RangeCount, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -155,7 +155,7 @@ class Ledger:
 
     def _with(self, plans: Mapping[int, PlanRecord]) -> Self:
         """The same with these plans, and all that follows from them."""
-        plans = {number: _held(record, plans) for number, record in plans.items()}
+        plans = {number: _with_what_is_left(record, plans) for number, record in plans.items()}
         added_up = {
             partition: spans
             for (topic_id, partition), spans in self.settled.landed.items()
@@ -377,12 +377,13 @@ def _settle(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
             assert_never(event)
 
 
-def _held(record: PlanRecord, plans: Mapping[int, PlanRecord]) -> PlanRecord:
+def _with_what_is_left(record: PlanRecord, plans: Mapping[int, PlanRecord]) -> PlanRecord:
     """The plan with what it holds now: the newest plan that replaced rows of it says what."""
     if record.whole is None or record.undoing:
         return record
-    left = (told.landing for told in reversed(record.superseded) if _has_replaced(plans, told.by))
-    return replace(record, landing=next(left, record.whole))
+    left = (told.counts for told in reversed(record.superseded) if _has_replaced(plans, told.by))
+    counts = next(left, record.whole.counts)
+    return replace(record, landing=replace(record.whole, counts=counts))
 
 
 def _has_replaced(plans: Mapping[int, PlanRecord], sequence: int) -> bool:

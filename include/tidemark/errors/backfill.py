@@ -148,7 +148,8 @@ class BackfillUnfinished(TerminalError):
     def remedy(self) -> str:
         return (
             f"go on with `tidemark backfill {self.pipeline} --resume {self.requested_by}`, or "
-            "clear the whole run; if Kafka has deleted some of it, ask anew with --readable-only"
+            "clear the whole run; if Kafka has deleted some of it, ask anew with --readable-only "
+            "(what replaces rows then replaces all of them again)"
         )
 
 
@@ -202,7 +203,11 @@ class RowsChanged(TerminalError):
         return f"{self.rows:,}"
 
     def remedy(self) -> str:
-        return f"replace the whole range: --offsets {self.partition}:{self.start}-{self.end}"
+        return (
+            f"replace the whole range in one chunk: `tidemark backfill {self.pipeline} --offsets "
+            f"{self.partition}:{self.start}-{self.end} --chunk {self.end - self.start} --replace "
+            "--reason TEXT`; if Kafka has deleted a part of it, that is not possible any more"
+        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -211,9 +216,7 @@ class RowsWouldBeLost(TerminalError):
 
     pipeline: str
     sequence: int
-    rows: int
-    partition: int
-    offset: int
+    lost: tuple[tuple[int, int, int], ...]
 
     def what(self) -> str:
         return (
@@ -226,15 +229,16 @@ class RowsWouldBeLost(TerminalError):
 
     def found(self) -> str:
         return (
-            f"none for {self.rows:,} row(s), the first at partition {self.partition}, offset "
-            f"{self.offset}: compacted or deleted since, or not visible at this isolation level"
+            f"none for {sum(end - start for _, start, end in self.lost):,} row(s), at "
+            f"{listed(f'{p}:{start}-{end}' for p, start, end in self.lost)}: compacted or deleted "
+            "since, aborted, or from elsewhere"
         )
 
     def remedy(self) -> str:
         return (
             f"give the plan up with `tidemark abandon {self.pipeline} --plan {self.sequence} "
-            "--reason TEXT`, and replace other offsets; if the rows shall go, undo the plan that "
-            "landed them"
+            "--reason TEXT`, and ask anew for the other offsets; with --resume the chunk would "
+            "end here again"
         )
 
 

@@ -134,6 +134,6 @@ PERHAPS_DONE = (
 """Where a command that records a decision finds nothing to decide."""
 
 
-def listed(numbers: tuple[int, ...]) -> str:
-    """Numbers for a message."""
-    return ", ".join(str(number) for number in numbers)
+def listed(values: Iterable[object]) -> str:
+    """Numbers, or names, for a message."""
+    return ", ".join(map(str, values))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,6 +30,7 @@ from tidemark.errors import (
     BackfillAhead,
     BackfillTooLarge,
     BackfillUnfinished,
+    InvalidSelection,
     PlanOpen,
     UnknownBackfill,
 )
@@ -36,6 +38,7 @@ from tidemark.ports import Clock, ControlTable, DataLog, LogReader, MarkReader
 from tidemark.services.conflicts import after_conflicts
 from tidemark.services.planner import Planner, Planning, Wanted, refuse_second_backfill
 from tidemark.services.recording import checked_ledger, recorded_plan
+from tidemark.services.superseding import replaced_offsets
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +56,7 @@ class Preview:
         chunks: Offsets of each plan that would be made, one after the other.
         files: Files that they would add, if every task finds a record.
         rewritten: Files of now that hold rows at offsets to be replaced.
+        plans: How many offsets of each landed plan are to be replaced, by its number.
         bytes: What they would take in the table, going by what is in it; None if that says nothing.
         notes: What else there is to know, in sentences.
     """
@@ -65,6 +69,7 @@ class Preview:
     chunks: tuple[Mapping[int, SpanSet], ...]
     files: int
     rewritten: int
+    plans: Mapping[int, int]
     bytes: int | None
     notes: tuple[str, ...]
 
@@ -78,7 +83,7 @@ class Preview:
         found = self.found
         columns = {
             "to land": found.missing,
-            **({"replacing rows": found.replaced} if self.replaces else {}),
+            **({"of them again": found.replaced} if self.replaces else {}),
             "landed/given up": found.covered,
             "in an open plan": found.planned,
             "deleted": found.deleted,
@@ -94,7 +99,8 @@ class Preview:
             lines.append(f"{partition:>10} {told}  {ranges}")
         lines += self.notes
         if not self.offsets:
-            return "\n".join([*lines, "nothing to do: none of it is missing and readable"])
+            which = "readable" if self.replaces else "missing and readable"
+            return "\n".join([*lines, f"nothing to do: none of it is {which}"])
         size = "" if self.bytes is None else f", about {self.bytes / 1e6:,.1f} MB"
         lines.append(
             f"{self.offsets:,} offset(s) to land in {len(self.chunks):,} chunk(s), about "
@@ -104,10 +110,14 @@ class Preview:
 
     def _rewriting(self) -> str:
         if not self.found.replaced:
-            return "no file is rewritten"
+            nothing = "nothing of it has landed, " if self.replaces else ""
+            return f"{nothing}no file is rewritten"
+        whose = ", ".join(f"{plan} ({size:,})" for plan, size in sorted(self.plans.items()))
         return (
-            f"rows of {size_of(self.found.replaced):,} landed offset(s) are replaced, for which "
-            f"{self.rewritten:,} file(s) of now are rewritten"
+            f"the rows of {size_of(self.found.replaced):,} landed offset(s) are replaced, for "
+            f"which {self.rewritten:,} file(s) of now are rewritten.\n"
+            f"plans that lose rows, with offsets: {whose}.\n"
+            f"each chunk is one commit; a row that Kafka has no record for any more stops its chunk"
         )
 
     def as_record(self) -> dict[str, Any]:
@@ -119,7 +129,9 @@ class Preview:
             "offsets": self.offsets,
             "chunks": len(self.chunks),
             "files": self.files,
+            "replaces": self.replaces,
             "files_rewritten": self.rewritten,
+            "plans_replaced": {str(plan): size for plan, size in sorted(self.plans.items())},
             "bytes": self.bytes,
             "ranges": _listed(self.found.missing),
             "replaced": _listed(self.found.replaced),
@@ -178,6 +190,7 @@ class Backfills:
             InvalidRange, UnknownPartition, UnknownPlan, OtherIncarnation: Nobody can want that.
             TooManyChunks: More chunks than a DAG run can have.
             PlanOpen: Another backfill of this pipeline has not landed.
+            RowsChanged: A chunk would replace a part of a range that somebody has changed.
             TopicRecreated and so on: The topic is not the one that the pipeline knows.
         """
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
@@ -211,32 +224,48 @@ class Backfills:
             rewritten=(
                 self.data_log.files_with(marks.topic_id, found.replaced) if found.replaced else 0
             ),
+            plans=self._replaced_plans(marks.topic_id, parts) if found.replaced else {},
             bytes=size.bytes_of(size_of(found.missing)),
             notes=notes,
         )
 
-    def request(self, seen: Preview, requested_by: str, *, approved: bool) -> int:
+    def _replaced_plans(
+        self, topic_id: str, parts: Sequence[Mapping[int, SpanSet]]
+    ) -> Mapping[int, int]:
+        whole = self.control.ledger(self.spec.name)
+        plans = Counter[int]()
+        for part in parts:
+            plans.update(replaced_offsets(part, topic_id, whole, self.data_log))
+        return plans
+
+    def request(
+        self, seen: Preview, requested_by: str, *, approved: bool, reason: str | None = None
+    ) -> int:
         """Record that what a preview shows shall be landed.
 
         Args:
             seen: The preview; if nothing of it is missing, nothing is recorded.
             requested_by: Who asks.
             approved: Somebody has said yes to a backfill above the spec's limit.
+            reason: Why rows are to be replaced, in their words.
 
         Returns:
             Number of chunks; those of what this requester has asked for before, if they have.
 
         Raises:
+            InvalidSelection: Rows are to be replaced, and nobody says why.
             BackfillTooLarge: Above the limit, and not approved.
             NoStartOffset: The pipeline has not begun, and its spec does not say where to.
         """
+        if seen.replaces and not reason:
+            raise InvalidSelection(rule="a reason for replacing rows", seen="none")
         if seen.offsets > self.spec.records_per_backfill and not approved:
             raise BackfillTooLarge(
                 pipeline=self.spec.name,
                 offsets=seen.offsets,
                 limit=self.spec.records_per_backfill,
             )
-        return after_conflicts(lambda: self._recorded(seen, requested_by))
+        return after_conflicts(lambda: self._recorded(seen, requested_by, reason))
 
     def chunk_count(self, requested_by: str) -> int | None:
         """Number of chunks of what a requester has asked for; None if they have not."""
@@ -287,14 +316,16 @@ class Backfills:
         request, _ = self._chunk(requested_by, 1)
         ledger = self.control.summary(self.spec.name)
         left = self._left(ledger, request)
+        # Of what is to be replaced all has landed before: there the chunk's own plan tells.
+        readable = self._readable(request, united(request.chunks)) if request.replaces else {}
         open_plans = {record.plan.sequence for record in ledger.open_plans()}
         states = []
         for number, chunk in enumerate(request.chunks, start=1):
             plan = ledger.plan_of(chunk_requester(requested_by, number))
             done = not any(spans.common(left.get(p, SpanSet())) for p, spans in chunk.items())
             if done and request.replaces:
-                # All of it has landed before, too: only the chunk's own plan tells.
-                done = plan not in open_plans if plan else not self._readable(request, chunk)
+                nothing = not any(s.common(readable.get(p, SpanSet())) for p, s in chunk.items())
+                done = plan not in open_plans if plan else nothing
             states.append(ChunkState(number=number, offsets=size_of(chunk), plan=plan, done=done))
         return states
 
@@ -351,7 +382,7 @@ class Backfills:
     ) -> Mapping[int, int]:
         return self.marks.offsets_at(marks.topic, sorted(partitions), moment)
 
-    def _recorded(self, seen: Preview, requested_by: str) -> int:
+    def _recorded(self, seen: Preview, requested_by: str, reason: str | None) -> int:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         known = self.chunk_count(requested_by)
         if known is not None or not seen.chunks:
@@ -364,6 +395,7 @@ class Backfills:
             requested_by=requested_by,
             readable_only=seen.readable_only,
             replaces=seen.replaces,
+            reason=reason,
             chunks=seen.chunks,
         )
         starts = self._planner.starts(ledger, seen.marks)

@@ -70,9 +70,9 @@ class Ingest:
         record = recorded_plan(self.control, self.spec.name, sequence)
         plan = record.plan
         _refuse_abandoned(record)
-        if record.landing:
+        if record.whole:
             log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
-            return Ingestion(plan=plan, landing=record.landing, wrote=False)
+            return Ingestion(plan=plan, landing=record.whole, wrote=False)
         checked_ledger(self.control, plan.pipeline, self.table)
         landing = self._landed(plan)
         wrote = landing is None
@@ -137,8 +137,8 @@ class Ingest:
     def _record_once(self, recorder: Recorder, plan: Plan, landing: Landing) -> Landing:
         ledger = self.control.summary(plan.pipeline)
         record = recorded_plan(self.control, plan.pipeline, plan.sequence)
-        if record.landing:
-            return record.landing
+        if record.whole:
+            return record.whole
         # While the plan was landing, the table may have been rewound to before it.
         _refuse_abandoned(record)
         return recorder.record(ledger, plan, landing)

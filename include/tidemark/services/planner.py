@@ -20,7 +20,7 @@ from tidemark.services.conflicts import after_conflicts
 from tidemark.services.limits import run_limit
 from tidemark.services.positions import check_positions
 from tidemark.services.recording import Recorder, checked_ledger, recorded_plan
-from tidemark.services.replacing import superseded_by
+from tidemark.services.superseding import superseded_events
 
 log = logging.getLogger(__name__)
 
@@ -218,7 +218,7 @@ class Planner:
             events.append(Planned(plan=plan))
             if plan.replaces:
                 whole = self.control.ledger(self.spec.name)
-                events += superseded_by(plan, whole, self.data_log)
+                events += superseded_events(plan, whole, self.data_log)
         return events
 
     def _limit(self) -> int | None:

@@ -43,15 +43,16 @@ class Quality:
         record = recorded_plan(self.control, self.spec.name, sequence)
         if record.abandoned is not None:
             raise PlanAbandoned(pipeline=self.spec.name, sequence=sequence, reason=record.abandoned)
-        if record.landing is None:
+        if record.whole is None:
             raise PlanNotLanded(pipeline=self.spec.name, sequence=sequence)
         ref = SliceRef(
             pipeline=self.spec.name,
             table=self.data_table,
-            table_version=record.landing.table_version,
+            table_version=record.whole.table_version,
             plan_sequence=sequence,
         )
-        expected = SliceExpectation.of(record.plan, record.landing)
+        # That version of the table has what other plans have replaced since.
+        expected = SliceExpectation.of(record.plan, record.whole)
         report = self.checker.check(ref, expected, self.spec.suite, self.now())
         self.checker.record(report)
         log.info("checked pipeline=%s plan=%d verdict=%s", self.spec.name, sequence, report.verdict)

@@ -18,7 +18,7 @@ from tidemark.errors import ControlConflict, NotARewind, NothingToRepair, Tidema
 from tidemark.ports import Clock, ControlTable, DataTable, LogReader, MarkReader
 from tidemark.services.conflicts import after_conflicts
 from tidemark.services.recording import Recorder, checked_ledger
-from tidemark.services.replacing import superseded_by
+from tidemark.services.superseding import superseded_events
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ class Repair:
         events: list[Superseded] = []
         for plan in look.found.unknown:
             if plan.replaces:
-                left = superseded_by(plan, ledger, self.table, is_landed=True)
+                left = superseded_events(plan, ledger, self.table, check=False)
                 landed = Landed(plan=plan, landing=landings[plan.sequence], committed={})
                 ledger = ledger.after([Planned(plan=plan), *left, landed])
                 events += left

@@ -31,6 +31,7 @@ from tidemark.adapters.memory import MemoryControlTable
 from tidemark.core.events import (
     Adopted,
     ControlEvent,
+    EventKind,
     Landed,
     LossAccepted,
     NewEpoch,
@@ -757,7 +758,7 @@ def replaced(table: DeltaControlTable, now: Callable[[], datetime]) -> None:
                     sequence=older,
                     by=sequence,
                     topic_id="id-1",
-                    landing=Landing(sequence=older, table_version=1, counts=tuple(counts)),
+                    counts=tuple(counts),
                 )
                 for older, counts in left.items()
             ),
@@ -924,6 +925,14 @@ def test_the_page_explains_every_column() -> None:
     page = PAGE.read_text(encoding="utf-8")
     table = page.partition("| column | type | meaning |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE) == COLUMNS.names
+
+
+def test_the_page_explains_every_event() -> None:
+    """In the order in which events of one commit are read, but for those about beginnings."""
+    page = PAGE.read_text(encoding="utf-8")
+    table = page.partition("| `event` | what happened |")[2].partition("\n\n")[0]
+    told = re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)
+    assert told == [kind.value for kind in EventKind]
 
 
 @pytest.mark.spark

@@ -24,7 +24,7 @@ from tidemark.adapters.spark.sink import SparkSink
 from tidemark.core.datafile import DataFile
 from tidemark.core.plan import Plan
 from tidemark.errors import EngineFailed, ForeignTable, SetupError, TransactionConflict
-from tidemark.storage import storage
+from tidemark.storage import folder_of
 
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 SCHEMA = pa.schema(
@@ -61,7 +61,7 @@ def write(table: Path, plan: Plan, *tasks: list[dict[str, Any]]) -> list[DataFil
     for number, records in enumerate(tasks):
         rows = [{**each, "plan_sequence": plan.sequence} for each in records]
         pq.write_table(pa.Table.from_pylist(rows, SCHEMA), folder / f"part-{number}.parquet")
-    files, path = storage(str(table))
+    files, path = folder_of(str(table))
     return parquet.written(files, path, folder.name)
 
 
@@ -145,7 +145,7 @@ def test_footers_are_read_side_by_side(table: Path) -> None:
             return self._open(path)
 
     made = write(table, make_plan((0, 0, 9)), [record(0)], [record(4)])
-    files, path = storage(str(table))
+    files, path = folder_of(str(table))
     remote = cast("FileSystem", Remote(files))
     assert parquet.written(remote, path, Path(made[0].path).parent.name) == made
 

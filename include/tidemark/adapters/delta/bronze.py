@@ -42,8 +42,7 @@ BRONZE = Schema(
 
 _PAYLOAD = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
 AS_LANDED = WriterProperties(
-    # As Spark writes them: what a record takes is measured by the table's files (TableSize).
     compression="SNAPPY",
     column_properties={"key": _PAYLOAD, "value": _PAYLOAD},
 )
-"""How delta-rs writes rows anew that Spark has landed."""
+"""How delta-rs writes rows anew: as Spark does, for what a record takes is measured by files."""

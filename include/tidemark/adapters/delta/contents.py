@@ -16,14 +16,18 @@ from tidemark.core.table import Holding, TableSize
 
 def landed_spans(table: DeltaTable, sequence: int) -> Mapping[int, SpanSet]:
     """Offsets that have a row of one plan, by partition."""
+    return _spans_where(table, f"plan_sequence = {sequence}")
+
+
+def _spans_where(table: DeltaTable, condition: str) -> Mapping[int, SpanSet]:
     islands = query(
         table,
         f"""
         SELECT partition, min(place) AS first, max(place) AS last
         FROM (
-            SELECT partition, "offset" AS place,
-                   "offset" - row_number() OVER (PARTITION BY partition ORDER BY "offset") AS island
-            FROM t WHERE plan_sequence = {sequence}
+            SELECT partition, place,
+                   place - row_number() OVER (PARTITION BY partition ORDER BY place) AS island
+            FROM (SELECT DISTINCT partition, "offset" AS place FROM t WHERE {condition})
         )
         GROUP BY partition, island
         """,
@@ -55,28 +59,11 @@ def rows_at(
     table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]
 ) -> Mapping[int, SpanSet]:
     """Of some offsets of an incarnation those that have a row, by partition."""
-    islands = query(
-        table,
-        f"""
-        SELECT partition, min(place) AS first, max(place) AS last
-        FROM (
-            SELECT partition, place,
-                   place - row_number() OVER (PARTITION BY partition ORDER BY place) AS island
-            FROM (SELECT DISTINCT partition, "offset" AS place FROM t
-                  WHERE {at_offsets(topic_id, spans)})
-        )
-        GROUP BY partition, island
-        """,
-    )
-    return spans_by_partition(
-        (row["partition"], Span(row["first"], row["last"] + 1)) for row in islands
-    )
+    return _spans_where(table, at_offsets(topic_id, spans))
 
 
 def files_with(table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
     """How many files may hold rows of an incarnation at some offsets, by their statistics."""
-    if not spans:
-        return 0
     return len(table.file_uris(file_pruning_predicate=at_offsets(topic_id, spans)))
 
 
@@ -142,8 +129,7 @@ def rows_of(
         SELECT plan_sequence, "offset", key, value, headers, timestamp_type,
                arrow_cast(timestamp, 'Int64') AS micros
         FROM t
-        WHERE topic_id = '{topic_id}' AND partition = {partition}
-          AND "offset" >= {span.start} AND "offset" < {span.end}
+        WHERE {at_offsets(topic_id, {partition: SpanSet((span,))})}
         ORDER BY "offset", plan_sequence
         """,
     )

@@ -10,10 +10,10 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from tidemark.adapters.delta.bronze import AS_LANDED, BRONZE
 from tidemark.adapters.delta.contents import at_offsets, rows_at
 from tidemark.core.datafile import DataFile
-from tidemark.core.offsets import Span, SpanSet, size_of, spans_by_partition
+from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.plan import Plan
 from tidemark.errors import RowsWouldBeLost
-from tidemark.storage import storage
+from tidemark.storage import folder_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,7 @@ def replace_rows(
     import pyarrow as pa
 
     # Not by delta-rs' own file system, which cannot be used while delta-rs writes.
-    store = storage(table.table_uri)
+    store = folder_of(table.table_uri)
     _refuse_losses(plan, rows_at(table, plan.topic_id, plan.spans()), _offsets(store, files))
     schema = pa.schema(BRONZE.to_arrow())
     write_deltalake(
@@ -57,16 +57,13 @@ def replace_rows(
 
 
 def _refuse_losses(plan: Plan, before: Mapping[int, SpanSet], after: Mapping[int, SpanSet]) -> None:
-    lost = {p: spans.minus(after.get(p, SpanSet())) for p, spans in sorted(before.items())}
-    for partition, spans in lost.items():
-        for first in spans:
-            raise RowsWouldBeLost(
-                pipeline=plan.pipeline,
-                sequence=plan.sequence,
-                rows=size_of(lost),
-                partition=partition,
-                offset=first.start,
-            )
+    lost = [
+        (partition, span.start, span.end)
+        for partition, spans in sorted(before.items())
+        for span in spans.minus(after.get(partition, SpanSet()))
+    ]
+    if lost:
+        raise RowsWouldBeLost(pipeline=plan.pipeline, sequence=plan.sequence, lost=tuple(lost))
 
 
 def _offsets(store: _Store, files: Iterable[DataFile]) -> Mapping[int, SpanSet]:

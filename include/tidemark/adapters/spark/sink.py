@@ -20,7 +20,7 @@ from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.plan import Plan, PlannedRange
 from tidemark.errors import EngineFailed, KafkaRefused, SetupError
 from tidemark.ports import Clock
-from tidemark.storage import storage
+from tidemark.storage import folder_of
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -94,7 +94,7 @@ class SparkSink:
 
     def _storage(self) -> tuple[FileSystem, str]:
         try:
-            return storage(self._uri)
+            return folder_of(self._uri)
         except (OSError, ValueError) as unknown:
             raise SetupError(
                 subject="the table's storage cannot be used from Python",
