@@ -20,7 +20,7 @@ from tidemark.core.plan import Plan
 from tidemark.core.quality import QualityReport, SliceExpectation, SliceRef
 from tidemark.core.records import LogRecord
 from tidemark.core.starts import Progress
-from tidemark.core.table import Holding, TableSize, TableState
+from tidemark.core.table import Commit, Holding, TableSize, TableState
 from tidemark.core.upkeep import PlanIsOver, StoredFile, TableFiles
 
 Clock: TypeAlias = Callable[[], datetime]
@@ -230,8 +230,8 @@ class DataLog(Protocol):
         """What the newest version holds, by plan, incarnation and partition."""
         ...
 
-    def landed_plans(self, requested_by: str) -> Mapping[int, Plan]:
-        """Plans by number, as far back as the log tells of their commits."""
+    def commits_of_plans(self, requested_by: str) -> Sequence[Commit]:
+        """Plans' commits, newest first, as far back as the log tells of them."""
         ...
 
     def discards(self) -> Mapping[int, int]:

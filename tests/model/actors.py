@@ -54,7 +54,7 @@ _READS = frozenset(
     {
         *("ledger", "summary", "plan_record"),
         *("topic_marks", "offsets_at", "check_positions", "read"),
-        *("state", "find", "gaps", "held", "holdings", "landed_plans"),
+        *("state", "find", "gaps", "held", "holdings", "commits_of_plans"),
         *("discards", "rows_of", "size", "version"),
         *("prepare", "begin", "fetch", "begin_fence", "begin_fence_chains"),
     }

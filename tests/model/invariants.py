@@ -121,7 +121,7 @@ def _tell(plan: PlanStory, row: Row) -> None:
         return
     if event == "landed":
         if plan.landed and plan.landed[0]["event_number"] != row["event_number"]:
-            plan.landed = []
+            plan.landed, plan.superseded = [], {}
         plan.landed.append(row)
     plan.status = event
     plan.is_undone = event == "rewound" and row.get("table_version") is not None

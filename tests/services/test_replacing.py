@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
 
 from tests.support.file_lake import FileLake
 from tests.support.plans import MemoryPipeline, wanted
@@ -215,6 +217,15 @@ def test_holes_are_no_losses(lake: FileLake) -> None:
     assert landing is not None
     assert (landing.records, landing.holes) == (4, 2)
     assert lake.verified()[0] == (17, 17)
+
+
+def test_columns_that_somebody_added_are_null(lake: FileLake) -> None:
+    """As they are in a landing."""
+    DeltaTable(lake.uri).alter.add_columns([Field("note", PrimitiveType("string"))])
+    land_again(lake, (0, 4, 12))
+    rows = pa.table(DeltaTable(lake.uri).scan())
+    assert rows["note"].null_count == rows.num_rows == 20
+    assert lake.verified() == [(15, 15), (5, 5)]
 
 
 # -- what it refuses -----------------------------------------------------------------------------
@@ -442,6 +453,48 @@ def test_restore_forth_and_back(lake: FileLake) -> None:
     lake.repair.rebuild("ops", "restored back")
     assert held(lake) == told(lake)
     assert lake.verified() == [(15, 15), (5, 5)]
+
+
+def test_restore_to_a_moment_after_an_undo(lake: FileLake) -> None:
+    """The table's log does not name the version: whatever it was, the rows tell."""
+    plan = land_again(lake, (0, 4, 12))
+    lake.undo.undo(plan.sequence, "ops", "wrong")
+    moment = datetime.now(UTC)
+    DeltaTable(lake.uri).delete("partition = 0 AND offset = 13")
+    DeltaTable(lake.uri).restore(moment)
+    lake.repair.rewind("ops", "restored")
+    assert held(lake) == told(lake)
+    again = lake.planner.plan("run").plan
+    assert again is not None
+    lake.ingest.execute(again.sequence)
+    assert lake.verified() == [(15, 15), (5, 5)]
+
+
+def test_a_lost_control_table_begins_where_the_live_chain_began(lake: FileLake) -> None:
+    """All of its first plan was replaced, and that is undone after the rebuild."""
+    plan = land_again(lake, (0, 0, 10))
+    (lake.root / "control").rename(lake.root / "lost")
+    lake.repair.rebuild("ops", "lost")
+    lake.undo.undo(plan.sequence, "ops", "wrong")
+    again = lake.planner.plan("run").plan
+    assert again is not None
+    lake.ingest.execute(again.sequence)
+    assert lake.verified() == [(15, 15), (5, 5)]
+
+
+def test_a_number_that_was_given_out_twice(lake: FileLake) -> None:
+    """A backup has forgotten plan 3, whose driver is slow; a replacement gets its number."""
+    shutil.copytree(lake.root / "control", lake.root / "backup")
+    slow = lake.plan(3)
+    files = lake.sink.write(slow, 100)
+    shutil.rmtree(lake.root / "control")
+    (lake.root / "backup").rename(lake.root / "control")
+    assert plan_replacing(lake, (0, 4, 12)).sequence == slow.sequence
+    lake.table.append(slow, files)
+    lake.repair.rebuild("ops", "it has landed since")
+    assert held(lake) == told(lake)
+    assert lake.planner.plan("run").outcome is PlanOutcome.NOTHING
+    assert lake.verified() == [(18, 18), (5, 5)]
 
 
 @pytest.mark.parametrize("deleted", [0, 8], ids=["Kafka has all", "Kafka has deleted some"])

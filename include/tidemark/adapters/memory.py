@@ -23,7 +23,7 @@ from tidemark.core.pace import RUNS, Pace, Run
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.records import LogRecord, TimestampType
 from tidemark.core.settled import settle
-from tidemark.core.table import FENCED, Holding, Restore, TableSize, TableState, check_held
+from tidemark.core.table import FENCED, Commit, Holding, Restore, TableSize, TableState, check_held
 from tidemark.errors import (
     ControlConflict,
     ForeignCommit,
@@ -531,11 +531,13 @@ class MemoryTable:
             for (sequence, topic_id, partition), offsets in sorted(runs)
         )
 
-    def landed_plans(self, requested_by: str) -> Mapping[int, Plan]:
-        """As `DataLog.landed_plans`."""
-        return {
-            plan.sequence: replace(plan, requested_by=requested_by) for plan in self.plans.values()
-        }
+    def commits_of_plans(self, requested_by: str) -> tuple[Commit, ...]:
+        """As `DataLog.commits_of_plans`."""
+        return tuple(
+            Commit(version=version, plan=replace(self.plans[mark], requested_by=requested_by))
+            for version, (_, _, mark) in reversed(list(enumerate(self.commits, start=1)))
+            if mark in self.plans
+        )
 
     def discards(self) -> Mapping[int, int]:
         """As `DataLog.discards`."""

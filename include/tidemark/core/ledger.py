@@ -169,7 +169,11 @@ class Ledger:
             landed=united(
                 [added_up, *(record.landing.spans() for record in records if record.landing)]
             ),
-            pending=united(r.plan.spans() for r in records if r.is_open or r.undoing),
+            pending=united(
+                record.plan.spans() if record.is_open else _left(record, plans).spans()
+                for record in records
+                if record.is_open or record.undoing
+            ),
             last_sequence=max([self.last_sequence, *sequences, *plans]),
         )
 
@@ -367,6 +371,8 @@ def _settle(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
                 plans[plan.sequence],
                 landing=event.landing,
                 whole=event.landing,
+                # It says what the plan holds now.
+                superseded=(),
                 abandoned=None,
                 undoing=False,
                 undone_at=None,
@@ -381,9 +387,14 @@ def _with_what_is_left(record: PlanRecord, plans: Mapping[int, PlanRecord]) -> P
     """The plan with what it holds now: the newest plan that replaced rows of it says what."""
     if record.whole is None or record.undoing:
         return record
+    return replace(record, landing=_left(record, plans))
+
+
+def _left(record: PlanRecord, plans: Mapping[int, PlanRecord]) -> Landing:
+    """What a plan that has landed holds, or is about to lose."""
+    whole = record.whole or Landing(sequence=record.plan.sequence, table_version=-1, counts=())
     left = (told.counts for told in reversed(record.superseded) if _has_replaced(plans, told.by))
-    counts = next(left, record.whole.counts)
-    return replace(record, landing=replace(record.whole, counts=counts))
+    return replace(whole, counts=next(left, whole.counts))
 
 
 def _has_replaced(plans: Mapping[int, PlanRecord], sequence: int) -> bool:

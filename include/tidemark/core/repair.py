@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from tidemark.core.events import (
     Abandoned,
@@ -15,14 +15,13 @@ from tidemark.core.events import (
     Planned,
     Rewound,
     Started,
-    Superseded,
 )
 from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.marks import IsolationLevel, TopicMarks
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition, united
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
-from tidemark.core.table import Holding, Restore, still_holds
+from tidemark.core.table import Commit, Holding, Restore, still_holds
 from tidemark.errors import TableTampered
 
 
@@ -36,6 +35,8 @@ class Differences:
         gone: Landed plans of the ledger without rows in the table; and those that found holes only
             where a RESTORE has brought rows back.
         open: Plans of the ledger that may still land and have not.
+        recounted: Landed plans of which plans that replaced rows may have left something else than
+            the ledger says.
         by_rows: Those of the unknown ones that rows alone tell of: their commits are gone.
         discarded: Of those that are gone and were undone, the version of the table that did it.
     """
@@ -44,6 +45,7 @@ class Differences:
     unrecorded: tuple[Plan, ...]
     gone: tuple[Plan, ...]
     open: tuple[Plan, ...]
+    recounted: tuple[Plan, ...] = ()
     by_rows: tuple[Plan, ...] = ()
     discarded: Mapping[int, int] = field(default_factory=dict)
 
@@ -53,15 +55,29 @@ class Differences:
         return tuple(sorted((*self.unknown, *self.unrecorded), key=lambda plan: plan.sequence))
 
     @property
+    def to_land(self) -> tuple[Plan, ...]:
+        """Plans whose landings are written anew once something differs, oldest first."""
+        return tuple(sorted((*self.to_record, *self.recounted), key=lambda plan: plan.sequence))
+
+    @property
     def any(self) -> bool:
         """Whether something landed is told differently; an open plan alone is no difference."""
         return bool(self.to_record or self.gone)
 
 
+Coverage: TypeAlias = Mapping[tuple[str, int], SpanSet]
+"""Offsets that have landed, by topic id and partition."""
+
+
+def told_by(commits: Sequence[Commit]) -> Mapping[int, Plan]:
+    """Plans by number; of two with one number the newer."""
+    return {commit.plan.sequence: commit.plan for commit in reversed(commits)}
+
+
 def compare(
     ledger: Ledger,
     holdings: Sequence[Holding],
-    told: Mapping[int, Plan],
+    commits: Sequence[Commit],
     restores: Sequence[Restore],
     discards: Mapping[int, int],
     fallback: Plan,
@@ -71,7 +87,7 @@ def compare(
     Args:
         ledger: What the control table says.
         holdings: What the table holds.
-        told: Plans that the table's commits still tell of, by number.
+        commits: Plans' commits that the table's log still tells of, newest first.
         restores: Every RESTORE that the table's log tells of.
         discards: Versions that took a plan's rows out, by plan.
         fallback: What to take for all that rows do not say of a plan whose commit is gone.
@@ -79,101 +95,101 @@ def compare(
     Raises:
         TableTampered: A landed plan has more rows than were recorded.
     """
-    rows: dict[int, list[Holding]] = {}
-    for holding in holdings:
-        rows.setdefault(holding.sequence, []).append(holding)
+    told = told_by(commits)
+    rows = _by_plan(holdings)
     unknown = tuple(
         told.get(sequence) or _from_rows(fallback, sequence, rows[sequence])
         for sequence in sorted(rows)
         if not _knows(ledger, sequence, rows[sequence], told.get(sequence))
     )
     others = {plan.sequence for plan in unknown}
-    unrecorded: list[Plan] = []
-    gone: list[Plan] = []
-    opened: list[Plan] = []
+    everyone = (*(c.plan for c in commits), *(r.plan for r in ledger.plans.values()))
+    replacers = [plan for plan in everyone if plan.replaces]
+    unrecorded, gone, opened, recounted = [], [], [], []
     discarded: dict[int, int] = {}
-    # Newest first: what an older one holds depends on whether one that replaced rows is gone.
-    for sequence in sorted(ledger.plans, reverse=True):
-        record = ledger.plans[sequence]
+    for sequence, record in ledger.plans.items():
         held = sum(holding.rows for holding in rows.get(sequence, ()))
-        if sequence in others and record.landing is None:
-            continue
-        if held and record.landing is None:
-            unrecorded.append(record.plan)
-        elif record.is_open:
-            opened.append(record.plan)
-        elif not held and _is_discarded(record, discards.get(sequence), restores):
+        if record.landing is None:
+            if sequence in others:
+                continue
+            if held:
+                unrecorded.append(record.plan)
+            elif record.is_open:
+                opened.append(record.plan)
+        elif not held and _is_discarded(record.landing, discards.get(sequence), restores):
             gone.append(record.plan)
             discarded[sequence] = discards[sequence]
-        elif _is_gone(record, held, told.get(sequence), restores):
+        elif not held and _is_restored_away(record, told.get(sequence), restores):
             gone.append(record.plan)
-            ledger = ledger.after([_taken_out(record.plan)])
-    for plans in (unrecorded, gone, opened):
-        plans.reverse()
+        elif any(_overlap(record, plan) for plan in replacers if plan.sequence > sequence):
+            recounted.append(record.plan)
+        elif held > record.landing.records:
+            raise TableTampered(
+                pipeline=ledger.pipeline,
+                sequence=sequence,
+                needed=f"at most {record.landing.records} rows, as recorded",
+                seen=f"{held} rows",
+            )
     back = [*unknown, *unrecorded]
     gone += [
         record.plan
-        for record in ledger.plans.values()
-        if record.landing
-        and record.landing.records == 0
-        and any(_overlap(record.plan.topic_id, record.landing, it) for it in back)
+        for record in _of_holes_only(ledger)
+        if record.plan not in recounted and any(_overlap(record, plan) for plan in back)
     ]
     return Differences(
         unknown=unknown,
         unrecorded=tuple(unrecorded),
         gone=tuple(gone),
         open=tuple(opened),
+        recounted=tuple(recounted),
         by_rows=tuple(plan for plan in unknown if plan.sequence not in told),
         discarded=discarded,
     )
 
 
-def _is_discarded(record: PlanRecord, version: int | None, restores: Sequence[Restore]) -> bool:
+def _by_plan(holdings: Sequence[Holding]) -> Mapping[int, list[Holding]]:
+    rows: dict[int, list[Holding]] = {}
+    for holding in holdings:
+        rows.setdefault(holding.sequence, []).append(holding)
+    return rows
+
+
+def _of_holes_only(ledger: Ledger) -> list[PlanRecord]:
+    records = ledger.plans.values()
+    return [each for each in records if each.landing and each.landing.records == 0]
+
+
+def _is_discarded(landing: Landing, version: int | None, restores: Sequence[Restore]) -> bool:
     """Whether a landed plan was undone, of which the ledger has lost every word."""
     return (
-        record.landing is not None
-        and version is not None
-        and version > record.landing.table_version
-        and still_holds(restores, version)
+        version is not None and version > landing.table_version and still_holds(restores, version)
     )
 
 
-def _is_gone(record: PlanRecord, held: int, told: Plan | None, restores: Sequence[Restore]) -> bool:
-    """Whether a RESTORE took out what a plan landed.
+def _is_restored_away(record: PlanRecord, told: Plan | None, restores: Sequence[Restore]) -> bool:
+    """Whether a RESTORE took out what a plan landed, of which no row is left.
 
     Rows that somebody deleted are not unread; those that a RESTORE took out are, and those of a
-    table that is not the one they landed in. A plan that is being undone, or was, goes anyhow: but
-    only a RESTORE brings back what it had replaced.
+    table that is not the one they landed in.
     """
-    landing = record.landing
-    if landing is None:
-        seen = record.whole.table_version if record.whole else record.undone_at
-        return held == 0 and seen is not None and not still_holds(restores, seen)
-    if held > landing.records:
-        raise TableTampered(
-            pipeline=record.plan.pipeline,
-            sequence=record.plan.sequence,
-            needed=f"at most {landing.records} rows, as recorded",
-            seen=f"{held} rows",
-        )
-    here = told is not None and told.fingerprint == record.plan.fingerprint
-    return (
-        held == 0
-        and landing.records > 0
-        and not (here and still_holds(restores, landing.table_version))
+    if record.whole is None or record.landing is None:
+        return False
+    if told is None:
+        return record.landing.records > 0
+    here = told.fingerprint == record.plan.fingerprint
+    return record.whole.records > 0 and not (
+        here and still_holds(restores, record.whole.table_version)
     )
 
 
-def _taken_out(plan: Plan, version: int | None = None) -> Rewound:
-    return Rewound(sequence=plan.sequence, requested_by="", reason="", table_version=version)
-
-
-def _overlap(topic_id: str, landing: Landing, other: Plan) -> bool:
-    there = other.spans() if topic_id == other.topic_id else {}
+def _overlap(record: PlanRecord, other: Plan) -> bool:
+    """Whether another plan names offsets of a plan, landed or not."""
+    if record.plan.topic_id != other.topic_id:
+        return False
+    there = other.spans()
     return any(
-        there.get(partition, SpanSet()).overlap(span)
-        for partition, spans in landing.spans().items()
-        for span in spans
+        there.get(planned.partition, SpanSet()).overlap(planned.span)
+        for planned in record.plan.ranges
     )
 
 
@@ -221,24 +237,54 @@ def _from_rows(fallback: Plan, sequence: int, holdings: Sequence[Holding]) -> Pl
     )
 
 
-def not_replaced(plan: Plan, others: Sequence[Plan]) -> Plan:
-    """A plan with rows in the table as if it were of those ranges alone that no later one replaced.
+def replacing(
+    ledger: Ledger, commits: Sequence[Commit], restores: Sequence[Restore]
+) -> tuple[Plan, ...]:
+    """Plans that replaced rows in the content that a table has now, undone since or not."""
+    told = [
+        commit.plan
+        for commit in commits
+        if commit.plan.replaces and still_holds(restores, commit.version)
+    ]
+    # Of those whose commits the log does not reach back to, the ledger's word.
+    known = [
+        record.plan
+        for record in ledger.plans.values()
+        if record.plan.replaces
+        and record.whole
+        and still_holds(restores, record.whole.table_version)
+        and record.plan not in told
+    ]
+    return (*told, *known)
+
+
+def not_replaced(
+    plan: Plan, spans: Mapping[int, SpanSet], replacers: Sequence[Plan], covered: Coverage
+) -> Plan | None:
+    """A plan as if it were of those offsets alone that no newer plan has replaced or landed.
 
     Args:
-        plan: The plan.
-        others: Plans with rows in the table, itself perhaps among them.
+        plan: The plan, whose commit the table has.
+        spans: Its offsets, or less.
+        replacers: As `replacing` tells them.
+        covered: What newer plans hold.
+
+    Returns:
+        None if nothing is left of it.
     """
     newer = united(
         other.spans()
-        for other in others
-        if other.replaces and other.sequence > plan.sequence and other.topic_id == plan.topic_id
+        for other in replacers
+        if other.sequence > plan.sequence and other.topic_id == plan.topic_id
     )
-    ranges = tuple(
-        PlannedRange.bare(planned.partition, span)
-        for planned in plan.ranges
-        for span in newer.get(planned.partition, SpanSet()).missing_from(planned.span)
-    )
-    return replace(plan, ranges=ranges) if newer and ranges else plan
+    ranges = [
+        PlannedRange.bare(partition, span)
+        for partition, own in sorted(spans.items())
+        for span in own.minus(newer.get(partition, SpanSet())).minus(
+            covered.get((plan.topic_id, partition), SpanSet())
+        )
+    ]
+    return replace(plan, ranges=tuple(ranges)) if ranges else None
 
 
 def fallback_plan(
@@ -260,7 +306,12 @@ def fallback_plan(
 
 
 def beginning(
-    ledger: Ledger, found: Differences, marks: TopicMarks, requested_by: str, reason: str
+    ledger: Ledger,
+    found: Differences,
+    commits: Sequence[Commit],
+    marks: TopicMarks,
+    requested_by: str,
+    reason: str,
 ) -> tuple[ControlEvent, ...]:
     """Where the pipeline begins, as far as the ledger does not say it for the newest incarnation.
 
@@ -272,9 +323,11 @@ def beginning(
         return ()
     topic = _incarnation(ledger, found, landed[-1], marks)
     plans = [plan for plan in landed if plan.topic_id == topic]
+    # Also those of which nothing is left: they were replaced, or undone.
+    began = [*plans, *(c.plan for c in commits if c.plan.topic_id == topic)]
     known = ledger.starts if topic == ledger.topic_id else {}
     starts: dict[int, int] = {}
-    for plan in plans:
+    for plan in began:
         # Where somebody filled up says nothing about where the live chain began.
         for planned in plan.ranges if plan.kind is PlanKind.LIVE else ():
             starts[planned.partition] = min(
@@ -326,7 +379,7 @@ def settled(
     ledger: Ledger,
     found: Differences,
     landings: Mapping[int, Landing],
-    superseded: Sequence[Superseded],
+    covered: Coverage,
     epoch: NewEpoch,
 ) -> tuple[ControlEvent, ...]:
     """The events after which the ledger tells what the table holds.
@@ -335,13 +388,9 @@ def settled(
         ledger: What the control table says, with the beginnings that `beginning` adds.
         found: What differs.
         landings: The landing of every plan that is to be recorded, by number.
-        superseded: What unknown plans that replaced rows have left of known ones.
+        covered: What will have landed.
         epoch: The epoch that begins, still without offsets; its reason is that of all events.
-
-    Raises:
-        TableTampered: Two plans landed the same offset.
     """
-    covered = coverage(ledger, found, landings, superseded)
     committed = {
         partition: covered.get((str(ledger.topic_id), partition), SpanSet())
         .union(ledger.accepted.get(partition, SpanSet()))
@@ -351,8 +400,7 @@ def settled(
     why = {"requested_by": epoch.requested_by, "reason": epoch.reason}
     return (
         *(Planned(plan=plan) for plan in found.unknown),
-        *superseded,
-        *(_landed(plan, landings[plan.sequence], committed) for plan in found.to_record),
+        *(_landed(plan, landings[plan.sequence], committed) for plan in found.to_land),
         *(
             Rewound(sequence=plan.sequence, table_version=found.discarded.get(plan.sequence), **why)
             for plan in found.gone
@@ -360,32 +408,6 @@ def settled(
         *(Abandoned(sequence=plan.sequence, **why) for plan in found.open),
         replace(epoch, committed=committed),
     )
-
-
-def coverage(
-    ledger: Ledger,
-    found: Differences,
-    landings: Mapping[int, Landing],
-    superseded: Sequence[Superseded],
-) -> Mapping[tuple[str, int], SpanSet]:
-    """What will have landed, by topic id and partition.
-
-    Raises:
-        TableTampered: Two plans landed the same offset.
-    """
-    covered: dict[tuple[str, int], SpanSet] = {}
-    will_be = ledger.after(
-        [
-            *(_taken_out(plan, found.discarded.get(plan.sequence)) for plan in found.gone),
-            *(Planned(plan=plan) for plan in found.unknown),
-            *superseded,
-            *(_landed(plan, landings[plan.sequence], {}) for plan in found.to_record),
-        ]
-    )
-    for record in will_be.plans.values():
-        if record.landing:
-            _cover(covered, record.plan, record.landing)
-    return covered
 
 
 def _landed(plan: Plan, landing: Landing, committed: Mapping[int, int]) -> Landed:
@@ -397,7 +419,12 @@ def _landed(plan: Plan, landing: Landing, committed: Mapping[int, int]) -> Lande
     return Landed(plan=plan, landing=landing, committed=here)
 
 
-def _cover(covered: dict[tuple[str, int], SpanSet], plan: Plan, landing: Landing) -> None:
+def cover(covered: dict[tuple[str, int], SpanSet], plan: Plan, landing: Landing) -> None:
+    """Add what a plan landed.
+
+    Raises:
+        TableTampered: Another one landed it too.
+    """
     for partition, spans in landing.spans().items():
         before = covered.get((plan.topic_id, partition), SpanSet())
         twice = [span for span in spans if before.overlap(span)]

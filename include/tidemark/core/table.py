@@ -78,6 +78,19 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """A plan's commit, as the data table's log tells of it.
+
+    Attributes:
+        version: Version of the table that it made.
+        plan: The plan, without the marks it was made from.
+    """
+
+    version: int
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
     """What a data table's log says beside its rows.
 

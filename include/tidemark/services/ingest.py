@@ -70,7 +70,7 @@ class Ingest:
         record = recorded_plan(self.control, self.spec.name, sequence)
         plan = record.plan
         _refuse_abandoned(record)
-        if record.whole:
+        if record.landing and record.whole:
             log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
             return Ingestion(plan=plan, landing=record.whole, wrote=False)
         checked_ledger(self.control, plan.pipeline, self.table)
@@ -137,7 +137,7 @@ class Ingest:
     def _record_once(self, recorder: Recorder, plan: Plan, landing: Landing) -> Landing:
         ledger = self.control.summary(plan.pipeline)
         record = recorded_plan(self.control, plan.pipeline, plan.sequence)
-        if record.whole:
+        if record.landing and record.whole:
             return record.whole
         # While the plan was landing, the table may have been rewound to before it.
         _refuse_abandoned(record)

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemark.core import repair
-from tidemark.core.events import Landed, NewEpoch, Planned, Superseded
+from tidemark.core.events import NewEpoch
 from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import TopicMarks
+from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan, PlanKind, transaction_app_id
 from tidemark.core.repair import Differences
 from tidemark.core.spec import PipelineSpec
-from tidemark.errors import ControlConflict, NotARewind, NothingToRepair, TidemarkError
+from tidemark.core.table import Commit, Holding, Restore
+from tidemark.errors import (
+    ControlConflict,
+    NotARewind,
+    NothingToRepair,
+    TableTampered,
+    TidemarkError,
+)
 from tidemark.ports import Clock, ControlTable, DataTable, LogReader, MarkReader
 from tidemark.services.conflicts import after_conflicts
 from tidemark.services.recording import Recorder, checked_ledger
-from tidemark.services.superseding import superseded_events
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +36,16 @@ class _Look:
 
     Attributes:
         marks: The topic.
-        told: Plans by number that the table's commits tell of.
+        holdings: What the table holds.
+        commits: Plans' commits that the table's log tells of, newest first.
+        restores: Every RESTORE that it tells of.
         found: What the ledger and the table do not agree on.
     """
 
     marks: TopicMarks
-    told: Mapping[int, Plan]
+    holdings: Sequence[Holding]
+    commits: Sequence[Commit]
+    restores: Sequence[Restore]
     found: Differences
 
 
@@ -102,8 +113,7 @@ class Repair:
         if not found.any and self._agree(ledger):
             raise NothingToRepair(pipeline=self.spec.name)
         # A rehearsal: whatever cannot be explained is told before anything is fenced.
-        landings = self._landings(look)
-        repair.coverage(ledger, found, landings, self._superseded(ledger, look, landings))
+        self._landings(ledger, look)
         if dry_run:
             return found
         known = self._epochs(ledger)
@@ -111,7 +121,7 @@ class Repair:
         # Nothing of the old epochs can land from here on: look again.
         look = self._look(ledger, requested_by)
         found = look.found
-        begun = repair.beginning(ledger, found, look.marks, requested_by, reason)
+        begun = repair.beginning(ledger, found, look.commits, look.marks, requested_by, reason)
         if begun:
             # A commit of its own, so that each commit tells one committed offset of a partition.
             self.control.append(ledger, begun, self.now())
@@ -127,7 +137,7 @@ class Repair:
             sequence=max(
                 ledger.last_sequence,
                 *(plan.sequence for plan in found.unknown),
-                *look.told,
+                *(commit.plan.sequence for commit in look.commits),
                 0,
             ),
             committed={},
@@ -135,9 +145,8 @@ class Repair:
             reason=reason,
             missing_events=ledger.missing_events,
         )
-        landings = self._landings(look)
-        superseded = self._superseded(ledger, look, landings)
-        events = repair.settled(ledger, found, landings, superseded, epoch)
+        landings, covered = self._landings(ledger, look)
+        events = repair.settled(ledger, found, landings, covered, epoch)
         self.control.append(ledger, events, self.now())
         log.info(
             "repaired pipeline=%s epoch=%d recorded=%d returned=%d",
@@ -154,34 +163,44 @@ class Repair:
             self.spec.name, marks, self.spec.isolation_level, requested_by
         )
         holdings = self.table.holdings()
-        told = self.table.landed_plans(requested_by)
+        commits = self.table.commits_of_plans(requested_by)
         restores = self.table.state((), since=-1).restores
         discards = self.table.discards()
-        found = repair.compare(ledger, holdings, told, restores, discards, fallback)
-        return _Look(marks=marks, told=told, found=found)
+        found = repair.compare(ledger, holdings, commits, restores, discards, fallback)
+        return _Look(
+            marks=marks, holdings=holdings, commits=commits, restores=restores, found=found
+        )
 
-    def _landings(self, look: _Look) -> Mapping[int, Landing]:
-        return {
-            plan.sequence: self._landing(
-                repair.not_replaced(plan, look.found.to_record),
-                look.marks.topic_id,
-                told=plan not in look.found.by_rows,
-            )
-            for plan in look.found.to_record
-        }
+    def _landings(
+        self, ledger: Ledger, look: _Look
+    ) -> tuple[Mapping[int, Landing], repair.Coverage]:
+        """What each plan landed whose landing is to be written anew, and what all have landed.
 
-    def _superseded(
-        self, ledger: Ledger, look: _Look, landings: Mapping[int, Landing]
-    ) -> list[Superseded]:
-        """What plans that replaced rows, and that the ledger does not know, left of known ones."""
-        events: list[Superseded] = []
-        for plan in look.found.unknown:
-            if plan.replaces:
-                left = superseded_events(plan, ledger, self.table, check=False)
-                landed = Landed(plan=plan, landing=landings[plan.sequence], committed={})
-                ledger = ledger.after([Planned(plan=plan), *left, landed])
-                events += left
-        return events
+        Newest first: what a newer plan holds, or has replaced, no older one does.
+
+        Raises:
+            TableTampered: Two plans landed the same offset.
+        """
+        found = look.found
+        to_land = {plan.sequence: plan for plan in found.to_land}
+        gone = {plan.sequence for plan in found.gone}
+        replacers = repair.replacing(ledger, look.commits, look.restores)
+        landings: dict[int, Landing] = {}
+        covered: dict[tuple[str, int], SpanSet] = {}
+        for sequence in sorted({*ledger.plans, *to_land} - gone, reverse=True):
+            record = ledger.plans.get(sequence)
+            if plan := to_land.get(sequence):
+                # What it once missed stays others'; but a RESTORE may have brought more back.
+                known = record.whole.spans() if record and record.whole else {}
+                left = [
+                    repair.not_replaced(plan, spans, replacers, covered)
+                    for spans in (known, plan.spans())
+                ]
+                landings[sequence] = self._landing(plan, left, look)
+                repair.cover(covered, plan, landings[sequence])
+            elif record and record.landing:
+                repair.cover(covered, record.plan, record.landing)
+        return landings, covered
 
     def _agree(self, ledger: Ledger) -> bool:
         try:
@@ -212,12 +231,34 @@ class Repair:
         app_ids = [transaction_app_id(self.spec.name, epoch, kind) for kind in PlanKind]
         return bool(self.table.state(app_ids, since=0).transactions)
 
-    def _landing(self, plan: Plan, topic_id: str, *, told: bool) -> Landing:
-        """What the table holds of a plan; holes of a topic that is no more stay unproven."""
+    def _landing(self, plan: Plan, parts: Sequence[Plan | None], look: _Look) -> Landing:
+        """What the table holds of a plan; holes of a topic that is no more stay unproven.
+
+        Args:
+            plan: The plan.
+            parts: Of what it may be: the first that has all its rows is taken.
+            look: The table.
+
+        Raises:
+            TableTampered: It has rows of the plan elsewhere.
+        """
+        rows = sum(each.rows for each in look.holdings if each.sequence == plan.sequence)
         held = self.table.held(plan)
-        if plan.topic_id == topic_id:
-            return self._recorder.accounted(plan, held, was_read=told)[0]
-        return held.without_proof()
+        for part in parts:
+            held = self.table.held(part) if part else replace(held, counts=())
+            if held.records != rows:
+                continue
+            if part is None:
+                return held
+            if plan.topic_id != look.marks.topic_id:
+                return held.without_proof()
+            return self._recorder.accounted(part, held, was_read=plan not in look.found.by_rows)[0]
+        raise TableTampered(
+            pipeline=plan.pipeline,
+            sequence=plan.sequence,
+            needed=f"{held.records} rows, at offsets that no other plan landed",
+            seen=f"{rows} rows",
+        )
 
     @property
     def _recorder(self) -> Recorder:

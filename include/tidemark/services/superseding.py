@@ -14,16 +14,13 @@ from tidemark.errors import OverfullRange, RowsChanged
 from tidemark.ports import DataLog
 
 
-def superseded_events(
-    plan: Plan, ledger: Ledger, data_log: DataLog, *, check: bool = True
-) -> list[Superseded]:
+def superseded_events(plan: Plan, ledger: Ledger, data_log: DataLog) -> list[Superseded]:
     """One event for each landed plan with offsets of a new one.
 
     Args:
         plan: The new plan.
         ledger: Read whole.
         data_log: Counts rows where only a part of a range is replaced.
-        check: Look whether such ranges are as they landed; no use once the rows are replaced.
 
     Raises:
         RowsChanged: Such a range has not the rows that it landed with: what is left of it cannot
@@ -35,7 +32,7 @@ def superseded_events(
             sequence=older.sequence,
             by=plan.sequence,
             topic_id=plan.topic_id,
-            counts=_left(older, counts, spans, data_log, check=check),
+            counts=_left(older, counts, spans, data_log),
         )
         for older, counts in _replaced(ledger, plan.topic_id, spans)
     ]
@@ -89,12 +86,9 @@ def _left(
     counts: tuple[RangeCount, ...],
     spans: Mapping[int, SpanSet],
     data_log: DataLog,
-    *,
-    check: bool,
 ) -> tuple[RangeCount, ...]:
     cut = _cut(counts, spans)
-    if check:
-        _check(older, cut, data_log)
+    _check(older, cut, data_log)
     kept = [count for count in counts if not _taken(count, spans)]
     kept += _pieces(older, cut, spans, data_log)
     return tuple(sorted(kept, key=lambda count: (count.partition, count.start)))

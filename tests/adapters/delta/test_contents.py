@@ -31,6 +31,7 @@ from tidemark.core.landing import Landing
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, PlanKind, transaction_app_id
 from tidemark.core.records import LogRecord
+from tidemark.core.repair import told_by
 from tidemark.core.table import FENCED, Holding, TableSize
 from tidemark.errors import ForeignTable, OverfullRange, TidemarkError
 from tidemark.ports import DataTable
@@ -138,7 +139,7 @@ def test_an_empty_table_holds_nothing(stocked: Stocked) -> None:
         if made:
             stocked.table.prepare("events")
         assert stocked.table.holdings() == ()
-        assert stocked.table.landed_plans("ann") == {}
+        assert stocked.table.commits_of_plans("ann") == ()
         assert list(stocked.table.rows_of("id-1", 0, Span(0, 9))) == []
         assert stocked.table.find(make_plan((0, 0, 9))) is None
 
@@ -217,7 +218,7 @@ def test_plans_that_landed_are_told_with_who_asks_now(stocked: Stocked) -> None:
     backfill = make_plan((1, 2, 4), sequence=2, kind=PlanKind.BACKFILL, epoch=3)
     for plan in (live, backfill):
         stocked.land(plan, [(plan.ranges[0].partition, plan.ranges[0].start)])
-    assert stocked.table.landed_plans("ann") == {
+    assert told_by(stocked.table.commits_of_plans("ann")) == {
         1: replace(live, requested_by="ann"),
         2: replace(backfill, requested_by="ann"),
     }
@@ -228,7 +229,7 @@ def test_of_two_plans_of_one_number_the_newer_is_told(stocked: Stocked) -> None:
     stocked.land(make_plan((0, 0, 4)), [])
     newer = make_plan((0, 0, 2), epoch=1)
     stocked.land(newer, places(0, 0))
-    assert stocked.table.landed_plans("test:1") == {1: newer}
+    assert told_by(stocked.table.commits_of_plans("test:1")) == {1: newer}
 
 
 def test_rows_are_told_in_offset_order_with_their_plans(stocked: Stocked) -> None:
@@ -343,7 +344,7 @@ def test_rows_that_spark_wrote_are_what_the_second_reader_sees(
     ]
     seen = checksums_in_kafka(pipeline)
     assert len(seen) == 16
-    told = pipeline.table.landed_plans("ann")
+    told = told_by(pipeline.table.commits_of_plans("ann"))
     for compacted in (False, True):
         if compacted:
             lake.session.sql(f"OPTIMIZE delta.`{lake.uri}`").collect()

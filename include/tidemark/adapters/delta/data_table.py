@@ -22,7 +22,7 @@ from tidemark.core.landing import Landing
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.records import LogRecord
-from tidemark.core.table import FENCED, Holding, Restore, TableSize, TableState, check_held
+from tidemark.core.table import FENCED, Commit, Holding, Restore, TableSize, TableState, check_held
 from tidemark.errors import EngineFailed, ForeignCommit, ForeignTable, TransactionConflict
 
 log = logging.getLogger(__name__)
@@ -112,16 +112,13 @@ class DeltaDataTable:
         table = self._open()
         return () if table is None else contents.holdings(table)
 
-    def landed_plans(self, requested_by: str) -> Mapping[int, Plan]:
-        """Plans by number, as far back as the log tells of their commits."""
+    def commits_of_plans(self, requested_by: str) -> tuple[Commit, ...]:
+        """Plans' commits, newest first, as far back as the log tells of them."""
         table = self._open()
-        if table is None:
-            return {}
-        told: dict[int, Plan] = {}
-        for _, metadata in _commits(table):
-            plan = Plan.from_metadata(metadata, requested_by)
-            told.setdefault(plan.sequence, plan)
-        return told
+        return tuple(
+            Commit(version=version, plan=Plan.from_metadata(metadata, requested_by))
+            for version, metadata in (() if table is None else _commits(table))
+        )
 
     def discards(self) -> Mapping[int, int]:
         """The newest version that took a plan's rows out, by plan, as far back as the log tells."""

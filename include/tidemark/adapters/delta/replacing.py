@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from tidemark.adapters.delta.bronze import AS_LANDED, BRONZE
+from tidemark.adapters.delta.bronze import AS_LANDED
 from tidemark.adapters.delta.contents import at_offsets, rows_at
 from tidemark.core.datafile import DataFile
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
     _Store: TypeAlias = tuple[FileSystem, str]
     """A file system, and the table's folder in it."""
+
+
+_AT_ONCE = 4_096
+"""Rows in memory, several times over: a value may take megabytes."""
 
 
 def replace_rows(
@@ -45,7 +49,8 @@ def replace_rows(
     # Not by delta-rs' own file system, which cannot be used while delta-rs writes.
     store = folder_of(table.table_uri)
     _refuse_losses(plan, rows_at(table, plan.topic_id, plan.spans()), _offsets(store, files))
-    schema = pa.schema(BRONZE.to_arrow())
+    # The table's own: somebody may have added columns, which are null here as in a landing.
+    schema = pa.schema(table.schema().to_arrow())
     write_deltalake(
         table,
         pa.RecordBatchReader.from_batches(schema, _batches(store, files, schema)),
@@ -90,12 +95,19 @@ def _spans_of(store: _Store, file: DataFile) -> Iterator[Span]:
 def _batches(
     store: _Store, files: Iterable[DataFile], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     for file in files:
         with _opened(store, file) as source:
-            for batch in pq.ParquetFile(source).iter_batches():
-                yield batch.select(schema.names).cast(schema)
+            for batch in pq.ParquetFile(source).iter_batches(_AT_ONCE):
+                columns = [
+                    batch[field.name].cast(field.type)
+                    if field.name in batch.schema.names
+                    else pa.nulls(batch.num_rows, field.type)
+                    for field in schema
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _opened(store: _Store, file: DataFile) -> pa.NativeFile:
