@@ -492,12 +492,12 @@ FENCES = (
         noticed_by=(f"{SERVICES}/test_replacing.py", "-k", "undoing"),
     ),
     Fence(
-        name="replacing: what a RESTORE brought back is held again",
+        name="replacing: a plan that has not landed has replaced nothing",
         keeps="I3",
         file="core/ledger.py",
         old="by is None or by.whole is not None or by.undone_at is not None",
         new="True",
-        noticed_by=(f"{SERVICES}/test_replacing.py", "-k", "restore"),
+        noticed_by=(f"{SERVICES}/test_replacing.py", "-k", "kafka"),
     ),
     Fence(
         name="replacing: an undo ends on a table that was not restored meanwhile",

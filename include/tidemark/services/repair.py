@@ -22,6 +22,7 @@ from tidemark.errors import (
     NothingToRepair,
     TableTampered,
     TidemarkError,
+    TransactionConflict,
 )
 from tidemark.ports import Clock, ControlTable, DataTable, LogReader, MarkReader
 from tidemark.services.conflicts import after_conflicts
@@ -241,6 +242,7 @@ class Repair:
 
         Raises:
             TableTampered: It has rows of the plan elsewhere.
+            TransactionConflict: The table is another one now; look again.
         """
         rows = sum(each.rows for each in look.holdings if each.sequence == plan.sequence)
         held = self.table.held(plan)
@@ -253,6 +255,9 @@ class Repair:
             if plan.topic_id != look.marks.topic_id:
                 return held.without_proof()
             return self._recorder.accounted(part, held, was_read=plan not in look.found.by_rows)[0]
+        if self.table.holdings() != look.holdings:
+            # Somebody changed the table between two looks.
+            raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
         raise TableTampered(
             pipeline=plan.pipeline,
             sequence=plan.sequence,
