@@ -114,6 +114,7 @@ def test_runs_land_what_is_new_once_and_can_be_cleared(
         "table": uri,
         "table_version": record.landing.table_version,
         "records": 50,
+        "replaces": False,
         "ranges": [[r.partition, r.start, r.end] for r in record.plan.ranges],
     }
     assert record.landing.table_version == version
