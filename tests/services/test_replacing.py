@@ -309,6 +309,9 @@ def test_a_plan_that_was_replaced_is_found_landed_as_it_landed(lake: FileLake) -
 def test_a_plan_that_was_replaced_passes_its_checks(lake: FileLake, spark: SparkSession) -> None:
     """They look at the table as it was when the plan landed."""
     land_again(lake, (0, 4, 12))
+    for checksums in lake.uri.rglob("*.crc"):
+        # Empty here, and Spark would compare.
+        checksums.unlink()
     home = lake.root / "quality"
     checker = GreatExpectationsQuality(
         spark=lambda: spark, suites=home, home=home, results_table=str(lake.root / "results")

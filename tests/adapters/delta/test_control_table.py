@@ -949,7 +949,7 @@ def test_every_reader_sees_the_same_rows(history: str, spark: SparkSession) -> N
     def ordered(rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
         return sorted(plain(rows), key=repr)
 
-    assert len(by_delta_rs) == 40
+    assert len(by_delta_rs) == 42
     assert ordered(by_delta_rs) == ordered(by_polars)
     assert ordered(by_delta_rs) == ordered(by_spark)
     assert ordered(by_delta_rs) == ordered(by_duckdb)
