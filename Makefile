@@ -26,6 +26,8 @@ FREE_GB := $(if $(wildcard $(INSTALLED)),1,5)
 
 FAST := not broker and not spark and not airflow and not e2e and not faults
 REAL := (broker or spark or airflow or e2e) and not faults
+# On two processes, each with a broker and a Spark session of its own: much of the time is waiting.
+PYTEST := $(PYTHON) -m pytest -n 2 --dist worksteal
 
 .PHONY: help
 help: ## List the targets
@@ -108,15 +110,15 @@ check: setup-dev ## Format, lint, types, architecture, fast tests (under two min
 	@echo "== lint" && ruff check
 	@echo "== types" && mypy
 	@echo "== architecture" && lint-imports
-	@echo "== fast tests" && $(PYTHON) -m pytest -m "$(FAST)" -n 2 --dist worksteal
+	@echo "== fast tests" && $(PYTEST) -m "$(FAST)"
 
 .PHONY: test
 test: check ## All of check, then the tests on real Kafka, Spark and Airflow
-	@echo "== tests on real parts" && $(PYTHON) -m pytest -m "$(REAL)"
+	@echo "== tests on real parts" && $(PYTEST) -m "$(REAL)"
 
 .PHONY: test-faults
 test-faults: setup-dev ## The whole fault matrix: crashes, zombies, hostile logs, brokers, fences
-	@$(PYTHON) -m pytest tests/model tests/faults
+	@$(PYTEST) tests/model tests/faults
 
 .PHONY: clean
 clean: down ## Remove .venv, caches and everything under .tidemark, tables included

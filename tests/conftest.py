@@ -14,9 +14,20 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from tidemark.adapters.broker.embedded import Broker, BrokerConfig, BrokerStatus
 from tidemark.core.layout import Layout
 
-pytest_plugins = ["tests.fixtures_spark", "tests.model.tally"]
+pytest_plugins = [
+    "tests.fixtures_spark",
+    "tests.model.tally",
+    "tests.faults.tally",
+    "tests.support.commands",
+]
 
 PROJECT = Path(__file__).resolve().parents[1]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What waits longest begins first, so that no process is alone with it at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("airflow") is None)
+
 
 # -- places --------------------------------------------------------------------------------------
 

@@ -14,11 +14,14 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
+TASK_INSTANCE = {"dag_id": "d", "task_id": "t", "run_id": "r"}
+"""Whose failure is told."""
 
 # -- the questions -------------------------------------------------------------------------------
 
@@ -96,20 +99,53 @@ def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[s
     """How a task callable ends."""
     from airflow.sdk.exceptions import AirflowFailException
 
+    os.environ.update(environ)
+    result, error = _called(task, arguments)
+    if error is None:
+        return {"error": None, "result": result}
+    fails_now = isinstance(error, AirflowFailException)
+    return {"error": f"{type(error).__name__}: {error}", "fails_now": fails_now}
+
+
+def tell_of(task: str, environ: Mapping[str, str], **arguments: Any) -> None:
+    """Call a task callable, which must fail, and tell of it."""
+    os.environ.update(environ)
+    _, error = _called(task, arguments)
+    if error is None:
+        raise AssertionError(f"{task} has not failed")
+    tell(environ, {"task_instance": TASK_INSTANCE, "exception": error})
+
+
+def _called(task: str, arguments: dict[str, Any]) -> tuple[Any, Exception | None]:
     from tidemark_airflow import alarms, groups, maintenance, tasks
 
-    os.environ.update(environ)
     if task in ("plan_run", "plan_group"):
-        arguments["dag_run"] = SimpleNamespace(
-            run_type="scheduled", data_interval_start=None, data_interval_end=None
-        )
+        arguments["dag_run"] = _dag_run(**arguments.get("dag_run", {"run_type": "scheduled"}))
+    (module,) = (each for each in (tasks, groups, maintenance, alarms) if defines(each, task))
     try:
-        (module,) = (each for each in (tasks, groups, maintenance, alarms) if defines(each, task))
-        result = getattr(module, task)(**arguments)
+        return getattr(module, task)(**arguments), None
     except Exception as error:  # noqa: BLE001  its type is the answer
-        fails_now = isinstance(error, AirflowFailException)
-        return {"error": f"{type(error).__name__}: {error}", "fails_now": fails_now}
-    return {"error": None, "result": result}
+        return None, error
+
+
+def _dag_run(run_type: str, start: str | None = None, end: str | None = None) -> SimpleNamespace:
+    """A run as its tasks see it: what made it, and the time that it is for."""
+    return SimpleNamespace(
+        run_type=run_type,
+        data_interval_start=datetime.fromisoformat(start) if start else None,
+        data_interval_end=datetime.fromisoformat(end) if end else None,
+    )
+
+
+def requester(dag_id: str, run_id: str, run_type: str) -> str:
+    """Whom the tasks of a run name as who asked for its plan."""
+    from airflow.sdk import DAG
+
+    from tidemark_airflow.chain import REQUESTED_BY
+
+    dag = DAG(dag_id=dag_id, schedule=None)
+    context = {"dag": dag, "run_id": run_id, "dag_run": _dag_run(run_type)}
+    return str(dag.get_template_env().from_string(REQUESTED_BY).render(context))
 
 
 def tell(environ: Mapping[str, str], context: Mapping[str, Any]) -> None:
@@ -174,7 +210,11 @@ def _mapped_over(task: Any) -> Any:
 # -- the process ---------------------------------------------------------------------------------
 
 QUESTIONS: dict[str, Callable[..., Any]] = {
-    call.__name__: call for call in (parse, importing, listed, serialized, run_job, call_task, tell)
+    call.__name__: call
+    for call in (
+        *(parse, importing, listed, serialized),
+        *(run_job, call_task, requester, tell, tell_of),
+    )
 }
 
 

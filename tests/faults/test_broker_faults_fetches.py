@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.faults.conftest import Court
+from tests.faults.tally import Court
 from tests.support.lake import Lake
 from tests.support.mid_read import LONG, ImpatientLake, in_mid_read, long_topic
 from tests.support.proxy import ProxiedBroker, Proxy

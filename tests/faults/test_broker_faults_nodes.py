@@ -26,7 +26,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import OffsetSpec
 
-from tests.faults.conftest import Court
+from tests.faults.tally import Court
 from tests.support.cluster import Cluster, three_nodes, wait_until
 from tests.support.kafka_judge import log_ranges
 from tests.support.lake import Lake

@@ -29,7 +29,7 @@ from deltalake import DeltaTable
 
 from tests.conftest import PROJECT, TopicFactory
 from tests.dags.conftest import airflow_environment
-from tests.faults.conftest import Court
+from tests.faults.tally import Court
 from tests.support.crashes import KILLED, Running, Site, Trace, wait_until
 from tests.support.kafka_judge import Range, log_ranges
 from tests.support.plans import wanted
@@ -155,13 +155,14 @@ BACKFILL = (
     "table.state:1",
     "marks.topic_marks:1",
     "table.size:1",
+    "control.backfills:1",
     "control.summary:2",
     "table.state:2",
-    "control.backfill:1",
+    "control.backfills:2",
     "control.append:1",
-    "control.backfill:2",
+    "control.backfills:3",
     "control.summary:3",
-    "control.backfill:3",
+    "control.backfills:4",
     "control.summary:4",
     "table.state:3",
     "marks.topic_marks:2",
@@ -663,27 +664,30 @@ def test_abandon_dies_recording_a_landing_that_it_found(court: Court, site: Site
     settled(court, site)
 
 
-# -- compaction of the control table -------------------------------------------------------------
+# -- maintenance of the control table ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", points("control.compact:1", bounded=("after control.compact:1",)))
-def test_compaction_of_the_control_table_dies_and_runs_again(
+@pytest.mark.parametrize("at", points("upkeep.compact:2", bounded=("after upkeep.compact:2",)))
+def test_maintenance_of_the_control_table_dies_and_runs_again(
     court: Court, site: Site, at: str
 ) -> None:
     """I4: no event changes, and the plan that was open all the while lands."""
     site.lake.run("a run")
     fill(site.bootstrap, site.topic)
+    site.lake.run("another run")
+    fill(site.bootstrap, site.topic)
     site.lake.plan("a run that planned and died")
     ledger = site.lake.ledger
-    compact = site.tidemark("control", "compact")
-    site.crash(compact, at)
+    # The data table's files first, then the control table's.
+    maintain = site.tidemark("maintain", "events")
+    site.crash(maintain, at)
     assert site.lake.ledger == ledger
-    site.run(compact)
+    site.run(maintain)
     assert site.lake.ledger == ledger
     fill(site.bootstrap, site.topic)
     land_what_is_open(site)
     settled(court, site)
-    assert sorted(site.lake.ledger.plans) == [1, 2, 3]
+    assert sorted(site.lake.ledger.plans) == [1, 2, 3, 4]
 
 
 # -- quality -------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.faults.conftest import Court
+from tests.faults.tally import Court
 from tests.support.kafka_judge import read_all
 from tests.support.lake import Lake
 from tests.support.mid_read import ImpatientLake, in_mid_read, long_topic

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from tests.conftest import TopicFactory
-from tests.faults.conftest import Court
+from tests.faults.tally import Court
 from tests.support.kafka_judge import log_ranges, read_all
 from tests.support.lake import Lake
 from tests.support.topics import make_topic

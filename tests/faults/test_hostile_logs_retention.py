@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.conftest import TopicFactory
-from tests.faults.conftest import Court
+from tests.faults.tally import Court
 from tests.support.kafka_judge import log_ranges, read_all, read_ranges
 from tests.support.lake import Lake
 from tests.support.topics import (

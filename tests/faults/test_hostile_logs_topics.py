@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.conftest import TopicFactory
-from tests.faults.conftest import Court
+from tests.faults.tally import Court
 from tests.support.kafka_judge import log_ranges
 from tests.support.lake import Lake, as_judged
 from tests.support.topics import add_partitions, delete_records, delete_topic, make_again

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.faults.conftest import Court
+from tests.faults.tally import Court
 from tests.support.lake import Lake
 from tests.support.transactions import (
     Record,

@@ -20,7 +20,7 @@ import pytest
 import yaml
 from confluent_kafka.admin import AdminClient
 
-from tests.faults.conftest import Court
+from tests.faults.tally import Court
 from tests.faults.test_crash_points import landings, settled
 from tests.support.crashes import Running, Site, reads_from, wait_until
 from tests.support.mid_read import LONG

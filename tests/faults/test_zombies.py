@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from tests.conftest import TopicFactory
-from tests.faults.conftest import Court
+from tests.faults.tally import Court
 from tests.support.crashes import Site, wait_until
 from tests.support.kafka_judge import Range, log_ranges
 from tests.support.lake import Lake
@@ -32,6 +32,7 @@ from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_aborted, produce_values
 from tests.support.zombies import Interposed, LostAnswer, zombie
 from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.adapters.delta.upkeep import DeltaUpkeep
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.spec import StartPolicy
 from tidemark.errors import (
@@ -367,13 +368,22 @@ def commits_or_none(lake: Lake, plan: Plan) -> int:
     return commits(lake, plan) if lake.version() is not None else 0
 
 
+def compact_control(lake: Lake) -> None:
+    """Maintain the control table, as the DAG does."""
+    assert DeltaUpkeep(str(lake.root / "control")).compact() > 0
+
+
 def test_compaction_comes_between_a_decision_and_its_record(court: Court, pipeline: Lake) -> None:
     """I4: a run that decided before the control table was compacted records, or decides again."""
     pipeline.run("a run")
     fill(str(pipeline.connection["bootstrap.servers"]), pipeline)
-    planner_control = Interposed(pipeline.control, "append", before=pipeline.control.compact)
+    planner_control = Interposed(
+        pipeline.control, "append", before=lambda: compact_control(pipeline)
+    )
     assert replace(pipeline.planner, control=planner_control).plan("the next").plan is not None
-    driver_control = Interposed(pipeline.control, "append", before=pipeline.control.compact)
+    driver_control = Interposed(
+        pipeline.control, "append", before=lambda: compact_control(pipeline)
+    )
     replace(pipeline.ingest, control=driver_control).execute(2)
     settled(court, pipeline)
 
@@ -384,10 +394,12 @@ def test_two_planners_and_a_compaction_at_once(court: Court, pipeline: Lake) -> 
     fill(str(pipeline.connection["bootstrap.servers"]), pipeline)
     barrier = Barrier(3, timeout=180)
     one, other = at_the_append(pipeline, barrier), at_the_append(pipeline, barrier)
-    compactor = Interposed(pipeline.control, "compact", before=barrier.wait)
-    planned = together(
-        lambda: one.plan("one"), lambda: other.plan("other"), lambda: compactor.compact()
-    )[:2]
+
+    def compact() -> None:
+        barrier.wait()
+        compact_control(pipeline)
+
+    planned = together(lambda: one.plan("one"), lambda: other.plan("other"), compact)[:2]
     assert {outcome.outcome for outcome in planned} == {PlanOutcome.NEW, PlanOutcome.ADOPTED}
     pipeline.ingest.execute(2)
     settled(court, pipeline)

@@ -279,13 +279,13 @@ class _Traced:
         return noted
 
 
-def wait_until(held: Callable[[], object], timeout_s: float = 240.0) -> None:
+def wait_until(held: Callable[[], object], timeout_s: float = 240.0, pause_s: float = 0.02) -> None:
     """Look again and again until it holds."""
     deadline = time.monotonic() + timeout_s
     while not held():
         if time.monotonic() > deadline:
             raise TimeoutError(f"not so within {timeout_s} s")
-        time.sleep(0.02)
+        time.sleep(pause_s)
 
 
 def session_members(session: int) -> list[int]:

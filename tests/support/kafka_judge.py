@@ -24,6 +24,20 @@ class Judged(NamedTuple):
     timestamp_ms: int
 
 
+def as_delivered(message: Message) -> Judged:
+    """A message of any of librdkafka's consumers."""
+    kind, milliseconds = message.timestamp()
+    return Judged(
+        message.partition(),
+        message.offset(),
+        message.key(),
+        message.value(),
+        tuple(message.headers() or ()),
+        kind,
+        milliseconds,
+    )
+
+
 def read_ranges(
     bootstrap: str,
     topic: str,
@@ -125,15 +139,4 @@ def _take(message: Message, ends: dict[int, int], records: list[Judged]) -> None
         ends.pop(partition, None)
         return
     if message.offset() < ends.get(partition, 0):
-        kind, milliseconds = message.timestamp()
-        records.append(
-            Judged(
-                partition,
-                message.offset(),
-                message.key(),
-                message.value(),
-                tuple(message.headers() or ()),
-                kind,
-                milliseconds,
-            )
-        )
+        records.append(as_delivered(message))

@@ -1,0 +1,68 @@
+"""The command line in the test's own process: cheap, and with the exit code of a process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemark import cli
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.wiring import connection_variable, kafka_connection
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Its one document."""
+        return json.loads(self.out)
+
+
+Command = Callable[..., Ran]
+
+
+def command_in(
+    home: Path, bootstrap: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Runs commands as their entry point does, over the specs in `home`/pipelines."""
+    environ = {
+        "TIDEMARK_HOME": str(home),
+        "TIDEMARK_PIPELINES": str(home / "pipelines"),
+        "COLUMNS": "160",
+        connection_variable("kafka_default"): kafka_connection(bootstrap),
+    }
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+
+    def run(*arguments: str) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["tidemark", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        told = capsys.readouterr()
+        return Ran(int(ended.value.code or 0), told.out, told.err)
+
+    return run
+
+
+@pytest.fixture
+def tidemark(
+    broker: BrokerStatus,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Command:
+    """Run a command in this process, as its entry point does."""
+    return command_in(tmp_path, broker.bootstrap, monkeypatch, capsys)
