@@ -55,6 +55,31 @@ def commands(group: Any, *above: str) -> Iterator[tuple[str, ...]]:
             yield *above, name
 
 
+REPORTS_NOTHING = {("demo",)}
+"""Prints what it does as it goes."""
+WRITES_NOTHING = {("status",), ("verify",), ("sample", "list"), ("broker", "status")}
+"""Status keeps what it sees only if `--record` is said, and shows the same without."""
+STARTS_AND_STOPS = {("up",), ("down",), ("demo",), ("broker", "start"), ("broker", "stop")}
+
+
+def test_what_reports_has_json_and_what_writes_has_a_dry_run() -> None:
+    """Every command; one that is new and an exception has to say so here."""
+    missing = []
+    for words in commands(typer.main.get_group(app)):
+        command: Any = typer.main.get_group(app)
+        for word in words:
+            command = command.commands[word]
+        if hasattr(command, "commands"):
+            continue
+        options = {name for option in command.params for name in option.opts}
+        options |= {name for option in command.params for name in option.secondary_opts}
+        if "--json" not in options and words not in REPORTS_NOTHING:
+            missing.append((*words, "--json"))
+        if "--dry-run" not in options and words not in WRITES_NOTHING | STARTS_AND_STOPS:
+            missing.append((*words, "--dry-run"))
+    assert missing == []
+
+
 @pytest.mark.parametrize("command", list(commands(typer.main.get_group(app))), ids=" ".join)
 def test_every_command_explains_itself(command: tuple[str, ...]) -> None:
     """`--help` says what a command does and what each option means."""
@@ -198,6 +223,11 @@ def test_plan_and_status_without_a_jvm(
 
     preview = answer("plan", "tides", "--dry-run")
     assert preview["outcome"] == "draft"  # type: ignore[index]
+    # A file for each partition with records; of bytes an empty table says nothing.
+    partitions = {partition for partition, _, _ in preview["plan"]["ranges"]}  # type: ignore[index]
+    assert (preview["files"], preview["bytes"]) == (len(partitions), None)  # type: ignore[index]
+    (draft,) = answer("ingest", "tides", "--dry-run")  # type: ignore[misc]
+    assert (draft["outcome"], draft["plan"]["offsets"]) == ("draft", 200)
     assert not (tmp_path / "lakehouse").exists()
     first = answer("plan", "tides")
     assert first["outcome"] == "new"  # type: ignore[index]

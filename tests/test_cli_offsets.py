@@ -1,27 +1,41 @@
-"""Beginnings and exports through the command line, on a real broker, without Spark."""
+"""Beginnings and exports through the command line, on a real broker; Spark where rows count."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
-from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tests.conftest import TopicFactory
-from tests.support.kafka_judge import group_names
+from tests.support.commands import command_in
+from tests.support.kafka_judge import Judged, as_delivered, group_names, read_all
+from tests.support.lake import Lake, as_judged
 from tests.support.topics import delete_records
-from tests.support.transactions import produce_values
+from tests.support.transactions import (
+    Record,
+    produce_aborted,
+    produce_committed,
+    produce_records,
+    produce_values,
+)
 from tests.test_cli import tidemark
+from tests.test_cli_repairs import lake_over
 from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.adapters.kafka.groups import KafkaGroupOffsets
+from tidemark.core.spec import StartPolicy
 from tidemark.errors import ExitCode
 from tidemark.wiring import App, connection_variable, kafka_connection
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.broker
 
@@ -172,3 +186,92 @@ def test_from_a_table_of_kafka_delta_ingest(home: Home) -> None:
     commit(p2=0)
     assert home.run(*ask, "job")[1]["error"] == "UnknownPartition"
     assert home.starts() == {}
+
+
+# -- where the other reader has ended, Tidemark begins ---------------------------------------------
+
+
+def streamed(lake: Lake, home: Path) -> tuple[list[Judged], tuple[str, ...]]:
+    """A Structured Streaming query lands what there is, in a table of its own."""
+    checkpoint, table = str(home / "checkpoint"), str(home / "streamed")
+    query = (
+        lake.session.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", lake.connection["bootstrap.servers"])
+        .option("kafka.isolation.level", "read_committed")
+        .option("subscribe", lake.spec.topic)
+        .option("startingOffsets", "earliest")
+        .option("includeHeaders", True)
+        .load()
+        .withColumnRenamed("timestampType", "timestamp_type")
+        .writeStream.format("delta")
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start(table)
+    )
+    assert query.awaitTermination(120)
+    rows = pa.table(DeltaTable(table).scan()).to_pylist()
+    return [as_judged(row) for row in rows], ("--from-checkpoint", checkpoint)
+
+
+def consumed(lake: Lake, home: Path) -> tuple[list[Judged], tuple[str, ...]]:
+    """A member of a consumer group takes some records, commits and leaves."""
+    group = f"{lake.spec.topic}-old"
+    consumer = Consumer(
+        {
+            **lake.connection,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([lake.spec.topic])
+    taken: list[Judged] = []
+    try:
+        while len(taken) < 6:
+            messages = consumer.consume(6 - len(taken), timeout=120)
+            assert messages
+            assert [m.error() for m in messages if m.error()] == []
+            taken += map(as_delivered, messages)
+        consumer.commit(asynchronous=False)
+    finally:
+        consumer.close()
+    # Where nothing was taken yet nothing is committed.
+    return taken, ("--from-group", group, "--others", "earliest")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("read", [streamed, consumed])
+def test_another_readers_records_and_those_that_land_are_all_there_are(
+    read: Callable[[Lake, Path], tuple[list[Judged], tuple[str, ...]]],
+    spark: SparkSession,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """I1 across both: none twice, none missing, whatever arrives around the beginning."""
+    name, bootstrap = topic(partitions=3), broker.bootstrap
+    lake = lake_over(name, spark, broker, tmp_path, start=StartPolicy.NONE)
+    command = command_in(tmp_path, bootstrap, monkeypatch, capsys)
+    headers = (("a", None), ("a", b""))
+    produce_records(bootstrap, name, [Record(key=b"k", value=None, headers=headers)] * 4)
+    produce_values(bootstrap, name, 3, partition=1)
+    produce_aborted(bootstrap, name, [Record(partition=1)] * 2)
+    produce_committed(bootstrap, name, [Record(partition=1)] * 2)
+
+    theirs, beginning = read(lake, tmp_path)
+    for partition in (0, 1):
+        produce_values(bootstrap, name, 2, partition=partition)
+    begun = command("start", "events", *beginning, "--json")
+    assert (begun.code, begun.json["outcome"]) == (ExitCode.OK, "begun"), begun.err
+    for partition in (0, 2):
+        produce_values(bootstrap, name, 2, partition=partition)
+    lake.run("first")
+
+    ours = lake.judged()
+    assert len(theirs) >= 6
+    assert {r[:2] for r in theirs}.isdisjoint(r[:2] for r in ours)
+    assert sorted([*theirs, *ours], key=lambda r: r[:2]) == read_all(bootstrap, name)
+    assert {r.partition for r in ours} == {0, 1, 2}
+    assert command("verify", "events").code == ExitCode.OK

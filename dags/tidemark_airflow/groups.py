@@ -64,7 +64,8 @@ def plan_group(group: str, requested_by: str, dag_run: DagRun) -> bool:
             continue
         log.info("pipeline=%s outcome=%s", pipeline, answer.outcome)
         if answer.plan:
-            log.info("%s", answer.plan.explain())
+            adds = app.footprint(answer.plan)
+            log.info("%s\n%s", answer.plan.explain(), adds.explain())
             planned.append(answer.plan.ref)
     if errors:
         raise pipelines_failure(errors)

@@ -36,11 +36,13 @@ def table_asset(pipeline: str) -> Asset:
 def plan_run(pipeline: str, requested_by: str, dag_run: DagRun) -> dict[str, Any] | None:
     """Plan what this run is for, or find the plan that it has; None ends the run here."""
     with airflow_failures():
-        made = plan_of_run(connected_app(pipeline), pipeline, requested_by, window_of(dag_run))
+        app = connected_app(pipeline)
+        made = plan_of_run(app, pipeline, requested_by, window_of(dag_run))
         if made.plan is None:
             log.info("nothing to do: everything is landed or planned already")
             return None
-        log.info("plan outcome=%s\n%s", made.outcome, made.plan.explain())
+        adds = app.footprint(made.plan)
+        log.info("plan outcome=%s\n%s\n%s", made.outcome, made.plan.explain(), adds.explain())
         # What travels to the next tasks is a name and a number. Ranges stay in the control table.
         return {"pipeline": made.plan.pipeline, "plan": made.plan.sequence}
 

@@ -177,8 +177,10 @@ class ControlReader(Protocol):
         """One plan and what became of it; None if the table has no such plan."""
         ...
 
-    def backfill(self, pipeline: str, requested_by: str) -> BackfillRequested | None:
-        """What a requester asked to be landed; None if they have not asked."""
+    def backfills(
+        self, pipeline: str, requested_by: str | None = None
+    ) -> Sequence[BackfillRequested]:
+        """What was asked to be landed, oldest first; by one requester if they are named."""
         ...
 
 
@@ -193,16 +195,16 @@ class ControlTable(ControlReader, Protocol):
         """
         ...
 
-    def compact(self) -> int:
-        """Rewrite many small files as few; no event changes. Returns the files it replaced."""
-        ...
-
 
 class DataLog(Protocol):
     """Reads the log of a pipeline's data table, which is the truth about landing (I5)."""
 
-    def state(self, app_ids: Collection[str], since: int) -> TableState:
-        """The newest transaction of each application id, and RESTOREs after version `since`."""
+    def state(self, pipeline: str, app_ids: Collection[str], since: int) -> TableState:
+        """The newest transaction of each application id, and RESTOREs after version `since`.
+
+        Raises:
+            ForeignTable: There is something in the table's place, and it is not this pipeline's.
+        """
         ...
 
     def find(self, plan: Plan) -> Landing | None:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidemark.core.layout import Layout
-from tidemark.core.plan import PlanRef
+from tidemark.core.plan import Plan, PlanRef
 from tidemark.core.spec import COPY_NAME, PipelineSpec
+from tidemark.core.table import Footprint
 from tidemark.errors import (
     InvalidConnection,
     InvalidSelection,
@@ -192,6 +193,13 @@ class App:
         from tidemark.adapters.delta.data_table import DeltaDataTable
 
         return self._armed("table", DeltaDataTable(self.layout.data_table(spec.target)))
+
+    def footprint(self, plan: Plan) -> Footprint:
+        """What a plan would add to its data table; asks nobody but the table."""
+        spec = self.spec(plan.pipeline)
+        size = self.table(spec).size()
+        per_file = size.records_within(spec.records_per_task, spec.bytes_per_task)
+        return size.footprint((planned.span for planned in plan.ranges), per_file)
 
     def planner(self, pipeline: str) -> Planner:
         """Makes plans; needs no JVM."""

@@ -8,14 +8,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from tests.conftest import PROJECT, TopicFactory
-from tests.support.crashes import wait_until
+from tests.support.crashes import command_line, wait_until
 from tests.support.kafka_judge import read_all
-from tests.support.transactions import Record, produce_records
+from tests.support.proxy import ProxiedBroker, proxied_broker
+from tests.support.topics import make_topic
+from tests.support.transactions import Record, produce_records, produce_values
+from tests.support.verdict import judge
 from tests.support.webhook import listening
 from tidemark.adapters.airflow.api import AirflowApi, DagRun
 from tidemark.adapters.airflow.standalone import AirflowStandalone
@@ -39,7 +45,7 @@ SPEC = "name: clicks\ntopic: {topic}\nschedule: '@yearly'\nstart: earliest\nretr
 @contextmanager
 def running(
     home: Path,
-    broker: BrokerStatus,
+    broker: BrokerStatus | ProxiedBroker,
     specs: Mapping[str, str],
     connections: Mapping[str, str] | None = None,
 ) -> Iterator[AirflowStandalone]:
@@ -126,7 +132,10 @@ def test_runs_land_what_is_new_once_and_can_be_cleared(
 def test_backfills_by_form_and_by_date(
     tmp_path: Path, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """A form's chunks land one after the other; `airflow backfill` goes by the records' times."""
+    """A form's chunks land one after the other; `airflow backfill` goes by the records' times.
+
+    A form that names a copy fills that, and leaves the pipeline's own table alone.
+    """
     name = topic(partitions=2, config={"retention.ms": "-1"})
     for year, count in ((2024, 7), (2025, 9)):
         stamped = int(datetime(year, 6, 1, tzinfo=UTC).timestamp() * 1000)
@@ -159,6 +168,21 @@ def test_backfills_by_form_and_by_date(
         assert rows(uri) == [(0, offset) for offset in range(16)]
         assert [event.extra["replaces"] for event in api.asset_events(FORM)][-1] is True
 
+        version = DeltaTable(uri).version()
+        into = {"pipeline": "clicks", "retained": True, "into": "twin"}
+        copied = finished(api, api.trigger(FORM, conf=into), FORM)
+        assert set(copied.tasks.values()) == {"success"}
+        twin = app.layout.data_table("bronze/clicks@twin")
+        verdict = judge(
+            whole_rows(twin), broker.bootstrap, name, app.control().ledger("clicks@twin").topic_id
+        )
+        assert (verdict.exact, verdict.records) == (True, 32), verdict
+        event = api.asset_events(FORM)[-1]
+        assert event.uri == "x-tidemark://bronze/clicks@twin"
+        assert (event.extra["table"], event.extra["records"]) == (twin, 32)
+        assert DeltaTable(uri).version() == version
+        assert sorted(app.control().ledger("clicks").plans) == [1, 2, 3]
+
         api.set_paused(DAG, False)
         finished(api, scheduled_run(api))
         dates = {"from_date": "2025-06-01T00:00:00Z", "to_date": "2025-06-30T00:00:00Z"}
@@ -166,6 +190,71 @@ def test_backfills_by_form_and_by_date(
         by_date = next(run for run in api.run_ids(DAG) if run.startswith("backfill"))
         assert set(finished(api, by_date).tasks.values()) == {"success"}
         assert rows(uri) == [(0, offset) for offset in range(16)] + [(1, n) for n in range(7, 16)]
+
+
+def test_a_cancelled_backfill_keeps_whole_chunks_and_goes_on_when_cleared(
+    tmp_path: Path, layout: Layout
+) -> None:
+    """Set to failed while Spark reads the second of three chunks, the run leaves the first alone.
+
+    Cleared as a whole, it lands the others, each record once.
+    """
+    name, run = "cancelled", "cancelled-backfill"
+    spec = SPEC.format(topic=name).replace("earliest", "latest")
+    with proxied_broker(tmp_path / "broker", layout.kafka_jars) as kafka:
+        admin = AdminClient({"bootstrap.servers": kafka.direct, "log_level": 0})
+        make_topic(admin, kafka.direct, name, partitions=2)
+        for partition in (0, 1):
+            produce_values(kafka.direct, name, 3_000, partition)
+        # Partitions take turns by files, so each chunk has offsets of both.
+        specs = {"clicks": f"{spec}limits: {{records_per_task: 1000}}\n"}
+        with running(tmp_path, kafka, specs) as airflow:
+            api = airflow.api()
+            api.wait_for_dags([FORM])
+            api.set_paused(FORM, False)
+            form = {"pipeline": "clicks", "retained": True, "chunk": 2_000}
+            api.trigger(FORM, conf=form, run_id=run)
+            app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
+            control, uri = app.control(), app.layout.data_table("bronze/clicks")
+            # Spark takes seconds from here to its first fetch.
+            wait_until(lambda: 2 in control.ledger("clicks").plans, timeout_s=400, pause_s=0.5)
+            kafka.proxy.hold().wait_held()
+
+            tasks = api.run(FORM, run).tasks
+            assert tasks["chunk.ingest[0]"] == "success"
+            assert tasks["chunk.ingest[1]"] == "running"
+
+            path = f"/dags/{FORM}/dagRuns/{run}"
+            api.call("PATCH", path, {"state": "failed"})
+            cancelled = finished(api, run, FORM)
+            assert cancelled.state == "failed"
+            # Airflow says so of every chunk then, whatever became of it.
+            assert cancelled.tasks["chunk.ingest[0]"] == "failed"
+            assert set(cancelled.tasks.values()) == {"success", "failed", "skipped"}
+            # Still held: the job does not end by itself.
+            wait_until(lambda: jobs_of(airflow) == [], timeout_s=60, pause_s=0.5)
+            (request,) = control.backfills("clicks", f"airflow:{FORM}:{run}")
+            chunks = [
+                [
+                    (p, offset)
+                    for p, spans in chunk.items()
+                    for s in spans
+                    for offset in range(s.start, s.end)
+                ]
+                for chunk in request.chunks
+            ]
+            assert [len(chunk) for chunk in chunks] == [2_000, 2_000, 2_000]
+            assert {partition for partition, _ in chunks[1]} == {0, 1}
+            assert rows(uri) == sorted(chunks[0])
+
+            kafka.proxy.clear()
+            api.call("POST", f"{path}/clear", {"dry_run": False})
+            cleared = finished(api, run, FORM, timeout_s=800)
+            assert set(cleared.tasks.values()) == {"success"}
+            verdict = judge(whole_rows(uri), kafka.direct, name, request.topic_id)
+            assert (verdict.exact, verdict.records) == (True, 6_000), verdict
+            landed = [plan.whole.records for plan in control.ledger("clicks").plans.values()]
+            assert landed == [2_000, 2_000, 2_000]
 
 
 def test_a_group_lands_and_publishes_what_it_can_and_tells_the_rest(
@@ -227,6 +316,7 @@ def test_limited_runs_follow_each_other_and_alarms_are_told(
         # Each try waits for half a minute, so that the run is late.
         "away": "name: away\ntopic: t\nschedule: '@yearly'\nconnection: kafka_away\nretries: 5\n"
         "alarms: {deadline_minutes: 1}\n",
+        "lost": f"name: lost\ntopic: {name}\nschedule: '@yearly'\nstart: none\nretries: 0\n",
     }
     with (
         listening() as webhook,
@@ -238,11 +328,12 @@ def test_limited_runs_follow_each_other_and_alarms_are_told(
         ) as airflow,
     ):
         api = airflow.api()
-        api.wait_for_dags([DAG, "tidemark_away", "tidemark_status"])
+        api.wait_for_dags([DAG, "tidemark_away", "tidemark_lost", "tidemark_status"])
         api.set_paused("tidemark_away", False)
+        api.set_paused("tidemark_lost", False)
         api.set_paused(DAG, False)
         scheduled_run(api)
-        wait_until(lambda: len(api.run_ids(DAG)) == 3)
+        wait_until(lambda: len(api.run_ids(DAG)) == 3, timeout_s=600, pause_s=0.5)
         for run in api.run_ids(DAG):
             assert finished(api, run).state == "success"
         app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
@@ -254,19 +345,27 @@ def test_limited_runs_follow_each_other_and_alarms_are_told(
         produce(client, "streams-intro", records=30, topic=name)
         api.set_paused("tidemark_status", False)
         looked = finished(api, scheduled_run(api, "tidemark_status"), "tidemark_status")
-        assert looked.tasks == {"look": "success", "alarm[0]": "failed", "alarm[1]": "failed"}
+        alarms = {f"alarm[{number}]": "failed" for number in range(3)}
+        assert looked.tasks == {"look": "success", **alarms}
         seen = query(DeltaTable(app.layout.status_table), "SELECT * FROM t")
         assert {row["pipeline"]: row["alarms"] for row in seen} == {
             "clicks": "RunwayTooShort, LagTooLarge",
             "away": "KafkaUnavailable",
+            "lost": "NoStartOffset",
         }
 
-        def told() -> str:
-            return "\n".join(body["text"] for _, body in webhook.heard)
+        def told(words: str) -> str:
+            wait_until(lambda: any(words in body["text"] for _, body in webhook.heard))
+            return next(body["text"] for _, body in webhook.heard if words in body["text"])
 
-        wait_until(lambda: "A run of away has not ended in time" in told())
-        assert "tidemark_status.alarm" in told()
-        assert "clicks: RunwayTooShort" in told()
+        assert told("A run of away has not ended in time")
+        alarm = told("clicks: RunwayTooShort: ")
+        assert alarm.startswith("tidemark_status.alarm of ")
+        assert "Next: see `tidemark status clicks` for the partitions" in alarm
+        assert "Next: land more now with `tidemark ingest clicks`" in alarm
+        failure = told("tidemark_lost.plan of ")
+        assert " has failed: NoStartOffset: " in failure
+        assert "another reader has come to: `tidemark start --help`." in failure
 
 
 def scheduled_run(api: AirflowApi, dag: str = DAG) -> str:
@@ -278,12 +377,24 @@ def scheduled_run(api: AirflowApi, dag: str = DAG) -> str:
     return runs[0]
 
 
-def finished(api: AirflowApi, run_id: str, dag: str = DAG) -> DagRun:
+def finished(api: AirflowApi, run_id: str, dag: str = DAG, timeout_s: float = 400) -> DagRun:
     """The run once it has ended, with the logs of what failed on the test's output."""
-    run = api.wait(dag, run_id, timeout_s=400, progress=print)
+    run = api.wait(dag, run_id, timeout_s=timeout_s, progress=print)
     for task in run.failed_tasks:
         print(api.log_tail(dag, run_id, task))
     return run
+
+
+def jobs_of(airflow: AirflowStandalone) -> list[str]:
+    """What the living Spark jobs of this Airflow were started with."""
+    commands = map(command_line, airflow.status().processes)
+    return [command for command in commands if str(PROJECT / "jobs") in command]
+
+
+def whole_rows(uri: str) -> list[dict[str, Any]]:
+    """Every row of the table with all its columns."""
+    found: list[dict[str, Any]] = pa.table(DeltaTable(uri).scan()).to_pylist()
+    return found
 
 
 def rows(uri: str) -> list[tuple[int, int]]:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pytest
 from deltalake import DeltaTable
 
 from tests.dags.conftest import Probe
 from tests.support.webhook import listening
 from tidemark.adapters.delta.rows import query
-from tidemark.errors import LagTooLarge
+from tidemark.errors import LagTooLarge, TidemarkError, UnknownPlan
 
 FAILED = {
     "task_instance": {"dag_id": "d", "task_id": "t", "run_id": "r"},
     "exception": "LostRange: x",
 }
+LAG = LagTooLarge(pipeline="prices", lag=9, most=5)
 
 
 def test_a_failure_is_told_to_the_webhook(task_probe: Probe) -> None:
@@ -75,8 +78,38 @@ def test_a_look_keeps_what_it_sees_and_returns_the_alarms(
 
 def test_an_alarm_fails_with_what_to_do(task_probe: Probe) -> None:
     """No retry helps; the message is the error's."""
-    alarm = LagTooLarge(pipeline="prices", lag=9, most=5)
     answer = task_probe.ask("call_task", task="raise_alarms", environ={}, pipeline="prices",
-                            alarms=[alarm.as_record()])  # fmt: skip
+                            alarms=[LAG.as_record()])  # fmt: skip
     assert answer.value["fails_now"] is True
-    assert f"prices: LagTooLarge: {alarm}" in answer.value["error"]
+    assert f"prices: LagTooLarge: {LAG}" in answer.value["error"]
+
+
+@pytest.mark.parametrize(
+    ("task", "arguments", "error", "command"),
+    [
+        (
+            "publish_run",
+            {"plan": "3", "outlet_events": {}},
+            UnknownPlan(pipeline="prices", sequence=3, latest=None),
+            "`tidemark plan prices`",
+        ),
+        ("raise_alarms", {"alarms": [LAG.as_record()]}, LAG, "`tidemark ingest prices`"),
+    ],
+)
+def test_what_is_told_has_the_command_that_helps(
+    task_probe: Probe,
+    tmp_path: Path,
+    task: str,
+    arguments: dict[str, Any],
+    error: TidemarkError,
+    command: str,
+) -> None:
+    """Of a task that failed with a named error, and of an alarm: the error's own next step."""
+    with listening() as webhook:
+        environ = {"TIDEMARK_HOME": str(tmp_path), **webhook.environ()}
+        task_probe.ask("tell_of", task=task, environ=environ, pipeline="prices", **arguments)
+    ((_, body),) = webhook.heard
+    assert body["text"].startswith("d.t of r has failed: ")
+    assert f"{type(error).__name__}: {error}" in body["text"]
+    assert f"Next: {error.as_record()['next']}." in body["text"]
+    assert command in body["text"]

@@ -173,7 +173,7 @@ def test_parsing_is_fast(probe: Probe) -> None:
     """At most three times what importing Airflow's own Spark operator takes of the processor."""
     parsing: dict[str, list[float]] = {file: [] for file in FILES}
     importing: list[float] = []
-    for _ in range(3):
+    for _ in range(2):
         importing.append(probe.ask("importing", module=OPERATOR).value)
         for file, seconds in parsing.items():
             seconds.append(probe.ask("parse", file=file, environ={}).value["cpu_s"])

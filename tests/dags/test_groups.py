@@ -9,16 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import TopicFactory
 from tests.dags.conftest import Answer, Probe
 from tests.dags.test_job_operator import KAFKA, SECRET, SPARK
 from tests.support.plans import make_plan
 from tests.support.services import NOW
+from tests.support.transactions import produce_months
+from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.core.events import Landed, Planned
 from tidemark.core.landing import Landing
 from tidemark.errors import ExitCode
+from tidemark.wiring import kafka_connection
 
 RUN = "airflow:tidemark_group_tides:manual__1"
+CONNECTIONS = {"a": "kafka_default", "b": "kafka_other", "c": "kafka_third"}
 
 
 class Group:
@@ -30,8 +35,7 @@ class Group:
         self._home = home = program.parent
         specs = home / "pipelines"
         specs.mkdir()
-        connections = {"a": "kafka_default", "b": "kafka_other", "c": "kafka_third"}
-        for name, connection in connections.items():
+        for name, connection in CONNECTIONS.items():
             (specs / f"{name}.yaml").write_text(
                 f"name: {name}\ntopic: t\nschedule: '@daily'\nstart: earliest\n"
                 f"group: tides\nconnection: {connection}\n"
@@ -48,9 +52,14 @@ class Group:
             "TOLD": "",
         }
 
+    @property
+    def control(self) -> DeltaControlTable:
+        """The control table."""
+        return DeltaControlTable(str(self._home / "lakehouse" / "control" / "offset_ranges"))
+
     def planned(self, pipeline: str, *, landed: bool = False, run: str = RUN) -> None:
         """Record plan 4 of a pipeline."""
-        control = DeltaControlTable(str(self._home / "lakehouse" / "control" / "offset_ranges"))
+        control = self.control
         plan = make_plan((0, 0, 5), pipeline=pipeline, sequence=4, requested_by=run)
         control.append(control.ledger(pipeline), [Planned(plan=plan)], NOW)
         if landed:
@@ -62,6 +71,12 @@ class Group:
         log = self._home / "lakehouse" / "bronze" / pipeline / "_delta_log"
         log.mkdir(parents=True)
         (log / f"{0:020}.json").write_text("{")
+
+    def reads(self, pipeline: str, topic: str, bootstrap: str) -> None:
+        """Let a pipeline read a topic that there is."""
+        spec = self._home / "pipelines" / f"{pipeline}.yaml"
+        spec.write_text(spec.read_text().replace("topic: t\n", f"topic: {topic}\n"))
+        self.connect(CONNECTIONS[pipeline], kafka_connection(bootstrap))
 
     def connect(self, conn_id: str, definition: str | None) -> None:
         """Define a connection otherwise, or not at all."""
@@ -199,3 +214,29 @@ def test_nothing_that_has_not_passed_is_published(group: Group) -> None:
     answer = group.call("publish_group", outlet_events={})
     assert "AirflowSkipException" in answer.value["error"]
     assert "not passed: a=4" in answer.printed
+
+
+@pytest.mark.broker
+def test_a_run_by_dates_plans_the_interval_of_each_member(
+    group: Group, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """At the offsets that its own topic has at those times; one without such records has no plan.
+
+    Planned again, it is the same.
+    """
+    for name, months in {"a": {5: 4, 6: 6, 7: 3}, "b": {6: 2, 7: 5}, "c": {5: 2, 7: 1}}.items():
+        made = topic(partitions=2, config={"retention.ms": "-1"})
+        produce_months(broker.bootstrap, made, months)
+        group.reads(name, made, broker.bootstrap)
+    june = {"start": "2025-06-01T00:00:00+00:00", "end": "2025-07-01T00:00:00+00:00"}
+    for _ in range(2):
+        answer = group.call("plan_group", dag_run={"run_type": "backfill", **june})
+        assert answer.value == {"error": None, "result": True}
+        ranges = {
+            name: [
+                [(each.partition, each.start, each.end) for each in record.plan.ranges]
+                for record in group.control.ledger(name).plans.values()
+            ]
+            for name in CONNECTIONS
+        }
+        assert ranges == {"a": [[(0, 4, 10), (1, 4, 10)]], "b": [[(0, 0, 2), (1, 0, 2)]], "c": []}

@@ -10,11 +10,17 @@ from typing import Any
 import pytest
 
 from tests.dags.conftest import Probe
-from tests.support.plans import make_plan
+from tests.support.plans import make_marks, make_plan
 from tests.support.services import NOW
-from tidemark.core.events import Planned
+from tidemark.core.backfill import chunk_requester
+from tidemark.core.events import BackfillRequested, Landed, Planned, Started
+from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plan import Plan, PlanKind
 from tidemark.wiring import App
+
+RUN = "airflow:tidemark_backfill:manual__1"
 
 
 @pytest.fixture
@@ -77,3 +83,59 @@ def test_publishing_a_plan_that_is_not_there_fails_now(
                        plan="3", outlet_events={})  # fmt: skip
     assert "UnknownPlan" in answer.value["error"]
     assert answer.value["fails_now"] is True
+
+
+def test_complete_refuses_what_is_not_whole(task_probe: Probe, environ: dict[str, str]) -> None:
+    """It names the chunks that the table does not have, and how to go on; no retry helps."""
+    control = App(environ=environ).control()
+    chunks = ({0: SpanSet.of([Span(0, 5)])}, {0: SpanSet.of([Span(5, 9)])})
+    marks = make_marks({0: (0, 9)})
+    asked = BackfillRequested(
+        cluster_id=marks.cluster_id,
+        topic=marks.topic,
+        topic_id=marks.topic_id,
+        requested_by=RUN,
+        readable_only=False,
+        chunks=chunks,
+    )
+    began = Started.at(marks, {0: 9}, RUN)
+    control.append(Ledger(pipeline="prices"), [began, asked], NOW)
+
+    def planned(number: int, start: int, end: int) -> Plan:
+        plan = make_plan(
+            (0, start, end),
+            pipeline="prices",
+            sequence=number,
+            kind=PlanKind.BACKFILL,
+            requested_by=chunk_requester(RUN, number),
+        )
+        control.append(control.ledger("prices"), [Planned(plan=plan)], NOW)
+        return plan
+
+    def land(plan: Plan) -> None:
+        landing = Landing.of(plan, plan.sequence, {0: plan.size})
+        event = Landed(plan=plan, landing=landing, committed={0: 9})
+        control.append(control.ledger("prices"), [event], NOW)
+
+    def complete(chunks: list[int] | None) -> dict[str, Any]:
+        answer: dict[str, Any] = task_probe.ask(
+            "call_task", task="finish_backfill", environ=environ, pipeline="prices",
+            requested_by=RUN, chunks=chunks,
+        ).value  # fmt: skip
+        return answer
+
+    land(planned(1, 0, 5))
+    second = planned(2, 5, 9)
+    refused = complete([1, 2])
+    assert "BackfillUnfinished" in refused["error"]
+    assert "not whole: chunk(s) 2." in refused["error"]
+    assert f"`tidemark backfill prices --resume {RUN}`" in refused["error"]
+    assert refused["fails_now"] is True
+    # `request` has failed, so that nobody knows what was meant.
+    undecided = complete(None)
+    assert "the task `request`" in undecided["error"]
+    assert undecided["fails_now"] is True
+    land(second)
+    assert complete([1, 2]) == {"error": None, "result": None}
+    # A dry run, or nothing was missing.
+    assert complete([]) == {"error": None, "result": None}

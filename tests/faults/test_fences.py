@@ -80,6 +80,7 @@ def test_a_fence_that_is_removed_is_missed(fence: Fence, checkout: Path) -> None
     assert re.search(r"\b1 failed\b", done.stdout), done.stdout[-3000:]
 
 
+@pytest.mark.e2e
 def test_the_copy_passes_with_all_its_fences(checkout: Path) -> None:
     """Otherwise a failure would say nothing about a fence."""
     whole = Fence(name="", keeps="", file="", old="", new="", noticed_by=("tests/services",))

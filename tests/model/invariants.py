@@ -166,7 +166,8 @@ def _i1_all_of_landed_ranges(world: World, story: Story) -> None:
             fate = _fate(world, identity)
             found = held[identity]
             if fate is Fate.RECORD:
-                _hold(found == 1, "I1", f"{identity} is in landed plan {number}, not in the table")
+                broken = f"{identity} is in landed plan {number}, not in the table"
+                _hold(found == 1 or _is_refused(world), "I1", broken)
             elif fate is not Fate.COMPACTED:
                 _hold(found == 0, "I1", f"{identity} is {fate} and in the table")
 
@@ -226,7 +227,16 @@ def _i5_table_is_the_truth(world: World, story: Story) -> None:
             for row in told_by:
                 told[row.get("partition", -1)] += row.get("records", 0)
             rows = Counter(row[1] for row in content if row[3] == number)
-            _hold(+rows == +told, "I5", f"plan {number} is told as {+told}, the table has {+rows}")
+            broken = f"plan {number} is told as {+told}, the table has {+rows}"
+            _hold(+rows == +told or (content is now and _is_refused(world)), "I5", broken)
+
+
+def _is_refused(world: World) -> bool:
+    """Whether no command goes by the control table, because it has lost events.
+
+    One from before an undo tells of rows that are not there any more.
+    """
+    return world.pipeline.ledger.missing_events > 0
 
 
 def _has_seen(world: World, landed: Row, version: int) -> bool:
@@ -250,8 +260,8 @@ _Check: TypeAlias = Callable[[World, Story], None]
 
 
 def _i7_lost_events_are_noticed(world: World, story: Story) -> None:
-    missing = world.pipeline.ledger.missing_events > 0
-    _hold(missing or not story.untold, "I7", f"plans {story.untold} were lost, nobody notices")
+    refused = _is_refused(world)
+    _hold(refused or not story.untold, "I7", f"plans {story.untold} were lost, nobody notices")
 
 
 _ALWAYS: tuple[_Check, ...] = (

@@ -39,6 +39,20 @@ def test_the_offsets_of_a_given_up_plan_are_planned_again() -> None:
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
+def test_a_dry_run_gives_nothing_up() -> None:
+    """It names the plan, and refuses what would be refused; nothing is fenced or recorded."""
+    pipeline = opened()
+    before = pipeline.ledger.event_number
+    shown = pipeline.abandon.give_up(1, "ops", "too large", dry_run=True)
+    assert shown == pipeline.ledger.plans[1].plan
+    assert (pipeline.ledger.event_number, pipeline.table.commits) == (before, [])
+    pipeline.land(shown)
+    with pytest.raises(PlanLanded):
+        pipeline.abandon.give_up(1, "ops", "too large", dry_run=True)
+    assert pipeline.ledger.event_number == before
+    assert pipeline.ingest.execute(1).landing.records == 10
+
+
 def test_i4_a_zombie_driver_cannot_land_a_given_up_plan() -> None:
     """It works on while its plan is given up: the fence keeps it out of the table."""
     pipeline = opened()

@@ -10,7 +10,7 @@ import pytest
 from tests.support.plans import MemoryPipeline, make_spec
 from tidemark.adapters.memory import MemoryTable
 from tidemark.core.backfill import Selection, TimeWindow, select
-from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.spec import StartPolicy
 from tidemark.errors import (
     BackfillAhead,
@@ -22,6 +22,7 @@ from tidemark.errors import (
     OtherIncarnation,
     PlanOpen,
     RecordsMissed,
+    TopicChanged,
     TopicRecreated,
     UnknownBackfill,
     UnknownPartition,
@@ -101,7 +102,21 @@ def test_a_preview_tells_what_is_missing_and_why_the_rest_is_not() -> None:
         "plans_replaced": {},
         "notes": [],
     }
-    assert preview(begun(), select(offsets=["0:0-5"])).bytes is None
+    assert preview(begun(), select(offsets=["0:0-5"])).footprint.bytes is None
+
+
+def test_a_request_that_has_not_landed_is_told() -> None:
+    """Whoever asks for the same once more sees who has asked before, until it has landed."""
+    pipeline = begun()
+    ask(pipeline, select(offsets=["0:0-6"]), 3, "yesterday")
+    land(pipeline, 1, "yesterday")
+    again = select(offsets=["0:2-8", "1:0-2"])
+    (note,) = preview(pipeline, again).notes
+    assert "yesterday has asked for 3 of these offsets" in note
+    assert "tidemark backfill events --resume yesterday" in note
+    assert preview(pipeline, select(offsets=["0:6-8"])).notes == ()
+    land(pipeline, 2, "yesterday")
+    assert preview(pipeline, again).notes == ()
 
 
 def test_a_time_window_is_resolved_in_each_partition() -> None:
@@ -225,6 +240,31 @@ def test_what_was_decided_stays_whatever_the_log_becomes() -> None:
     assert pipeline.backfills.chunk_count("nobody") is None
 
 
+def test_a_window_is_frozen_by_its_request_as_it_was_shown() -> None:
+    """What arrives inside it between the look and the word is not what somebody approved."""
+    pipeline = begun()
+    window = TimeWindow(start=EPOCH, end=EPOCH + timedelta(hours=1))
+    seen = preview(pipeline, window, 6)
+    pipeline.produce(0, 7)
+    pipeline.produce(1, 7)
+    assert missing(preview(pipeline, window)) == {0: [(0, 17)], 1: [(0, 12)]}
+    assert pipeline.backfills.request(seen, "ops", approved=False) == 3
+    rows = [row for row in pipeline.control.rows if row["event"] == "backfill_requested"]
+    recorded = spans_by_partition(
+        (row["partition"], Span(row["start_offset"], row["end_offset"])) for row in rows
+    )
+    assert recorded == seen.found.missing
+    for number, chunk in enumerate(seen.chunks, start=1):
+        plan = pipeline.backfills.plan_chunk("ops", number).plan
+        assert plan is not None
+        assert plan.spans() == chunk
+        pipeline.ingest.execute(plan.sequence)
+    assert pipeline.landed_identities() == [
+        ("id-1", partition, offset) for partition, end in ((0, 10), (1, 5)) for offset in range(end)
+    ]
+    assert missing(preview(pipeline, window)) == {0: [(10, 17)], 1: [(5, 12)]}
+
+
 def test_a_request_for_nothing_leaves_no_trace() -> None:
     """An event without rows would be taken for a lost one."""
     pipeline = begun()
@@ -283,6 +323,52 @@ def test_offsets_of_a_topic_that_was_made_again_are_not_the_same() -> None:
     with pytest.raises(OtherIncarnation):
         pipeline.backfills.plan_chunk("ops", 1)
     assert not any(each.done for each in pipeline.backfills.progress("ops"))
+
+
+def test_a_plan_of_an_incarnation_that_is_gone_cannot_be_asked_for() -> None:
+    """S5: its numbers are other records now. Neither by the pipeline nor by a copy of it."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 5)
+    pipeline.run("live")
+    pipeline.kafka.create("events", 2, "id-2")
+    pipeline.produce(0, 20)
+    with pytest.raises(TopicRecreated):
+        preview(pipeline, select(plan=1))
+    pipeline.decisions.new_incarnation("ops", "moved")
+    copy = replace(
+        pipeline, spec=pipeline.spec.into("checked"), table=MemoryTable(kafka=pipeline.kafka)
+    )
+    before = list(pipeline.control.rows)
+    for each in (pipeline, copy):
+        with pytest.raises(OtherIncarnation) as refused:
+            preview(each, select(plan=1), readable_only=True)
+        assert (refused.value.topic_id, refused.value.current) == ("id-1", "id-2")
+        with pytest.raises(OtherIncarnation):
+            each.backfills.plan_whole(select(plan=1), "run")
+    assert pipeline.control.rows == before
+    assert missing(preview(pipeline, select(retained=True))) == {0: [(0, 20)]}
+
+
+def test_offsets_of_another_topic_are_another_pipelines() -> None:
+    """I7: a spec whose topic was changed is refused before anything is written."""
+    pipeline = begun()
+    ask(pipeline, select(retained=True), 4)
+    pipeline.kafka.create("other", 2, "id-2")
+    pipeline.kafka.produce("other", 0, 10)
+    pipeline.spec = replace(pipeline.spec, topic="other")
+    before = list(pipeline.control.rows)
+    for selection in (
+        select(offsets=["0:0-4"]),
+        select(retained=True),
+        TimeWindow(start=EPOCH, end=EPOCH + timedelta(hours=1)),
+    ):
+        with pytest.raises(TopicChanged):
+            preview(pipeline, selection, readable_only=True)
+        with pytest.raises(TopicChanged):
+            pipeline.backfills.plan_whole(selection, "run")
+    with pytest.raises(TopicChanged):
+        pipeline.backfills.plan_chunk("ops", 1)
+    assert pipeline.control.rows == before
 
 
 def test_a_time_window_can_be_one_plan() -> None:

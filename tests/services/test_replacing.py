@@ -23,6 +23,7 @@ from deltalake.schema import PrimitiveType
 from tests.support.file_lake import FileLake
 from tests.support.plans import MemoryPipeline, wanted
 from tests.support.services import NOW
+from tidemark.adapters.delta.upkeep import DeltaUpkeep
 from tidemark.adapters.quality.checker import GreatExpectationsQuality
 from tidemark.core.backfill import OffsetRanges
 from tidemark.core.datafile import DataFile
@@ -39,6 +40,7 @@ from tidemark.errors import (
     TableRestored,
     TransientError,
 )
+from tidemark.services.maintenance import plans_over
 from tidemark.services.planner import PlanOutcome
 from tidemark.services.quality import Quality
 
@@ -625,6 +627,26 @@ def test_rows_removed_in_the_middle_of_a_replacement_are_a_conflict_or_stay_remo
     again = lake.planner.plan("run").plan
     assert again is not None
     lake.ingest.execute(again.sequence)
+    assert lake.verified() == [(15, 15), (5, 5)]
+
+
+@pytest.mark.parametrize("step", ["compact", "reclaim"])
+def test_maintenance_in_the_middle_of_a_replacement(
+    lake: FileLake, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Files are written anew under it, or removed around it: a conflict, and all is there once."""
+    plan = plan_replacing(lake, (0, 4, 12))
+    upkeep = DeltaUpkeep(str(lake.uri), "events")
+    is_over = plans_over(lake.control, "events", lake.table)
+    steps = {
+        "compact": upkeep.compact,
+        "reclaim": lambda: upkeep.reclaim(datetime.now(UTC), is_over),
+    }
+    _meanwhile(monkeypatch, steps[step])
+    with suppress(TransientError):
+        lake.ingest.execute(plan.sequence)
+    lake.ingest.execute(plan.sequence)
+    assert held(lake) == told(lake)
     assert lake.verified() == [(15, 15), (5, 5)]
 
 

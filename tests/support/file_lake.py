@@ -26,6 +26,7 @@ from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
+from tidemark.ports import LogReader
 from tidemark.services.maintenance import Maintenance, plans_over
 from tidemark.storage import folder_of
 
@@ -39,7 +40,7 @@ class FileSink:
     """Writes a plan's records to a folder beside the table's rows, a file for each range."""
 
     uri: Path
-    kafka: MemoryKafka
+    kafka: LogReader
 
     def write(self, plan: Plan, records_per_task: int) -> Sequence[DataFile]:  # noqa: ARG002
         """As `Sink.write`."""

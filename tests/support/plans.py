@@ -129,11 +129,11 @@ class _Overtaken(MemoryTable):
 
     other: MemoryPipeline | None = None
 
-    def state(self, app_ids: Collection[str], since: int) -> TableState:
+    def state(self, pipeline: str, app_ids: Collection[str], since: int) -> TableState:
         other, self.other = self.other, None
         if other is not None:
             other.run("other")
-        return super().state(app_ids, since)
+        return super().state(pipeline, app_ids, since)
 
 
 def make_overtaken() -> MemoryPipeline:

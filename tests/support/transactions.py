@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from confluent_kafka import (
@@ -53,6 +54,20 @@ def produce_values(bootstrap: str, topic: str, count: int, partition: int = 0) -
     """Append `count` records without keys to one partition."""
     values = (b"%d" % number for number in range(count))
     produce_records(bootstrap, topic, [Record(value=v, partition=partition) for v in values])
+
+
+def produce_months(
+    bootstrap: str, topic: str, months: Mapping[int, int], partitions: Sequence[int] = (0, 1)
+) -> None:
+    """Append so many records to each partition, stamped in the middle of those months of 2025."""
+    records = [
+        Record(timestamp_ms=round(stamped.timestamp() * 1000), partition=partition)
+        for month, count in months.items()
+        for stamped in [datetime(2025, month, 15, tzinfo=UTC)]
+        for partition in partitions
+        for _ in range(count)
+    ]
+    produce_records(bootstrap, topic, records)
 
 
 @contextmanager

@@ -246,13 +246,15 @@ class MemoryControlTable:
         """As `ControlTable.plan_record`."""
         return self.ledger(pipeline).plans.get(sequence)
 
-    def backfill(self, pipeline: str, requested_by: str) -> BackfillRequested | None:
-        """As `ControlTable.backfill`."""
+    def backfills(
+        self, pipeline: str, requested_by: str | None = None
+    ) -> Sequence[BackfillRequested]:
+        """As `ControlTable.backfills`."""
         rows = [
             row
             for row in self.rows
-            if (row["pipeline"], row.get("requested_by")) == (pipeline, requested_by)
-            and row["event"] == EventKind.BACKFILL_REQUESTED
+            if (row["pipeline"], row["event"]) == (pipeline, EventKind.BACKFILL_REQUESTED)
+            and requested_by in (None, row["requested_by"])
         ]
         return requested_in(decode(pipeline, rows))
 
@@ -264,10 +266,6 @@ class MemoryControlTable:
             raise ControlConflict(pipeline=ledger.pipeline, event_number=number)
         self.rows += encode(ledger.pipeline, number, recorded_at, events)
         self.newest[ledger.pipeline] = number
-
-    def compact(self) -> int:
-        """As `ControlTable.compact`; there are no files."""
-        return 0
 
     def restore(self, pipeline: str, event_number: int) -> None:
         """What a RESTORE does: rows go, what the log has seen stays."""
@@ -355,7 +353,12 @@ class MemoryTable:
     before_commit: Callable[[Plan], None] = lambda _plan: None
     after_commit: Callable[[Plan], None] = lambda _plan: None
 
-    def state(self, app_ids: Collection[str], since: int) -> TableState:
+    def state(
+        self,
+        pipeline: str,  # noqa: ARG002  the port's; it is the pipeline's table
+        app_ids: Collection[str],
+        since: int,
+    ) -> TableState:
         """As `DataLog.state`."""
         newest = {app_id: self.transaction_version(app_id) for app_id in app_ids}
         return TableState(

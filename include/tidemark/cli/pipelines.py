@@ -12,7 +12,6 @@ from tidemark.cli.arguments import AsJson, DryRun, Pipeline, requester
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.errors.alarms import in_words
-from tidemark.services.planner import Planning
 from tidemark.services.status import PipelineStatus
 from tidemark.services.together import ASKED_AT_ONCE, each_apart
 from tidemark.wiring import App
@@ -127,19 +126,18 @@ def plan(pipeline: Pipeline, dry_run: DryRun = False, as_json: AsJson = False) -
     A plan that an earlier run left open is taken over, because it has to land first. Execute the
     plan with `tidemark ingest PIPELINE --plan N`. For offsets of your choice see `backfill`.
     """
-    planner = App.from_environment().planner(pipeline)
+    app = App.from_environment()
+    planner = app.planner(pipeline)
     answer = planner.preview() if dry_run else planner.plan(requester())
-    _print_planning(answer, as_json)
-
-
-def _print_planning(answer: Planning, as_json: bool) -> None:
+    adds = app.footprint(answer.plan) if answer.plan else None
     if as_json:
         record = answer.plan.as_record() if answer.plan else None
-        print_json({"outcome": answer.outcome.value, "plan": record})
+        told = adds.as_record() if adds else {}
+        print_json({"outcome": answer.outcome.value, "plan": record, **told})
         return
     out.print(answer.outcome.value, markup=False)
-    if answer.plan:
-        out.print(answer.plan.explain(), markup=False)
+    if answer.plan and adds:
+        out.print(f"{answer.plan.explain()}\n{adds.explain()}", markup=False)
 
 
 def verify(

@@ -15,7 +15,7 @@ from tidemark.wiring import App
 
 control_app = typer.Typer(
     name="control",
-    help="Repair and maintain the control table, the record of what was processed.",
+    help="Repair the control table, the record of what was processed.",
     short_help="Repair the control table.",
     no_args_is_help=True,
 )
@@ -43,6 +43,7 @@ def abandon(
         bool,
         typer.Option("--discard", help="Remove its rows if it landed while its topic was remade."),
     ] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Give up a plan that cannot land; its offsets are unread again and the next plan takes them.
@@ -51,11 +52,13 @@ def abandon(
     it is fenced off first, so nothing lands twice. A landed plan cannot be given up.
     """
     abandoner = App.from_environment().abandon(pipeline)
-    given_up = abandoner.give_up(plan_number, requester(), reason, discard=discard)
+    given_up = abandoner.give_up(plan_number, requester(), reason, discard=discard, dry_run=dry_run)
     if as_json:
-        print_json({"outcome": "abandoned", "plan": given_up.as_record()})
+        outcome = "draft" if dry_run else "abandoned"
+        print_json({"outcome": outcome, "plan": given_up.as_record()})
         return
-    out.print(f"plan {given_up.sequence} of {pipeline} is given up: {given_up.size:,} offset(s)")
+    how = "would be given up" if dry_run else "is given up"
+    out.print(f"plan {plan_number} of {pipeline} {how}: {given_up.size:,} offset(s)", markup=False)
 
 
 def undo(
@@ -172,16 +175,6 @@ def rebuild(
     repair = App.from_environment().repair(pipeline)
     found = repair.rebuild(requester(), reason, dry_run=not apply)
     _print_differences("rebuilt", not apply, found, as_json)
-
-
-@control_app.command(short_help="Rewrite many small files as few.")
-def compact(as_json: AsJson = False) -> None:
-    """Rewrite the control table's many small files as few. Runs need not stop meanwhile."""
-    replaced = App.from_environment().control().compact()
-    if as_json:
-        print_json({"outcome": "compacted", "files_replaced": replaced})
-        return
-    out.print(f"compacted: {replaced:,} file(s) replaced")
 
 
 def _print_differences(outcome: str, dry_run: bool, found: Differences, as_json: bool) -> None:

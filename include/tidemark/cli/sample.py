@@ -48,6 +48,9 @@ def produce(
     connection: Annotated[
         str, typer.Option(help="Kafka connection id; the embedded broker if it runs.")
     ] = "kafka_default",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be produced; write nothing.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Produce records of one sample; creates its topic if it is not there.
@@ -56,6 +59,14 @@ def produce(
     """
     if name not in SAMPLES:
         raise typer.BadParameter(f"{name!r} is not a sample; there are {', '.join(SAMPLES)}")
+    if dry_run:
+        draft = {"outcome": "draft", "sample": name, "topic": name}
+        number = records or SAMPLES[name].default_records
+        if as_json:
+            print_json({**draft, "records": number})
+        else:
+            out.print(f"{number:,} record(s) would be produced to topic {name}")
+        return
     from tidemark.adapters.kafka.producer import produce as write
 
     config = App.from_environment().kafka_config(connection)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.cli.arguments import AsJson, Pipeline, requester
+from tidemark.cli.arguments import AsJson, DryRun, Pipeline, requester
 from tidemark.cli.console import (
     err,
     note,
@@ -19,7 +19,8 @@ from tidemark.cli.console import (
 )
 from tidemark.core.plan import PlanRef
 from tidemark.errors import ExitCode, TidemarkError
-from tidemark.services.planner import PlanOutcome
+from tidemark.services.planner import Planning, PlanOutcome
+from tidemark.services.recording import recorded_plan
 from tidemark.services.together import ASKED_AT_ONCE, each_apart
 from tidemark.wiring import App
 
@@ -43,6 +44,7 @@ def ingest(
         ),
     ] = None,
     master: Master = "local[*]",
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Plan and land: read exactly the planned offsets with Spark, append them to Delta once.
@@ -58,6 +60,9 @@ def ingest(
     if plan_number is not None and len(names) > 1:
         raise typer.BadParameter("--plan names a plan of one pipeline; leave the others out")
     app = App.from_environment()
+    if dry_run:
+        _print_drafts(app, names, plan_number, as_json=as_json)
+        return
     parts = Parts()
     if plan_number is None:
         plans = _planned(app, names, parts)
@@ -81,6 +86,7 @@ def quality(
         int | None, typer.Option("--plan", min=1, help="A landed plan; the newest if left out.")
     ] = None,
     master: Master = "local[*]",
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Check what a plan landed against the pipeline's quality suite.
@@ -92,6 +98,14 @@ def quality(
     sequence = _newest_landed(app, pipeline) if plan_number is None else plan_number
     if sequence is None:
         print_json({"outcome": "nothing landed"}) if as_json else out.print("nothing landed yet")
+        return
+    if dry_run:
+        suite = app.spec(pipeline).suite
+        if as_json:
+            print_json({"outcome": "draft", "plan": sequence, "suite": suite})
+        else:
+            checks = f"suite {suite!r}" if suite else "the built-in checks"
+            out.print(f"plan {sequence} of {pipeline} would be checked by {checks}", markup=False)
         return
     parts = Parts()
     parts.add_run(app, "quality", [PlanRef(pipeline=pipeline, sequence=sequence)], master)
@@ -160,6 +174,42 @@ def _planned(app: App, names: Sequence[str], parts: Parts) -> list[PlanRef]:
         step(f"{name}: plan {plan.sequence} ({how}): {plan.size:,} offset(s)")
         plans.append(plan.ref)
     return plans
+
+
+def _print_drafts(
+    app: App, names: Sequence[str], plan_number: int | None, *, as_json: bool
+) -> None:
+    """Show what would be read of each pipeline; end with the worst code, unless all is well."""
+    _ = app.specs
+
+    def draft(name: str) -> Planning:
+        if plan_number is None:
+            return app.planner(name).preview()
+        record = recorded_plan(app.control(), app.spec(name).name, plan_number)
+        return Planning(outcome=PlanOutcome.KEPT, plan=record.plan)
+
+    answers = dict(zip(names, each_apart(names, draft, ASKED_AT_ONCE), strict=True))
+    if as_json:
+        print_json(
+            [{"pipeline": name, **_draft_record(answer)} for name, answer in answers.items()]
+        )
+    for name, answer in () if as_json else answers.items():
+        if isinstance(answer, TidemarkError):
+            print_error_record({"pipeline": name, **answer.as_record()})
+            continue
+        out.print(f"{name}: {answer.outcome.value}", markup=False)
+        if answer.plan:
+            out.print(answer.plan.explain(), markup=False)
+    codes = [each.exit_code for each in answers.values() if isinstance(each, TidemarkError)]
+    if codes:
+        raise typer.Exit(ExitCode.worst(codes))
+
+
+def _draft_record(answer: Planning | TidemarkError) -> dict[str, Any]:
+    if isinstance(answer, TidemarkError):
+        return answer.as_record()
+    plan = answer.plan.as_record() if answer.plan else None
+    return {"outcome": answer.outcome.value, "plan": plan}
 
 
 def _newest_landed(app: App, pipeline: str) -> int | None:

@@ -258,10 +258,10 @@ def decode(pipeline: str, rows: Iterable[Row]) -> list[tuple[int, list[ControlEv
     return history
 
 
-def requested_in(history: Iterable[tuple[int, list[ControlEvent]]]) -> BackfillRequested | None:
-    """The first backfill that was asked for in some events."""
+def requested_in(history: Iterable[tuple[int, list[ControlEvent]]]) -> list[BackfillRequested]:
+    """The backfills that were asked for in some events, oldest first."""
     told = (event for _, events in history for event in events)
-    return next((event for event in told if isinstance(event, BackfillRequested)), None)
+    return [event for event in told if isinstance(event, BackfillRequested)]
 
 
 _ORDER = {kind: position for position, kind in enumerate(EventKind)}

@@ -144,15 +144,6 @@ class Ledger:
         )
         return ledger._with(plans)
 
-    def after(self, events: Iterable[ControlEvent]) -> Self:
-        """The ledger as it will be once these are recorded as well."""
-        ledger = self
-        plans = dict(self.plans)
-        for event in events:
-            ledger = _told(ledger, event)
-            _settle(plans, event)
-        return ledger._with(plans)
-
     def _with(self, plans: Mapping[int, PlanRecord]) -> Self:
         """The same with these plans, and all that follows from them."""
         plans = {number: _with_what_is_left(record, plans) for number, record in plans.items()}

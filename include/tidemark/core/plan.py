@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
@@ -179,6 +179,10 @@ class Plan:
             for partition, planned in self.spans().items()
         }
         return {partition: spans for partition, spans in left.items() if spans}
+
+    def over(self, placed: Iterable[tuple[int, Span]]) -> Self:
+        """The plan as if it were of these ranges alone, by partition; of at least one."""
+        return replace(self, ranges=tuple(PlannedRange.bare(*each) for each in placed))
 
     def commit_metadata(self) -> str:
         """JSON for the data table's commit: enough to tell there which plan landed."""

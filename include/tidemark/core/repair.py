@@ -225,16 +225,8 @@ def _from_rows(fallback: Plan, sequence: int, holdings: Sequence[Holding]) -> Pl
         for held in holdings
         if held.topic_id == topic_id
     )
-    return replace(
-        fallback,
-        sequence=sequence,
-        topic_id=topic_id,
-        ranges=tuple(
-            PlannedRange.bare(partition, span)
-            for partition, spans in sorted(runs.items())
-            for span in spans
-        ),
-    )
+    named = replace(fallback, sequence=sequence, topic_id=topic_id)
+    return named.over((p, span) for p, spans in sorted(runs.items()) for span in spans)
 
 
 def replacing(
@@ -277,14 +269,14 @@ def not_replaced(
         for other in replacers
         if other.sequence > plan.sequence and other.topic_id == plan.topic_id
     )
-    ranges = [
-        PlannedRange.bare(partition, span)
+    left = [
+        (partition, span)
         for partition, own in sorted(spans.items())
         for span in own.minus(newer.get(partition, SpanSet())).minus(
             covered.get((plan.topic_id, partition), SpanSet())
         )
     ]
-    return replace(plan, ranges=tuple(ranges)) if ranges else None
+    return plan.over(left) if left else None
 
 
 def fallback_plan(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.core.ledger import Ledger
+from tidemark.core.offsets import Span
 from tidemark.core.plan import Plan, PlanKind, transaction_app_id
 from tidemark.errors import (
     ControlTruncated,
@@ -18,6 +19,28 @@ from tidemark.errors import (
 
 FENCED = 2**62
 """A transaction version above every plan's number: a chain that has it can land nothing more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """What is to be landed would add to a data table, going by what is in it.
+
+    Attributes:
+        files: Number of files, if every task finds a record.
+        bytes: Their size; None if the table has nothing to go by.
+    """
+
+    files: int
+    bytes: int | None
+
+    def explain(self) -> str:
+        """The footprint in words."""
+        size = "" if self.bytes is None else f", about {self.bytes / 1e6:,.1f} MB"
+        return f"about {self.files:,} file(s){size}"
+
+    def as_record(self) -> dict[str, int | None]:
+        """The footprint as plain values, for `--json`."""
+        return {"files": self.files, "bytes": self.bytes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +67,12 @@ class TableSize:
         """At most `most` records, and fewer if such records would take more than `most_bytes`."""
         fit = self.records_of(most_bytes)
         return most if fit is None else min(most, fit)
+
+    def footprint(self, spans: Iterable[Span], records_per_file: int) -> Footprint:
+        """What records at these offsets would add, if there is one at each."""
+        sizes = [span.size for span in spans]
+        files = sum(-(-size // records_per_file) for size in sizes)
+        return Footprint(files=files, bytes=self.bytes_of(sum(sizes)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,13 @@ class Abandon:
     now: Clock
 
     def give_up(
-        self, sequence: int, requested_by: str, reason: str, *, discard: bool = False
+        self,
+        sequence: int,
+        requested_by: str,
+        reason: str,
+        *,
+        discard: bool = False,
+        dry_run: bool = False,
     ) -> Plan:
         """Fence a plan off the data table, then record that it was given up.
 
@@ -47,6 +53,7 @@ class Abandon:
             requested_by: Who gives it up.
             reason: Why, in their words.
             discard: Remove its rows if it landed while its topic was made again.
+            dry_run: Only say which plan it would be.
 
         Raises:
             UnknownPlan: No such plan.
@@ -57,12 +64,17 @@ class Abandon:
             TransactionConflict, ControlConflict: Others were first, several times over.
         """
         given_up = Abandoned(sequence=sequence, requested_by=requested_by, reason=reason)
-        return after_conflicts(lambda: self._once(given_up, discard=discard))
+        return after_conflicts(lambda: self._once(given_up, discard=discard, dry_run=dry_run))
 
-    def _once(self, given_up: Abandoned, *, discard: bool) -> Plan:
+    def _once(self, given_up: Abandoned, *, discard: bool, dry_run: bool) -> Plan:
         ledger = checked_ledger(self.control, self.pipeline, self.table)
         record = recorded_plan(self.control, self.pipeline, given_up.sequence)
         plan = record.plan
+        if dry_run:
+            landed = record.landing or (record.is_open and self.table.find(plan))
+            if landed and not discard:
+                raise PlanLanded(pipeline=plan.pipeline, sequence=plan.sequence)
+            return plan
         if record.abandoned is None:
             self._settle(ledger, record, given_up, discard=discard)
         if discard:

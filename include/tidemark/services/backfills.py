@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, assert_never
@@ -26,6 +26,7 @@ from tidemark.core.offsets import Span, SpanSet, size_of, united
 from tidemark.core.plan import PlanKind
 from tidemark.core.planning import Sorted
 from tidemark.core.spec import PipelineSpec
+from tidemark.core.table import Footprint
 from tidemark.errors import (
     BackfillAhead,
     BackfillTooLarge,
@@ -54,10 +55,9 @@ class Preview:
         readable_only: Whether what Kafka deletes meanwhile is left out, or refused.
         replaces: Whether what has landed is landed again, in place of the rows that are there.
         chunks: Offsets of each plan that would be made, one after the other.
-        files: Files that they would add, if every task finds a record.
+        footprint: What they would add to the table.
         rewritten: Files of now that hold rows at offsets to be replaced.
         plans: How many offsets of each landed plan are to be replaced, by its number.
-        bytes: What they would take in the table, going by what is in it; None if that says nothing.
         notes: What else there is to know, in sentences.
     """
 
@@ -67,10 +67,9 @@ class Preview:
     readable_only: bool
     replaces: bool
     chunks: tuple[Mapping[int, SpanSet], ...]
-    files: int
+    footprint: Footprint
     rewritten: int
     plans: Mapping[int, int]
-    bytes: int | None
     notes: tuple[str, ...]
 
     @property
@@ -101,10 +100,9 @@ class Preview:
         if not self.offsets:
             which = "readable" if self.replaces else "missing and readable"
             return "\n".join([*lines, f"nothing to do: none of it is {which}"])
-        size = "" if self.bytes is None else f", about {self.bytes / 1e6:,.1f} MB"
         lines.append(
-            f"{self.offsets:,} offset(s) to land in {len(self.chunks):,} chunk(s), about "
-            f"{self.files:,} file(s){size}; {self._rewriting()}"
+            f"{self.offsets:,} offset(s) to land in {len(self.chunks):,} chunk(s), "
+            f"{self.footprint.explain()}; {self._rewriting()}"
         )
         return "\n".join(lines)
 
@@ -128,11 +126,10 @@ class Preview:
             "topic_id": self.marks.topic_id,
             "offsets": self.offsets,
             "chunks": len(self.chunks),
-            "files": self.files,
+            **self.footprint.as_record(),
             "replaces": self.replaces,
             "files_rewritten": self.rewritten,
             "plans_replaced": {str(plan): size for plan, size in sorted(self.plans.items())},
-            "bytes": self.bytes,
             "ranges": _listed(self.found.missing),
             "replaced": _listed(self.found.replaced),
             "landed_or_given_up": _listed(self.found.covered),
@@ -215,19 +212,34 @@ class Backfills:
             readable_only=readable_only,
             replaces=replaces,
             chunks=parts,
-            files=sum(
-                -(-span.size // task_offsets)
-                for part in parts
-                for spans in part.values()
-                for span in spans
+            footprint=size.footprint(
+                (span for part in parts for spans in part.values() for span in spans), task_offsets
             ),
             rewritten=(
                 self.data_log.files_with(marks.topic_id, found.replaced) if found.replaced else 0
             ),
             plans=self._replaced_plans(marks.topic_id, parts) if found.replaced else {},
-            bytes=size.bytes_of(size_of(found.missing)),
-            notes=notes,
+            notes=(*notes, *self._also_asked_for(ledger, marks.topic_id, found.missing)),
         )
+
+    def _also_asked_for(
+        self, ledger: Ledger, topic_id: str, spans: Mapping[int, SpanSet]
+    ) -> Iterator[str]:
+        """What other backfills have asked for of some offsets, and not landed."""
+        for request in self.control.backfills(self.spec.name):
+            asked = united(request.chunks)
+            is_about = any(some.common(asked.get(p, SpanSet())) for p, some in spans.items())
+            if request.topic_id != topic_id or not is_about:
+                continue
+            states = zip(request.chunks, self._progress(ledger, request), strict=True)
+            open_chunks = united(chunk for chunk, state in states if not state.done)
+            both = sum(s.common(open_chunks.get(p, SpanSet())).size for p, s in spans.items())
+            if both:
+                yield (
+                    f"note: {request.requested_by} has asked for {both:,} of these offsets, and "
+                    f"has not landed them; to go on with that instead: "
+                    f"tidemark backfill {self.spec.name} --resume {request.requested_by}"
+                )
 
     def _replaced_plans(
         self, topic_id: str, parts: Sequence[Mapping[int, SpanSet]]
@@ -269,7 +281,7 @@ class Backfills:
 
     def chunk_count(self, requested_by: str) -> int | None:
         """Number of chunks of what a requester has asked for; None if they have not."""
-        known = self.control.backfill(self.spec.name, requested_by)
+        known = self._request(requested_by)
         return len(known.chunks) if known else None
 
     def plan_chunk(self, requested_by: str, number: int) -> Planning:
@@ -314,14 +326,16 @@ class Backfills:
             UnknownBackfill: Nobody has asked for it.
         """
         request, _ = self._chunk(requested_by, 1)
-        ledger = self.control.summary(self.spec.name)
+        return self._progress(self.control.summary(self.spec.name), request)
+
+    def _progress(self, ledger: Ledger, request: BackfillRequested) -> list[ChunkState]:
         left = self._left(ledger, request)
         # Of what is to be replaced all has landed before: there the chunk's own plan tells.
         readable = self._readable(request, united(request.chunks)) if request.replaces else {}
         open_plans = {record.plan.sequence for record in ledger.open_plans()}
         states = []
         for number, chunk in enumerate(request.chunks, start=1):
-            plan = ledger.plan_of(chunk_requester(requested_by, number))
+            plan = ledger.plan_of(chunk_requester(request.requested_by, number))
             done = not any(spans.common(left.get(p, SpanSet())) for p, spans in chunk.items())
             if done and request.replaces:
                 nothing = not any(s.common(readable.get(p, SpanSet())) for p, s in chunk.items())
@@ -406,10 +420,14 @@ class Backfills:
 
     # -- chunks ------------------------------------------------------------------------------------
 
+    def _request(self, requested_by: str) -> BackfillRequested | None:
+        """What a requester asked for, if they have: the first time counts."""
+        return next(iter(self.control.backfills(self.spec.name, requested_by)), None)
+
     def _chunk(
         self, requested_by: str, number: int
     ) -> tuple[BackfillRequested, Mapping[int, SpanSet]]:
-        request = self.control.backfill(self.spec.name, requested_by)
+        request = self._request(requested_by)
         chunks = request.chunks if request else ()
         if request is None or not 1 <= number <= len(chunks):
             raise UnknownBackfill(

@@ -83,7 +83,7 @@ class Ingest:
     def _landed(self, plan: Plan) -> Landing | None:
         """The plan's commit; None if it may still be made."""
         # In this order: a plan that lands between the two looks is not taken for a fenced one.
-        state = self.table.state((plan.app_id,), since=FENCED)
+        state = self.table.state(plan.pipeline, (plan.app_id,), since=FENCED)
         landing = self.table.find(plan)
         if landing is None and state.transactions.get(plan.app_id, 0) >= plan.sequence:
             # Given up meanwhile, or about to be.

@@ -147,11 +147,12 @@ def check_ledger(control: ControlReader, ledger: Ledger, data_log: DataLog) -> N
         data_log: The data table's log now.
 
     Raises:
+        ForeignTable: Somebody else's table, or files, are where the pipeline's table should be.
         ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished, TableRestored
         ControlConflict: The ledger is not the newest; read it again and look.
     """
     app_ids = [*chains(ledger).values(), *fenced_chains(ledger)]
-    state = data_log.state(app_ids, since=newest_table_version(ledger))
+    state = data_log.state(ledger.pipeline, app_ids, since=newest_table_version(ledger))
     if state.restores:
         # Which plans a RESTORE took out is told by the version that each of them made.
         whole = control.ledger(ledger.pipeline)
@@ -172,7 +173,8 @@ def checked_ledger(control: ControlReader, pipeline: str, data_log: DataLog) -> 
     """The pipeline's ledger as a summary, which fits the data table.
 
     Raises:
-        ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished, TableRestored
+        ForeignTable, ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished,
+            TableRestored: As in `check_ledger`.
     """
 
     def read() -> Ledger:

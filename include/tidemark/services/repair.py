@@ -165,7 +165,7 @@ class Repair:
         )
         holdings = self.table.holdings()
         commits = self.table.commits_of_plans(requested_by)
-        restores = self.table.state((), since=-1).restores
+        restores = self.table.state(self.spec.name, (), since=-1).restores
         discards = self.table.discards()
         found = repair.compare(ledger, holdings, commits, restores, discards, fallback)
         return _Look(
@@ -230,7 +230,7 @@ class Repair:
 
     def _in_table(self, epoch: int) -> bool:
         app_ids = [transaction_app_id(self.spec.name, epoch, kind) for kind in PlanKind]
-        return bool(self.table.state(app_ids, since=0).transactions)
+        return bool(self.table.state(self.spec.name, app_ids, since=0).transactions)
 
     def _landing(self, plan: Plan, parts: Sequence[Plan | None], look: _Look) -> Landing:
         """What the table holds of a plan; holes of a topic that is no more stay unproven.
@@ -245,9 +245,10 @@ class Repair:
             TransactionConflict: The table is another one now; look again.
         """
         rows = sum(each.rows for each in look.holdings if each.sequence == plan.sequence)
-        held = self.table.held(plan)
         for part in parts:
-            held = self.table.held(part) if part else replace(held, counts=())
+            held = self.table.held(part or plan)
+            if part is None:
+                held = replace(held, counts=())
             if held.records != rows:
                 continue
             if part is None:

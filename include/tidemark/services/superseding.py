@@ -9,7 +9,7 @@ from tidemark.core.events import Superseded
 from tidemark.core.landing import RangeCount
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.core.plan import Plan, PlannedRange
+from tidemark.core.plan import Plan
 from tidemark.errors import OverfullRange, RowsChanged
 from tidemark.ports import DataLog
 
@@ -99,7 +99,7 @@ def _check(older: Plan, cut: list[RangeCount], data_log: DataLog) -> None:
     for recorded in cut:
         span = Span(recorded.start, recorded.end)
         try:
-            rows = data_log.held(_over(older, [(recorded.partition, span)])).records
+            rows = data_log.held(older.over([(recorded.partition, span)])).records
         except OverfullRange as overfull:
             rows = overfull.records
         if recorded.records != rows:
@@ -129,10 +129,5 @@ def _pieces(
     # Nobody knows in which piece the unproven ones are: at most all of a piece's holes.
     return [
         replace(each, unproven_holes=min(each.holes, unproven[each.partition, each.start]))
-        for each in data_log.held(_over(older, pieces)).counts
+        for each in data_log.held(older.over(pieces)).counts
     ]
-
-
-def _over(plan: Plan, placed: Iterable[tuple[int, Span]]) -> Plan:
-    """The plan as if it were of these ranges alone."""
-    return replace(plan, ranges=tuple(PlannedRange.bare(*each) for each in placed))

@@ -251,7 +251,8 @@ def test_i4_a_fenced_chain_stays_fenced(stocked: Stocked) -> None:
     app_ids = [transaction_app_id("events", epoch, kind) for epoch in (0, 1) for kind in PlanKind]
     version = stocked.table.fence_chains("events", app_ids)
     assert stocked.table.fence_chains("events", app_ids) == version
-    assert stocked.table.state(app_ids, since=0).transactions == dict.fromkeys(app_ids, FENCED)
+    state = stocked.table.state("events", app_ids, since=0)
+    assert state.transactions == dict.fromkeys(app_ids, FENCED)
     landing = stocked.table.find(plan)
     assert landing is not None
     assert landing.records == 2

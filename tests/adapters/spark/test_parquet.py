@@ -89,6 +89,15 @@ def rows(table: Path) -> list[dict[str, Any]]:
 # -- the file ------------------------------------------------------------------------------------
 
 
+def test_files_are_told_by_partition_and_offset(table: Path) -> None:
+    """However their names sort: what a compaction joins then holds offsets that lie together."""
+    tasks = [[record(offset)] for offset in (4, 0, 5, 1, 3, 2)]
+    tasks.append([record(0, partition=1)])
+    plan = make_plan((0, 0, 6), (1, 0, 1))
+    files = write(table, plan, *reversed(tasks))
+    assert [(file.partition, file.first) for file in files] == [*((0, n) for n in range(6)), (1, 0)]
+
+
 def test_a_file_tells_what_it_holds(table: Path) -> None:
     """Offsets, timestamps, size: what the commit says of it without opening it again."""
     (file,) = write(

@@ -264,12 +264,27 @@ def test_i7_a_table_of_somebody_else_is_left_alone(
         owned = "TBLPROPERTIES ('tidemark.pipeline' = 'events')"
         session.sql(f"CREATE TABLE delta.`{uri}` (offset STRING, `key` BINARY) USING delta {owned}")
     before = contents(uri)
-    plan = pipeline.plan("test")
     with pytest.raises(ForeignTable) as caught:
-        pipeline.ingest.execute(plan.sequence)
+        pipeline.plan("test")
     assert caught.value.target == lake.uri
     assert contents(uri) == before
-    assert pipeline.committed() == {0: 0}
+    assert pipeline.ledger.event_number == 0
+
+
+def test_i7_a_table_that_somebody_else_put_there_meanwhile_is_left_alone(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Planned over nothing: the plan stays open, and lands when the place is free again."""
+    pipeline = lake.of(topic())
+    produce_values(broker.bootstrap, pipeline.spec.topic, 2)
+    plan = pipeline.plan("test")
+    lake.session.range(3).write.format("delta").save(lake.uri)
+    before = contents(Path(lake.uri))
+    with pytest.raises(ForeignTable):
+        pipeline.ingest.execute(plan.sequence)
+    assert contents(Path(lake.uri)) == before
+    shutil.rmtree(lake.uri)
+    assert pipeline.ingest.execute(plan.sequence).landing.records == 2
 
 
 def test_a_failure_of_the_engine_is_named(lake: Lake) -> None:

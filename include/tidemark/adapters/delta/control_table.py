@@ -118,16 +118,17 @@ class DeltaControlTable:
             return self.ledger(pipeline).plans.get(sequence)
         return Ledger.fold(pipeline, decode(pipeline, rows)).plans.get(sequence)
 
-    def backfill(self, pipeline: str, requested_by: str) -> BackfillRequested | None:
-        """What a requester asked to be landed; None if they have not asked."""
+    def backfills(
+        self, pipeline: str, requested_by: str | None = None
+    ) -> Sequence[BackfillRequested]:
+        """What was asked to be landed, oldest first; by one requester if they are named."""
         table = self._open()
         if table is None or "chunk" not in {field.name for field in table.schema().fields}:
-            return None
-        asker = requested_by.replace("'", "''")
-        wanted = (
-            f"pipeline = '{pipeline}' AND event = '{EventKind.BACKFILL_REQUESTED}' "
-            f"AND requested_by = '{asker}'"
-        )
+            return ()
+        wanted = f"pipeline = '{pipeline}' AND event = '{EventKind.BACKFILL_REQUESTED}'"
+        if requested_by is not None:
+            asker = requested_by.replace("'", "''")
+            wanted += f" AND requested_by = '{asker}'"
         history = decode(pipeline, to_rows(table.scan(predicate=wanted).read_all()))
         return requested_in(history)
 
@@ -160,21 +161,6 @@ class DeltaControlTable:
             raise conflict from refused
         if number % COMPACT_EVERY == 0:
             self._compact_own(ledger.pipeline)
-
-    def compact(self) -> int:
-        """Rewrite many small files as few, and keep a checkpoint; no event changes.
-
-        Writers need not stop: an append that happens meanwhile stays as it is.
-
-        Returns:
-            Number of files that were replaced.
-        """
-        table = self._open()
-        if table is None:
-            return 0
-        done = table.optimize.compact()
-        table.create_checkpoint()
-        return int(done["numFilesRemoved"])
 
     def _compact_own(self, pipeline: str) -> None:
         """Compact what one pipeline has written; what it recorded stands whatever comes of it."""

@@ -44,11 +44,16 @@ class DeltaDataTable:
     def __init__(self, uri: str) -> None:
         self._uri = uri
 
-    def state(self, app_ids: Collection[str], since: int) -> TableState:
-        """The newest transaction of each application id, and RESTOREs after a version."""
-        table = self._open()
+    def state(self, pipeline: str, app_ids: Collection[str], since: int) -> TableState:
+        """The newest transaction of each application id, and RESTOREs after a version.
+
+        Raises:
+            ForeignTable: As in `prepare`.
+        """
+        table = self._present()
         if table is None:
             return TableState(transactions={}, restores=())
+        self._check(table, pipeline)
         found = {app_id: table.transaction_version(app_id) for app_id in app_ids}
         return TableState(
             transactions={app_id: newest for app_id, newest in found.items() if newest},
@@ -148,7 +153,21 @@ class DeltaDataTable:
 
     def _own(self, pipeline: str) -> DeltaTable:
         """The pipeline's table, which is made if it is not there."""
-        table = self._open() or self._create(pipeline)
+        table = self._present() or self._create(pipeline)
+        self._check(table, pipeline)
+        return table
+
+    def _present(self) -> DeltaTable | None:
+        """The table; None if there is nothing in its place."""
+        table = self._open()
+        if table is None and "://" not in self._uri and any(Path(self._uri).glob("[!.]*")):
+            # Another driver may have made the table between the look for it and this one.
+            table = self._open()
+            if table is None:
+                self._refuse("a folder with files in it that are no Delta table")
+        return table
+
+    def _check(self, table: DeltaTable, pipeline: str) -> None:
         check_owner(table, self._uri, pipeline)
         present = {field.name: field.type for field in table.schema().fields}
         for wanted in BRONZE.fields:
@@ -157,7 +176,6 @@ class DeltaDataTable:
             if _bare(present[wanted.name]) != _bare(wanted.type):
                 self._refuse(f"its column {wanted.name} is {present[wanted.name]}")
         self._refuse_rules(table)
-        return table
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
         """Add a plan's files in one commit, under the plan's transaction; skip a stale one.
@@ -262,10 +280,6 @@ class DeltaDataTable:
             return None
 
     def _create(self, pipeline: str) -> DeltaTable:
-        foreign = "://" not in self._uri and any(Path(self._uri).glob("[!.]*"))
-        # Another driver may have made the table between the look for it and the look at the folder.
-        if foreign and self._open() is None:
-            self._refuse("a folder with files in it that are no Delta table")
         try:
             DeltaTable.create(
                 self._uri,

@@ -21,7 +21,10 @@ _READ_AT_ONCE = 16
 
 
 def written(files: FileSystem, table: str, folder: str) -> list[DataFile]:
-    """The files with rows in one folder of a table.
+    """The files with rows in one folder of a table, by partition and offset.
+
+    A compaction joins files that stand beside each other in a commit: what it makes then holds
+    offsets that lie together.
 
     Args:
         files: Where the table is.
@@ -38,7 +41,7 @@ def written(files: FileSystem, table: str, folder: str) -> list[DataFile]:
     named = [info for info in found if info.base_name.endswith(".parquet")]
     with ThreadPoolExecutor(_READ_AT_ONCE) as threads:
         read = threads.map(partial(_data_file, files, folder), named)
-        made = [file for file in read if file]
+        made = sorted(filter(None, read), key=lambda file: (file.partition, file.first))
     _check_apart(made)
     return made
 
@@ -77,7 +80,7 @@ def _data_file(files: FileSystem, folder: str, info: FileInfo) -> DataFile | Non
 
 
 def _check_apart(made: Iterable[DataFile]) -> None:
-    """Refuse two files with the same offsets: a task's output that was counted twice."""
-    for one, other in pairwise(sorted(made, key=lambda file: (file.partition, file.first))):
+    """Refuse two neighbours with the same offsets: a task's output that was counted twice."""
+    for one, other in pairwise(made):
         if one.partition == other.partition and other.first <= one.last:
             raise ValueError(f"{one.path} and {other.path} have the same offsets")
