@@ -51,7 +51,7 @@ _FORESEEN = frozenset(
             "RowsChanged",
             "RowsWouldBeLost",
         ),
-        *("LostRange", "NothingLost", "OffsetsDeleted", "OpenPlanInTheWay"),
+        *("LostRange", "NothingLost", "OffsetsDeleted", "OpenPlanInTheWay", "BackfillAhead"),
         *("TopicRecreated", "SameIncarnation", "EndBehindCommitted", "PartitionsShrunk"),
         *("TableRestored", "LedgerBehindTable", "NothingToRepair", "NotARewind"),
         *("ControlTruncated", "RepairUnfinished", "RowsInDoubt"),

@@ -197,7 +197,8 @@ def _i3_committed_offset(world: World, story: Story) -> None:
                 or identity in story.accepted
                 or _fate(world, identity) in (Fate.HOLE, Fate.COMPACTED)
             )
-            _hold(told, "I3", f"committed offset {committed} passed {identity}, which is nowhere")
+            broken = f"committed offset {committed} passed {identity}, which is nowhere"
+            _hold(told or _is_refused(world), "I3", broken)
     for identity in story.accepted:
         low = world.kafka.truth[identity[:2]].low
         _hold(identity[2] < low, "I3", f"{identity} was accepted as lost and is there")
