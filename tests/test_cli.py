@@ -216,22 +216,22 @@ def test_plan_and_status_without_a_jvm(
         "PATH": str(TIDEMARK.parent),  # no Java
     }
 
-    def answer(*arguments: str) -> object:
+    def answer(*arguments: str) -> Any:
         ran = tidemark(*arguments, "--json", home=tmp_path, environ=environ)
         assert ran.returncode == ExitCode.OK, ran.stderr
         return json.loads(ran.stdout)
 
     preview = answer("plan", "tides", "--dry-run")
-    assert preview["outcome"] == "draft"  # type: ignore[index]
+    assert preview["outcome"] == "draft"
     # A file for each partition with records; of bytes an empty table says nothing.
-    partitions = {partition for partition, _, _ in preview["plan"]["ranges"]}  # type: ignore[index]
-    assert (preview["files"], preview["bytes"]) == (len(partitions), None)  # type: ignore[index]
-    (draft,) = answer("ingest", "tides", "--dry-run")  # type: ignore[misc]
+    partitions = {partition for partition, _, _ in preview["plan"]["ranges"]}
+    assert (preview["files"], preview["bytes"]) == (len(partitions), None)
+    (draft,) = answer("ingest", "tides", "--dry-run")
     assert (draft["outcome"], draft["plan"]["offsets"]) == ("draft", 200)
     assert not (tmp_path / "lakehouse").exists()
     first = answer("plan", "tides")
-    assert first["outcome"] == "new"  # type: ignore[index]
-    assert first["plan"]["offsets"] == 200  # type: ignore[index]
-    assert answer("plan", "tides")["outcome"] == "adopted"  # type: ignore[index]
-    (status,) = answer("status")  # type: ignore[misc]
+    assert first["outcome"] == "new"
+    assert first["plan"]["offsets"] == 200
+    assert answer("plan", "tides")["outcome"] == "adopted"
+    (status,) = answer("status")
     assert (status["lag"], status["open_plans"], status["problem"]) == (200, [1], None)

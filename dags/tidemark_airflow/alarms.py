@@ -11,7 +11,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow.sdk import DeadlineAlert, DeadlineReference, SyncCallback
+from airflow.sdk import (  # type: ignore[attr-defined]  # its stub knows no deadlines
+    DeadlineAlert,
+    DeadlineReference,
+    SyncCallback,
+)
 from airflow.sdk.exceptions import AirflowFailException
 
 from tidemark.core.spec import PipelineSpec

@@ -54,7 +54,7 @@ def _failure(exit_code: int | None, text: str) -> AirflowException:
 def is_retryable(exit_code: int | None) -> bool:
     """Whether the same job can end differently; codes that are not ours say nothing against it."""
     try:
-        return ExitCode(exit_code).retryable
+        return exit_code is None or ExitCode(exit_code).retryable
     except ValueError:
         return True
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.python import PythonOperator, ShortCircuitOperator
@@ -105,7 +105,7 @@ class GroupJobOperator(JobOperator):
         requested_by: The run (templated).
     """
 
-    template_fields: ClassVar[Sequence[str]] = ("group", "requested_by")
+    template_fields: Sequence[str] = ("group", "requested_by")
 
     def __init__(self, *, job: str, group: str, requested_by: str, **kwargs: Any) -> None:
         super().__init__(job=job, **kwargs)

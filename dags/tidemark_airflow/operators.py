@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context
@@ -101,7 +101,7 @@ class TidemarkJobOperator(JobOperator):
         plan: Plan number (templated).
     """
 
-    template_fields: ClassVar[Sequence[str]] = ("pipeline", "plan")
+    template_fields: Sequence[str] = ("pipeline", "plan")
 
     def __init__(self, *, job: str, pipeline: str, plan: str, **kwargs: Any) -> None:
         super().__init__(job=job, **kwargs)
@@ -123,7 +123,7 @@ class ChunkJobOperator(JobOperator):
         chunk: Number of the chunk, from 1.
     """
 
-    template_fields: ClassVar[Sequence[str]] = ("pipeline", "requested_by", "chunk")
+    template_fields: Sequence[str] = ("pipeline", "requested_by", "chunk")
 
     def __init__(
         self, *, job: str, pipeline: str, requested_by: str, chunk: int, **kwargs: Any

@@ -159,7 +159,7 @@ def landed(pipeline: str, sequence: int) -> dict[str, Any]:
 
     app = App.from_environment()
     record = recorded_plan(app.control(), pipeline, sequence)
-    if record.landing is None:
+    if record.landing is None or record.whole is None:
         raise PlanNotLanded(pipeline=pipeline, sequence=sequence)
     landed = {
         "pipeline": pipeline,

@@ -24,6 +24,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.mark import ParameterSet
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
 
 
-def points(*calls: str, bounded: tuple[str, ...] = ()) -> list[pytest.param]:
+def points(*calls: str, bounded: tuple[str, ...] = ()) -> list[ParameterSet]:
     """Fail points before and after each call, `step:n`; those not in `bounded` are marked long."""
     return [
         pytest.param(

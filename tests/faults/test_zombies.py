@@ -408,6 +408,7 @@ def test_two_planners_and_a_compaction_at_once(court: Court, pipeline: Lake) -> 
 def plan_in_a_process(lake: Lake, barrier: Any, answers: Any) -> None:
     """A planner in a process of its own."""
     planned = at_the_append(lake, barrier).plan(f"process {os.getpid()}")
+    assert planned.plan is not None
     answers.put((planned.outcome.value, planned.plan.fingerprint))
 
 

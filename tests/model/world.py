@@ -213,7 +213,7 @@ class ModelTable(MemoryTable):
         """Nothing that a program could tell states apart by."""
         return TableSize(records=0, bytes=0)
 
-    def write(  # type: ignore[override]  the files of the model
+    def write(  # type: ignore[override]  # the files of the model
         self, plan: Plan, _: int
     ) -> Fetched:
         """As `Sink.write`."""
@@ -335,7 +335,7 @@ def make_world(
 def _fork(value: _T, memo: dict[int, Any]) -> _T:
     """A deep copy of what can change; frozen values, tuples and functions are shared."""
     if id(value) in memo:
-        return memo[id(value)]  # type: ignore[no-any-return]
+        return memo[id(value)]
     copy: Any
     if isinstance(value, list):
         copy = [_fork(item, memo) for item in value]
@@ -349,7 +349,7 @@ def _fork(value: _T, memo: dict[int, Any]) -> _T:
     else:
         return value
     memo[id(value)] = copy
-    return copy  # type: ignore[no-any-return]
+    return copy
 
 
 def _is_frozen(value: Any) -> bool:

@@ -32,7 +32,7 @@ def test_the_offsets_of_a_given_up_plan_are_planned_again() -> None:
     pipeline = opened(records=1_000)
     pipeline.abandon.give_up(1, "ops", "too large")
     pipeline.spec = replace(pipeline.spec, records_per_run=300)
-    sizes = []
+    sizes: list[int] = []
     while plan := pipeline.run(f"run-{len(sizes)}"):
         sizes.append(plan.size)
     assert sizes == [300, 300, 300, 100]

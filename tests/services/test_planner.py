@@ -176,7 +176,7 @@ def test_limits_are_shared_and_the_rest_is_taken_by_later_runs() -> None:
     pipeline = MemoryPipeline(spec=make_spec(records_per_run=100))
     pipeline.produce(0, 250)
     pipeline.produce(1, 30)
-    sizes = []
+    sizes: list[int] = []
     while plan := pipeline.run(f"run-{len(sizes)}"):
         sizes.append(plan.size)
     assert sizes == [100, 100, 80]

@@ -53,7 +53,7 @@ def test_i3_a_record_that_the_engine_missed_is_no_hole(pipeline: MemoryPipeline)
         (3, 9, 3, 3),
     ]
     assert pipeline.committed() == {0: 2}
-    del pipeline.table.read  # type: ignore[method-assign]
+    del pipeline.table.read
     plan = pipeline.run("second")
     assert plan is not None
     assert [(r.start, r.end) for r in plan.ranges] == [(2, 3)]
@@ -69,7 +69,7 @@ def test_i3_a_plan_that_missed_everything_is_read_again(pipeline: MemoryPipeline
     with pytest.raises(RecordsMissed):
         pipeline.run("second")
     assert pipeline.committed() == {0: 9}
-    del pipeline.table.read  # type: ignore[method-assign]
+    del pipeline.table.read
     again = pipeline.run("third")
     assert again is not None
     assert again.sequence == 3

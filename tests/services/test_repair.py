@@ -340,11 +340,11 @@ def test_i4_a_driver_that_lands_just_before_the_fence_is_seen(pipeline: MemoryPi
     plan = pipeline.planner.plan("fourth").plan
     assert plan is not None
     pipeline.table.restore(2)
-    fence_chains = pipeline.table.fence_chains
+    table, fence_chains = pipeline.table, pipeline.table.fence_chains
 
-    def landing_first(name: str, app_ids: Collection[str]) -> int:
-        pipeline.table.land(plan)
-        return fence_chains(name, app_ids)
+    def landing_first(pipeline: str, app_ids: Collection[str]) -> int:
+        table.land(plan)
+        return fence_chains(pipeline, app_ids)
 
     pipeline.table.fence_chains = landing_first  # type: ignore[method-assign]
     found = pipeline.repair.rewind("ann", "why")

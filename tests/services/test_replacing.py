@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -105,7 +105,7 @@ def told(lake: FileLake) -> dict[int, list[tuple[int, int]]]:
     }
 
 
-def _places(spans: dict[int, SpanSet]) -> list[tuple[int, int]]:
+def _places(spans: Mapping[int, SpanSet]) -> list[tuple[int, int]]:
     return [
         (p, o) for p, some in spans.items() for span in some for o in range(span.start, span.end)
     ]
@@ -652,9 +652,9 @@ def test_maintenance_in_the_middle_of_a_replacement(
 
 def _meanwhile(monkeypatch: pytest.MonkeyPatch, event: object) -> None:
     """Have something happen once, after a replacement has loaded the table it starts from."""
-    from tidemark.adapters.delta import data_table
+    from tidemark.adapters.delta import data_table, replacing
 
-    real, waiting = data_table.replace_rows, [event]
+    real, waiting = replacing.replace_rows, [event]
 
     def late(*args: object) -> None:
         if waiting:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -51,7 +51,7 @@ class Lake(Services):
     connection: Mapping[str, Any]
     spec: PipelineSpec = field(default_factory=make_spec)
 
-    def of(self, topic: str, **changes: Any) -> Lake:
+    def of(self, topic: str, **changes: Any) -> Self:
         """The same lake with a pipeline over another topic; other keys of the spec as well."""
         return replace(self, spec=replace(self.spec, topic=topic, **changes))
 

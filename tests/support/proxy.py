@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -221,6 +222,9 @@ class Proxy:
         for part in _parts(connection.server, size - 4):
             self._pass_on(connection, part, fetch)
 
+    def _has_news(self, connection: _Connection, rate: int) -> bool:
+        return connection.gone or self._rate != rate
+
     def _pass_on(self, connection: _Connection, data: bytes, fetch: bool) -> None:
         while data:
             gate, rate = self._gate, self._rate
@@ -234,7 +238,7 @@ class Proxy:
             if rate is not None:
                 with self._changed:
                     self._changed.wait_for(
-                        lambda rate=rate: connection.gone or self._rate != rate,
+                        partial(self._has_news, connection, rate),
                         timeout=allowed / rate,
                     )
 

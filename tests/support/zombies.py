@@ -35,7 +35,7 @@ class HeldTable(DeltaDataTable):
         self._let_go = threading.Event()
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Whether the transaction has begun and waits."""
         return self._reached.is_set()
 
@@ -85,8 +85,8 @@ def zombie(lake: Lake, plan: Plan) -> Iterator[Zombie]:
     with ThreadPoolExecutor(1) as pool:
         held = Zombie(table, pool.submit(replace(lake.ingest, table=table).execute, plan.sequence))
         try:
-            wait_until(lambda: table.held or held.running.done(), PATIENCE_S)
-            assert table.held, held.running.exception()
+            wait_until(lambda: table.is_held or held.running.done(), PATIENCE_S)
+            assert table.is_held, held.running.exception()
             yield held
         finally:
             table.let_go()

@@ -144,7 +144,7 @@ def test_decisions_come_back_as_they_were_recorded(table: ControlTable) -> None:
     after = append(table, "events", loss)
     assert after.accepted == lost
     assert {p: after.committed_offset(p) for p in (0, 1)} == {0: 7, 1: 9}
-    decision = {"requested_by": "test:2", "reason": "restored"}
+    decision: dict[str, Any] = {"requested_by": "test:2", "reason": "restored"}
     after = append(
         table,
         "events",
@@ -335,7 +335,7 @@ def broken_reader(pipeline: MemoryPipeline) -> Iterator[None]:
     try:
         yield
     finally:
-        del pipeline.table.read  # type: ignore[method-assign]
+        del pipeline.table.read
 
 
 def state(ledger: Ledger) -> dict[str, Any]:

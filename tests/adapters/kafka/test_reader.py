@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -90,7 +91,7 @@ def test_a_record_is_told_whole(
             Record(key=b"", value=b"", timestamp_ms=2),
         ],
     )
-    shared = {"partition": 0, "timestamp_type": TimestampType.CREATE}
+    shared: dict[str, Any] = {"partition": 0, "timestamp_type": TimestampType.CREATE}
     assert list(reader.read(name, COMMITTED, {0: spans((0, 3))})) == [
         LogRecord(
             offset=0,

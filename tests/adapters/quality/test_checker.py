@@ -497,6 +497,7 @@ def test_a_second_attempt_is_kept_beside_the_first(check: Check) -> None:
         """
     )
     assert results.num_rows == 2 * len(report.results)
+    assert newest is not None
     assert newest.fetchall() == [("passed",)]
 
 

@@ -163,7 +163,7 @@ def test_footers_are_read_side_by_side(table: Path) -> None:
 def test_a_uri_that_pyarrow_does_not_know_is_refused(uri: str) -> None:
     """In the driver, before anything is read."""
     sink = SparkSink(
-        session=None,  # type: ignore[arg-type]  it does not get that far
+        session=None,  # It does not get that far.
         uri=uri,
         kafka_options={},
         now=lambda: NOW,
