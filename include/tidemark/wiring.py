@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from tidemark.services.ingest import Ingest
     from tidemark.services.maintenance import Maintenance
     from tidemark.services.planner import Planner
+    from tidemark.services.profiling import Profiling
     from tidemark.services.quality import Quality
     from tidemark.services.repair import Repair
     from tidemark.services.starts import Starts
@@ -360,6 +361,13 @@ class App:
             checker=self._armed("quality", checker),
             now=utc_now,
         )
+
+    def profiling(self, pipeline: str) -> Profiling:
+        """Profiles what has landed; needs neither a JVM nor Kafka."""
+        from tidemark.services.profiling import Profiling
+
+        spec = self.spec(pipeline)
+        return Profiling(spec=spec, control=self.control(), data_log=self.table(spec))
 
     def maintenance(self, pipeline: str) -> Maintenance:
         """Keeps a pipeline's data table small; needs no JVM."""

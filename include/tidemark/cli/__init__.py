@@ -19,6 +19,7 @@ from tidemark.cli import (
     sample,
     service,
     spark,
+    suites,
 )
 from tidemark.cli.console import print_error
 from tidemark.errors import TidemarkError
@@ -44,6 +45,7 @@ backfill.register(app)
 offsets.register(app)
 repairs.register(app)
 maintenance.register(app)
+app.add_typer(suites.app, name="suite")
 app.add_typer(sample.app, name="sample")
 app.add_typer(broker.app, name="broker")
 service.register(app)

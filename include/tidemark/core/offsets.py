@@ -131,6 +131,10 @@ class SpanSet:
             count -= span.size
         return SpanSet(tuple(taken))
 
+    def last(self, count: int) -> SpanSet:
+        """The highest `count` offsets of the set."""
+        return self.minus(self.first(self.size - count))
+
     def overlap(self, wanted: Span) -> int:
         """Number of offsets of `wanted` that are in this set."""
         return wanted.size - self.missing_from(wanted).size

@@ -61,7 +61,7 @@ from tidemark.errors.protocol import (
     TransactionConflict,
     UnknownPlan,
 )
-from tidemark.errors.quality import QualityFailed, SuiteError
+from tidemark.errors.quality import NothingToProfile, QualityFailed, SuiteError, SuiteExists
 from tidemark.errors.repair import (
     ControlTruncated,
     NotARewind,
@@ -134,6 +134,7 @@ __all__ = [
     "NotLanded",
     "NotLive",
     "NothingLost",
+    "NothingToProfile",
     "NothingToRepair",
     "NothingToVerify",
     "OffsetsDeleted",
@@ -162,6 +163,7 @@ __all__ = [
     "SpecError",
     "StartBehindEnd",
     "SuiteError",
+    "SuiteExists",
     "TableBehindLedger",
     "TableDiffers",
     "TableRestored",

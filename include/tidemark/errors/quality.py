@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tidemark.errors.base import ExitCode, TidemarkError
+from tidemark.errors.base import ExitCode, TerminalError, TidemarkError
 from tidemark.errors.specs import SpecError
 
 
@@ -43,3 +43,41 @@ class QualityFailed(TidemarkError):
 
     def remedy(self) -> str:
         return f"the data stays landed; open the report at {self.data_docs}"
+
+
+@dataclass(kw_only=True, eq=False)
+class NothingToProfile(TerminalError):
+    """A pipeline has no records to look at."""
+
+    pipeline: str
+
+    def what(self) -> str:
+        return f"there is nothing to draft a suite of pipeline {self.pipeline!r} from"
+
+    def expected(self) -> str:
+        return "a record that has landed"
+
+    def found(self) -> str:
+        return "none in its data table"
+
+    def remedy(self) -> str:
+        return f"land some: tidemark ingest {self.pipeline}"
+
+
+@dataclass(kw_only=True, eq=False)
+class SuiteExists(TerminalError):
+    """A draft would be written over a quality suite, which somebody may have edited."""
+
+    file: str
+
+    def what(self) -> str:
+        return "there is a quality suite of that name"
+
+    def expected(self) -> str:
+        return "a name that no suite has"
+
+    def found(self) -> str:
+        return self.file
+
+    def remedy(self) -> str:
+        return "look at the draft with --dry-run, say another --name, or remove the file"

@@ -1,0 +1,71 @@
+"""`tidemark suite`: quality suites."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from tidemark.adapters.quality.suite import SLICE_COLUMNS
+from tidemark.cli.arguments import AsJson, Pipeline
+from tidemark.cli.console import note, out, print_json
+from tidemark.core.suite_draft import draft
+from tidemark.errors import SuiteExists
+from tidemark.files import replace_text
+from tidemark.services.profiling import USUAL_SAMPLE
+from tidemark.wiring import App
+
+app = typer.Typer(
+    help="Quality suites: what must hold of the records that a pipeline lands.",
+    short_help="Quality suites.",
+    no_args_is_help=True,
+)
+
+
+@app.command(short_help="Draft a suite from what has landed.")
+def init(
+    pipeline: Pipeline,
+    name: Annotated[
+        str | None,
+        typer.Option(help="The suite's name; the pipeline's if left out.", metavar="NAME"),
+    ] = None,
+    records: Annotated[
+        int, typer.Option(min=1, help="How many of the newest landed records are looked at.")
+    ] = USUAL_SAMPLE,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the draft; write nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Draft a suite from a profile of what has landed, for a person to edit.
+
+    Looks at the newest records of each partition in the data table; no Spark is started, and Kafka
+    is not asked. What held of them becomes rules in include/expectations/NAME.json, each of them a
+    warning: which JSON fields are always there, how large numbers are, which few values a field
+    has, what never comes twice, whether the key is a field of the value.
+
+    A suite that is there is never written over. Edit the draft, name it in the pipeline's spec
+    (`quality: {suite: NAME}`), and try it: `tidemark quality PIPELINE`.
+    """
+    tidemark = App.from_environment()
+    spec = tidemark.spec(pipeline)
+    chosen = name or spec.origin
+    file = tidemark.layout.expectations / f"{chosen}.json"
+    if file.exists() and not dry_run:
+        raise SuiteExists(file=str(file))
+    profile = tidemark.profiling(pipeline).profile(records)
+    suite = draft(chosen, profile, set(SLICE_COLUMNS))
+    text = json.dumps(suite, indent=2)
+    if not dry_run:
+        replace_text(file, f"{text}\n")
+    if as_json:
+        print_json({"file": str(file), "profile": profile.as_record(), "suite": suite})
+        return
+    note(f"looked at {profile.records:,} record(s) of {pipeline}")
+    if dry_run:
+        out.print(text, markup=False, highlight=False, soft_wrap=True)
+        return
+    out.print(f"{len(suite['expectations'])} rule(s) drafted in {file}", markup=False)
+    if spec.suite != chosen:
+        out.print(f"to use it, say in the spec of {spec.origin}: quality: {{suite: {chosen}}}")

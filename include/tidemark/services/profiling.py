@@ -1,0 +1,52 @@
+"""Looking at what has landed, for somebody who has to say what must hold of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tidemark.core.offsets import SpanSet
+from tidemark.core.profile import Profile
+from tidemark.core.records import LogRecord
+from tidemark.core.spec import PipelineSpec
+from tidemark.errors import NothingToProfile
+from tidemark.ports import ControlReader, DataLog
+from tidemark.services.recording import checked_ledger
+
+USUAL_SAMPLE = 20_000
+"""Records that are looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiling:
+    """Profiles what one pipeline has landed; reads its data table, and never the topic."""
+
+    spec: PipelineSpec
+    control: ControlReader
+    data_log: DataLog
+
+    def profile(self, records: int = USUAL_SAMPLE) -> Profile:
+        """Look at the newest landed records of each partition, as many of each.
+
+        Args:
+            records: How many are looked at, at most.
+
+        Raises:
+            NothingToProfile: Nothing has landed, or holes alone.
+            ForeignTable, ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished,
+                TableRestored: The two tables are not of one history.
+        """
+        ledger = checked_ledger(self.control, self.spec.name, self.data_log)
+        found = Profile.of(self._newest(ledger.topic_id or "", ledger.landed, records))
+        if not found.records:
+            raise NothingToProfile(pipeline=self.spec.name)
+        return found
+
+    def _newest(
+        self, topic_id: str, landed: Mapping[int, SpanSet], records: int
+    ) -> Iterator[LogRecord]:
+        share = max(1, records // max(1, len(landed)))
+        for partition, spans in sorted(landed.items()):
+            for span in spans.last(share):
+                for _, record in self.data_log.rows_of(topic_id, partition, span):
+                    yield record

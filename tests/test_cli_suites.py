@@ -1,0 +1,106 @@
+"""`tidemark suite init` over real tables; neither Spark nor Kafka is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import Command, command_in
+from tests.support.file_lake import FileLake, FileSink
+from tidemark.adapters.delta.control_table import DeltaControlTable
+from tidemark.adapters.memory import MemoryKafka
+from tidemark.adapters.quality.suite import load_suite
+from tidemark.core.marks import IsolationLevel
+from tidemark.core.offsets import SpanSet
+from tidemark.core.records import LogRecord
+from tidemark.errors import ExitCode
+
+
+@dataclass
+class JsonLog(MemoryKafka):
+    """Its values are JSON."""
+
+    def read(
+        self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
+    ) -> Iterator[LogRecord]:
+        """As `LogReader.read`."""
+        for record in super().read(topic, isolation_level, spans):
+            value = {"price": record.offset + 1, "side": "buy"}
+            yield replace(record, key=b"buy", value=json.dumps(value).encode())
+
+
+@dataclass
+class HomeLake(FileLake):
+    """A lake where the command line looks for it."""
+
+    @property
+    def control(self) -> DeltaControlTable:
+        """The control table, in its place."""
+        return DeltaControlTable(str(self.root / "control" / "offset_ranges"))
+
+    @property
+    def sink(self) -> FileSink:
+        """Writes files."""
+        return FileSink(self.uri, self.log_reader)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> HomeLake:
+    """Pipeline `events`, defined for the command line as well."""
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "events.yaml").write_text(
+        'name: events\ntopic: events\ntarget: bronze/events\nschedule: "@daily"\nstart: earliest\n',
+        encoding="utf-8",
+    )
+    return HomeLake(root=tmp_path / "lakehouse", kafka=JsonLog())
+
+
+@pytest.fixture
+def tidemark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Run a command over a project in a folder of its own; nobody answers for Kafka."""
+    monkeypatch.setenv("TIDEMARK_PROJECT", str(tmp_path))
+    return command_in(tmp_path, "127.0.0.1:1", monkeypatch, capsys)
+
+
+def test_a_draft_is_written_and_never_written_over(
+    lake: HomeLake, tidemark: Command, tmp_path: Path
+) -> None:
+    """What somebody has edited stays; the newest records are looked at."""
+    lake.run(300)
+    file = tmp_path / "include" / "expectations" / "events.json"
+    shown = tidemark("suite", "init", "events", "--dry-run")
+    assert (shown.code, file.exists()) == (ExitCode.OK, False)
+    ran = tidemark("suite", "init", "events")
+    assert ran.code == ExitCode.OK, ran.err
+    assert json.loads(shown.out) == json.loads(file.read_text(encoding="utf-8"))
+    assert "quality: {suite: events}" in ran.out
+    suite = load_suite(file)
+    (between,) = (r for r in suite.expectations if r["type"].endswith("_be_between"))
+    assert between["description"] == "price is above 0 and at most 3,000; seen were 1 to 300"
+
+    file.write_text("mine", encoding="utf-8")
+    refused = tidemark("suite", "init", "events", "--json")
+    assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "SuiteExists")
+    assert file.read_text(encoding="utf-8") == "mine"
+    other = tidemark("suite", "init", "events", "--name", "strict", "--records", "20", "--json")
+    assert other.json["profile"]["records"] == 20
+    assert load_suite(Path(other.json["file"])).name == "strict"
+    assert other.json["suite"]["notes"].startswith("Drafted from 20 record(s)")
+
+
+def test_without_records_there_is_nothing_to_draft_from(
+    lake: HomeLake, tidemark: Command, tmp_path: Path
+) -> None:
+    """Before anything is written."""
+    assert not lake.uri.exists()
+    refused = tidemark("suite", "init", "events", "--json")
+    assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "NothingToProfile")
+    assert not (tmp_path / "include").exists()
+    unknown = tidemark("suite", "init", "nosuch", "--json")
+    assert unknown.json["error"] == "UnknownPipeline"
