@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tidemark.core.drift import drifts
 from tidemark.core.landing import Landing, RangeCount
 from tidemark.core.marks import IsolationLevel
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
@@ -70,6 +71,7 @@ def held(
         "null_values": 0,
         "no_timestamps": 0,
         "seconds_ahead": 0.0,
+        "oldest_seconds_behind": 0.0,
     }
     return RangeFigures(**(values | more))  # type: ignore[arg-type]
 
@@ -155,7 +157,8 @@ def test_expectations_come_from_a_plan_and_its_landing() -> None:
 
 def test_there_is_a_figure_for_every_built_in_check() -> None:
     """No check is without a figure, and no figure without a check."""
-    assert set(figures([held()], NO_KEY, [planned()])) == set(BUILT_IN_CHECKS)
+    found = figures([held()], NO_KEY, [planned()])
+    assert {*found, *drifts(found, {})} == set(BUILT_IN_CHECKS)
 
 
 def test_a_slice_as_planned_has_nothing_to_report() -> None:
@@ -222,12 +225,21 @@ def test_partitions_are_measured_over_all_their_ranges() -> None:
 def test_an_empty_slice_has_no_shares() -> None:
     """Nothing is divided by nothing."""
     found = figures([], NO_KEY, [])
-    assert {name for name, figure in found.items() if figure.value is None} == {
-        name for name, check in BUILT_IN_CHECKS.items() if not check.fixed
+    assert {name for name, figure in found.items() if figure.value is not None} == {
+        "records",
+        *(name for name, check in BUILT_IN_CHECKS.items() if check.fixed),
     }
 
 
 def test_the_latest_timestamp_counts() -> None:
     """A clock that runs ahead shows, wherever it is."""
     ranges = [held(0, seconds_ahead=-3.0), held(1, seconds_ahead=12.5), held(2, seconds_ahead=None)]
-    assert figures(ranges, NO_KEY, [])["seconds_ahead"].value == 12.5
+    found = figures(ranges, NO_KEY, [])
+    assert (found["seconds_ahead"].value, found["seconds_behind"].value) == (12.5, 0)
+    assert figures([held(0, seconds_ahead=-3.0)], NO_KEY, [])["seconds_behind"].value == 3
+
+
+def test_the_earliest_timestamp_counts() -> None:
+    """What came late shows, wherever it is."""
+    ranges = [held(0, oldest_seconds_behind=60.0), held(1, oldest_seconds_behind=None), held(2)]
+    assert figures(ranges, NO_KEY, [])["oldest_seconds_behind"].value == 60

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from tidemark.core.landing import Landing
-from tidemark.core.plan import Plan
+from tidemark.core.plan import Plan, PlanKind
 
 
 class Severity(StrEnum):
@@ -51,12 +51,14 @@ class SliceRef:
         table: Path or URI of the data table.
         table_version: Version that the plan's commit made, or a later one that still has its rows.
         plan_sequence: Number of the plan; the slice is the rows that carry it.
+        kind: The plan's; slices are compared with earlier ones of the same kind.
     """
 
     pipeline: str
     table: str
     table_version: int
     plan_sequence: int
+    kind: PlanKind = PlanKind.LIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,7 @@ class CheckResult:
         severity: What a failure means.
         passed: Whether it held.
         observed: What was found; None if there was nothing to look at.
+        value: The same as a number, where it is one.
         expectation: What should be found, as a sentence.
         unexpected_count: Rows that broke the rule; None where rows are not counted.
         unexpected_percent: Their share of the rows with a value, 0 to 100; None as above.
@@ -118,6 +121,7 @@ class CheckResult:
     expectation: str
     unexpected_count: int | None = None
     unexpected_percent: float | None = None
+    value: float | None = None
 
     def as_record(self) -> dict[str, Any]:
         """The result as plain values, for `--json` and the results table."""
@@ -127,6 +131,7 @@ class CheckResult:
             "severity": str(self.severity),
             "passed": self.passed,
             "observed": self.observed,
+            "value": self.value,
             "expectation": self.expectation,
             "unexpected_count": self.unexpected_count,
             "unexpected_percent": self.unexpected_percent,
@@ -141,6 +146,7 @@ class QualityReport:
         pipeline: Pipeline name.
         plan_sequence: Plan whose rows were judged.
         table_version: Version of the data table that was read.
+        kind: The plan's kind.
         run_at: When the attempt was made; the newest attempt of a plan is the one that counts.
         results: Built-in checks first, then the suite's own, each in its file's order.
         data_docs: Path of the report's start page in Data Docs.
@@ -152,6 +158,7 @@ class QualityReport:
     run_at: datetime
     results: tuple[CheckResult, ...]
     data_docs: str
+    kind: PlanKind = PlanKind.LIVE
 
     def __post_init__(self) -> None:
         if self.run_at.tzinfo is None:
@@ -176,6 +183,7 @@ class QualityReport:
             "pipeline": self.pipeline,
             "plan": self.plan_sequence,
             "table_version": self.table_version,
+            "kind": str(self.kind),
             "run_at": self.run_at.isoformat(),
             "verdict": str(self.verdict),
             "data_docs": self.data_docs,

@@ -24,7 +24,9 @@ class RangeFigures:
         null_keys: Rows without a key.
         null_values: Rows without a value (tombstones).
         no_timestamps: Rows without a timestamp, or with Kafka's -1 that says there is none.
-        seconds_ahead: How far the latest timestamp lies after its ingestion; None without one.
+        seconds_ahead: How far the latest timestamp lies after its ingestion, below 0 if it lies
+            before; None without one.
+        oldest_seconds_behind: How far the earliest timestamp lies before its ingestion.
     """
 
     topic_id: str
@@ -36,6 +38,7 @@ class RangeFigures:
     null_values: int
     no_timestamps: int
     seconds_ahead: float | None
+    oldest_seconds_behind: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,17 +61,33 @@ class BuiltInCheck:
     Attributes:
         name: Name in suites, reports and the results table.
         sentence: What is expected; `{limit}` stands for the limit.
-        limit: Highest figure that passes, unless a suite says otherwise.
+        limit: Highest figure that passes, unless a suite says otherwise; None if every one does.
         severity: What a failure means, unless a suite says otherwise.
         fixed: Whether the limit is not for suites to change: Tidemark's own promises are not.
     """
 
     name: str
     sentence: str
-    limit: float
+    limit: float | None
     severity: Severity
     fixed: bool = False
 
+
+DRIFT: Mapping[str, str] = MappingProxyType(
+    {
+        f"{measure}_drift": measure
+        for measure in (
+            "records",
+            "null_key_percent",
+            "null_value_percent",
+            "top_key_percent",
+            "largest_partition_percent",
+            "seconds_behind",
+            "oldest_seconds_behind",
+        )
+    }
+)
+"""Checks of how unlike its predecessors a slice is, and the check whose figure each compares."""
 
 BUILT_IN_CHECKS: Mapping[str, BuiltInCheck] = MappingProxyType(
     {
@@ -135,6 +154,34 @@ BUILT_IN_CHECKS: Mapping[str, BuiltInCheck] = MappingProxyType(
                 limit=3600,
                 severity=Severity.WARNING,
             ),
+            BuiltInCheck(
+                name="records",
+                sentence="at most {limit} records",
+                limit=None,
+                severity=Severity.INFO,
+            ),
+            BuiltInCheck(
+                name="seconds_behind",
+                sentence="the latest timestamp lies at most {limit} seconds before its ingestion",
+                limit=None,
+                severity=Severity.INFO,
+            ),
+            BuiltInCheck(
+                name="oldest_seconds_behind",
+                sentence="no timestamp lies more than {limit} seconds before its ingestion",
+                limit=None,
+                severity=Severity.INFO,
+            ),
+            *(
+                BuiltInCheck(
+                    name=name,
+                    sentence=f"{measure} is at most {{limit}} times its usual spread away from "
+                    "what it was in earlier plans",
+                    limit=5,
+                    severity=Severity.INFO,
+                )
+                for name, measure in DRIFT.items()
+            ),
         )
     }
 )
@@ -164,11 +211,13 @@ def figures(
         expected: What the control table says landed.
 
     Returns:
-        One figure for each name in `BUILT_IN_CHECKS`.
+        One figure for each name in `BUILT_IN_CHECKS` that needs no history.
     """
     records = sum(r.records for r in ranges)
     null_keys = sum(r.null_keys for r in ranges)
     ahead = [r.seconds_ahead for r in ranges if r.seconds_ahead is not None]
+    latest = max(ahead, default=None)
+    behind = [r.oldest_seconds_behind for r in ranges if r.oldest_seconds_behind is not None]
     return {
         "duplicate_records": _doubles(ranges),
         "ranges_off": _off(ranges, expected),
@@ -183,7 +232,10 @@ def figures(
         "no_timestamp_percent": Figure(
             value=_percent(sum(r.no_timestamps for r in ranges), records)
         ),
-        "seconds_ahead": Figure(value=max(ahead, default=None)),
+        "seconds_ahead": Figure(value=latest),
+        "records": Figure(value=records),
+        "seconds_behind": Figure(value=None if latest is None else max(0.0, -latest)),
+        "oldest_seconds_behind": Figure(value=max(behind, default=None)),
     }
 
 

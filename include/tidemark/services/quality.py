@@ -50,6 +50,7 @@ class Quality:
             table=self.data_table,
             table_version=record.whole.table_version,
             plan_sequence=sequence,
+            kind=record.plan.kind,
         )
         # That version of the table has what other plans have replaced since.
         expected = SliceExpectation.of(record.plan, record.whole)

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,11 @@ from pyspark.sql import SparkSession
 
 from tests.conftest import PROJECT
 from tests.support.quality_reports import report_often
+from tidemark.adapters.delta import contents
 from tidemark.adapters.quality import GreatExpectationsQuality
+from tidemark.adapters.quality.suite import SLICE_COLUMNS
+from tidemark.core.offsets import Span
+from tidemark.core.profile import Profile
 from tidemark.core.quality import (
     CheckResult,
     QualityReport,
@@ -28,6 +33,7 @@ from tidemark.core.quality import (
     Verdict,
 )
 from tidemark.core.samples import SAMPLES
+from tidemark.core.suite_draft import draft
 from tidemark.errors import EngineFailed, SuiteError
 
 SHIPPED = PROJECT / "include" / "expectations"
@@ -181,30 +187,55 @@ pytestmark = pytest.mark.spark
 # -- the samples ---------------------------------------------------------------------------------
 
 
+def sample_rows(topic: str) -> list[Row]:
+    """Bronze rows of 500 records that `tidemark sample produce` makes."""
+    made = SAMPLES[topic].records(
+        seed=1, start=0, count=500, base_ms=int(NOW.timestamp() * 1000) - 60_000
+    )
+    return [
+        row(
+            offset,
+            key=sample.key,
+            value=sample.value,
+            headers=[{"key": name, "value": value} for name, value in sample.headers],
+            timestamp=datetime.fromtimestamp(sample.timestamp_ms / 1000, UTC),
+        )
+        for offset, sample in enumerate(made)
+    ]
+
+
 @pytest.mark.parametrize(
     ("topic", "suite"),
     [("streams-intro", "streams_intro"), ("prices", "prices"), ("orders", "orders")],
 )
 def test_the_samples_pass_their_suites(shipped: Check, topic: str, suite: str) -> None:
     """Every check of every shipped suite holds on what `tidemark sample produce` makes."""
-    made = SAMPLES[topic].records(
-        seed=1, start=0, count=500, base_ms=int(NOW.timestamp() * 1000) - 60_000
-    )
-    shipped.land(
-        [
-            row(
-                offset,
-                key=sample.key,
-                value=sample.value,
-                headers=[{"key": name, "value": value} for name, value in sample.headers],
-                timestamp=datetime.fromtimestamp(sample.timestamp_ms / 1000, UTC),
-            )
-            for offset, sample in enumerate(made)
-        ]
-    )
+    shipped.land(sample_rows(topic))
     report = shipped(planned(0, 500), suite=suite)
     assert [result for result in report.results if not result.passed] == []
     assert report.verdict is Verdict.PASSED
+
+
+@pytest.mark.parametrize("topic", ["prices", "orders"])
+def test_what_a_suite_was_drafted_from_passes_it(check: Check, topic: str) -> None:
+    """As it is; and of one record that is like none of them every rule on its field tells."""
+    landed = sample_rows(topic)
+    check.land(landed)
+    found = contents.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 500))
+    suite = draft("mine", Profile.of(record for _, record in found), set(SLICE_COLUMNS))
+    (check.suites / "mine.json").write_text(json.dumps(suite), encoding="utf-8")
+    report = check(planned(0, 500), suite="mine")
+    assert len(report.results) >= 9 + 5
+    assert [result for result in report.results if not result.passed] == []
+
+    number = {"prices": "price", "orders": "quantity"}[topic]
+    value = json.loads(landed[0]["value"] or landed[1]["value"])
+    odd = json.dumps({**value, number: -1, "ticker": None}).encode()
+    version = check.land([row(500, key=b"other", value=odd)])
+    report = check(planned(0, 501), suite="mine", version=version)
+    failed = {result.column for result in report.results if not result.passed}
+    assert failed >= {number, "value_problem"}
+    assert report.verdict is Verdict.WARNED
 
 
 # -- built-in checks -----------------------------------------------------------------------------
@@ -290,6 +321,42 @@ def test_clocks_and_missing_timestamps_warn(check: Check) -> None:
         "no_timestamp_percent": 25.0,
         "seconds_ahead": 7200.0,
     }
+
+
+def test_freshness_and_lateness_are_measured_from_ingestion(check: Check) -> None:
+    """Records without a timestamp are neither; a suite may set limits."""
+    stamps = [NOW - timedelta(hours=3), NOW - timedelta(minutes=1)]
+    check.land(
+        [row(offset, timestamp=stamp) for offset, stamp in enumerate(stamps)]
+        + [row(2, timestamp=None), row(3, timestamp_type=-1, timestamp=NOW - timedelta(days=9))]
+    )
+    suite = check.suite([], checks={"oldest_seconds_behind": {"limit": 60, "severity": "warning"}})
+    report = check(planned(0, 4), suite=suite)
+    assert of(report, "seconds_behind").value == 60
+    late = of(report, "oldest_seconds_behind")
+    assert (late.value, late.passed, late.severity) == (3 * 3600, False, Severity.WARNING)
+    assert of(report, "records").expectation == "no limit is set"
+
+
+def test_a_slice_unlike_its_predecessors_is_told(check: Check) -> None:
+    """Volume and keys, against what the results table has of earlier plans."""
+    check.land(rows(range(40)))
+    usual = check(planned(0, 40))
+    for plan in range(1, 9):
+        check.quality.record(replace(usual, plan_sequence=plan))
+    version = check.land([row(offset, plan_sequence=9) for offset in range(40, 80)])
+    same = check(planned(40, 80), version=version, plan=9)
+    assert (of(same, "records_drift").value, of(same, "records_drift").passed) == (0, True)
+    version = check.land([row(offset, plan_sequence=10, key=None) for offset in range(80, 90)])
+    odd = check(planned(80, 90), version=version, plan=10)
+    drifted = {r.check: r.observed for r in odd.results if r.check.endswith("_drift")}
+    assert [r.check for r in odd.failed(Severity.INFO)] == [
+        "records_drift",
+        "null_key_percent_drift",
+    ]
+    assert drifted["records_drift"] == "7.5 (10 against 40 in 8 earlier slices)"
+    assert odd.verdict is Verdict.PASSED
+    assert of(usual, "records_drift").value is None
 
 
 def test_a_suite_can_make_skew_critical(check: Check) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.adapters.quality.docs import DocsFolders, write_index
 from tidemark.adapters.quality.suite import BUILT_IN_SUITE, Suite, load_suite
+from tidemark.core.drift import HISTORY, drifts
 from tidemark.core.quality import QualityReport, SliceExpectation, SliceRef
 from tidemark.core.quality_checks import figures
 
@@ -72,9 +73,11 @@ class GreatExpectationsQuality:
         # Imported here: they bring Great Expectations and Spark, which take seconds.
         from tidemark.adapters.quality import slices, validation
         from tidemark.adapters.quality.context import open_context, publish
+        from tidemark.adapters.quality.results import earlier_figures
 
         rows = slices.with_columns(slices.read_slice(self._spark(), ref), chosen)
         taken = figures(slices.range_figures(rows, expected), slices.top_key(rows), expected)
+        taken |= drifts(taken, earlier_figures(self._results_table, ref, HISTORY))
         checks = list(chosen.checks.values())
         with folders.locked():
             context = open_context(folders.site)
@@ -88,6 +91,7 @@ class GreatExpectationsQuality:
                 pipeline=ref.pipeline,
                 plan_sequence=ref.plan_sequence,
                 table_version=ref.table_version,
+                kind=ref.kind,
                 run_at=run_at,
                 results=tuple(results),
                 data_docs=str(folders.index),

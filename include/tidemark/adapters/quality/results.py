@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from deltalake.exceptions import TableNotFoundError
 
-from tidemark.core.quality import QualityReport
+from tidemark.core.quality import QualityReport, SliceRef
 
 SCHEMA = pa.schema(
     [
@@ -23,6 +24,8 @@ SCHEMA = pa.schema(
         pa.field("expectation", pa.string(), nullable=False),
         pa.field("unexpected_count", pa.int64()),
         pa.field("unexpected_percent", pa.float64()),
+        pa.field("value", pa.float64()),
+        pa.field("kind", pa.string()),
         pa.field("data_docs", pa.string(), nullable=False),
     ]
 )
@@ -41,7 +44,54 @@ def append_report(table: str, report: QualityReport) -> None:
         partition_by=["pipeline"],
         configuration={"delta.appendOnly": "true"},
     )
-    write_deltalake(table, _rows(report), mode="append")
+    # A table that was made before a column came gets it now.
+    write_deltalake(table, _rows(report), mode="append", schema_mode="merge")
+
+
+def earlier_figures(table: str, ref: SliceRef, plans: int) -> dict[str, list[float]]:
+    """Figures of earlier plans of the same kind, in the attempts that count, newest plan first.
+
+    Args:
+        table: The results table.
+        ref: The slice whose predecessors are meant.
+        plans: How many plans are looked back at.
+
+    Returns:
+        By check. Empty if nothing was checked before, or by a version that kept no figures.
+    """
+    try:
+        results = DeltaTable(table)
+    except TableNotFoundError:
+        return {}
+    if "value" not in {field.name for field in results.schema().fields}:
+        return {}
+    found = (
+        QueryBuilder()
+        .register("t", results)
+        .execute(
+            _EARLIER.format(
+                pipeline=ref.pipeline, kind=ref.kind, before=ref.plan_sequence, plans=plans
+            )
+        )
+    )
+    figures: dict[str, list[float]] = {}
+    for row in pa.table(found.read_all()).to_pylist():
+        figures.setdefault(row["check"], []).append(row["value"])
+    return figures
+
+
+_EARLIER = """
+    SELECT "check", value
+    FROM (
+        SELECT "check", value, plan_sequence,
+               rank() OVER (PARTITION BY plan_sequence ORDER BY run_at DESC) AS attempt,
+               dense_rank() OVER (ORDER BY plan_sequence DESC) AS back
+        FROM t
+        WHERE pipeline = '{pipeline}' AND kind = '{kind}' AND plan_sequence < {before}
+    )
+    WHERE attempt = 1 AND back <= {plans} AND value IS NOT NULL
+    ORDER BY plan_sequence DESC
+"""
 
 
 def _rows(report: QualityReport) -> pa.Table:
@@ -54,6 +104,7 @@ def _rows(report: QualityReport) -> pa.Table:
                 "pipeline": report.pipeline,
                 "plan_sequence": report.plan_sequence,
                 "table_version": report.table_version,
+                "kind": str(report.kind),
                 "run_at": report.run_at,
                 "verdict": str(report.verdict),
                 "position": position,

@@ -100,19 +100,25 @@ def _in_ranges(rows: DataFrame, planned: DataFrame) -> DataFrame:
         & (F.col("row.offset") >= F.col("plan.start"))
         & (F.col("row.offset") < F.col("plan.end"))
     )
-    return row.join(plan, inside, "left").select(
-        "row.topic_id",
-        "row.partition",
-        "plan.start",
-        "row.offset",
-        F.col("row.key").isNull().alias("null_key"),
-        F.col("row.value").isNull().alias("null_value"),
-        (
-            F.col("row.timestamp").isNull()
-            | (F.col("row.timestamp_type") == -1)
-            | (F.unix_micros("row.timestamp") < 0)
-        ).alias("no_timestamp"),
-        (F.unix_micros("row.timestamp") - F.unix_micros("row.ingested_at")).alias("micros_ahead"),
+    return (
+        row.join(plan, inside, "left")
+        .select(
+            "row.topic_id",
+            "row.partition",
+            "plan.start",
+            "row.offset",
+            F.col("row.key").isNull().alias("null_key"),
+            F.col("row.value").isNull().alias("null_value"),
+            (
+                F.col("row.timestamp").isNull()
+                | (F.col("row.timestamp_type") == -1)
+                | (F.unix_micros("row.timestamp") < 0)
+            ).alias("no_timestamp"),
+            (F.unix_micros("row.timestamp") - F.unix_micros("row.ingested_at")).alias(
+                "micros_ahead"
+            ),
+        )
+        .withColumn("micros_ahead", F.expr("if(no_timestamp, null, micros_ahead)"))
     )
 
 
@@ -125,7 +131,8 @@ def _by_bitmap(rows: DataFrame) -> DataFrame:
         F.count_if("null_key").alias("null_keys"),
         F.count_if("null_value").alias("null_values"),
         F.count_if("no_timestamp").alias("no_timestamps"),
-        F.max("micros_ahead").alias("micros_ahead"),
+        F.max("micros_ahead").alias("latest"),
+        F.min("micros_ahead").alias("earliest"),
     )
 
 
@@ -133,12 +140,17 @@ def _figures(buckets: DataFrame) -> DataFrame:
     counts = ("records", "distinct", "null_keys", "null_values", "no_timestamps")
     return (
         buckets.groupBy("topic_id", "partition", "start")
-        .agg(*(F.sum(name).alias(name) for name in counts), F.max("micros_ahead").alias("ahead"))
+        .agg(
+            *(F.sum(name).alias(name) for name in counts),
+            F.max("latest").alias("latest"),
+            F.min("earliest").alias("earliest"),
+        )
         .select(
             "topic_id",
             "partition",
             "start",
             *counts,
-            (F.col("ahead") / 1_000_000).alias("seconds_ahead"),
+            (F.col("latest") / 1_000_000).alias("seconds_ahead"),
+            (-F.col("earliest") / 1_000_000).alias("oldest_seconds_behind"),
         )
     )

@@ -192,7 +192,7 @@ def _check(name: str, override: Any, key: str) -> _Found:
         yield key, "an object", _kind(override)
         return
     yield from _unknown(override, _CHECK_KEYS, f"{key}.")
-    limit = override.get("limit", check.limit)
+    limit = override.get("limit", 0)
     if isinstance(limit, bool) or not isinstance(limit, int | float) or limit < 0:
         yield f"{key}.limit", "a number from 0 on", repr(limit)
     yield from _severity(override, key)

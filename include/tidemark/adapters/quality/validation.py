@@ -45,7 +45,7 @@ def validate_figures(
             "found": figures[check.name].detail,
         }
         for check in checks
-        if figures[check.name].value is not None
+        if figures[check.name].value is not None and check.limit is not None
     ]
     row = pd.DataFrame([{name: figure.value for name, figure in figures.items()}])
     batch = (
@@ -163,6 +163,7 @@ def built_in_results(
             severity=check.severity,
             passed=passed.get(check.name, True),
             observed=_with_detail(figures[check.name]),
+            value=figures[check.name].value,
             expectation=_sentence(check),
         )
         for check in checks
@@ -216,6 +217,8 @@ def _with_detail(figure: Figure) -> str | float | None:
 
 
 def _sentence(check: BuiltInCheck) -> str:
+    if check.limit is None:
+        return "no limit is set"
     return check.sentence.format(limit=f"{check.limit:,g}")
 
 
