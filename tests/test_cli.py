@@ -57,7 +57,10 @@ def commands(group: Any, *above: str) -> Iterator[tuple[str, ...]]:
 
 REPORTS_NOTHING = {("demo",)}
 """Prints what it does as it goes."""
-WRITES_NOTHING = {("status",), ("verify",), ("sample", "list"), ("broker", "status")}
+WRITES_NOTHING = {
+    *{("status",), ("verify",), ("sample", "list"), ("broker", "status")},
+    *{("verdict", "list"), ("verdict", "view")},
+}
 """Status keeps what it sees only if `--record` is said, and shows the same without."""
 STARTS_AND_STOPS = {("up",), ("down",), ("demo",), ("broker", "start"), ("broker", "stop")}
 

@@ -19,6 +19,7 @@ from tidemark.core.pace import Pace
 from tidemark.core.plan import Plan
 from tidemark.core.quality import QualityReport, SliceExpectation, SliceRef
 from tidemark.core.records import LogRecord
+from tidemark.core.standing import Word
 from tidemark.core.starts import Progress
 from tidemark.core.table import Commit, Holding, TableSize, TableState
 from tidemark.core.upkeep import PlanIsOver, StoredFile, TableFiles
@@ -343,6 +344,22 @@ class QualityChecker(Protocol):
 
     def record(self, report: QualityReport) -> None:
         """Keep a report's results as one more attempt."""
+        ...
+
+
+class VerdictTable(Protocol):
+    """Keeps what checks and people say of landed plans; nothing that was said is changed."""
+
+    def say(self, plan: Plan, landing: Landing, word: Word) -> None:
+        """Add a word on a plan that landed.
+
+        Raises:
+            EngineFailed: Nothing was said, or the answer was lost: say it again.
+        """
+        ...
+
+    def words(self, pipeline: str) -> Sequence[Word]:
+        """All that was said of a pipeline's plans, in any order."""
         ...
 
 

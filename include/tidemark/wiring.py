@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         MarkReader,
         OffsetSource,
         QualityPages,
+        VerdictTable,
     )
     from tidemark.services.abandon import Abandon
     from tidemark.services.backfills import Backfills
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from tidemark.services.starts import Starts
     from tidemark.services.status import PipelineStatus
     from tidemark.services.undo import Undo
+    from tidemark.services.verdicts import Verdicts
     from tidemark.services.verify import Verify
 
 _Adapter = TypeVar("_Adapter")
@@ -359,8 +361,25 @@ class App:
             data_table=self.layout.data_table(spec.target),
             control=self.control(),
             checker=self._armed("quality", checker),
+            verdicts=self._verdict_table(),
             now=utc_now,
         )
+
+    def verdicts(self, pipeline: str) -> Verdicts:
+        """Decides what of a pipeline's table is published; needs neither a JVM nor Kafka."""
+        from tidemark.services.verdicts import Verdicts
+
+        return Verdicts(
+            pipeline=self.spec(pipeline).name,
+            control=self.control(),
+            verdicts=self._verdict_table(),
+            now=utc_now,
+        )
+
+    def _verdict_table(self) -> VerdictTable:
+        from tidemark.adapters.delta.verdicts import DeltaVerdictTable
+
+        return self._armed("verdicts", DeltaVerdictTable(self.layout.verdict_table))
 
     def profiling(self, pipeline: str) -> Profiling:
         """Profiles what has landed; needs neither a JVM nor Kafka."""
@@ -384,13 +403,14 @@ class App:
         )
 
     def shared_maintenance(self) -> list[Maintenance]:
-        """Keeps the tables small that pipelines share: control, quality's results, status."""
+        """Keeps the tables small that pipelines share: control, quality, status."""
         from tidemark.adapters.delta.upkeep import DeltaUpkeep
         from tidemark.services.maintenance import Maintenance
 
         shared = {
             "control table": self.layout.control_table,
             "quality results": self.layout.quality_results,
+            "quality verdicts": self.layout.verdict_table,
             "status table": self.layout.status_table,
         }
         return [

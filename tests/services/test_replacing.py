@@ -24,6 +24,7 @@ from tests.support.file_lake import FileLake
 from tests.support.plans import MemoryPipeline, wanted
 from tests.support.services import NOW
 from tidemark.adapters.delta.upkeep import DeltaUpkeep
+from tidemark.adapters.delta.verdicts import DeltaVerdictTable
 from tidemark.adapters.quality.checker import GreatExpectationsQuality
 from tidemark.core.backfill import OffsetRanges
 from tidemark.core.datafile import DataFile
@@ -323,6 +324,7 @@ def test_a_plan_that_was_replaced_passes_its_checks(lake: FileLake, spark: Spark
         data_table=str(lake.uri),
         control=lake.control,
         checker=checker,
+        verdicts=DeltaVerdictTable(str(lake.root / "verdicts")),
         now=lambda: NOW,
     )
     for plan in (1, 2, 3):

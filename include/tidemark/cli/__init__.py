@@ -20,6 +20,7 @@ from tidemark.cli import (
     service,
     spark,
     suites,
+    verdicts,
 )
 from tidemark.cli.console import print_error
 from tidemark.errors import TidemarkError
@@ -46,6 +47,7 @@ offsets.register(app)
 repairs.register(app)
 maintenance.register(app)
 app.add_typer(suites.app, name="suite")
+app.add_typer(verdicts.app, name="verdict")
 app.add_typer(sample.app, name="sample")
 app.add_typer(broker.app, name="broker")
 service.register(app)

@@ -87,6 +87,11 @@ class Layout:
         return f"{self.lakehouse}/quality/results"
 
     @property
+    def verdict_table(self) -> str:
+        """What was said of landed ranges: published, blocked, released, rejected."""
+        return f"{self.lakehouse}/quality/verdicts"
+
+    @property
     def quality_home(self) -> Path:
         """Great Expectations project and Data Docs."""
         return self.home / "quality"

@@ -123,6 +123,11 @@ class CheckResult:
     unexpected_percent: float | None = None
     value: float | None = None
 
+    @property
+    def name(self) -> str:
+        """The check, and the column that it looked at."""
+        return self.check if self.column is None else f"{self.check} of column {self.column}"
+
     def as_record(self) -> dict[str, Any]:
         """The result as plain values, for `--json` and the results table."""
         return {

@@ -61,7 +61,13 @@ from tidemark.errors.protocol import (
     TransactionConflict,
     UnknownPlan,
 )
-from tidemark.errors.quality import NothingToProfile, QualityFailed, SuiteError, SuiteExists
+from tidemark.errors.quality import (
+    NotBlocked,
+    NothingToProfile,
+    QualityFailed,
+    SuiteError,
+    SuiteExists,
+)
 from tidemark.errors.repair import (
     ControlTruncated,
     NotARewind,
@@ -131,6 +137,7 @@ __all__ = [
     "NoTopicId",
     "NotARewind",
     "NotBegun",
+    "NotBlocked",
     "NotLanded",
     "NotLive",
     "NothingLost",

@@ -42,7 +42,34 @@ class QualityFailed(TidemarkError):
         return f"failed: {', '.join(self.failed)}"
 
     def remedy(self) -> str:
-        return f"the data stays landed; open the report at {self.data_docs}"
+        return (
+            f"the data stays landed and is not published; open the report at {self.data_docs}, "
+            f"mend or replace it, or publish it as it is: `tidemark verdict release "
+            f"{self.pipeline} --plan {self.sequence} --reason WHY`"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class NotBlocked(TerminalError):
+    """A plan is to be released that nothing keeps from being seen."""
+
+    pipeline: str
+    sequence: int
+    standing: str | None
+
+    def what(self) -> str:
+        return f"plan {self.sequence} of pipeline {self.pipeline!r} cannot be released"
+
+    def expected(self) -> str:
+        return "a plan that a check has blocked, or that somebody rejected"
+
+    def found(self) -> str:
+        return f"it is {self.standing}" if self.standing else "nobody has checked it"
+
+    def remedy(self) -> str:
+        if self.standing:
+            return "nothing: its rows are published"
+        return f"check it: `tidemark quality {self.pipeline} --plan {self.sequence}`"
 
 
 @dataclass(kw_only=True, eq=False)

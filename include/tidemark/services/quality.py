@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from tidemark.core.quality import QualityReport, SliceExpectation, SliceRef
 from tidemark.core.spec import PipelineSpec
-from tidemark.errors import PlanAbandoned, PlanNotLanded, QualityFailed
-from tidemark.ports import Clock, ControlReader, QualityChecker
+from tidemark.core.standing import Word
+from tidemark.errors import QualityFailed
+from tidemark.ports import Clock, ControlReader, QualityChecker, VerdictTable
 from tidemark.services.recording import recorded_plan
+from tidemark.services.verdicts import landing_of
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +25,7 @@ class Quality:
         data_table: Path or URI of its data table.
         control: Where the plan and its counts are recorded.
         checker: Runs the suite and keeps the results.
+        verdicts: Where it is said whether the plan is published.
         now: The clock.
     """
 
@@ -30,10 +33,13 @@ class Quality:
     data_table: str
     control: ControlReader
     checker: QualityChecker
+    verdicts: VerdictTable
     now: Clock
 
     def check(self, sequence: int) -> QualityReport:
-        """Check one landed plan and keep the result. Repeating it adds another attempt.
+        """Check one landed plan, keep the result, and publish or block the plan by it.
+
+        Repeating it adds another attempt.
 
         Raises:
             UnknownPlan: No such plan.
@@ -41,21 +47,19 @@ class Quality:
             PlanNotLanded: Nothing to check yet.
         """
         record = recorded_plan(self.control, self.spec.name, sequence)
-        if record.abandoned is not None:
-            raise PlanAbandoned(pipeline=self.spec.name, sequence=sequence, reason=record.abandoned)
-        if record.whole is None:
-            raise PlanNotLanded(pipeline=self.spec.name, sequence=sequence)
+        landing = landing_of(record)
         ref = SliceRef(
             pipeline=self.spec.name,
             table=self.data_table,
-            table_version=record.whole.table_version,
+            table_version=landing.table_version,
             plan_sequence=sequence,
             kind=record.plan.kind,
         )
         # That version of the table has what other plans have replaced since.
-        expected = SliceExpectation.of(record.plan, record.whole)
+        expected = SliceExpectation.of(record.plan, landing)
         report = self.checker.check(ref, expected, self.spec.suite, self.now())
         self.checker.record(report)
+        self.verdicts.say(record.plan, landing, Word.of(report))
         log.info("checked pipeline=%s plan=%d verdict=%s", self.spec.name, sequence, report.verdict)
         return report
 
@@ -66,10 +70,7 @@ def raise_if_failed(report: QualityReport) -> None:
     Raises:
         QualityFailed: A critical check did not hold.
     """
-    failed = tuple(
-        result.check if result.column is None else f"{result.check} of column {result.column}"
-        for result in report.failed_critical()
-    )
+    failed = tuple(result.name for result in report.failed_critical())
     if failed:
         raise QualityFailed(
             pipeline=report.pipeline,

@@ -1,0 +1,141 @@
+"""The verdict table: what checks and people said of every landed range, and when."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from arro3.core import DataType, Field, Schema
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, query
+from tidemark.core.landing import Landing
+from tidemark.core.plan import Plan
+from tidemark.core.standing import Standing, Word
+from tidemark.errors import EngineFailed
+
+COLUMNS = Schema(
+    [
+        Field("pipeline", DataType.utf8(), nullable=False),
+        Field("plan_sequence", DataType.int64(), nullable=False),
+        Field("standing", DataType.utf8(), nullable=False),
+        Field("said_at", TIMESTAMP, nullable=False),
+        Field("said_by", DataType.utf8(), nullable=True),
+        Field("reason", DataType.utf8(), nullable=True),
+        Field("topic", DataType.utf8(), nullable=False),
+        Field("topic_id", DataType.utf8(), nullable=False),
+        Field("partition", DataType.int32(), nullable=False),
+        Field("start_offset", DataType.int64(), nullable=False),
+        Field("end_offset", DataType.int64(), nullable=False),
+        Field("records", DataType.int64(), nullable=False),
+    ]
+)
+"""The verdict table's columns; docs/quality.md explains each."""
+
+
+class DeltaVerdictTable:
+    """What was said of the ranges that pipelines landed; rows are only ever added."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def say(self, plan: Plan, landing: Landing, word: Word) -> None:
+        """Add a word on a plan: a row for each of its landed ranges, in one commit.
+
+        Raises:
+            EngineFailed: Nothing was said, or the answer was lost: say it again.
+        """
+        rows = [
+            {
+                "pipeline": plan.pipeline,
+                "plan_sequence": plan.sequence,
+                "standing": str(word.standing),
+                "said_at": word.said_at,
+                "said_by": word.said_by,
+                "reason": word.reason,
+                "topic": plan.topic,
+                "topic_id": plan.topic_id,
+                "partition": count.partition,
+                "start_offset": count.start,
+                "end_offset": count.end,
+                "records": count.records,
+            }
+            for count in landing.counts
+        ]
+        try:
+            DeltaTable.create(
+                self._uri,
+                schema=COLUMNS,
+                mode="ignore",
+                configuration={"delta.appendOnly": "true"},
+            )
+            write_deltalake(self._uri, from_rows(rows, COLUMNS), mode="append")
+        except (DeltaError, OSError) as failed:
+            raise EngineFailed(
+                operation=f"recording that plan {plan.sequence} of pipeline {plan.pipeline!r} is "
+                f"{word.standing}",
+                reason=str(failed)[:500],
+            ) from failed
+
+    def words(self, pipeline: str) -> list[Word]:
+        """All that was said of a pipeline's plans, in any order."""
+        try:
+            table = DeltaTable(self._uri)
+        except TableNotFoundError:
+            return []
+        found = query(
+            table,
+            "SELECT DISTINCT plan_sequence, standing, said_at, said_by, reason "
+            f"FROM t WHERE pipeline = '{pipeline}'",
+        )
+        return [
+            Word(
+                sequence=row["plan_sequence"],
+                standing=Standing(row["standing"]),
+                said_at=row["said_at"],
+                said_by=row["said_by"],
+                reason=row["reason"],
+            )
+            for row in found
+        ]
+
+
+class Engine(StrEnum):
+    """Who is to read the published view, by the way in which they name a table by its place."""
+
+    SPARK = "spark"
+    DUCKDB = "duckdb"
+
+
+_NAMED = {Engine.SPARK: "delta.`{uri}`", Engine.DUCKDB: "delta_scan('{uri}')"}
+
+_PUBLISHED = """\
+SELECT *
+FROM {rows}
+WHERE plan_sequence IN (
+  SELECT plan_sequence
+  FROM (
+    SELECT
+      plan_sequence,
+      standing,
+      row_number() OVER (
+        PARTITION BY plan_sequence
+        -- A person's word counts more than a check's, and the newest most.
+        ORDER BY CASE WHEN said_by IS NULL THEN 1 ELSE 0 END, said_at DESC
+      ) AS place
+    FROM {verdicts}
+    WHERE pipeline = '{pipeline}'
+  ) AS words
+  WHERE place = 1 AND standing IN ({visible})
+)"""
+
+
+def published_view(pipeline: str, data_table: str, verdict_table: str, engine: Engine) -> str:
+    """A query for what of a pipeline's table is published, as of whenever it is asked."""
+    named = _NAMED[engine]
+    return _PUBLISHED.format(
+        rows=named.format(uri=data_table),
+        verdicts=named.format(uri=verdict_table),
+        pipeline=pipeline,
+        visible=", ".join(f"'{standing}'" for standing in Standing if standing.is_visible),
+    )

@@ -1,0 +1,149 @@
+"""What people decide about landed ranges: to release what a check blocked, or to reject it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark.core.landing import Landing
+from tidemark.core.ledger import PlanRecord
+from tidemark.core.plan import Plan
+from tidemark.core.standing import Standing, Word, counting
+from tidemark.errors import NotBlocked, PlanAbandoned, PlanNotLanded
+from tidemark.ports import Clock, ControlReader, VerdictTable
+from tidemark.services.recording import recorded_plan
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One landed plan, and the word on it that counts.
+
+    Attributes:
+        plan: The plan.
+        landing: What it landed.
+        word: What was said of it; None if nobody has looked yet, so that it is not published.
+    """
+
+    plan: Plan
+    landing: Landing
+    word: Word | None
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether its rows are in the published view."""
+        return self.word is not None and self.word.standing.is_visible
+
+    def as_record(self) -> dict[str, Any]:
+        """It as plain values, for `--json`."""
+        nothing = {"standing": None, "said_at": None, "said_by": None, "reason": None}
+        return {
+            "plan": self.plan.sequence,
+            "records": self.landing.records,
+            "ranges": [[c.partition, c.start, c.end] for c in self.landing.counts],
+            "published": self.is_visible,
+            **(self.word.as_record() if self.word else nothing),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdicts:
+    """Decides what of one pipeline's table is published. Changes no row of it."""
+
+    pipeline: str
+    control: ControlReader
+    verdicts: VerdictTable
+    now: Clock
+
+    def judged(self) -> list[Judged]:
+        """Every plan whose rows are in the table, oldest first."""
+        words = self._words()
+        return [
+            Judged(plan=record.plan, landing=record.landing, word=words.get(sequence))
+            for sequence, record in self.control.ledger(self.pipeline).plans.items()
+            if record.landing is not None
+        ]
+
+    def release(
+        self, sequence: int, requested_by: str, reason: str, *, dry_run: bool = False
+    ) -> Judged:
+        """Publish what a check has blocked, or somebody rejected.
+
+        Args:
+            sequence: The plan.
+            requested_by: Who decides.
+            reason: Why, in their words.
+            dry_run: Only say what would be decided.
+
+        Raises:
+            UnknownPlan: No such plan.
+            PlanNotLanded, PlanAbandoned: None of its rows are in the table.
+            NotBlocked: Nothing keeps it from being seen, or nobody has checked it yet.
+            EngineFailed: The decision could not be recorded.
+        """
+        word = self._words().get(sequence)
+        if word is None or word.standing.is_visible:
+            # A plan that does not exist is told first.
+            self._landed(sequence)
+            standing = None if word is None else str(word.standing)
+            raise NotBlocked(pipeline=self.pipeline, sequence=sequence, standing=standing)
+        return self._decide(sequence, Standing.RELEASED, requested_by, reason, dry_run=dry_run)
+
+    def reject(
+        self, sequence: int, requested_by: str, reason: str, *, dry_run: bool = False
+    ) -> Judged:
+        """Keep a plan out of the published view, whatever checks say of it.
+
+        Args:
+            sequence: The plan.
+            requested_by: Who decides.
+            reason: Why, in their words.
+            dry_run: Only say what would be decided.
+
+        Raises:
+            UnknownPlan: No such plan.
+            PlanNotLanded, PlanAbandoned: None of its rows are in the table.
+            EngineFailed: The decision could not be recorded.
+        """
+        return self._decide(sequence, Standing.REJECTED, requested_by, reason, dry_run=dry_run)
+
+    def _words(self) -> Mapping[int, Word]:
+        return counting(self.verdicts.words(self.pipeline))
+
+    def _landed(self, sequence: int) -> tuple[Plan, Landing]:
+        record = recorded_plan(self.control, self.pipeline, sequence)
+        return record.plan, landing_of(record)
+
+    def _decide(
+        self, sequence: int, standing: Standing, requested_by: str, reason: str, *, dry_run: bool
+    ) -> Judged:
+        plan, landing = self._landed(sequence)
+        word = Word(
+            sequence=sequence,
+            standing=standing,
+            said_at=self.now(),
+            said_by=requested_by,
+            reason=reason,
+        )
+        if not dry_run:
+            self.verdicts.say(plan, landing, word)
+            log.info("%s pipeline=%s plan=%d", standing, self.pipeline, sequence)
+        return Judged(plan=plan, landing=landing, word=word)
+
+
+def landing_of(record: PlanRecord) -> Landing:
+    """What a plan landed, with what others have replaced since.
+
+    Raises:
+        PlanAbandoned: It was given up, or its rows were taken out again.
+        PlanNotLanded: It is open.
+    """
+    pipeline, sequence = record.plan.pipeline, record.plan.sequence
+    if record.abandoned is not None:
+        raise PlanAbandoned(pipeline=pipeline, sequence=sequence, reason=record.abandoned)
+    if record.whole is None:
+        raise PlanNotLanded(pipeline=pipeline, sequence=sequence)
+    return record.whole

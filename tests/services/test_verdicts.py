@@ -1,0 +1,191 @@
+"""What is published follows checks and people; on real tables, read by DuckDB and by Spark."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.file_lake import FileLake
+from tests.support.plans import wanted
+from tests.support.quality_reports import REPORT
+from tests.support.services import NOW
+from tidemark.adapters.delta.verdicts import DeltaVerdictTable, Engine, published_view
+from tidemark.core.quality import Severity
+from tidemark.core.standing import Standing, Word, counting
+from tidemark.errors import NotBlocked, PlanAbandoned, PlanNotLanded, UnknownPlan
+from tidemark.services.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileLake:
+    """Three plans of two, three and four records have landed; the second was blocked."""
+    lake = FileLake(root=tmp_path)
+    for records in (2, 3, 4):
+        lake.run(records)
+    for plan, passed in ((1, True), (2, False), (3, True)):
+        check(lake, plan, passed=passed)
+    return lake
+
+
+def said(lake: FileLake) -> DeltaVerdictTable:
+    """The verdict table."""
+    return DeltaVerdictTable(str(lake.root / "verdicts"))
+
+
+def verdicts(lake: FileLake, minutes: int = 0) -> Verdicts:
+    """Decides, some minutes from now."""
+    return Verdicts(
+        pipeline="events",
+        control=lake.control,
+        verdicts=said(lake),
+        now=lambda: NOW + timedelta(minutes=minutes),
+    )
+
+
+def check(lake: FileLake, plan: int, *, passed: bool, minutes: int = 0) -> None:
+    """What a check of a plan says, some minutes from now."""
+    (result,) = REPORT.results
+    report = replace(
+        REPORT,
+        plan_sequence=plan,
+        run_at=NOW + timedelta(minutes=minutes),
+        results=(replace(result, passed=passed, severity=Severity.CRITICAL),),
+    )
+    record = lake.ledger.plans[plan]
+    assert record.landing is not None
+    said(lake).say(record.plan, record.landing, Word.of(report))
+
+
+def published(lake: FileLake) -> list[tuple[int, int]]:
+    """Partition and offset of what the view shows, by DuckDB."""
+    sql = published_view("events", str(lake.uri), str(lake.root / "verdicts"), Engine.DUCKDB)
+    named = re.sub(r"delta_scan\('[^']*/(\w+)'\)", r"\1", sql)
+    with duckdb.connect() as connection:
+        for uri in (lake.uri, lake.root / "verdicts"):
+            connection.register(uri.name, pa.table(DeltaTable(uri).scan()))
+        rows = connection.execute(f'SELECT "partition", "offset" FROM ({named}) ORDER BY ALL')
+        return rows.fetchall()
+
+
+def test_a_blocked_range_stays_out_and_later_ones_go_on(lake: FileLake) -> None:
+    """Offsets 2 to 4 are plan 2's."""
+    assert published(lake) == [(0, offset) for offset in (0, 1, 5, 6, 7, 8)]
+    judged = verdicts(lake).judged()
+    assert [each.is_visible for each in judged] == [True, False, True]
+    assert judged[1].as_record() == {
+        "plan": 2,
+        "records": 3,
+        "ranges": [[0, 2, 5]],
+        "published": False,
+        "standing": "blocked",
+        "said_at": NOW.isoformat(),
+        "said_by": None,
+        "reason": "ranges_off",
+    }
+
+
+def test_what_nobody_has_checked_is_not_published(lake: FileLake) -> None:
+    """It has landed, and that is all."""
+    lake.run(2)
+    assert (0, 9) not in published(lake)
+    assert verdicts(lake).judged()[-1].word is None
+    with pytest.raises(NotBlocked, match="nobody has checked it"):
+        verdicts(lake).release(4, "ann", "it looks right")
+
+
+def test_a_person_decides_and_later_checks_change_nothing(lake: FileLake) -> None:
+    """Until a person decides again."""
+    verdicts(lake, 1).release(2, "ann", "the currency is new")
+    check(lake, 2, passed=False, minutes=2)
+    assert len(published(lake)) == 9
+    verdicts(lake, 3).reject(2, "bob", "it is not")
+    check(lake, 2, passed=True, minutes=4)
+    assert len(published(lake)) == 6
+    word = verdicts(lake).judged()[1].word
+    assert word is not None
+    assert (word.standing, word.said_by, word.reason) == (Standing.REJECTED, "bob", "it is not")
+    verdicts(lake, 5).release(2, "ann", "it is")
+    assert len(published(lake)) == 9
+    assert len(said(lake).words("events")) == 3 + 5
+
+
+def test_the_newest_check_counts(lake: FileLake) -> None:
+    """One that was mended is published; the older word stays in the table."""
+    check(lake, 2, passed=True, minutes=-1)
+    assert len(published(lake)) == 6
+    check(lake, 2, passed=True, minutes=1)
+    assert len(published(lake)) == 9
+
+
+def test_a_draft_of_a_decision_says_nothing(lake: FileLake) -> None:
+    """`--dry-run`."""
+    drafted = verdicts(lake).release(2, "ann", "why", dry_run=True)
+    assert drafted.is_visible
+    verdicts(lake).reject(1, "ann", "why", dry_run=True)
+    assert len(said(lake).words("events")) == 3
+
+
+def test_only_what_is_in_the_table_and_kept_back_can_be_released(lake: FileLake) -> None:
+    """Each error says what there is instead."""
+    with pytest.raises(NotBlocked, match="it is published"):
+        verdicts(lake).release(1, "ann", "why")
+    with pytest.raises(UnknownPlan):
+        verdicts(lake).release(9, "ann", "why")
+    lake.plan(1)
+    for decide in (verdicts(lake).release, verdicts(lake).reject):
+        with pytest.raises(PlanNotLanded):
+            decide(4, "ann", "why")
+    lake.ingest.execute(4)
+    lake.undo.undo(2, "ann", "it was wrong")
+    with pytest.raises(PlanAbandoned):
+        verdicts(lake).release(2, "ann", "why")
+    assert [each.plan.sequence for each in verdicts(lake).judged()] == [1, 3, 4]
+    assert len(said(lake).words("events")) == 3
+
+
+def test_what_replaces_a_blocked_plan_is_judged_anew(lake: FileLake) -> None:
+    """The view never shows an offset twice, nor rows that were replaced."""
+    request = replace(wanted((0, 2, 5)), replaces=True)
+    plan = lake.planner.backfill(request, "again").plan
+    assert plan is not None
+    lake.ingest.execute(plan.sequence)
+    assert len(published(lake)) == 6
+    check(lake, plan.sequence, passed=True, minutes=1)
+    assert published(lake) == [(0, offset) for offset in range(9)]
+    verdicts(lake).reject(1, "ann", "why")
+    assert published(lake) == [(0, offset) for offset in range(2, 9)]
+
+
+def test_pipelines_and_places_are_told_apart(lake: FileLake) -> None:
+    """Two pipelines have a plan 2; ranges of one plan are one word."""
+    assert said(lake).words("other") == []
+    assert DeltaVerdictTable(str(lake.root / "nowhere")).words("events") == []
+    lake.kafka.produce("events", 1, 5, timestamp_ms=1_000)
+    plan = lake.run(2)
+    check(lake, plan.sequence, passed=True)
+    assert len(counting(said(lake).words("events"))) == 4
+    rows = pa.table(DeltaTable(lake.root / "verdicts").scan()).to_pylist()
+    ranges = [(row["partition"], row["start_offset"], row["end_offset"], row["records"])
+              for row in rows if row["plan_sequence"] == 4]  # fmt: skip
+    assert sorted(ranges) == [(0, 9, 11, 2), (1, 0, 5, 5)]
+
+
+@pytest.mark.spark
+def test_spark_reads_the_published_view(lake: FileLake, spark: SparkSession) -> None:
+    """The query as `tidemark verdict view` prints it."""
+    for checksums in lake.root.rglob("*.crc"):
+        # Empty here, and Spark would compare.
+        checksums.unlink()
+    sql = published_view("events", str(lake.uri), str(lake.root / "verdicts"), Engine.SPARK)
+    assert sorted(row["offset"] for row in spark.sql(sql).collect()) == [0, 1, 5, 6, 7, 8]
