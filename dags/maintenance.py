@@ -65,7 +65,7 @@ with DAG(
         task_id="control",
         python_callable=maintain_shared,
         execution_timeout=timedelta(hours=2),
-        doc_md="The same for the control table, the quality results and the status table.",
+        doc_md="The same for the tables that pipelines share: control, quality, status.",
     )
     PythonOperator(
         task_id="quality_docs",

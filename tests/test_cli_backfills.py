@@ -20,7 +20,8 @@ from tests.support.transactions import Record, produce_aborted, produce_records,
 from tests.support.verdict import judge
 from tests.test_cli_repairs import lake_over
 from tidemark.adapters.broker.embedded import BrokerStatus
-from tidemark.errors import ExitCode
+from tidemark.core.backfill import select
+from tidemark.errors import BackfillUnfinished, ExitCode
 from tidemark.wiring import App
 
 if TYPE_CHECKING:
@@ -243,3 +244,23 @@ def test_into_lands_a_copy_and_leaves_the_table(
     assert judge(lake.rows(), broker.bootstrap, name, topic_id).exact
     again = tidemark("backfill", "events", "--into", "checked", "--retained", "--json")
     assert (again.code, again.json["offsets"]) == (ExitCode.OK, 0)
+
+
+def test_a_backfill_that_others_hold_up_is_one_document(
+    broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, tidemark: Command
+) -> None:
+    """A run has planned its offsets meanwhile, and has not landed them."""
+    name = topic(partitions=1)
+    produce_values(broker.bootstrap, name, 10)
+    define(tmp_path, name)
+    (tmp_path / "pipelines" / "events.yaml").write_text(
+        f'name: events\ntopic: {name}\nschedule: "@daily"\nstart: earliest\n', encoding="utf-8"
+    )
+    backfills = App.from_environment().backfills("events")
+    seen = backfills.preview(select(offsets=["0:0-10"]), None, readable_only=False)
+    backfills.request(seen, "cli:ann", approved=False)
+    assert tidemark("plan", "events").code == ExitCode.OK
+    ran = tidemark("backfill", "events", "--resume", "cli:ann", "--json")
+    assert ran.json["failed"]["error"] == "BackfillUnfinished"
+    assert [chunk["done"] for chunk in ran.json["chunks"]] == [False]
+    assert ran.code == BackfillUnfinished.exit_code

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import Command, command_in
-from tests.support.file_lake import FileLake, FileSink
-from tidemark.adapters.delta.control_table import DeltaControlTable
+from tests.support.file_lake import HomeFileLake
 from tidemark.adapters.memory import MemoryKafka
 from tidemark.adapters.quality.suite import load_suite
 from tidemark.core.marks import IsolationLevel
@@ -33,30 +32,15 @@ class JsonLog(MemoryKafka):
             yield replace(record, key=b"buy", value=json.dumps(value).encode())
 
 
-@dataclass
-class HomeLake(FileLake):
-    """A lake where the command line looks for it."""
-
-    @property
-    def control(self) -> DeltaControlTable:
-        """The control table, in its place."""
-        return DeltaControlTable(str(self.root / "control" / "offset_ranges"))
-
-    @property
-    def sink(self) -> FileSink:
-        """Writes files."""
-        return FileSink(self.uri, self.log_reader)
-
-
 @pytest.fixture
-def lake(tmp_path: Path) -> HomeLake:
+def lake(tmp_path: Path) -> HomeFileLake:
     """Pipeline `events`, defined for the command line as well."""
     (tmp_path / "pipelines").mkdir()
     (tmp_path / "pipelines" / "events.yaml").write_text(
         'name: events\ntopic: events\ntarget: bronze/events\nschedule: "@daily"\nstart: earliest\n',
         encoding="utf-8",
     )
-    return HomeLake(root=tmp_path / "lakehouse", kafka=JsonLog())
+    return HomeFileLake(root=tmp_path / "lakehouse", kafka=JsonLog())
 
 
 @pytest.fixture
@@ -69,7 +53,7 @@ def tidemark(
 
 
 def test_a_draft_is_written_and_never_written_over(
-    lake: HomeLake, tidemark: Command, tmp_path: Path
+    lake: HomeFileLake, tidemark: Command, tmp_path: Path
 ) -> None:
     """What somebody has edited stays; the newest records are looked at."""
     lake.run(300)
@@ -95,7 +79,7 @@ def test_a_draft_is_written_and_never_written_over(
 
 
 def test_without_records_there_is_nothing_to_draft_from(
-    lake: HomeLake, tidemark: Command, tmp_path: Path
+    lake: HomeFileLake, tidemark: Command, tmp_path: Path
 ) -> None:
     """Before anything is written."""
     assert not lake.uri.exists()

@@ -79,6 +79,7 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
             end=params["until"],
             retained=params["retained"],
             plan=params["plan"],
+            plan_of=params["pipeline"] if params["into"] else None,
             partitions=[int(partition) for partition in _split(params["partitions"])],
         )
         backfills = connected_app(pipeline).backfills(pipeline)

@@ -119,8 +119,8 @@ MAINTENANCE_PAGE = """\
 
 **tables** has one mapped task for each pipeline: small files of its data table become few, and
 files go that no version of the last week refers to. **control** does the same for the control
-table, the quality results and the status table. **quality_docs** removes old pages of quality
-checks; their results stay.
+table, quality results and verdicts, and the status table. **quality_docs** removes old pages of
+quality checks; their results stay.
 
 Runs of pipelines, backfills and readers need not stop. No row changes. Files that an open plan may
 have written stay, whatever their age. A table that fails stops no other; the run fails.

@@ -205,6 +205,7 @@ class DataLog(Protocol):
 
         Raises:
             ForeignTable: There is something in the table's place, and it is not this pipeline's.
+            TableAltered: It is this pipeline's, and nothing can land in it as it is.
         """
         ...
 
@@ -261,7 +262,7 @@ class DataTable(DataLog, Protocol):
         """Make the table if it is not there. Returns what its rows take.
 
         Raises:
-            ForeignTable: The target is not a bronze table of this pipeline.
+            ForeignTable, TableAltered: As in `state`.
         """
         ...
 

@@ -119,6 +119,22 @@ def test_forecast(
     assert forecast(lag, held_back, limit, arriving, between_runs, NOW) == (expected, None)
 
 
+@pytest.mark.parametrize(
+    ("lag", "limit", "expected"),
+    [
+        (10, None, Forecast.NEXT_RUN),
+        (1_010, None, Forecast.NEXT_BUT_ONE),
+        (1_010, 1_000, Forecast.NEXT_BUT_ONE),
+        (1_010, 999, Forecast.LATER),
+    ],
+)
+def test_a_plan_that_was_left_open_comes_first(
+    lag: int, limit: int | None, expected: Forecast
+) -> None:
+    """The next run takes over its ten offsets, and no others."""
+    assert forecast(lag, 0, limit, 1.0, 10.0, NOW, 10)[0] is expected
+
+
 def test_a_backlog_is_gone_when_the_difference_of_the_rates_has_taken_it() -> None:
     """7,200 offsets at two a second more than arrive: an hour."""
     assert forecast(7200, 0, 30, 1.0, 10.0, NOW) == (Forecast.LATER, NOW + HOUR)

@@ -154,6 +154,12 @@ def test_of_few_records_nothing_is_said_but_what_was_always_there() -> None:
     assert suite["meta"]["tidemark"]["checks"] == {}
 
 
+def test_of_numbers_beyond_measure_nothing_is_said() -> None:
+    """Ten times as much would be infinite."""
+    suite = drafted(profile_of({"n": number * 1.7e300} for number in range(200)))
+    assert set(rules(suite, "n")) <= {"be_unique"}
+
+
 def test_values_that_are_no_json_get_no_rules() -> None:
     """The notes say why."""
     suite = drafted(Profile.of(record(b"text %d" % n, b"%d" % n, n) for n in range(200)))

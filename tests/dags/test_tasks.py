@@ -44,8 +44,8 @@ def test_a_backfill_that_cannot_be_meant_is_refused_before_kafka_is_asked(
     task_probe: Probe, environ: dict[str, str], filled: dict[str, Any], seen: str
 ) -> None:
     """The fields of the form contradict each other, or do not say enough."""
-    names = ("offsets", "from", "until", "plan", "partitions", "chunk")
-    params = {"retained": False, **dict.fromkeys(names), **filled}
+    names = ("offsets", "from", "until", "plan", "partitions", "chunk", "into")
+    params = {"pipeline": "prices", "retained": False, **dict.fromkeys(names), **filled}
     answer = task_probe.ask("call_task", task="request_backfill", environ=environ, params=params,
                        pipeline="prices", requested_by="test")  # fmt: skip
     assert "InvalidSelection" in answer.value["error"]

@@ -416,7 +416,7 @@ FENCES = (
         name="epoch: a driver that landed before a rewind records nothing after it",
         keeps="I3",
         file="services/ingest.py",
-        old="        _refuse_abandoned(record)\n        return recorder",
+        old="        refuse_abandoned(record)\n        return recorder",
         new="        return recorder",
         noticed_by=(f"{SERVICES}/test_repair.py",),
     ),

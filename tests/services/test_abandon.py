@@ -14,6 +14,7 @@ from tidemark.errors import (
     PlanAbandoned,
     PlanLanded,
     RowsInDoubt,
+    TidemarkError,
     TopicRecreated,
 )
 from tidemark.services.planner import PlanOutcome
@@ -51,6 +52,32 @@ def test_a_dry_run_gives_nothing_up() -> None:
         pipeline.abandon.give_up(1, "ops", "too large", dry_run=True)
     assert pipeline.ledger.event_number == before
     assert pipeline.ingest.execute(1).landing.records == 10
+
+
+@pytest.mark.parametrize("remade", [False, True])
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("discard", [False, True])
+def test_a_dry_run_is_refused_for_what_the_real_one_is(
+    remade: bool, recorded: bool, discard: bool
+) -> None:
+    """Landed or not, recorded or not, of a topic that was made again or not."""
+    pipeline = opened()
+    plan = pipeline.ledger.plans[1].plan
+    pipeline.land(plan)
+    if recorded:
+        pipeline.ingest.execute(1)
+    if remade:
+        pipeline.kafka.create("events", 2, "id-2")
+    ends: list[type[TidemarkError] | None] = []
+    for dry_run in (True, False):
+        try:
+            pipeline.abandon.give_up(1, "ops", "why", discard=discard, dry_run=dry_run)
+        except TidemarkError as refused:
+            ends.append(type(refused))
+        else:
+            ends.append(None)
+    in_doubt = None if discard else RowsInDoubt
+    assert ends == [in_doubt if remade and not recorded else PlanLanded] * 2
 
 
 def test_i4_a_zombie_driver_cannot_land_a_given_up_plan() -> None:

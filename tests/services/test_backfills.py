@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tests.support.plans import MemoryPipeline, make_spec
-from tidemark.adapters.memory import MemoryTable
+from tidemark.adapters.memory import MemoryKafka, MemoryTable
 from tidemark.core.backfill import Selection, TimeWindow, select
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.spec import StartPolicy
@@ -17,6 +18,7 @@ from tidemark.errors import (
     BackfillTooLarge,
     BackfillUnfinished,
     InvalidRange,
+    LogTruncated,
     NoStartOffset,
     NotLive,
     OtherIncarnation,
@@ -49,9 +51,12 @@ def preview(
     chunk: int | None = None,
     *,
     readable_only: bool = False,
+    replaces: bool = False,
 ) -> Preview:
     """What a backfill would do."""
-    return pipeline.backfills.preview(selection, chunk, readable_only=readable_only)
+    return pipeline.backfills.preview(
+        selection, chunk, readable_only=readable_only, replaces=replaces
+    )
 
 
 def ask(pipeline: MemoryPipeline, selection: Selection, chunk: int, asked_by: str = "ops") -> int:
@@ -167,9 +172,12 @@ def test_a_copy_is_a_pipeline_by_itself() -> None:
         pipeline, spec=pipeline.spec.into("checked"), table=MemoryTable(kafka=pipeline.kafka)
     )
     assert (copy.spec.name, copy.spec.target) == ("events@checked", "bronze/events@checked")
-    assert ask(copy, select(plan=1), 5) == 2
+    assert ask(copy, select(plan=1, plan_of="events"), 5) == 2
     for number in (1, 2):
         land(copy, number)
+    # Its own plan 1 is another one.
+    assert missing(preview(copy, select(plan=1), replaces=True)) == {0: [(0, 5)]}
+    assert missing(preview(copy, select(plan=1, plan_of="events"), replaces=True)) == {0: [(0, 10)]}
     assert copy.landed_identities() == pipeline.landed_identities() != []
     assert (sorted(pipeline.ledger.plans), sorted(copy.ledger.plans)) == ([1], [1, 2])
     assert len(pipeline.table.commits) == 1
@@ -341,11 +349,12 @@ def test_a_plan_of_an_incarnation_that_is_gone_cannot_be_asked_for() -> None:
     )
     before = list(pipeline.control.rows)
     for each in (pipeline, copy):
+        selection = select(plan=1, plan_of="events")
         with pytest.raises(OtherIncarnation) as refused:
-            preview(each, select(plan=1), readable_only=True)
+            preview(each, selection, readable_only=True)
         assert (refused.value.topic_id, refused.value.current) == ("id-1", "id-2")
         with pytest.raises(OtherIncarnation):
-            each.backfills.plan_whole(select(plan=1), "run")
+            each.backfills.plan_whole(selection, "run")
     assert pipeline.control.rows == before
     assert missing(preview(pipeline, select(retained=True))) == {0: [(0, 20)]}
 
@@ -448,10 +457,45 @@ def test_a_backfill_that_nobody_recorded_is_in_nobodys_way() -> None:
     assert plan is not None
     pipeline.land(plan)
     seen = preview(pipeline, select(offsets=["0:2-6"]))
-    assert (missing(seen), seen.found.planned) == ({0: [(4, 6)]}, {0: SpanSet((Span(2, 4),))})
+    assert (missing(seen), seen.found.covered) == ({0: [(4, 6)]}, {0: SpanSet((Span(2, 4),))})
+    assert missing(preview(pipeline, select(offsets=["0:2-6"]), replaces=True)) == {0: [(2, 6)]}
     pipeline.backfills.request(seen, "next", approved=False)
     land(pipeline, 1, "next")
     assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(6)]
+
+
+def test_a_replacement_that_nobody_recorded_keeps_nothing_from_the_next() -> None:
+    """All that was asked for is replaced: also what the one before it has just landed."""
+    pipeline = begun()
+    ask(pipeline, select(offsets=["0:0-4"]), 10, "first")
+    land(pipeline, 1, "first")
+    for name in ("dead", "next"):
+        seen = preview(pipeline, select(offsets=["0:0-4"]), replaces=True)
+        assert (seen.offsets, seen.found.planned) == (4, {})
+        pipeline.backfills.request(seen, name, approved=False, reason="rows were changed")
+        plan = pipeline.backfills.plan_chunk(name, 1).plan
+        assert plan is not None
+        assert plan.replaces
+        pipeline.land(plan)
+    pipeline.ingest.execute(pipeline.ledger.last_sequence)
+    assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(4)]
+
+
+def test_what_could_never_be_planned_is_refused_in_the_preview() -> None:
+    """Before it is recorded: what was asked for stays asked for."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.NONE))
+    pipeline.produce(0, 5)
+    with pytest.raises(NoStartOffset):
+        preview(pipeline, select(retained=True))
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 10)
+    pipeline.run("live")
+    pipeline.kafka.elect("events", 0, 5)
+    pipeline.produce(0, 10)
+    before = pipeline.ledger.event_number
+    with pytest.raises(LogTruncated):
+        ask(pipeline, select(offsets=["0:10-15"]), 10)
+    assert pipeline.ledger.event_number == before
 
 
 def test_a_large_backfill_needs_somebodys_word() -> None:
@@ -463,6 +507,28 @@ def test_a_large_backfill_needs_somebodys_word() -> None:
         pipeline.backfills.request(seen, "ops", approved=False)
     assert pipeline.backfills.chunk_count("ops") is None
     assert pipeline.backfills.request(seen, "ops", approved=True) == 1
+
+
+class Forgetful(MemoryKafka):
+    """Deletes records right after it was asked for a moment's offsets."""
+
+    def offsets_at(
+        self, topic: str, partitions: Sequence[int], moment: datetime
+    ) -> Mapping[int, int]:
+        found = super().offsets_at(topic, partitions, moment)
+        self.delete_records(topic, 0, 3)
+        return found
+
+
+def test_a_time_window_takes_what_is_left_of_it() -> None:
+    """Retention works on while a run by date is planned; nobody has named those offsets."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST), kafka=Forgetful())
+    pipeline.produce(0, 10)
+    pipeline.planner.plan("begin")
+    window = TimeWindow(start=EPOCH, end=EPOCH + timedelta(days=1))
+    plan = pipeline.backfills.plan_whole(window, "by date").plan
+    assert plan is not None
+    assert [(r.partition, r.start, r.end) for r in plan.ranges] == [(0, 3, 10)]
 
 
 def test_a_chunk_or_a_backfill_that_is_not_there_is_named() -> None:

@@ -395,6 +395,20 @@ def test_what_kafka_deletes_soon_is_read_first() -> None:
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
+def test_what_waits_behind_what_kafka_deletes_soon_is_told() -> None:
+    """A run that takes nothing else has left something, so that the next one is started."""
+    rules = AlarmRules(runway=timedelta(hours=2))
+    pipeline = MemoryPipeline(spec=make_spec(records_per_run=10, catch_up=True, alarms=rules))
+    pipeline.kafka.retention = timedelta(hours=24)
+    old, new = (int((NOW - timedelta(hours=hours)).timestamp() * 1000) for hours in (23, 1))
+    pipeline.kafka.produce("events", 0, 10, old)
+    pipeline.kafka.produce("events", 1, 1_000, new)
+    plan = pipeline.run("first")
+    assert plan is not None
+    assert (plan.size, plan.left) == (11, 999)
+    assert pipeline.status().lag == 999
+
+
 def test_a_run_whose_order_nobody_can_tell_is_planned_all_the_same() -> None:
     """What is read first is a kindness: a broker that does not tell stops nothing."""
     rules = AlarmRules(runway=timedelta(hours=2))
@@ -461,6 +475,25 @@ def test_a_preview_of_what_would_be_refused_is_refused() -> None:
     pipeline.produce(0, 1)
     pipeline.planner.plan("run")
     assert pipeline.planner.preview().outcome is PlanOutcome.ADOPTED
+
+
+@pytest.mark.parametrize("more", [0, 4])
+def test_a_preview_goes_by_what_has_landed_and_nobody_has_recorded(more: int) -> None:
+    """The run records it first, and so answers something else than that it takes the plan over."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 3)
+    plan = pipeline.planner.plan("dead").plan
+    assert plan is not None
+    pipeline.land(plan)
+    pipeline.produce(0, more)
+    before = pipeline.ledger.event_number
+    seen = pipeline.planner.preview()
+    assert pipeline.ledger.event_number == before
+    made = pipeline.planner.plan("next")
+    drafted = PlanOutcome.DRAFT if more else PlanOutcome.NOTHING
+    assert (seen.outcome, made.outcome is PlanOutcome.NEW) == (drafted, bool(more))
+    if seen.plan and made.plan:
+        assert seen.plan.ranges == made.plan.ranges
 
 
 def test_a_preview_writes_nothing() -> None:

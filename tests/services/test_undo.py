@@ -73,7 +73,9 @@ def test_an_undo_that_was_stopped_is_shown_and_gone_on_with() -> None:
     assert pipeline.planner.plan("run").plan is None
     shown = pipeline.status()
     assert isinstance(shown.problem, UndoUnfinished)
+    assert pipeline.undo.undo(2, "ops", "again", dry_run=True).rows == 3
     assert pipeline.undo.undo(2, "ops", "again").rows == 3
+    assert pipeline.undo.undo(2, "ops", "again", dry_run=True).rows == 0
     assert pipeline.undo.undo(2, "ops", "once more").rows == 0
     pipeline.run("next")
     assert pipeline.landed_identities() == pipeline.visible_identities()

@@ -39,6 +39,7 @@ PORTS: Mapping[str, type] = {
     "source": ports.OffsetSource,
     "table": ports.DataTable,
     "upkeep": ports.Upkeep,
+    "verdicts": ports.VerdictTable,
 }
 """What each adapter is called in the name of a step."""
 

@@ -12,7 +12,13 @@ from tidemark.cli.arguments import AsJson, DryRun, Pipeline, requester
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table, step
 from tidemark.cli.spark import Master, Parts
 from tidemark.core.backfill import select
-from tidemark.errors import ExitCode, InvalidSelection, TerminalError, TidemarkError
+from tidemark.errors import (
+    BackfillUnfinished,
+    ExitCode,
+    InvalidSelection,
+    TerminalError,
+    TidemarkError,
+)
 from tidemark.services.backfills import Backfills, ChunkState, check_finished
 from tidemark.wiring import App
 
@@ -100,7 +106,7 @@ def backfill(
     tidemark backfill prices --plan 7 --into checked
     """  # noqa: D301  click's mark for lines that stay lines
     app = App.from_environment()
-    pipeline = f"{pipeline}@{into}" if into else pipeline
+    origin, pipeline = pipeline, f"{pipeline}@{into}" if into else pipeline
     backfills = app.backfills(pipeline)
     named = offsets or start or end or retained or plan_number or partition or chunk
     if resume is not None:
@@ -120,6 +126,7 @@ def backfill(
         end=end,
         retained=retained,
         plan=plan_number,
+        plan_of=origin if into else None,
         partitions=partition or (),
     )
     seen = backfills.preview(selection, chunk, readable_only=readable_only, replaces=replaces)
@@ -158,13 +165,16 @@ def _land(
             break
     chunks = backfills.progress(asked_by)
     failed = parts.records[pipeline] if parts.code != ExitCode.OK else None
-    if failed is None and refused is not None:
-        failed = refused.as_record()
+    if failed is None:
+        try:
+            check_finished(pipeline, asked_by, chunks)
+        except BackfillUnfinished as unfinished:
+            refused = refused or unfinished
+        failed = refused.as_record() if refused else None
     _print_chunks(pipeline, asked_by, chunks, failed, as_json=as_json)
     parts.exit()
     if refused is not None:
         raise typer.Exit(refused.exit_code)
-    check_finished(pipeline, asked_by, chunks)
 
 
 def _print_chunks(

@@ -19,9 +19,11 @@ from tidemark.cli.console import (
 )
 from tidemark.core.plan import PlanRef
 from tidemark.errors import ExitCode, TidemarkError
+from tidemark.services.ingest import refuse_abandoned
 from tidemark.services.planner import Planning, PlanOutcome
 from tidemark.services.recording import recorded_plan
 from tidemark.services.together import ASKED_AT_ONCE, each_apart
+from tidemark.services.verdicts import landing_of
 from tidemark.wiring import App
 
 Master = Annotated[
@@ -100,7 +102,9 @@ def quality(
         print_json({"outcome": "nothing landed"}) if as_json else out.print("nothing landed yet")
         return
     if dry_run:
-        suite = app.spec(pipeline).suite
+        spec = app.spec(pipeline)
+        landing_of(recorded_plan(app.control(), spec.name, sequence))
+        suite = spec.suite
         if as_json:
             print_json({"outcome": "draft", "plan": sequence, "suite": suite})
         else:
@@ -186,7 +190,9 @@ def _print_drafts(
         if plan_number is None:
             return app.planner(name).preview()
         record = recorded_plan(app.control(), app.spec(name).name, plan_number)
-        return Planning(outcome=PlanOutcome.KEPT, plan=record.plan)
+        refuse_abandoned(record)
+        outcome = PlanOutcome.LANDED if record.landing else PlanOutcome.KEPT
+        return Planning(outcome=outcome, plan=record.plan)
 
     answers = dict(zip(names, each_apart(names, draft, ASKED_AT_ONCE), strict=True))
     if as_json:

@@ -56,13 +56,15 @@ class RetainedLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangesOfPlan:
-    """What an earlier plan of the pipeline was about.
+    """What an earlier plan was about.
 
     Attributes:
         sequence: The plan's number.
+        pipeline: Whose plan; None for the pipeline's own.
     """
 
     sequence: int
+    pipeline: str | None = None
 
 
 Selection: TypeAlias = OffsetRanges | TimeWindow | RetainedLog | RangesOfPlan
@@ -76,6 +78,7 @@ def select(
     end: str | None = None,
     retained: bool = False,
     plan: int | None = None,
+    plan_of: str | None = None,
     partitions: Collection[int] = (),
 ) -> Selection:
     """What somebody means who fills in a form or a command line, in exactly one of its ways.
@@ -86,6 +89,7 @@ def select(
         end: Its end, the first moment after it.
         retained: All that Kafka has now.
         plan: Number of an earlier plan, for what that was about.
+        plan_of: Whose plan, if it is not the pipeline's own.
         partitions: Of a time window or the retained log, only these.
 
     Raises:
@@ -110,7 +114,7 @@ def select(
     if offsets:
         return OffsetRanges(spans=spans_by_partition(map(_range, offsets)))
     if plan is not None:
-        return RangesOfPlan(sequence=plan)
+        return RangesOfPlan(sequence=plan, pipeline=plan_of)
     if retained:
         return RetainedLog(partitions=partitions)
     window = TimeWindow(start=_moment(start), end=_moment(end), partitions=partitions)

@@ -168,6 +168,12 @@ class Ledger:
             last_sequence=max([self.last_sequence, *sequences, *plans]),
         )
 
+    def as_landed(self, plan: Plan, landing: Landing) -> Self:
+        """The ledger as it will be once it is recorded that one of its plans has landed."""
+        plans = dict(self.plans)
+        _settle(plans, Landed(plan=plan, landing=landing, committed={}))
+        return self._with(plans)
+
     @property
     def next_sequence(self) -> int:
         """Number of the plan after the newest."""

@@ -146,12 +146,14 @@ class Forecast(StrEnum):
     """All that can be read has landed; records wait behind a transaction that is open."""
     NEXT_RUN = "with the next run"
     """No limit keeps the next run from taking all of it."""
+    NEXT_BUT_ONE = "with the run after the next"
+    """The next run lands a plan that was left open, as it was made; the one after it the rest."""
     LATER = "later"
     """At a moment that follows from the rates of now."""
     NEVER = "never at this rate"
     """Records arrive as fast as the pipeline takes them, or faster."""
     UNKNOWN = "unknown"
-    """There have not been enough runs to tell."""
+    """There have not been enough runs to tell, or something is in their way."""
 
 
 def forecast(
@@ -161,6 +163,7 @@ def forecast(
     arriving: float,
     between_runs: float | None,
     now: datetime,
+    left_open: int = 0,
 ) -> tuple[Forecast, datetime | None]:
     """When a pipeline will have caught up, and the moment if it is `LATER`.
 
@@ -171,13 +174,16 @@ def forecast(
         arriving: New offsets per second.
         between_runs: Seconds from one landing to the next; None if nobody knows.
         now: The present.
+        left_open: Offsets of the plan that the next run takes over; 0 if there is none.
     """
     if lag is None:
         return Forecast.UNKNOWN, None
     if not lag:
         return Forecast.HELD_BACK if held_back else Forecast.CAUGHT_UP, None
-    if limit is None or lag <= limit:
+    if lag <= left_open:
         return Forecast.NEXT_RUN, None
+    if limit is None or lag - left_open <= limit:
+        return Forecast.NEXT_BUT_ONE if left_open else Forecast.NEXT_RUN, None
     if not between_runs:
         return Forecast.UNKNOWN, None
     # A pipeline that keeps up takes less than it could; what a limit lets it take, it takes now.

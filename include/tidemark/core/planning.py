@@ -222,7 +222,8 @@ def _allotted(
     first = share({partition: size for partition, size in soon.items() if size}, limit)
     left = limit - sum(first.values())
     if first and left <= 0:
-        return {partition: first.get(partition, 0) for partition in unread}
+        # The others as well: what is left of each is told by its range.
+        return {partition: first.get(partition, 1) for partition in unread}
     rest = share({p: size - first.get(p, 0) for p, size in sizes.items()}, left)
     return {partition: first.get(partition, 0) + more for partition, more in rest.items()}
 
@@ -309,10 +310,13 @@ def backfill_ranges(
     found = sort_out(ledger, marks, wanted, replaces=replaces)
     if not readable_only:
         refuse_deleted(marks, found)
+    return planned_ranges(marks, found.missing)
+
+
+def planned_ranges(marks: TopicMarks, spans: Mapping[int, SpanSet]) -> tuple[PlannedRange, ...]:
+    """Offsets as the ranges of a plan, with the marks that it is made from."""
     return tuple(
-        _planned(marks, partition, span)
-        for partition, spans in found.missing.items()
-        for span in spans
+        _planned(marks, partition, span) for partition, some in spans.items() for span in some
     )
 
 

@@ -17,6 +17,8 @@ _NEARLY_ALL = 0.99
 """A share of the values that is taken for the rule, and the rest for exceptions."""
 _ROOM = 10
 """How many times the greatest number seen may become, before somebody should look."""
+_LARGEST = 1e15
+"""Beyond it numbers are names, or nonsense: nothing is said of their size."""
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LONGEST_VALUE = 40
 _SHAPES = {
@@ -131,7 +133,7 @@ def _rules(each: FieldProfile, column: str) -> Iterator[dict[str, Any]]:
     """What held of one field, if enough records have it."""
     if each.seen < ENOUGH:
         return
-    if each.is_number:
+    if each.is_number and max(abs(each.least or 0), abs(each.greatest or 0)) <= _LARGEST:
         yield _between(each, column)
     elif each.type is FieldType.STRING and set(each.types) == {FieldType.STRING}:
         listed = _listed(each)

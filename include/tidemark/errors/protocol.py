@@ -299,7 +299,30 @@ class ForeignTable(TerminalError):
         return self.difference
 
     def remedy(self) -> str:
-        return "give the pipeline another target; nothing was written to this one"
+        return (
+            "give the pipeline another target; if it was this pipeline's table, bring back what "
+            "is missing of it"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class TableAltered(TerminalError):
+    """A pipeline's own table has a schema or rules that a landing cannot keep."""
+
+    target: str
+    difference: str
+
+    def what(self) -> str:
+        return f"the pipeline's table {self.target} was altered so that nothing can land in it"
+
+    def expected(self) -> str:
+        return "the bronze columns, without constraints and other rules for their values"
+
+    def found(self) -> str:
+        return self.difference
+
+    def remedy(self) -> str:
+        return "take that back, with ALTER TABLE; the rows can stay as they are"
 
 
 @dataclass(kw_only=True, eq=False)

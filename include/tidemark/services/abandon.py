@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from tidemark.core import planning
 from tidemark.core.events import Abandoned
 from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger, PlanRecord
@@ -21,6 +22,9 @@ from tidemark.services.conflicts import after_conflicts
 from tidemark.services.recording import Recorder, checked_ledger, recorded_plan
 
 log = logging.getLogger(__name__)
+
+_IN_DOUBT = (TopicRecreated, ClusterChanged, PartitionsShrunk)
+"""Why nobody can tell whose records a plan read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +75,7 @@ class Abandon:
         record = recorded_plan(self.control, self.pipeline, given_up.sequence)
         plan = record.plan
         if dry_run:
-            landed = record.landing or (record.is_open and self.table.find(plan))
-            if landed and not discard:
-                raise PlanLanded(pipeline=plan.pipeline, sequence=plan.sequence)
+            self._draft(record, discard=discard)
             return plan
         if record.abandoned is None:
             self._settle(ledger, record, given_up, discard=discard)
@@ -82,6 +84,24 @@ class Abandon:
             removed, _ = self.table.discard(plan)
             log.info("discarded pipeline=%s plan=%d rows=%d", plan.pipeline, plan.sequence, removed)
         return plan
+
+    def _draft(self, record: PlanRecord, *, discard: bool) -> None:
+        """Refuse what `_settle` would refuse; write nothing."""
+        plan = record.plan
+        landing = record.landing or (self.table.find(plan) if record.is_open else None)
+        if landing is None:
+            return
+        if record.is_open and not plan.replaces:
+            try:
+                marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
+                planning.check_same_topic(plan, marks)
+            except _IN_DOUBT as changed:
+                if discard:
+                    return
+                raise RowsInDoubt(
+                    pipeline=plan.pipeline, sequence=plan.sequence, rows=landing.records
+                ) from changed
+        raise PlanLanded(pipeline=plan.pipeline, sequence=plan.sequence)
 
     def _settle(
         self, ledger: Ledger, record: PlanRecord, given_up: Abandoned, *, discard: bool
@@ -108,7 +128,7 @@ class Abandon:
         )
         try:
             recorder.record(ledger, plan, landing)
-        except (TopicRecreated, ClusterChanged, PartitionsShrunk) as changed:
+        except _IN_DOUBT as changed:
             if discard:
                 return
             raise RowsInDoubt(

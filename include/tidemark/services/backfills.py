@@ -38,6 +38,7 @@ from tidemark.errors import (
 from tidemark.ports import Clock, ControlTable, DataLog, LogReader, MarkReader
 from tidemark.services.conflicts import after_conflicts
 from tidemark.services.planner import Planner, Planning, Wanted, refuse_second_backfill
+from tidemark.services.positions import check_positions
 from tidemark.services.recording import checked_ledger, recorded_plan
 from tidemark.services.superseding import replaced_offsets
 
@@ -99,7 +100,7 @@ class Preview:
         lines += self.notes
         if not self.offsets:
             which = "readable" if self.replaces else "missing and readable"
-            return "\n".join([*lines, f"nothing to do: none of it is {which}"])
+            return "\n".join([*lines, f"nothing to do: none of it is {which}, and in no open plan"])
         lines.append(
             f"{self.offsets:,} offset(s) to land in {len(self.chunks):,} chunk(s), "
             f"{self.footprint.explain()}; {self._rewriting()}"
@@ -187,20 +188,23 @@ class Backfills:
             InvalidRange, UnknownPartition, UnknownPlan, OtherIncarnation: Nobody can want that.
             TooManyChunks: More chunks than a DAG run can have.
             PlanOpen: Another backfill of this pipeline has not landed.
+            NoStartOffset: The pipeline has not begun, and its spec does not say where to.
+            LogTruncated: The log was cut behind what was read, and has grown again.
             RowsChanged: A chunk would replace a part of a range that somebody has changed.
             TopicRecreated and so on: The topic is not the one that the pipeline knows.
         """
-        ledger = checked_ledger(self.control, self.spec.name, self.data_log)
-        opened = ledger.open_plan(PlanKind.BACKFILL)
-        # One that has landed, and nobody has recorded it yet, is in nobody's way.
-        if opened and self.data_log.find(opened.plan) is None:
-            refuse_second_backfill(opened.plan)
+        ledger, opened = self._planner.foreseen(PlanKind.BACKFILL)
+        if opened:
+            refuse_second_backfill(opened)
         marks = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
         planning.check_identity(ledger, marks)
         wanted, notes = self._wanted(selection, marks)
         found = planning.sort_out(ledger, marks, wanted, replaces=replaces)
         if not readable_only:
             planning.refuse_deleted(marks, found)
+        self._planner.starts(ledger, marks)
+        ranges = planning.planned_ranges(marks, found.missing)
+        check_positions(ledger, marks, ranges, self.marks, self.log_reader)
         size = self.data_log.size()
         task_offsets = size.records_within(self.spec.records_per_task, self.spec.bytes_per_task)
         most = chunk_offsets or self.spec.records_per_chunk
@@ -236,8 +240,8 @@ class Backfills:
             both = sum(s.common(open_chunks.get(p, SpanSet())).size for p, s in spans.items())
             if both:
                 yield (
-                    f"note: {request.requested_by} has asked for {both:,} of these offsets, and "
-                    f"has not landed them; to go on with that instead: "
+                    f"note: {request.requested_by} has asked for {both:,} of these offsets, which "
+                    f"have not landed; to go on with that instead: "
                     f"tidemark backfill {self.spec.name} --resume {request.requested_by}"
                 )
 
@@ -317,7 +321,13 @@ class Backfills:
         spans, notes = self._wanted(selection, marks)
         for note in notes:
             log.warning("pipeline=%s %s", self.spec.name, note)
-        return self._planned(Wanted(spans=spans, topic_id=marks.topic_id), requested_by)
+        wanted = Wanted(
+            spans=spans,
+            topic_id=marks.topic_id,
+            # Times name no offsets: what retention takes meanwhile was as good as gone before.
+            readable_only=isinstance(selection, TimeWindow),
+        )
+        return self._planned(wanted, requested_by)
 
     def progress(self, requested_by: str) -> list[ChunkState]:
         """What became of each chunk.
@@ -369,7 +379,8 @@ class Backfills:
                 partitions = _partitions(selection.partitions, marks)
                 return _spans({p: (here.low, here.end) for p, here in partitions.items()}), ()
             case RangesOfPlan():
-                plan = recorded_plan(self.control, self.spec.origin, selection.sequence).plan
+                of = selection.pipeline or self.spec.name
+                plan = recorded_plan(self.control, of, selection.sequence).plan
                 planning.check_topic(self.spec.name, plan.topic_id, marks)
                 return plan.spans(), ()
             case _:
@@ -383,9 +394,8 @@ class Backfills:
         cut = {
             "Kafka has deleted what was before it, records of the window perhaps among it, in "
             "partition(s)": [p for p, here in partitions.items() if starts[p] <= here.low > 0],
-            "records of the window that are not committed yet are left out, in partition(s)": [
-                p for p, here in partitions.items() if ends[p] > here.end
-            ],
+            "records of the window that came meanwhile, or are not committed yet, are left out, "
+            "in partition(s)": [p for p, here in partitions.items() if ends[p] > here.end],
         }
         notes = (f"note: {text} {', '.join(map(str, some))}" for text, some in cut.items() if some)
         spans = {p: (starts[p], min(ends[p], here.end)) for p, here in partitions.items()}

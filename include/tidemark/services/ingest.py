@@ -69,7 +69,7 @@ class Ingest:
         """
         record = recorded_plan(self.control, self.spec.name, sequence)
         plan = record.plan
-        _refuse_abandoned(record)
+        refuse_abandoned(record)
         if record.landing and record.whole:
             log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
             return Ingestion(plan=plan, landing=record.whole, wrote=False)
@@ -87,7 +87,7 @@ class Ingest:
         landing = self.table.find(plan)
         if landing is None and state.transactions.get(plan.app_id, 0) >= plan.sequence:
             # Given up meanwhile, or about to be.
-            _refuse_abandoned(recorded_plan(self.control, plan.pipeline, plan.sequence))
+            refuse_abandoned(recorded_plan(self.control, plan.pipeline, plan.sequence))
             raise PlanFenced(pipeline=plan.pipeline, sequence=plan.sequence)
         return landing
 
@@ -140,11 +140,16 @@ class Ingest:
         if record.landing and record.whole:
             return record.whole
         # While the plan was landing, the table may have been rewound to before it.
-        _refuse_abandoned(record)
+        refuse_abandoned(record)
         return recorder.record(ledger, plan, landing)
 
 
-def _refuse_abandoned(record: PlanRecord) -> None:
+def refuse_abandoned(record: PlanRecord) -> None:
+    """Refuse a plan that was given up.
+
+    Raises:
+        PlanAbandoned
+    """
     if record.abandoned is not None:
         raise PlanAbandoned(
             pipeline=record.plan.pipeline,

@@ -36,6 +36,8 @@ class PlanOutcome(StrEnum):
     """A plan that another run left open was taken over."""
     NOTHING = "nothing to do"
     """Everything asked for is landed, or in a plan that is open; no plan."""
+    LANDED = "landed already"
+    """A dry run of a plan that has landed: nothing would be read."""
     DRAFT = "draft"
     """A dry run: this plan would be recorded."""
 
@@ -124,13 +126,25 @@ class Planner:
     def preview(self) -> Planning:
         """What `plan` would answer now. Writes nothing."""
         self._refuse_copy()
-        ledger = checked_ledger(self.control, self.spec.name, self.data_log)
-        opened = ledger.open_plan(PlanKind.LIVE)
+        ledger, opened = self.foreseen(PlanKind.LIVE)
         if opened:
-            return Planning(outcome=PlanOutcome.ADOPTED, plan=opened.plan)
+            return Planning(outcome=PlanOutcome.ADOPTED, plan=opened)
         events = self._draft(ledger, PlanKind.LIVE, "preview", None)
         plan = _plan_in(events)
         return Planning(outcome=PlanOutcome.DRAFT if plan else PlanOutcome.NOTHING, plan=plan)
+
+    def foreseen(self, kind: PlanKind) -> tuple[Ledger, Plan | None]:
+        """The ledger that a planner goes by, and a chain's plan that may still land.
+
+        A plan that has landed, and that nobody has recorded, will be recorded first.
+        """
+        ledger = checked_ledger(self.control, self.spec.name, self.data_log)
+        opened = ledger.open_plan(kind)
+        landing = self.data_log.find(opened.plan) if opened else None
+        if opened is None or landing is None:
+            return ledger, opened.plan if opened else None
+        accounted, _ = self._recorder.accounted(opened.plan, landing)
+        return ledger.as_landed(opened.plan, accounted), None
 
     def _once(self, kind: PlanKind, requested_by: str, wanted: Wanted | None) -> Planning:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)

@@ -12,7 +12,7 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.pace import Forecast, Pace, Unread, forecast, runway
-from tidemark.core.plan import PlannedRange
+from tidemark.core.plan import PlanKind, PlannedRange
 from tidemark.core.records import LogRecord
 from tidemark.core.spec import AlarmRules, PipelineSpec, StartPolicy
 from tidemark.errors import (
@@ -270,9 +270,19 @@ def pipeline_status(
         problem=problem,
         rules=spec.alarms,
     )
+    if problem is not None and status.lag:
+        # No run takes anything before somebody has put that right.
+        return status
     limit = run_limit(spec, data_log, lambda: pace)
+    opened = ledger.open_plan(PlanKind.LIVE)
     expected, at = forecast(
-        status.lag, status.held_back, limit, status.arriving, pace.seconds_between_runs, now
+        status.lag,
+        status.held_back,
+        limit,
+        status.arriving,
+        pace.seconds_between_runs,
+        now,
+        opened.plan.size if opened else 0,
     )
     return replace(status, forecast=expected, caught_up_at=at)
 

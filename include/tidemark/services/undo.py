@@ -69,10 +69,10 @@ class Undo:
         """
         record = after_conflicts(lambda: self._begun(sequence, requested_by, reason, dry_run))
         plan = record.plan
-        if dry_run:
-            return Undone(plan=plan, rows=record.landing.records if record.landing else 0)
         if record.undone_at is not None:
             return Undone(plan=plan, rows=0)
+        if dry_run:
+            return Undone(plan=plan, rows=self.table.held(plan).records)
         rows, version = self.table.discard(plan)
         undone = Rewound(
             sequence=sequence, requested_by=requested_by, reason=reason, table_version=version

@@ -23,7 +23,7 @@ from tidemark.adapters.spark import parquet
 from tidemark.adapters.spark.sink import SparkSink
 from tidemark.core.datafile import DataFile
 from tidemark.core.plan import Plan
-from tidemark.errors import EngineFailed, ForeignTable, SetupError, TransactionConflict
+from tidemark.errors import EngineFailed, SetupError, TableAltered, TransactionConflict
 from tidemark.storage import folder_of
 
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -269,7 +269,7 @@ def ruled(uri: Path, *actions: dict[str, Any], version: int) -> None:
 def test_a_table_with_rules_that_nobody_would_keep_is_refused(table: Path) -> None:
     """A commit of files passes constraints by: before anything is read, and by name."""
     DeltaTable(table).alter.add_constraint({"keyed": "key IS NOT NULL"})
-    with pytest.raises(ForeignTable, match="the constraint 'keyed'"):
+    with pytest.raises(TableAltered, match="the constraint 'keyed'"):
         DeltaDataTable(str(table)).prepare("events")
 
 
@@ -278,7 +278,7 @@ def test_a_table_with_a_feature_that_delta_rs_does_not_have_is_refused(table: Pa
     features = ["appendOnly", "invariants", "rowTracking", "domainMetadata"]
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
     ruled(table, {"protocol": protocol}, version=1)
-    with pytest.raises(ForeignTable, match="the table feature domainMetadata, rowTracking"):
+    with pytest.raises(TableAltered, match="the table feature domainMetadata, rowTracking"):
         DeltaDataTable(str(table)).prepare("events")
 
 

@@ -23,7 +23,13 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.records import LogRecord
 from tidemark.core.table import FENCED, Commit, Holding, Restore, TableSize, TableState, check_held
-from tidemark.errors import EngineFailed, ForeignCommit, ForeignTable, TransactionConflict
+from tidemark.errors import (
+    EngineFailed,
+    ForeignCommit,
+    ForeignTable,
+    TableAltered,
+    TransactionConflict,
+)
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +154,7 @@ class DeltaDataTable:
 
         Raises:
             ForeignTable: The target is another table, or a folder with other files.
+            TableAltered: It is the pipeline's, with other columns or rules.
         """
         return contents.size(self._own(pipeline))
 
@@ -160,10 +167,12 @@ class DeltaDataTable:
     def _present(self) -> DeltaTable | None:
         """The table; None if there is nothing in its place."""
         table = self._open()
-        if table is None and "://" not in self._uri and any(Path(self._uri).glob("[!.]*")):
-            # Another driver may have made the table between the look for it and this one.
-            table = self._open()
-            if table is None:
+        if table is None and "://" not in self._uri:
+            # A log without a commit is of a table that another driver is just making.
+            others = [each for each in Path(self._uri).glob("[!.]*") if each.name != "_delta_log"]
+            # It may have made it between the look for it and this one.
+            table = self._open() if others else None
+            if others and table is None:
                 self._refuse("a folder with files in it that are no Delta table")
         return table
 
@@ -172,9 +181,9 @@ class DeltaDataTable:
         present = {field.name: field.type for field in table.schema().fields}
         for wanted in BRONZE.fields:
             if wanted.name not in present:
-                self._refuse(f"it has no column {wanted.name}")
+                self._altered(f"it has no column {wanted.name}")
             if _bare(present[wanted.name]) != _bare(wanted.type):
-                self._refuse(f"its column {wanted.name} is {present[wanted.name]}")
+                self._altered(f"its column {wanted.name} is {present[wanted.name]}")
         self._refuse_rules(table)
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
@@ -300,13 +309,13 @@ class DeltaDataTable:
         """Refuse a table that asks its writers for what a commit of files does not do."""
         for name in table.metadata().configuration:
             if name.startswith("delta.constraints."):
-                self._refuse(f"it has the constraint {name.removeprefix('delta.constraints.')!r}")
+                self._altered(f"it has the constraint {name.removeprefix('delta.constraints.')!r}")
         for field in table.schema().fields:
             rules = {name for name in field.metadata if name.startswith("delta.")}
             if not field.nullable or rules - _NO_RULES:
-                self._refuse(f"its column {field.name} has a rule")
+                self._altered(f"its column {field.name} has a rule")
         if unknown := set(table.protocol().writer_features or ()) - _FEATURES:
-            self._refuse(f"it has the table feature {', '.join(sorted(unknown))}")
+            self._altered(f"it has the table feature {', '.join(sorted(unknown))}")
 
     def _commit(
         self,
@@ -325,6 +334,9 @@ class DeltaDataTable:
 
     def _refuse(self, difference: str) -> None:
         raise ForeignTable(target=self._uri, difference=difference)
+
+    def _altered(self, difference: str) -> None:
+        raise TableAltered(target=self._uri, difference=difference)
 
 
 def _properties(transactions: list[Transaction], metadata: str) -> CommitProperties:

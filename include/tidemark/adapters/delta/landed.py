@@ -23,7 +23,10 @@ def landed_counts(table: DeltaTable, plan: Plan) -> Mapping[int, int]:
 
 
 def _counted_by_files(table: DeltaTable, plan: Plan) -> Mapping[int, int] | None:
-    """Records by index of the range; None if some file's statistics do not place it in one."""
+    """Records by index of the range; None if the files' statistics do not tell."""
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        # Rows that a vector marks as deleted are in the statistics.
+        return None
     files = table.get_add_actions(flatten=True)
     if files.num_rows == 0:
         return {}

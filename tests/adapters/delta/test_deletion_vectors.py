@@ -1,0 +1,65 @@
+"""Rows that Spark has marked as deleted are not there, whatever the files' statistics count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.file_lake import FileLake
+from tests.support.plans import wanted
+from tidemark.errors import RecordsMissed, RowsChanged
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileLake:
+    """A pipeline without plans."""
+    return FileLake(root=tmp_path)
+
+
+def delete_two(lake: FileLake, spark: SparkSession) -> None:
+    """Delete the first two rows by a deletion vector; the file stays as it is."""
+    for checksums in lake.uri.rglob("*.crc"):
+        # Empty here, and Spark would compare.
+        checksums.unlink()
+    files = list(lake.uri.rglob("*.parquet"))
+    table = f"delta.`{lake.uri}`"
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"DELETE FROM {table} WHERE `offset` < 2")
+    assert [*lake.uri.glob("deletion_vector_*.bin")]
+    assert list(lake.uri.rglob("*.parquet")) == files
+    assert len(lake.rows()) == 2
+
+
+def test_i3_rows_deleted_before_the_landing_was_recorded_are_read_again(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    """Nobody but the table knows that they are not there."""
+    lake.land(lake.plan(4))
+    delete_two(lake, spark)
+    with pytest.raises(RecordsMissed):
+        lake.ingest.execute(1)
+    assert lake.committed()[0] == 0
+    plan = lake.planner.plan("next").plan
+    assert plan is not None
+    lake.ingest.execute(plan.sequence)
+    assert lake.verified() == [(4, 4)]
+
+
+def test_rows_deleted_since_are_no_holes_to_a_repair_or_a_replacement(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    """A part of a range that somebody has changed is not replaced, and a rebuild goes by rows."""
+    lake.run(4)
+    delete_two(lake, spark)
+    with pytest.raises(RowsChanged):
+        lake.planner.backfill(replace(wanted((0, 0, 1)), replaces=True), "again")
+    held = lake.table.held(lake.ledger.plans[1].plan)
+    assert (held.records, held.holes) == (2, 2)
