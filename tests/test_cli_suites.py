@@ -78,6 +78,31 @@ def test_a_draft_is_written_and_never_written_over(
     assert other.json["suite"]["notes"].startswith("Drafted from 20 record(s)")
 
 
+@pytest.mark.parametrize("name", ["../evil", "Strict", "built_in", "ü", "", "a" * 300])
+def test_a_name_that_no_spec_could_say_is_refused(
+    lake: HomeFileLake, tidemark: Command, tmp_path: Path, name: str
+) -> None:
+    """Before anything is read."""
+    lake.run(3)
+    ran = tidemark("suite", "init", "events", "--name", name)
+    assert (ran.code, "a suite is called like" in ran.err.replace("\n", " ")) == (
+        ExitCode.USAGE,
+        True,
+    )
+    assert not (tmp_path / "include").exists()
+
+
+def test_the_newest_records_are_looked_at_and_not_the_newest_offsets(
+    lake: HomeFileLake, tidemark: Command
+) -> None:
+    """A transaction's marker is the last offset of every commit."""
+    lake.kafka.produce("events", 0, 50)
+    lake.kafka.add_holes("events", 0, 30)
+    lake.run(1, partition=1)
+    ran = tidemark("suite", "init", "events", "--records", "20", "--dry-run", "--json")
+    assert ran.json["profile"]["records"] == 10 + 1
+
+
 def test_without_records_there_is_nothing_to_draft_from(
     lake: HomeFileLake, tidemark: Command, tmp_path: Path
 ) -> None:

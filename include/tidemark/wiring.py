@@ -359,9 +359,10 @@ class App:
         return Quality(
             spec=spec,
             data_table=self.layout.data_table(spec.target),
+            data_log=self.table(spec),
             control=self.control(),
             checker=self._armed("quality", checker),
-            verdicts=self._verdict_table(),
+            verdicts=self._verdict_table(spec),
             now=utc_now,
         )
 
@@ -369,17 +370,19 @@ class App:
         """Decides what of a pipeline's table is published; needs neither a JVM nor Kafka."""
         from tidemark.services.verdicts import Verdicts
 
+        spec = self.spec(pipeline)
         return Verdicts(
-            pipeline=self.spec(pipeline).name,
+            pipeline=spec.name,
             control=self.control(),
-            verdicts=self._verdict_table(),
+            verdicts=self._verdict_table(spec),
             now=utc_now,
         )
 
-    def _verdict_table(self) -> VerdictTable:
+    def _verdict_table(self, spec: PipelineSpec) -> VerdictTable:
         from tidemark.adapters.delta.verdicts import DeltaVerdictTable
 
-        return self._armed("verdicts", DeltaVerdictTable(self.layout.verdict_table))
+        table = DeltaVerdictTable(self.layout.verdict_table, self.layout.data_table(spec.target))
+        return self._armed("verdicts", table)
 
     def profiling(self, pipeline: str) -> Profiling:
         """Profiles what has landed; needs neither a JVM nor Kafka."""

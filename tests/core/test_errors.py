@@ -41,7 +41,6 @@ def sample(hint: Any, name: str) -> Any:
         "str": name,
         "int": 7,
         "int | None": 7,
-        "str | None": name,
         "bool": True,
         "timedelta": timedelta(hours=7),
         "datetime.timedelta | None": timedelta(hours=7),

@@ -30,6 +30,7 @@ from tidemark.core.backfill import OffsetRanges
 from tidemark.core.datafile import DataFile
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan, PlanKind
+from tidemark.core.standing import Standing, counting
 from tidemark.errors import (
     InvalidRange,
     InvalidSelection,
@@ -322,13 +323,21 @@ def test_a_plan_that_was_replaced_passes_its_checks(lake: FileLake, spark: Spark
     quality = Quality(
         spec=lake.spec,
         data_table=str(lake.uri),
+        data_log=lake.table,
         control=lake.control,
         checker=checker,
-        verdicts=DeltaVerdictTable(str(lake.root / "verdicts")),
+        verdicts=DeltaVerdictTable(str(lake.root / "verdicts"), str(lake.uri)),
         now=lambda: NOW,
     )
     for plan in (1, 2, 3):
-        assert not quality.check(plan).failed_critical()
+        report = quality.check(plan)
+        assert not report.failed_critical()
+        (records,) = (result for result in report.results if result.check == "records")
+        record = lake.ledger.plans[plan]
+        assert record.landing is not None
+        assert records.value == record.landing.records
+    words = counting(quality.verdicts.words("events")).values()
+    assert {word.standing for word in words} == {Standing.PUBLISHED}
 
 
 # -- chunks --------------------------------------------------------------------------------------

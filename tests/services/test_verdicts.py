@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +14,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support.file_lake import FileLake
 from tests.support.plans import wanted
@@ -40,7 +44,7 @@ def lake(tmp_path: Path) -> FileLake:
 
 def said(lake: FileLake) -> DeltaVerdictTable:
     """The verdict table."""
-    return DeltaVerdictTable(str(lake.root / "verdicts"))
+    return DeltaVerdictTable(str(lake.root / "verdicts"), str(lake.uri))
 
 
 def verdicts(lake: FileLake, minutes: int = 0) -> Verdicts:
@@ -100,8 +104,8 @@ def test_what_nobody_has_checked_is_not_published(lake: FileLake) -> None:
     lake.run(2)
     assert (0, 9) not in published(lake)
     assert verdicts(lake).judged()[-1].word is None
-    with pytest.raises(NotBlocked, match="nobody has checked it"):
-        verdicts(lake).release(4, "ann", "it looks right")
+    verdicts(lake).release(4, "ann", "its version cannot be read any more")
+    assert (0, 9) in published(lake)
 
 
 def test_a_person_decides_and_later_checks_change_nothing(lake: FileLake) -> None:
@@ -170,7 +174,7 @@ def test_what_replaces_a_blocked_plan_is_judged_anew(lake: FileLake) -> None:
 def test_pipelines_and_places_are_told_apart(lake: FileLake) -> None:
     """Two pipelines have a plan 2; ranges of one plan are one word."""
     assert said(lake).words("other") == []
-    assert DeltaVerdictTable(str(lake.root / "nowhere")).words("events") == []
+    assert DeltaVerdictTable(str(lake.root / "nowhere"), str(lake.uri)).words("events") == []
     lake.kafka.produce("events", 1, 5, timestamp_ms=1_000)
     plan = lake.run(2)
     check(lake, plan.sequence, passed=True)
@@ -179,6 +183,92 @@ def test_pipelines_and_places_are_told_apart(lake: FileLake) -> None:
     ranges = [(row["partition"], row["start_offset"], row["end_offset"], row["records"])
               for row in rows if row["plan_sequence"] == 4]  # fmt: skip
     assert sorted(ranges) == [(0, 9, 11, 2), (1, 0, 5, 5)]
+
+
+def test_the_last_to_speak_has_the_last_word(lake: FileLake) -> None:
+    """Whatever their clocks say."""
+    verdicts(lake, 5).release(2, "ann", "it is right")
+    assert not verdicts(lake, 3).reject(2, "bob", "it is not").is_visible
+    assert len(published(lake)) == 6
+
+
+def test_what_was_said_of_a_table_that_is_gone_says_nothing_of_the_next(lake: FileLake) -> None:
+    """Its plans have the same numbers."""
+    verdicts(lake).reject(3, "ann", "test data")
+    shutil.rmtree(lake.uri)
+    shutil.rmtree(lake.root / "control")
+    lake.run(1)
+    assert published(lake) == []
+    assert [each.word for each in verdicts(lake).judged()] == [None]
+    check(lake, 1, passed=True)
+    assert published(lake) == [(0, offset) for offset in range(10)]
+
+
+def test_what_is_left_of_a_plan_is_judged_by_itself(lake: FileLake) -> None:
+    """A plan of which all was replaced has nothing left to be released."""
+    for name, span in (("part", (0, 2, 3)), ("rest", (0, 3, 5))):
+        plan = lake.planner.backfill(replace(wanted(span), replaces=True), name).plan
+        assert plan is not None
+        lake.ingest.execute(plan.sequence)
+        judged = {each.plan.sequence: each for each in verdicts(lake).judged()}
+        if name == "part":
+            assert (judged[2].landing.records, judged[2].is_visible) == (2, False)
+            assert verdicts(lake).release(2, "ann", "why", dry_run=True).landing.records == 2
+    assert sorted(judged) == [1, 3, 4, 5]
+    with pytest.raises(PlanAbandoned, match="replaced all of it"):
+        verdicts(lake).release(2, "ann", "why")
+
+
+_words = st.builds(
+    Word,
+    sequence=st.integers(1, 2),
+    standing=st.sampled_from(Standing),
+    said_at=st.integers(0, 2).map(lambda minutes: NOW + timedelta(minutes=minutes)),
+    said_by=st.sampled_from([None, "ann", "bob"]),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(_words, max_size=6))
+def test_the_query_and_the_command_agree(words: list[Word]) -> None:
+    """One rule in two languages: which word counts, ties as well."""
+    columns = ["plan_sequence", "standing", "said_at", "said_by"]
+    said_rows = [(w.sequence, str(w.standing), w.said_at, w.said_by) for w in words]
+    sql = published_view("p", "/none/rows", "/none/verdicts", Engine.DUCKDB)
+    named = re.sub(r"delta_scan\('[^']*/(\w+)'\)", r"\1", sql)
+    told = pa.table(
+        {
+            **{name: [row[n] for row in said_rows] for n, name in enumerate(columns)},
+            "pipeline": pa.array(["p"] * len(words), pa.string()),
+            "table_id": pa.array([""] * len(words), pa.string()),
+        },
+        pa.schema(
+            [
+                *{("plan_sequence", pa.int64()), ("standing", pa.string())},
+                ("said_at", pa.timestamp("us", tz="UTC")),
+                *{("said_by", pa.string()), ("pipeline", pa.string()), ("table_id", pa.string())},
+            ]
+        ),
+    )
+    with duckdb.connect() as connection:
+        connection.register("verdicts", told)
+        connection.register("rows", pa.table({"plan_sequence": [1, 2]}))
+        shown = connection.execute(f"SELECT plan_sequence FROM ({named}) ORDER BY 1").fetchall()
+    counted = counting(words).items()
+    assert [plan for (plan,) in shown] == [n for n, word in counted if word.standing.is_visible]
+
+
+def test_two_at_once_both_say_their_word(lake: FileLake, tmp_path: Path) -> None:
+    """The table is not there yet, and one of them makes it."""
+    table = DeltaVerdictTable(str(tmp_path / "new"), str(lake.uri))
+    record = lake.ledger.plans[1]
+    assert record.landing is not None
+    landing = record.landing
+    word = Word(sequence=1, standing=Standing.PUBLISHED, said_at=NOW)
+    with ThreadPoolExecutor(6) as threads:
+        said_by = [replace(word, said_by=str(number)) for number in range(6)]
+        list(threads.map(lambda each: table.say(record.plan, landing, each), said_by))
+    assert len(table.words("events")) == 6
 
 
 @pytest.mark.spark

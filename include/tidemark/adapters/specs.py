@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from tidemark.core.marks import IsolationLevel
-from tidemark.core.spec import PLANS_AT_ONCE, AlarmRules, PipelineSpec, StartPolicy
+from tidemark.core.spec import PLANS_AT_ONCE, SUITE_NAME, AlarmRules, PipelineSpec, StartPolicy
 from tidemark.errors import Problem, SpecError
 
 
@@ -115,7 +115,7 @@ def _longest_wait(schedule: str) -> timedelta | None:
 
 
 class _Quality(_Section):
-    suite: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_]*$")
+    suite: str | None = Field(default=None, pattern=f"^{SUITE_NAME}$")
 
 
 class _Spec(_Section):

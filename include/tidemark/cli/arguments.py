@@ -10,7 +10,7 @@ import typer
 
 Pipeline = Annotated[str, typer.Argument(help="Name of a spec in include/pipelines.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
-Reason = Annotated[str, typer.Option(help="Why; kept in the control table with your name.")]
+Reason = Annotated[str, typer.Option(help="Why; kept with your name.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be recorded; write nothing.")
 ]

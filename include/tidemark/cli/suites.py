@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated
 
 import typer
 
-from tidemark.adapters.quality.suite import SLICE_COLUMNS
+from tidemark.adapters.quality.suite import BUILT_IN_SUITE, SLICE_COLUMNS
 from tidemark.cli.arguments import AsJson, Pipeline
 from tidemark.cli.console import note, out, print_json
+from tidemark.core.spec import SUITE_NAME
 from tidemark.core.suite_draft import draft
 from tidemark.errors import SuiteExists
 from tidemark.files import replace_text
@@ -43,14 +45,19 @@ def init(
     Looks at the newest records of each partition in the data table; no Spark is started, and Kafka
     is not asked. What held of them becomes rules in include/expectations/NAME.json, each of them a
     warning: which JSON fields are always there, how large numbers are, which few values a field
-    has, what never comes twice, whether the key is a field of the value.
+    has, what never comes twice, whether the key is a field of the value. Some of the values are in
+    that file: look at it before you share it.
 
     A suite that is there is never written over. Edit the draft, name it in the pipeline's spec
     (`quality: {suite: NAME}`), and try it: `tidemark quality PIPELINE`.
     """
     tidemark = App.from_environment()
     spec = tidemark.spec(pipeline)
-    chosen = name or spec.origin
+    chosen = spec.origin if name is None else name
+    if not re.fullmatch(SUITE_NAME, chosen) or chosen == BUILT_IN_SUITE.name:
+        raise typer.BadParameter(
+            f"a suite is called like {SUITE_NAME}, and not {BUILT_IN_SUITE.name}: {chosen!r}"
+        )
     file = tidemark.layout.expectations / f"{chosen}.json"
     if file.exists() and not dry_run:
         raise SuiteExists(file=str(file))

@@ -6,7 +6,6 @@ It is told of a sample, so that a person can say of all records what must hold.
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ from tidemark.core.records import LogRecord
 
 MOST_VALUES = 10
 """As many different values a field may have to be told by listing them."""
-_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)?")
 _LEAST_LONG, _MOST_LONG = -(2**63), 2**63 - 1
 
 _Scalar: TypeAlias = str | int | float | bool
@@ -29,10 +27,8 @@ class FieldType(StrEnum):
     BOOLEAN = "BOOLEAN"
     BIGINT = "BIGINT"
     DOUBLE = "DOUBLE"
-    TIMESTAMP = "TIMESTAMP"
-    """Text as ISO 8601 has it, with date and time."""
     STRING = "STRING"
-    """Any other text, and values of several types."""
+    """Text, and values of several types."""
     NESTED = "NESTED"
     """Objects and lists: what is in them is not looked at."""
 
@@ -47,7 +43,7 @@ class FieldProfile:
         types: How many of them by type.
         least: Least number, or shortest text's length; None if there is neither.
         greatest: Greatest number, or longest text's length.
-        values: The different values, each of them once.
+        values: The different values, written as text.
         keyed: Records that have it, and a key.
         as_key: Those whose key is its value, written as text.
     """
@@ -57,7 +53,7 @@ class FieldProfile:
     types: Counter[FieldType] = field(default_factory=Counter)
     least: float | None = None
     greatest: float | None = None
-    values: set[_Scalar] = field(default_factory=set)
+    values: set[str] = field(default_factory=set)
     keyed: int = 0
     as_key: int = 0
 
@@ -89,8 +85,9 @@ class FieldProfile:
         self.types[kind] += 1
         if kind is FieldType.NESTED:
             return
-        self.values.add(value)
-        self.as_key += key is not None and key == _text_of(value)
+        text = _text_of(value)
+        self.values.add(text)
+        self.as_key += key == text
         if not isinstance(value, bool):
             size = len(value) if isinstance(value, str) else value
             self.least = size if self.least is None else min(self.least, size)
@@ -173,8 +170,8 @@ def _decoded(data: bytes | None) -> str | None:
 def _object(data: bytes) -> Mapping[str, Any] | None:
     """The JSON object that a value is; None for all else."""
     try:
-        # NaN and its like are not JSON, though Python reads them.
-        content = json.loads(data, parse_constant=_refuse)
+        # Spark reads UTF-8 without a mark. NaN and its like are not JSON, though Python reads them.
+        content = json.loads(data.decode("utf-8"), parse_constant=_refuse)
     except (ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
@@ -193,7 +190,7 @@ def _type_of(value: Any) -> FieldType:
         case float():
             return FieldType.DOUBLE
         case str():
-            return FieldType.TIMESTAMP if _TIMESTAMP.fullmatch(value) else FieldType.STRING
+            return FieldType.STRING
         case _:
             return FieldType.NESTED
 

@@ -17,6 +17,10 @@ COPY_NAME = r"[a-z][a-z0-9_]{0,63}"
 """What the copy of a pipeline's table may be called."""
 
 
+SUITE_NAME = r"[a-z][a-z0-9_]{0,63}"
+"""What a quality suite, and its file, may be called."""
+
+
 class StartPolicy(StrEnum):
     """Where a pipeline begins in partitions it has never read (S9, `auto.offset.reset`)."""
 

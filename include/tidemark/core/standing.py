@@ -74,7 +74,13 @@ class Word:
 
 
 def counting(words: Iterable[Word]) -> Mapping[int, Word]:
-    """The word that counts of each plan, in the plans' order."""
-    by_weight = sorted(words, key=lambda word: (word.said_by is not None, word.said_at))
+    """The word that counts of each plan, in the plans' order.
+
+    The published view says the same in SQL (adapters/delta/verdicts.py).
+    """
+    by_weight = sorted(
+        words,
+        key=lambda word: (word.said_by is not None, word.said_at, not word.standing.is_visible),
+    )
     newest = {word.sequence: word for word in by_weight}
     return {sequence: newest[sequence] for sequence in sorted(newest)}

@@ -6,7 +6,7 @@ Every rule is a warning. What a sample shows may be chance; only a person knows 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from tidemark.core.profile import MOST_VALUES, FieldProfile, FieldType, Profile
@@ -24,7 +24,6 @@ _LONGEST_VALUE = 40
 _SHAPES = {
     "a UUID": r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
     "digits": r"^[0-9]+$",
-    "upper-case letters": r"^[A-Z]+$",
     "an e-mail address": r"^[^@\s]+@[^@\s]+$",
 }
 _CONTENT = "content"
@@ -52,15 +51,19 @@ def draft(name: str, profile: Profile, taken: set[str]) -> dict[str, Any]:
             columns[each.name]: _path(each) for each in fields if columns[each.name] in used
         }
         expressions["value_problem"] = _value_problem(profile, fields)
-        rules.insert(0, _null("value_problem", _value_sentence(profile, fields), profile))
+        of_all = profile.objects == profile.values
+        rules.insert(0, _null("value_problem", _value_sentence(profile, fields), of_all=of_all))
     keyed = next((each for each in fields if _is_key(each)), None)
     if keyed:
+        # A comparison with a number would make a number of the key, and stop where it is none.
+        value = f"CAST({_path(keyed)} AS STRING)"
         expressions["key_problem"] = (
-            f"CASE WHEN key_text <> {_path(keyed)} "
-            f"THEN concat('key ', key_text, ', {keyed.name} ', {_path(keyed)}) END"
+            f"CASE WHEN key_text <> {value} "
+            f"THEN concat('key ', key_text, ', {keyed.name} ', {value}) END"
         )
-        rules.append(_null("key_problem", f"every key is the {keyed.name} in its value"))
-    elif shape := _shape(profile.keys) if len(profile.keys) > 1 else None:
+        sentence = f"every key is the {keyed.name} in its value"
+        rules.append(_null("key_problem", sentence, of_all=keyed.as_key == keyed.keyed))
+    elif shape := _shape(profile.keys) if profile.with_key >= ENOUGH else None:
         rules.append(_matches("key_text", f"every key is {shape}", _SHAPES[shape]))
     return {
         "name": name,
@@ -136,16 +139,15 @@ def _rules(each: FieldProfile, column: str) -> Iterator[dict[str, Any]]:
     if each.is_number and max(abs(each.least or 0), abs(each.greatest or 0)) <= _LARGEST:
         yield _between(each, column)
     elif each.type is FieldType.STRING and set(each.types) == {FieldType.STRING}:
-        listed = _listed(each)
-        shape = None if listed else _shape(each.values)
-        if listed:
+        # What has a shape is a name of somebody or something, and is not for a file in Git.
+        if shape := _shape(each.values):
+            yield _matches(column, f"{each.name} is {shape}", _SHAPES[shape])
+        elif listed := _listed(each):
             yield _rule(
                 "expect_column_values_to_be_in_set",
                 {"column": column, "value_set": listed},
                 f"{each.name} is one of the {len(listed)} value(s) seen",
             )
-        elif shape:
-            yield _matches(column, f"{each.name} is {shape}", _SHAPES[shape])
     if each.is_unique and each.type in (FieldType.STRING, FieldType.BIGINT):
         yield _rule(
             "expect_column_values_to_be_unique",
@@ -181,15 +183,15 @@ def _rounded_up(number: float) -> int:
     return int(-(-whole // unit) * unit)
 
 
-def _listed(each: FieldProfile) -> list[Any]:
+def _listed(each: FieldProfile) -> list[str]:
     """The values, if they are few and each looks like a name for one of a few things."""
     few = len(each.values) <= MOST_VALUES and len(each.values) * 10 <= each.seen
     # Great Expectations takes no empty text for a value.
-    short = all(1 <= len(str(value)) <= _LONGEST_VALUE for value in each.values)
-    return sorted(each.values, key=str) if few and short else []
+    short = all(1 <= len(value) <= _LONGEST_VALUE for value in each.values)
+    return sorted(each.values) if few and short else []
 
 
-def _shape(values: set[Any]) -> str | None:
+def _shape(values: Collection[str | None]) -> str | None:
     """What all of some texts look like; None if they look like nothing that has a name."""
     texts = [value for value in values if isinstance(value, str)]
     if not texts or len(texts) < len(values):
@@ -202,7 +204,8 @@ def _shape(values: set[Any]) -> str | None:
 
 def _is_key(each: FieldProfile) -> bool:
     """Whether the key of nearly every record that has one is this field of its value."""
-    return each.keyed >= ENOUGH and each.as_key >= _NEARLY_ALL * each.keyed
+    told = each.type in (FieldType.STRING, FieldType.BIGINT)
+    return told and each.keyed >= ENOUGH and each.as_key >= _NEARLY_ALL * each.keyed
 
 
 def _matches(column: str, sentence: str, pattern: str) -> dict[str, Any]:
@@ -210,11 +213,11 @@ def _matches(column: str, sentence: str, pattern: str) -> dict[str, Any]:
     return _rule("expect_column_values_to_match_regex", kwargs, sentence)
 
 
-def _null(column: str, sentence: str, profile: Profile | None = None) -> dict[str, Any]:
+def _null(column: str, sentence: str, *, of_all: bool) -> dict[str, Any]:
     kwargs: dict[str, Any] = {"column": column}
-    if profile and profile.objects < profile.values:
+    if not of_all:
         kwargs["mostly"] = _NEARLY_ALL
-        sentence = f"{_NEARLY_ALL:.0%} of the values: {sentence}"
+        sentence = f"{_NEARLY_ALL:.0%} of the records: {sentence}"
     return _rule("expect_column_values_to_be_null", kwargs, sentence)
 
 
@@ -250,4 +253,7 @@ def _notes(profile: Profile, fields: list[FieldProfile]) -> str:
             f"{profile.objects:,} of {profile.values:,} values are JSON objects, so that nothing "
             "is said of what is in them. "
         )
-    return f"{told}Every rule is a guess: edit it, and make what must hold critical."
+    return (
+        f"{told}Values that were seen are in it, also of plans that checks have blocked. "
+        "Every rule is a guess: edit it, and make what must hold critical."
+    )

@@ -55,21 +55,19 @@ class NotBlocked(TerminalError):
 
     pipeline: str
     sequence: int
-    standing: str | None
+    standing: str
 
     def what(self) -> str:
         return f"plan {self.sequence} of pipeline {self.pipeline!r} cannot be released"
 
     def expected(self) -> str:
-        return "a plan that a check has blocked, or that somebody rejected"
+        return "a plan that a check has blocked, that somebody rejected, or that nobody has checked"
 
     def found(self) -> str:
-        return f"it is {self.standing}" if self.standing else "nobody has checked it"
+        return f"it is {self.standing}"
 
     def remedy(self) -> str:
-        if self.standing:
-            return "nothing: its rows are published"
-        return f"check it: `tidemark quality {self.pipeline} --plan {self.sequence}`"
+        return "nothing: its rows are published"
 
 
 @dataclass(kw_only=True, eq=False)

@@ -47,6 +47,15 @@ class Profiling:
     ) -> Iterator[LogRecord]:
         share = max(1, records // max(1, len(landed)))
         for partition, spans in sorted(landed.items()):
-            for span in spans.last(share):
-                for _, record in self.data_log.rows_of(topic_id, partition, span):
-                    yield record
+            wanted, most = share, share
+            # Where the newest offsets are holes, ever longer ones behind them.
+            while spans and wanted:
+                newest = spans.last(most)
+                rows = [
+                    record
+                    for span in newest
+                    for _, record in self.data_log.rows_of(topic_id, partition, span)
+                ]
+                yield from rows[-wanted:]
+                wanted -= min(wanted, len(rows))
+                spans, most = spans.minus(newest), 10 * most

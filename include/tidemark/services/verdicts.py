@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from tidemark.core.landing import Landing
@@ -16,6 +17,8 @@ from tidemark.ports import Clock, ControlReader, VerdictTable
 from tidemark.services.recording import recorded_plan
 
 log = logging.getLogger(__name__)
+
+_TICK = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,18 +62,18 @@ class Verdicts:
     now: Clock
 
     def judged(self) -> list[Judged]:
-        """Every plan whose rows are in the table, oldest first."""
+        """Every plan that holds offsets in the table, oldest first."""
         words = self._words()
         return [
             Judged(plan=record.plan, landing=record.landing, word=words.get(sequence))
             for sequence, record in self.control.ledger(self.pipeline).plans.items()
-            if record.landing is not None
+            if record.landing is not None and record.landing.counts
         ]
 
     def release(
         self, sequence: int, requested_by: str, reason: str, *, dry_run: bool = False
     ) -> Judged:
-        """Publish what a check has blocked, or somebody rejected.
+        """Publish what a check has blocked, somebody rejected, or nobody has checked.
 
         Args:
             sequence: The plan.
@@ -81,15 +84,14 @@ class Verdicts:
         Raises:
             UnknownPlan: No such plan.
             PlanNotLanded, PlanAbandoned: None of its rows are in the table.
-            NotBlocked: Nothing keeps it from being seen, or nobody has checked it yet.
+            NotBlocked: Nothing keeps it from being seen.
             EngineFailed: The decision could not be recorded.
         """
         word = self._words().get(sequence)
-        if word is None or word.standing.is_visible:
+        if word is not None and word.standing.is_visible:
             # A plan that does not exist is told first.
             self._landed(sequence)
-            standing = None if word is None else str(word.standing)
-            raise NotBlocked(pipeline=self.pipeline, sequence=sequence, standing=standing)
+            raise NotBlocked(pipeline=self.pipeline, sequence=sequence, standing=word.standing)
         return self._decide(sequence, Standing.RELEASED, requested_by, reason, dry_run=dry_run)
 
     def reject(
@@ -115,16 +117,23 @@ class Verdicts:
 
     def _landed(self, sequence: int) -> tuple[Plan, Landing]:
         record = recorded_plan(self.control, self.pipeline, sequence)
-        return record.plan, landing_of(record)
+        landing_of(record)
+        if record.landing is None or not record.landing.counts:
+            replaced = "later plans have replaced all of it"
+            raise PlanAbandoned(pipeline=self.pipeline, sequence=sequence, reason=replaced)
+        return record.plan, record.landing
 
     def _decide(
         self, sequence: int, standing: Standing, requested_by: str, reason: str, *, dry_run: bool
     ) -> Judged:
         plan, landing = self._landed(sequence)
+        # Another machine's clock may be ahead of this one's: the last to speak has the last word.
+        earlier = (w.said_at for w in self.verdicts.words(self.pipeline) if w.sequence == sequence)
+        after = max(earlier, default=self.now() - _TICK) + _TICK
         word = Word(
             sequence=sequence,
             standing=standing,
-            said_at=self.now(),
+            said_at=max(self.now(), after),
             said_by=requested_by,
             reason=reason,
         )

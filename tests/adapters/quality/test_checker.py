@@ -238,6 +238,21 @@ def test_what_a_suite_was_drafted_from_passes_it(check: Check, topic: str) -> No
     assert report.verdict is Verdict.WARNED
 
 
+def test_a_draft_compares_keys_with_numbers_as_text(check: Check) -> None:
+    """A key that is no number breaks the rule, and stops no check."""
+    landed = [
+        row(n, key=b"%d" % n, value=b'{"id": %d, "at": "0000-00-00 00:00:00"}' % n)
+        for n in range(200)
+    ]
+    check.land([*landed, row(200, key=b"abc", value=b'{"id": 200, "at": ""}')])
+    found = contents.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 201))
+    suite = draft("mine", Profile.of(record for _, record in found), set(SLICE_COLUMNS))
+    (check.suites / "mine.json").write_text(json.dumps(suite), encoding="utf-8")
+    report = check(planned(0, 201), suite="mine")
+    assert [result for result in report.results if not result.passed] == []
+    assert of(report, "key_problem").unexpected_count == 1
+
+
 # -- built-in checks -----------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -52,6 +53,14 @@ def test_earlier_plans_of_a_kind_are_told_newest_first(tmp_path: Path) -> None:
     assert before(table, 8, plans=2) == {"records": [70, 30]}
     assert before(table, 9, kind=PlanKind.BACKFILL) == {"records": [4_000]}
     assert before(table, 1) == {}
+
+
+def test_reports_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    """The table is not there yet, and one of them makes it."""
+    table = str(tmp_path / "results")
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(lambda plan: append_report(table, measured(plan, 1)), range(1, 7)))
+    assert before(table, 9) == {"records": [1] * 6}
 
 
 def test_a_table_from_before_figures_were_kept_gets_their_columns(tmp_path: Path) -> None:

@@ -124,6 +124,24 @@ def test_wrong_shapes_in_meta_are_refused(tmp_path: Path, meta: Any) -> None:
     assert key.startswith("meta")
 
 
+@pytest.mark.parametrize(
+    ("name", "override"),
+    [
+        ("seconds_behind", {"severity": "critical"}),
+        ("records", {}),
+        ("top_key_percent", {"limit": float("nan")}),
+        ("top_key_percent", {"limit": float("inf")}),
+    ],
+)
+def test_a_check_that_can_never_fail_is_refused(
+    tmp_path: Path, name: str, override: dict[str, Any]
+) -> None:
+    """Somebody who makes it critical counts on it."""
+    meta = {"tidemark": {"checks": {name: override}}}
+    (key,) = problems(write(tmp_path, {"name": "mine", "meta": meta, "expectations": []}))
+    assert key == f"meta.tidemark.checks.{name}.limit"
+
+
 def test_a_suite_sets_limits_and_severities_of_built_in_checks(tmp_path: Path) -> None:
     """What it does not name keeps its default."""
     checks = {"top_key_percent": {"limit": 60, "severity": "warning"}, "null_key_percent": {}}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import assert_never
 
-from arro3.core import DataType, Field, Schema
+from arro3.core import DataType, Field, Schema, Table
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, query
 from tidemark.core.landing import Landing
@@ -28,16 +29,25 @@ COLUMNS = Schema(
         Field("start_offset", DataType.int64(), nullable=False),
         Field("end_offset", DataType.int64(), nullable=False),
         Field("records", DataType.int64(), nullable=False),
+        Field("table_id", DataType.utf8(), nullable=False),
     ]
 )
 """The verdict table's columns; docs/quality.md explains each."""
 
 
 class DeltaVerdictTable:
-    """What was said of the ranges that pipelines landed; rows are only ever added."""
+    """What was said of the ranges in one data table; rows are only ever added.
 
-    def __init__(self, uri: str) -> None:
+    A word is of one table, told by its Delta id: one that is made anew in its place begins without.
+
+    Args:
+        uri: The verdict table, which pipelines share.
+        data_table: The data table.
+    """
+
+    def __init__(self, uri: str, data_table: str) -> None:
         self._uri = uri
+        self._data_table = data_table
 
     def say(self, plan: Plan, landing: Landing, word: Word) -> None:
         """Add a word on a plan: a row for each of its landed ranges, in one commit.
@@ -45,8 +55,10 @@ class DeltaVerdictTable:
         Raises:
             EngineFailed: Nothing was said, or the answer was lost: say it again.
         """
+        table_id = _id_of(self._data_table)
         rows = [
             {
+                "table_id": table_id,
                 "pipeline": plan.pipeline,
                 "plan_sequence": plan.sequence,
                 "standing": str(word.standing),
@@ -63,19 +75,28 @@ class DeltaVerdictTable:
             for count in landing.counts
         ]
         try:
-            DeltaTable.create(
-                self._uri,
-                schema=COLUMNS,
-                mode="ignore",
-                configuration={"delta.appendOnly": "true"},
-            )
-            write_deltalake(self._uri, from_rows(rows, COLUMNS), mode="append")
+            self._add(from_rows(rows, COLUMNS))
         except (DeltaError, OSError) as failed:
             raise EngineFailed(
                 operation=f"recording that plan {plan.sequence} of pipeline {plan.pipeline!r} is "
                 f"{word.standing}",
                 reason=str(failed)[:500],
             ) from failed
+
+    def _add(self, rows: Table, tries: int = 5) -> None:
+        try:
+            DeltaTable.create(
+                self._uri,
+                schema=COLUMNS,
+                mode="ignore",
+                configuration={"delta.appendOnly": "true"},
+            )
+            write_deltalake(self._uri, rows, mode="append")
+        except CommitFailedError:
+            # Somebody made the table at the same moment.
+            if tries == 1:
+                raise
+            self._add(rows, tries - 1)
 
     def words(self, pipeline: str) -> list[Word]:
         """All that was said of a pipeline's plans, in any order."""
@@ -86,7 +107,7 @@ class DeltaVerdictTable:
         found = query(
             table,
             "SELECT DISTINCT plan_sequence, standing, said_at, said_by, reason "
-            f"FROM t WHERE pipeline = '{pipeline}'",
+            f"FROM t WHERE pipeline = '{pipeline}' AND table_id = '{_id_of(self._data_table)}'",
         )
         return [
             Word(
@@ -100,6 +121,14 @@ class DeltaVerdictTable:
         ]
 
 
+def _id_of(data_table: str) -> str:
+    """A table's Delta id; empty if there is no table, of which nothing can have been said."""
+    try:
+        return str(DeltaTable(data_table).metadata().id)
+    except TableNotFoundError:
+        return ""
+
+
 class Engine(StrEnum):
     """Who is to read the published view, by the way in which they name a table by its place."""
 
@@ -107,7 +136,15 @@ class Engine(StrEnum):
     DUCKDB = "duckdb"
 
 
-_NAMED = {Engine.SPARK: "delta.`{uri}`", Engine.DUCKDB: "delta_scan('{uri}')"}
+def _named(uri: str, engine: Engine) -> str:
+    match engine:
+        case Engine.SPARK:
+            return "delta.`{}`".format(uri.replace("`", "``"))
+        case Engine.DUCKDB:
+            return "delta_scan('{}')".format(uri.replace("'", "''"))
+        case _:
+            assert_never(engine)
+
 
 _PUBLISHED = """\
 SELECT *
@@ -121,10 +158,13 @@ WHERE plan_sequence IN (
       row_number() OVER (
         PARTITION BY plan_sequence
         -- A person's word counts more than a check's, and the newest most.
-        ORDER BY CASE WHEN said_by IS NULL THEN 1 ELSE 0 END, said_at DESC
+        ORDER BY
+          CASE WHEN said_by IS NULL THEN 1 ELSE 0 END,
+          said_at DESC,
+          CASE WHEN standing IN ({visible}) THEN 1 ELSE 0 END
       ) AS place
     FROM {verdicts}
-    WHERE pipeline = '{pipeline}'
+    WHERE pipeline = '{pipeline}' AND table_id = '{table_id}'
   ) AS words
   WHERE place = 1 AND standing IN ({visible})
 )"""
@@ -132,10 +172,10 @@ WHERE plan_sequence IN (
 
 def published_view(pipeline: str, data_table: str, verdict_table: str, engine: Engine) -> str:
     """A query for what of a pipeline's table is published, as of whenever it is asked."""
-    named = _NAMED[engine]
     return _PUBLISHED.format(
-        rows=named.format(uri=data_table),
-        verdicts=named.format(uri=verdict_table),
+        rows=_named(data_table, engine),
+        verdicts=_named(verdict_table, engine),
         pipeline=pipeline,
+        table_id=_id_of(data_table),
         visible=", ".join(f"'{standing}'" for standing in Standing if standing.is_visible),
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from tidemark.core.quality import QualityReport, SliceRef
+from tidemark.errors import EngineFailed
 
 SCHEMA = pa.schema(
     [
@@ -35,8 +36,27 @@ SCHEMA = pa.schema(
 def append_report(table: str, report: QualityReport) -> None:
     """Append a report in one commit, so that an attempt is there whole or not at all.
 
-    Blind appends never conflict with each other: delta-rs takes the next free version.
+    Blind appends never conflict with each other: delta-rs takes the next free version. The making
+    of the table, and of a column, does, and is tried again.
+
+    Raises:
+        EngineFailed: The report is there or not; nothing else has changed.
     """
+    for left in reversed(range(_TRIES)):
+        try:
+            _append(table, report)
+        except CommitFailedError as first:
+            if not left:
+                operation = f"keeping the results of plan {report.plan_sequence}"
+                raise EngineFailed(operation=operation, reason=str(first)[:500]) from first
+        else:
+            return
+
+
+_TRIES = 5
+
+
+def _append(table: str, report: QualityReport) -> None:
     DeltaTable.create(
         table,
         schema=SCHEMA,

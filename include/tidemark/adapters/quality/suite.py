@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -135,6 +136,8 @@ def _problems(content: Mapping[str, Any], stem: str) -> _Found:
     yield from _unknown(content, _FILE_KEYS, "")
     if content.get("name") != stem:
         yield "name", f"{stem!r}, the file's name", repr(content.get("name"))
+    if stem == BUILT_IN_SUITE.name:
+        yield "(file)", "another name: every pipeline has a suite of this one", stem
     if not isinstance(content.get("notes", ""), str):
         yield "notes", "a text", _kind(content["notes"])
     columns: set[str] = set(SLICE_COLUMNS)
@@ -192,8 +195,10 @@ def _check(name: str, override: Any, key: str) -> _Found:
         yield key, "an object", _kind(override)
         return
     yield from _unknown(override, _CHECK_KEYS, f"{key}.")
-    limit = override.get("limit", 0)
-    if isinstance(limit, bool) or not isinstance(limit, int | float) or limit < 0:
+    limit = override.get("limit", check.limit)
+    if limit is None:
+        yield f"{key}.limit", "a number from 0 on, or the check can never fail", "none"
+    elif isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit < inf:
         yield f"{key}.limit", "a number from 0 on", repr(limit)
     yield from _severity(override, key)
 
