@@ -6,7 +6,7 @@ seconds; these queries take some hundredths of one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,12 @@ def _listed(kinds: tuple[str, ...]) -> str:
     return ", ".join(f"'{kind}'" for kind in kinds)
 
 
+def _once(event: str) -> str:
+    """One event of a kind, of however many rows; to count different ones takes longer."""
+    number = f"CASE WHEN event = '{event}' THEN event_number END"
+    return f"min({number}) = max({number})"
+
+
 # The files are read twice: here, and for the rows that are wanted whole.
 _OWN = """
 CREATE TABLE own AS
@@ -37,8 +43,7 @@ _SETTLED = f"""
 CREATE TABLE settled AS
 WITH over AS (
   SELECT plan_sequence, max(superseded_by) AS newest FROM own GROUP BY plan_sequence
-  HAVING count(DISTINCT CASE WHEN event = 'planned' THEN event_number END) = 1
-    AND count(DISTINCT CASE WHEN event = 'landed' THEN event_number END) = 1
+  HAVING {_once("planned")} AND {_once("landed")}
     AND count(CASE WHEN event IN ({_listed(AGAINST)}) THEN 1 END) = 0)
 SELECT plan_sequence, newest FROM over WHERE plan_sequence NOT IN (
   SELECT plan_sequence FROM own WHERE event = '{EventKind.SUPERSEDED}'
@@ -56,25 +61,45 @@ JOIN settled ON own.plan_sequence = settled.plan_sequence AND superseded_by = ne
 WHERE event = '{EventKind.SUPERSEDED}'
 """
 
+_IS_OTHER = f"""
+event <> '{EventKind.BACKFILL_REQUESTED}' AND (event NOT IN ({_listed(OF_SETTLED_PLANS)})
+  OR plan_sequence NOT IN (SELECT plan_sequence FROM settled))
+"""
+
+# Which these are is known from what is in memory: few, and found in the files by their numbers.
 _OTHERS = f"""
-SELECT * FROM t WHERE pipeline = '{{pipeline}}' AND event <> '{EventKind.BACKFILL_REQUESTED}'
-  AND (event NOT IN ({_listed(OF_SETTLED_PLANS)})
-    OR plan_sequence NOT IN (SELECT plan_sequence FROM settled))
+SELECT DISTINCT event_number FROM own WHERE {_IS_OTHER}
+"""
+
+_WHOLE = f"""
+SELECT * FROM t WHERE pipeline = '{{pipeline}}' AND ({{numbers}}) AND {_IS_OTHER}
 """
 
 _EVENTS = """
 SELECT max(event_number) AS newest, count(DISTINCT event_number) AS present FROM own
 """
 
-# Ranges that touch are one island; no two of them overlap.
+# No two ranges overlap: where they fill all between the first and the last, they are one.
+_FILLED = """
+CREATE TABLE filled AS
+SELECT topic_id, partition, min(start_offset) AS start_offset, max(end_offset) AS end_offset
+FROM held WHERE partition IS NOT NULL GROUP BY topic_id, partition
+HAVING sum(end_offset - start_offset) = max(end_offset) - min(start_offset)
+"""
+
+# Elsewhere ranges that touch are one island.
 _LANDED = """
+SELECT * FROM filled
+UNION ALL
 SELECT topic_id, partition, min(start_offset) AS start_offset, max(end_offset) AS end_offset
 FROM (
   SELECT *, sum(apart) OVER (PARTITION BY topic_id, partition ORDER BY start_offset) AS island
   FROM (
     SELECT topic_id, partition, start_offset, end_offset, CASE WHEN start_offset = lag(end_offset)
         OVER (PARTITION BY topic_id, partition ORDER BY start_offset) THEN 0 ELSE 1 END AS apart
-    FROM held WHERE partition IS NOT NULL))
+    FROM held WHERE partition IS NOT NULL AND NOT EXISTS (
+      SELECT 1 FROM filled
+      WHERE filled.topic_id = held.topic_id AND filled.partition = held.partition)))
 GROUP BY topic_id, partition, island
 """
 
@@ -130,6 +155,7 @@ def read_settled(table: DeltaTable, pipeline: str) -> Found:
     rows(_OWN)
     rows(_SETTLED)
     rows(_HELD)
+    rows(_FILLED)
     settled = Settled(
         landed=_spans(rows(_LANDED)),
         ends={
@@ -149,7 +175,9 @@ def read_settled(table: DeltaTable, pipeline: str) -> Found:
     )
     (events,) = rows(_EVENTS)
     return Found(
-        others=rows(_OTHERS),
+        others=rows(
+            _WHOLE.replace("{numbers}", _runs(row["event_number"] for row in rows(_OTHERS)))
+        ),
         settled=settled,
         newest=events["newest"] or 0,
         present=events["present"],
@@ -162,3 +190,10 @@ def _spans(rows: list[dict[str, Any]]) -> Mapping[Place, SpanSet]:
         place = (row["topic_id"], row["partition"])
         spans.setdefault(place, []).append(Span(row["start_offset"], row["end_offset"]))
     return {place: SpanSet.of(some) for place, some in spans.items()}
+
+
+def _runs(numbers: Iterable[int]) -> str:
+    """The SQL condition that an event has one of these numbers; neighbours are told together."""
+    runs = SpanSet.of(Span(number, number + 1) for number in numbers)
+    between = (f"event_number BETWEEN {run.start} AND {run.end - 1}" for run in runs)
+    return " OR ".join(between) or "false"
