@@ -369,7 +369,7 @@ def test_a_slice_unlike_its_predecessors_is_told(check: Check) -> None:
         "records_drift",
         "null_key_percent_drift",
     ]
-    assert drifted["records_drift"] == "7.5 (10 against 40 in 8 earlier slices)"
+    assert drifted["records_drift"] == "13.8 (10 against 40 in 8 earlier slices)"
     assert odd.verdict is Verdict.PASSED
     assert of(usual, "records_drift").value is None
 
