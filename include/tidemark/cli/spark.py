@@ -19,9 +19,8 @@ from tidemark.cli.console import (
 )
 from tidemark.core.plan import PlanRef
 from tidemark.errors import ExitCode, TidemarkError
-from tidemark.services.ingest import refuse_abandoned
 from tidemark.services.planner import Planning, PlanOutcome
-from tidemark.services.recording import recorded_plan
+from tidemark.services.recording import recorded_plan, refuse_abandoned
 from tidemark.services.together import ASKED_AT_ONCE, each_apart
 from tidemark.services.verdicts import landing_of
 from tidemark.wiring import App

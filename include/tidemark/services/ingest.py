@@ -7,19 +7,22 @@ from dataclasses import dataclass
 
 from tidemark.core import planning
 from tidemark.core.landing import Landing
-from tidemark.core.ledger import PlanRecord
 from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
 from tidemark.core.table import FENCED
 from tidemark.errors import (
     NotLanded,
-    PlanAbandoned,
     PlanFenced,
     TransientError,
 )
 from tidemark.ports import Clock, ControlTable, DataTable, LogReader, MarkReader, Sink
 from tidemark.services.conflicts import after_conflicts
-from tidemark.services.recording import Recorder, checked_ledger, recorded_plan
+from tidemark.services.recording import (
+    Recorder,
+    checked_ledger,
+    recorded_plan,
+    refuse_abandoned,
+)
 
 log = logging.getLogger(__name__)
 
@@ -142,17 +145,3 @@ class Ingest:
         # While the plan was landing, the table may have been rewound to before it.
         refuse_abandoned(record)
         return recorder.record(ledger, plan, landing)
-
-
-def refuse_abandoned(record: PlanRecord) -> None:
-    """Refuse a plan that was given up.
-
-    Raises:
-        PlanAbandoned
-    """
-    if record.abandoned is not None:
-        raise PlanAbandoned(
-            pipeline=record.plan.pipeline,
-            sequence=record.plan.sequence,
-            reason=record.abandoned,
-        )

@@ -18,6 +18,7 @@ from tidemark.errors import (
     ControlConflict,
     LedgerBehindTable,
     PartitionsShrunk,
+    PlanAbandoned,
     RecordsMissed,
     RepairUnfinished,
     TopicRecreated,
@@ -196,3 +197,17 @@ def recorded_plan(control: ControlReader, pipeline: str, sequence: int) -> PlanR
         latest = control.summary(pipeline).last_sequence or None
         raise UnknownPlan(pipeline=pipeline, sequence=sequence, latest=latest)
     return record
+
+
+def refuse_abandoned(record: PlanRecord) -> None:
+    """Refuse a plan that was given up.
+
+    Raises:
+        PlanAbandoned
+    """
+    if record.abandoned is not None:
+        raise PlanAbandoned(
+            pipeline=record.plan.pipeline,
+            sequence=record.plan.sequence,
+            reason=record.abandoned,
+        )

@@ -14,7 +14,7 @@ from tidemark.core.plan import Plan
 from tidemark.core.standing import Standing, Word, counting
 from tidemark.errors import NotBlocked, PlanAbandoned, PlanNotLanded
 from tidemark.ports import Clock, ControlReader, VerdictTable
-from tidemark.services.recording import recorded_plan
+from tidemark.services.recording import recorded_plan, refuse_abandoned
 
 log = logging.getLogger(__name__)
 
@@ -150,9 +150,7 @@ def landing_of(record: PlanRecord) -> Landing:
         PlanAbandoned: It was given up, or its rows were taken out again.
         PlanNotLanded: It is open.
     """
-    pipeline, sequence = record.plan.pipeline, record.plan.sequence
-    if record.abandoned is not None:
-        raise PlanAbandoned(pipeline=pipeline, sequence=sequence, reason=record.abandoned)
+    refuse_abandoned(record)
     if record.whole is None:
-        raise PlanNotLanded(pipeline=pipeline, sequence=sequence)
+        raise PlanNotLanded(pipeline=record.plan.pipeline, sequence=record.plan.sequence)
     return record.whole
