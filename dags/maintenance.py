@@ -60,7 +60,7 @@ with DAG(
         map_index_template="{{ task.op_kwargs['pipeline'] }}",
         execution_timeout=timedelta(hours=6),
         doc_md="Compacts a pipeline's data table and removes files that nobody needs. No Spark.",
-    ).expand(op_kwargs=[{"pipeline": name} for name in App.from_environment().specs])
+    ).expand(op_kwargs=[{"pipeline": name} for name in App.from_environment().data_tables()])
     PythonOperator(
         task_id="control",
         python_callable=maintain_shared,

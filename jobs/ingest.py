@@ -1,4 +1,4 @@
-"""Land recorded plans: Kafka to Delta, exactly their ranges, once.
+"""Land recorded plans: Kafka to Delta, or bronze to typed, exactly their ranges, once.
 
     spark-submit jobs/ingest.py --plan prices=7 --plan orders=3
 
@@ -18,9 +18,11 @@ from tidemark.wiring import App
 def ingest(app: App, plan: PlanRef) -> dict[str, object]:
     """Execute the plan and say what landed."""
     done = app.ingest(plan.pipeline).execute(plan.sequence)
+    quarantined = app.quarantined(plan)
     return {
         "wrote": done.wrote,
         "records": done.landing.records,
+        **({} if quarantined is None else {"quarantined": quarantined}),
         "table_version": done.landing.table_version,
         "partitions": done.landing.by_partition(),
     }

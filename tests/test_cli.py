@@ -59,7 +59,7 @@ REPORTS_NOTHING = {("demo",)}
 """Prints what it does as it goes."""
 WRITES_NOTHING = {
     *{("status",), ("verify",), ("sample", "list"), ("broker", "status")},
-    *{("verdict", "list"), ("verdict", "view")},
+    *{("verdict", "list"), ("verdict", "view"), ("quarantine", "list")},
 }
 """Status keeps what it sees only if `--record` is said, and shows the same without."""
 STARTS_AND_STOPS = {("up",), ("down",), ("demo",), ("broker", "start"), ("broker", "stop")}

@@ -11,7 +11,7 @@ from airflow.sdk import BaseOperator, CronDataIntervalTimetable
 
 from tidemark.core.spec import PipelineSpec
 from tidemark_airflow.alarms import tell_failure
-from tidemark_airflow.operators import TidemarkJobOperator
+from tidemark_airflow.operators import DecodeOperator, TidemarkJobOperator
 from tidemark_airflow.tasks import has_left, plan_run, publish_run, table_asset
 
 START_DATE = datetime(2025, 1, 1, tzinfo=UTC)
@@ -57,6 +57,8 @@ def add_chain(spec: PipelineSpec) -> None:
         python_callable=plan_run,
         op_kwargs={"pipeline": pipeline, "requested_by": REQUESTED_BY},
         execution_timeout=timedelta(minutes=15),
+        # What was landed before is decoded all the same.
+        ignore_downstream_trigger_rules=False,
         doc_md="Decides which offsets this run reads and records them. No Spark.",
     )
     ingested = TidemarkJobOperator(
@@ -84,8 +86,21 @@ def add_chain(spec: PipelineSpec) -> None:
         doc_md="Reports the table version and the offset ranges as an asset event.",
     )
     planned >> ingested >> checked >> published
+    if spec.decode:
+        ingested >> decode_task([pipeline])
     if spec.catch_up:
         published >> _next_run(pipeline)
+
+
+def decode_task(pipelines: list[str], trigger_rule: str = "none_failed") -> BaseOperator:
+    """Decode what has landed, also when nothing was left to land."""
+    return DecodeOperator(
+        task_id="decode",
+        pipelines=pipelines,
+        trigger_rule=trigger_rule,
+        execution_timeout=timedelta(hours=6),
+        doc_md="Decodes what has landed into typed tables. Starts no Spark if nothing is left.",
+    )
 
 
 def _next_run(pipeline: str) -> BaseOperator:

@@ -41,7 +41,9 @@ def kafka_environment(*pipelines: str) -> dict[str, str]:
     app = App.from_environment()
     variables = {}
     missing: UnknownConnection | None = None
-    for conn_id in sorted({app.spec(pipeline).connection for pipeline in pipelines}):
+    specs = [app.spec(pipeline) for pipeline in pipelines]
+    # What has landed is decoded without Kafka.
+    for conn_id in sorted({spec.connection for spec in specs if not spec.is_typed}):
         try:
             variables[connection_variable(conn_id)] = connection(conn_id).as_json()
         except UnknownConnection as unknown:

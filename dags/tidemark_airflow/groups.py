@@ -20,7 +20,7 @@ from tidemark.core.plan import PlanRef
 from tidemark.errors import TidemarkError
 from tidemark.services.together import ASKED_AT_ONCE, each_apart
 from tidemark.wiring import App
-from tidemark_airflow.chain import REQUESTED_BY
+from tidemark_airflow.chain import REQUESTED_BY, decode_task
 from tidemark_airflow.connections import connected_app
 from tidemark_airflow.failures import airflow_failures, pipelines_failure
 from tidemark_airflow.operators import JobOperator
@@ -192,3 +192,6 @@ def add_group_chain(group: str) -> None:
     )
     planned >> ingested >> checked >> published
     [planned, ingested, checked, published] >> complete
+    decoded = [s.name for s in App.from_environment().group(group) if s.decode]
+    if decoded:
+        ingested >> decode_task(decoded, trigger_rule=_GOES_ON) >> complete

@@ -14,7 +14,8 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from tidemark.core.plan import PlanKind, PlanRef
-from tidemark.errors import SetupError
+from tidemark.errors import SetupError, TidemarkError
+from tidemark.services.together import ASKED_AT_ONCE, each_apart
 from tidemark.wiring import App, application_name, plan_arguments
 from tidemark_airflow.connections import (
     connected_app,
@@ -22,7 +23,7 @@ from tidemark_airflow.connections import (
     exported,
     kafka_environment,
 )
-from tidemark_airflow.failures import airflow_failures, job_failure
+from tidemark_airflow.failures import airflow_failures, job_failure, pipelines_failure
 from tidemark_airflow.tasks import plan_of_chunk
 
 log = logging.getLogger(__name__)
@@ -111,6 +112,55 @@ class TidemarkJobOperator(JobOperator):
     def plans(self) -> list[PlanRef]:
         """The one plan."""
         return [PlanRef(pipeline=self.pipeline, sequence=int(self.plan))]
+
+
+class DecodeOperator(JobOperator):
+    """Decodes what has landed of pipelines, plan by plan, until nothing is left.
+
+    Args:
+        pipelines: Pipelines with the same Spark settings that have typed tables.
+    """
+
+    template_fields: Sequence[str] = ("pipelines",)
+
+    def __init__(self, *, pipelines: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(job="ingest", **kwargs)
+        self.pipelines = list(pipelines)
+
+    def execute(self, context: Context) -> None:
+        """Submit jobs until all is decoded; one that is refused does not stop the others.
+
+        Raises:
+            AirflowFailException, AirflowException: As for other jobs, after the others.
+        """
+        left = list(self.pipelines)
+        errors: dict[str, TidemarkError] = {}
+        while left:
+            answers = each_apart(left, _next_to_decode, ASKED_AT_ONCE)
+            plans = []
+            for pipeline, answer in zip(list(left), answers, strict=True):
+                if isinstance(answer, TidemarkError):
+                    errors[pipeline] = answer
+                if answer is None or isinstance(answer, TidemarkError):
+                    left.remove(pipeline)
+                else:
+                    plans.append(answer)
+            if plans:
+                with airflow_failures():
+                    self._submit(context, plans)
+        if errors:
+            raise pipelines_failure(errors)
+
+    def plans(self) -> list[PlanRef]:
+        """One for each pipeline at a time: see `execute`."""
+        raise NotImplementedError
+
+
+def _next_to_decode(pipeline: str) -> PlanRef | None:
+    plan = App.from_environment().decoding(pipeline).plan().plan
+    if plan:
+        log.info("%s", plan.explain())
+    return plan.ref if plan else None
 
 
 class ChunkJobOperator(JobOperator):

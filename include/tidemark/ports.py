@@ -29,7 +29,7 @@ Clock: TypeAlias = Callable[[], datetime]
 
 
 class MarkReader(Protocol):
-    """Reads a topic's identity and marks; needs Describe on the topic, and no group."""
+    """Reads a log's identity and marks: a topic's, or those of what landed of it."""
 
     def topic_marks(self, topic: str, isolation_level: IsolationLevel) -> TopicMarks:
         """Marks of every partition, in calls whose number does not grow with the partitions.
@@ -38,6 +38,10 @@ class MarkReader(Protocol):
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
         ...
+
+
+class TopicReader(MarkReader, Protocol):
+    """Reads what Kafka says of a topic; needs Describe on the topic, and no group."""
 
     def offsets_at(
         self, topic: str, partitions: Sequence[int], moment: datetime
@@ -64,21 +68,7 @@ class MarkReader(Protocol):
 
 
 class LogReader(Protocol):
-    """Reads records as a free consumer, apart from the engine that lands them."""
-
-    def check_positions(self, topic: str, positions: Mapping[int, Position]) -> None:
-        """Refuse a log that was cut before a position and has grown again since.
-
-        Args:
-            topic: Topic name.
-            positions: Inside the log, by partition; each has something after it.
-
-        Raises:
-            LogTruncated: The records before a position are not those of its leader epoch.
-            OffsetsDeleted: A position was deleted meanwhile.
-            TopicMissing, KafkaUnavailable, KafkaRefused
-        """
-        ...
+    """Reads records, apart from the engine that lands them."""
 
     def read(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
@@ -94,6 +84,24 @@ class LogReader(Protocol):
 
         Raises:
             OffsetsDeleted: Offsets were deleted from Kafka while they were read.
+            TopicMissing, KafkaUnavailable, KafkaRefused
+        """
+        ...
+
+
+class TopicLogReader(LogReader, Protocol):
+    """Reads a topic's records as a free consumer."""
+
+    def check_positions(self, topic: str, positions: Mapping[int, Position]) -> None:
+        """Refuse a log that was cut before a position and has grown again since.
+
+        Args:
+            topic: Topic name.
+            positions: Inside the log, by partition; each has something after it.
+
+        Raises:
+            LogTruncated: The records before a position are not those of its leader epoch.
+            OffsetsDeleted: A position was deleted meanwhile.
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
         ...

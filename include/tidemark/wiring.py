@@ -16,13 +16,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tidemark.core.decoding import DecodeSpec
 from tidemark.core.layout import Layout
+from tidemark.core.offsets import size_of
 from tidemark.core.plan import Plan, PlanRef
-from tidemark.core.spec import COPY_NAME, PipelineSpec
+from tidemark.core.spec import COPY_NAME, QUARANTINE, TYPED, PipelineSpec
 from tidemark.core.table import Footprint
 from tidemark.errors import (
     InvalidConnection,
     InvalidSelection,
+    IsTyped,
+    NotDecoded,
     TidemarkError,
     UnknownConnection,
     UnknownPipeline,
@@ -31,6 +35,7 @@ from tidemark.errors import (
 if TYPE_CHECKING:
     from tidemark.adapters.airflow.standalone import AirflowStandalone
     from tidemark.adapters.broker.embedded import Broker
+    from tidemark.adapters.delta.quarantine import DeltaQuarantine
     from tidemark.adapters.failpoints import FailPoint
     from tidemark.adapters.spark.submit import JobRun
     from tidemark.ports import (
@@ -41,11 +46,15 @@ if TYPE_CHECKING:
         MarkReader,
         OffsetSource,
         QualityPages,
+        Sink,
+        TopicLogReader,
+        TopicReader,
         VerdictTable,
     )
     from tidemark.services.abandon import Abandon
     from tidemark.services.backfills import Backfills
     from tidemark.services.decisions import Decisions
+    from tidemark.services.decoding import Decoding
     from tidemark.services.exports import Exports
     from tidemark.services.ingest import Ingest
     from tidemark.services.maintenance import Maintenance
@@ -122,14 +131,44 @@ class App:
         spec = self.specs[name]
         if not into:
             return spec
-        if not re.fullmatch(COPY_NAME, copy):
-            raise InvalidSelection(rule=f"a copy's name like {COPY_NAME}", seen=repr(copy))
+        if copy == TYPED:
+            return spec.typed(self._decode(spec))
+        if not re.fullmatch(COPY_NAME, copy) or copy == QUARANTINE:
+            rule = f"a copy's name like {COPY_NAME}, and neither {TYPED!r} nor {QUARANTINE!r}"
+            raise InvalidSelection(rule=rule, seen=repr(copy))
         if re.fullmatch(r"\w+://[^/]*/*", spec.target):
             raise InvalidSelection(
                 rule="a pipeline whose table is in a folder, beside which the copy's can be",
                 seen=f"target {spec.target}",
             )
         return spec.into(copy)
+
+    def kafka_spec(self, pipeline: str) -> PipelineSpec:
+        """The spec of a pipeline that reads Kafka.
+
+        Raises:
+            UnknownPipeline, SpecError, InvalidSelection
+            IsTyped: It is that of a typed table.
+        """
+        spec = self.spec(pipeline)
+        if spec.is_typed:
+            raise IsTyped(pipeline=spec.name, origin=spec.origin)
+        return spec
+
+    def typed_spec(self, pipeline: str) -> PipelineSpec:
+        """The spec of the typed table of a pipeline, by the name of either.
+
+        Raises:
+            UnknownPipeline, SpecError
+            NotDecoded: It has none.
+        """
+        return self.spec(f"{pipeline.removesuffix(f'@{TYPED}')}@{TYPED}")
+
+    @staticmethod
+    def _decode(spec: PipelineSpec) -> DecodeSpec:
+        if spec.decode is None:
+            raise NotDecoded(pipeline=spec.origin)
+        return spec.decode
 
     def group(self, name: str) -> list[PipelineSpec]:
         """The pipelines of a group, by name.
@@ -149,13 +188,13 @@ class App:
 
         return client_config(connection, self._connection_extra(connection))
 
-    def marks(self, spec: PipelineSpec) -> MarkReader:
+    def marks(self, spec: PipelineSpec) -> TopicReader:
         """Reads the marks of the pipeline's cluster."""
         from tidemark.adapters.kafka.marks import KafkaMarkReader
 
         return self._armed("marks", KafkaMarkReader(self.kafka_config(spec.connection)))
 
-    def log_reader(self, spec: PipelineSpec) -> LogReader:
+    def log_reader(self, spec: PipelineSpec) -> TopicLogReader:
         """Reads records of the pipeline's cluster, apart from Spark."""
         from tidemark.adapters.kafka.reader import KafkaLogReader
 
@@ -193,9 +232,34 @@ class App:
 
     def table(self, spec: PipelineSpec) -> DataTable:
         """The pipeline's data table, without Spark."""
+        from tidemark.adapters.delta.columns import typed_schema
         from tidemark.adapters.delta.data_table import DeltaDataTable
+        from tidemark.adapters.delta.quarantine import TypedTables
 
-        return self._armed("table", DeltaDataTable(self.layout.data_table(spec.target)))
+        uri = self.layout.data_table(spec.target)
+        if not spec.is_typed:
+            return self._armed("table", DeltaDataTable(uri))
+        typed = DeltaDataTable(uri, typed_schema(self._decode(spec)))
+        return self._armed("table", TypedTables(typed, self.quarantine(spec)))
+
+    def quarantine(self, spec: PipelineSpec) -> DeltaQuarantine:
+        """The quarantine of a typed table, without Spark."""
+        from tidemark.adapters.delta.quarantine import DeltaQuarantine
+
+        target = self._decode(spec).quarantine_target
+        return DeltaQuarantine(self.layout.data_table(target), utc_now)
+
+    def quarantined(self, plan: PlanRef) -> int | None:
+        """How many records of a plan are in quarantine; None if it is no typed table's."""
+        spec = self.spec(plan.pipeline)
+        return size_of(self.quarantine(spec).spans(plan.sequence)) if spec.is_typed else None
+
+    def _log_of(self, spec: PipelineSpec) -> tuple[MarkReader, LogReader]:
+        """What a pipeline lands the records of: its topic, or what another one has landed."""
+        if not spec.is_typed:
+            return self.marks(spec), self.log_reader(spec)
+        landed = self.decoding(spec.name).landed
+        return self._armed("marks", landed), self._armed("log_reader", landed)
 
     def footprint(self, plan: Plan) -> Footprint:
         """What a plan would add to its data table; asks nobody but the table."""
@@ -204,11 +268,25 @@ class App:
         per_file = size.records_within(spec.records_per_task, spec.bytes_per_task)
         return size.footprint((planned.span for planned in plan.ranges), per_file)
 
+    def decoding(self, pipeline: str) -> Decoding:
+        """Plans what of a pipeline's table is decoded; needs neither a JVM nor Kafka."""
+        from tidemark.services.decoding import Decoding
+
+        spec = self.typed_spec(pipeline)
+        return Decoding(
+            spec=spec,
+            decode=self._decode(spec),
+            control=self.control(),
+            bronze=self.table(self.spec(spec.origin)),
+            table=self.table(spec),
+            now=utc_now,
+        )
+
     def planner(self, pipeline: str) -> Planner:
         """Makes plans; needs no JVM."""
         from tidemark.services.planner import Planner
 
-        spec = self.spec(pipeline)
+        spec = self.kafka_spec(pipeline)
         return Planner(
             spec=spec,
             marks=self.marks(spec),
@@ -222,7 +300,7 @@ class App:
         """Asks for offsets and plans them in chunks; needs no JVM."""
         from tidemark.services.backfills import Backfills
 
-        spec = self.spec(pipeline)
+        spec = self.kafka_spec(pipeline)
         return Backfills(
             spec=spec,
             marks=self.marks(spec),
@@ -237,12 +315,13 @@ class App:
         from tidemark.services.abandon import Abandon
 
         spec = self.spec(pipeline)
+        marks, log_reader = self._log_of(spec)
         return Abandon(
             pipeline=spec.name,
-            marks=self.marks(spec),
+            marks=marks,
             control=self.control(),
             table=self.table(spec),
-            log_reader=self.log_reader(spec),
+            log_reader=log_reader,
             now=utc_now,
         )
 
@@ -257,7 +336,7 @@ class App:
         """Records what only a person can decide; needs no JVM."""
         from tidemark.services.decisions import Decisions
 
-        spec = self.spec(pipeline)
+        spec = self.kafka_spec(pipeline)
         return Decisions(
             spec=spec,
             marks=self.marks(spec),
@@ -270,7 +349,7 @@ class App:
         """Begins a pipeline where another reader has come to; needs no JVM."""
         from tidemark.services.starts import Starts
 
-        spec = self.spec(pipeline)
+        spec = self.kafka_spec(pipeline)
         return Starts(
             spec=spec,
             marks=self.marks(spec),
@@ -283,7 +362,7 @@ class App:
         """Writes committed offsets to a consumer group: only for who asks, never for a run (I6)."""
         from tidemark.services.exports import Exports
 
-        spec = self.spec(pipeline)
+        spec = self.kafka_spec(pipeline)
         return Exports(
             spec=spec,
             marks=self.marks(spec),
@@ -297,12 +376,13 @@ class App:
         from tidemark.services.repair import Repair
 
         spec = self.spec(pipeline)
+        marks, log_reader = self._log_of(spec)
         return Repair(
             spec=spec,
-            marks=self.marks(spec),
+            marks=marks,
             control=self.control(),
             table=self.table(spec),
-            log_reader=self.log_reader(spec),
+            log_reader=log_reader,
             now=utc_now,
         )
 
@@ -311,35 +391,52 @@ class App:
         from tidemark.services.verify import Verify
 
         spec = self.spec(pipeline)
+        marks, log_reader = self._log_of(spec)
         return Verify(
             spec=spec,
-            marks=self.marks(spec),
+            marks=marks,
             control=self.control(),
             data_log=self.table(spec),
-            log_reader=self.log_reader(spec),
+            log_reader=log_reader,
         )
 
     def ingest(self, pipeline: str) -> Ingest:
         """Executes plans; starts or joins this process's Spark session."""
-        from tidemark.adapters.kafka.options import spark_options
-        from tidemark.adapters.spark.settings import open_session
-        from tidemark.adapters.spark.sink import SparkSink
         from tidemark.services.ingest import Ingest
 
         spec = self.spec(pipeline)
-        sink = SparkSink(
+        marks, log_reader = self._log_of(spec)
+        return Ingest(
+            spec=spec,
+            marks=marks,
+            control=self.control(),
+            table=self.table(spec),
+            sink=self._armed("sink", self._sink(spec)),
+            log_reader=log_reader,
+            now=utc_now,
+        )
+
+    def _sink(self, spec: PipelineSpec) -> Sink:
+        from tidemark.adapters.spark.settings import open_session
+
+        if spec.is_typed:
+            from tidemark.adapters.spark.decoder import SparkDecoder
+
+            decode = self._decode(spec)
+            return SparkDecoder(
+                session=open_session(),
+                bronze=self.layout.data_table(self.spec(spec.origin).target),
+                typed=self.layout.data_table(decode.target),
+                quarantine=self.layout.data_table(decode.quarantine_target),
+                spec=decode,
+            )
+        from tidemark.adapters.kafka.options import spark_options
+        from tidemark.adapters.spark.sink import SparkSink
+
+        return SparkSink(
             session=open_session(),
             uri=self.layout.data_table(spec.target),
             kafka_options=spark_options(self.kafka_config(spec.connection)),
-            now=utc_now,
-        )
-        return Ingest(
-            spec=spec,
-            marks=self.marks(spec),
-            control=self.control(),
-            table=self.table(spec),
-            sink=self._armed("sink", sink),
-            log_reader=self.log_reader(spec),
             now=utc_now,
         )
 
@@ -349,7 +446,7 @@ class App:
         from tidemark.adapters.spark.settings import open_session
         from tidemark.services.quality import Quality
 
-        spec = self.spec(pipeline)
+        spec = self.kafka_spec(pipeline)
         checker = GreatExpectationsQuality(
             spark=open_session,
             suites=self.layout.expectations,
@@ -370,7 +467,7 @@ class App:
         """Decides what of a pipeline's table is published; needs neither a JVM nor Kafka."""
         from tidemark.services.verdicts import Verdicts
 
-        spec = self.spec(pipeline)
+        spec = self.kafka_spec(pipeline)
         return Verdicts(
             pipeline=spec.name,
             control=self.control(),
@@ -388,18 +485,45 @@ class App:
         """Profiles what has landed; needs neither a JVM nor Kafka."""
         from tidemark.services.profiling import Profiling
 
-        spec = self.spec(pipeline)
+        spec = self.kafka_spec(pipeline)
         return Profiling(spec=spec, control=self.control(), data_log=self.table(spec))
 
+    def data_tables(self, *pipelines: str) -> list[str]:
+        """What `maintenance` can be asked for: pipelines, with their typed tables and quarantines.
+
+        Args:
+            pipelines: Only of these; of all if none is named.
+        """
+        names = [self.spec(name).name for name in pipelines or self.specs]
+        return [
+            table
+            for name in names
+            for table in (
+                name,
+                *(
+                    (f"{name}@{TYPED}", f"{name}@{QUARANTINE}")
+                    if name in self.specs and self.specs[name].decode
+                    else ()
+                ),
+            )
+        ]
+
     def maintenance(self, pipeline: str) -> Maintenance:
-        """Keeps a pipeline's data table small; needs no JVM."""
+        """Keeps a data table small; needs no JVM.
+
+        Args:
+            pipeline: One of `data_tables`, or a copy.
+        """
         from tidemark.adapters.delta.upkeep import DeltaUpkeep
         from tidemark.services.maintenance import Maintenance, plans_over
 
-        spec = self.spec(pipeline)
-        upkeep = DeltaUpkeep(self.layout.data_table(spec.target), spec.name)
+        origin, _, which = pipeline.partition("@")
+        is_quarantine = which == QUARANTINE
+        spec = self.typed_spec(origin) if is_quarantine else self.spec(pipeline)
+        target = self._decode(spec).quarantine_target if is_quarantine else spec.target
+        upkeep = DeltaUpkeep(self.layout.data_table(target), spec.name)
         return Maintenance(
-            table=spec.name,
+            table=pipeline,
             upkeep=self._armed("upkeep", upkeep),
             plans_over=lambda: plans_over(self.control(), spec.name, self.table(spec)),
             now=utc_now,
@@ -431,7 +555,7 @@ class App:
         """How far one pipeline is behind its topic."""
         from tidemark.services.status import pipeline_status
 
-        spec = self.spec(pipeline)
+        spec = self.kafka_spec(pipeline)
         return pipeline_status(
             spec,
             self.control(),
@@ -493,7 +617,8 @@ class App:
         from tidemark.adapters.spark.submit import submit
 
         specs = [self.spec(plan.pipeline) for plan in plans]
-        connections = {spec.connection for spec in specs}
+        # What has landed is decoded without Kafka.
+        connections = {spec.connection for spec in specs if not spec.is_typed}
         return submit(
             self.layout.jobs / f"{job}.py",
             plan_arguments(plans),

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import PROJECT
 from tidemark.adapters.specs import load_specs
+from tidemark.core.decoding import Format, Struct
 from tidemark.core.marks import IsolationLevel
 from tidemark.core.spec import AlarmRules, PipelineSpec, StartPolicy
 from tidemark.errors import SpecError
@@ -239,7 +240,7 @@ def test_unknown_keys_are_refused_and_the_valid_ones_listed(folders: Folders) ->
     )
     assert found["topics"] == (
         "one of name, description, topic, connection, target, schedule, group, start, "
-        "isolation_level, limits, quality, alarms, retries, tags, spark"
+        "isolation_level, limits, decode, quality, alarms, retries, tags, spark"
     )
     assert found["limits.per_run"] == (
         "one of records_per_run, bytes_per_run, minutes_per_run, catch_up, records_per_task, "
@@ -474,3 +475,86 @@ def test_a_pipeline_may_not_be_named_as_a_groups_dag(folders: Folders) -> None:
     folders.spec("group_tides.yaml", name="group_tides")
     ((file, key, _, found),) = folders.problems()
     assert (file, key, found) == ("group_tides.yaml", "name", "'group_tides'")
+
+
+# -- typed tables --------------------------------------------------------------------------------
+
+
+def test_a_decoder_has_formats_schemas_and_rules(folders: Folders) -> None:
+    """And says where its tables are, and how much may go wrong."""
+    decode = (
+        "{key: {format: string}, value: {format: json, schema: {n: long}}, "
+        "rules: {positive: value.n > 0}, quarantine: {records: 5, percent: 2.5}}"
+    )
+    folders.spec(decode=decode)
+    spec = folders.load()["events"]
+    assert spec.decode is not None
+    assert (spec.decode.key.format, spec.decode.value.format) == (Format.STRING, Format.JSON)
+    assert spec.decode.value.schema == Struct((("n", "long"),))
+    assert (spec.decode.target, spec.decode.quarantine_target) == (
+        "silver/events",
+        "silver/events_quarantine",
+    )
+    assert (spec.decode.most_records, spec.decode.most_percent) == (5, 2.5)
+    typed = spec.typed(spec.decode)
+    assert (typed.name, typed.target, typed.is_typed, typed.is_live) == (
+        "events@typed",
+        "silver/events",
+        True,
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("decode", "key", "expected"),
+    [
+        ("{value: {format: json}}", "decode.value", "a schema for the format json"),
+        (
+            "{value: {format: string, schema: {a: long}}}",
+            "decode.value",
+            "no schema for the format string",
+        ),
+        ("{value: {format: xml}}", "decode.value.format", "'binary', 'string' or 'json'"),
+        (
+            "{value: {format: json, schema: [a]}}",
+            "decode.value.schema",
+            "a mapping of the fields' names to their types",
+        ),
+        (
+            "{value: {format: string}, rules: {A: value > 0}}",
+            "decode.rules",
+            "rules with names like [a-z][a-z0-9_]{0,63}, not 'A'",
+        ),
+        (
+            "{value: {format: string}, target: bronze/events}",
+            "decode.target",
+            "a target of its own",
+        ),
+        ("{key: {format: string}}", "decode.value", "a value"),
+        (
+            "{value: {format: string}, quaratine: 5}",
+            "decode.quaratine",
+            "one of key, value, target, rules, quarantine",
+        ),
+    ],
+)
+def test_a_decoder_that_cannot_be_meant_is_told(
+    folders: Folders, decode: str, key: str, expected: str
+) -> None:
+    """Before anything is planned."""
+    folders.spec(decode=decode)
+    assert folders.problem()[:2] == (key, expected)
+
+
+def test_no_two_tables_share_a_target(folders: Folders) -> None:
+    """Nor does one pipeline's bronze table lie where another's quarantine is."""
+    folders.spec(decode="{value: {format: string}}")
+    folders.spec("other.yaml", name="other", target="silver/events_quarantine")
+    assert folders.problems() == [
+        (
+            "other.yaml",
+            "target",
+            "a target of its own",
+            "'silver/events_quarantine', as in events.yaml",
+        )
+    ]

@@ -210,6 +210,28 @@ def test_a_pipeline_that_catches_up_starts_its_next_run(probe: Probe, tmp_path: 
     assert "limits.catch_up: expected false in a group" in text
 
 
+def test_a_typed_table_is_decoded_beside_the_quality_check(probe: Probe, tmp_path: Path) -> None:
+    """Also when nothing was planned: what was landed before may be left. Its tables are kept."""
+    spec = "name: typed\ntopic: t\nschedule: '@daily'\ndecode: {value: {format: string}}\n"
+    (tmp_path / "typed.yaml").write_text(spec)
+    environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
+    tasks = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"][
+        "tidemark_typed"
+    ]["tasks"]
+    assert tasks["ingest"]["downstream"] == ["decode", "quality"]
+    assert tasks["decode"]["trigger_rule"] == "none_failed"
+    (tmp_path / "typed.yaml").write_text(spec + "group: tides\n")
+    tasks = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"][
+        "tidemark_group_tides"
+    ]["tasks"]
+    assert (tasks["decode"]["downstream"], tasks["decode"]["trigger_rule"]) == (
+        ["complete"],
+        "all_done",
+    )
+    kept = probe.ask("serialized", file="maintenance.py", environ=environ).value
+    assert all(f'"{name}"' in kept for name in ("typed", "typed@typed", "typed@quarantine"))
+
+
 def test_a_run_that_is_late_is_told(probe: Probe, tmp_path: Path) -> None:
     """Where the spec says how long a run may take; Airflow's database has what it calls then."""
     spec = "name: {0}\ntopic: t\nschedule: '@daily'\n"

@@ -73,8 +73,8 @@ FENCES = (
         name="transaction options of the landing commit",
         keeps="I4",
         file="adapters/delta/data_table.py",
-        old="transactions = [Transaction(plan.app_id, plan.sequence)]\n            if",
-        new="transactions = []\n            if",
+        old="transactions = [Transaction(plan.app_id, plan.sequence)]\n            change",
+        new="transactions: list[Transaction] = []\n            change",
         noticed_by=("tests/adapters/spark/test_parquet.py",),
     ),
     Fence(
@@ -341,10 +341,8 @@ FENCES = (
         name="incarnation: offsets of another topic do not count",
         keeps="I1",
         file="core/ledger.py",
-        old="        records = [r for r in plans.values() if r.plan.topic_id == self.topic_id]\n"
-        "        return replace(\n            self,\n            plans=plans",
-        new="        records = list(plans.values())\n"
-        "        return replace(\n            self,\n            plans=plans",
+        old="[r.landing for r in self.plans.values() if r.plan.topic_id == topic_id]",
+        new="[r.landing for r in self.plans.values()]",
         noticed_by=(f"{SERVICES}/test_decisions.py",),
     ),
     Fence(

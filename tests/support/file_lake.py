@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from tests.support.plans import make_spec
 from tests.support.services import Services
-from tidemark.adapters.delta.bronze import BRONZE
+from tidemark.adapters.delta.columns import BRONZE
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.adapters.delta.data_table import DeltaDataTable
 from tidemark.adapters.delta.upkeep import DeltaUpkeep

@@ -8,7 +8,7 @@ from typing import Protocol
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
-from tidemark.ports import ControlTable, DataTable, LogReader, MarkReader, Sink
+from tidemark.ports import ControlTable, DataTable, Sink, TopicLogReader, TopicReader
 from tidemark.services.abandon import Abandon
 from tidemark.services.backfills import Backfills
 from tidemark.services.decisions import Decisions
@@ -30,9 +30,9 @@ class Ports(Protocol):
     @property
     def spec(self) -> PipelineSpec: ...
     @property
-    def marks(self) -> MarkReader: ...
+    def marks(self) -> TopicReader: ...
     @property
-    def log_reader(self) -> LogReader: ...
+    def log_reader(self) -> TopicLogReader: ...
     @property
     def control(self) -> ControlTable: ...
     @property

@@ -51,10 +51,10 @@ class HeldTable(DeltaDataTable):
             self.failure = failure
             raise
 
-    def _commit(self, *arguments: Any, **named: Any) -> None:
+    def add(self, *arguments: Any, **named: Any) -> None:
         self._reached.set()
         assert self._let_go.wait(PATIENCE_S), "nobody let the landing go"
-        super()._commit(*arguments, **named)
+        super().add(*arguments, **named)
 
 
 @dataclass(frozen=True)

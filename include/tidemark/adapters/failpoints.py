@@ -31,8 +31,8 @@ VARIABLE = "TIDEMARK_FAIL_AT"
 PORTS: Mapping[str, type] = {
     "control": ports.ControlTable,
     "groups": ports.GroupOffsets,
-    "log_reader": ports.LogReader,
-    "marks": ports.MarkReader,
+    "log_reader": ports.TopicLogReader,
+    "marks": ports.TopicReader,
     "quality": ports.QualityChecker,
     "quality_pages": ports.QualityPages,
     "sink": ports.Sink,

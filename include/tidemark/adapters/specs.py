@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from croniter import croniter
@@ -18,8 +19,10 @@ from pydantic import (
     Tag,
     ValidationError,
     field_validator,
+    model_validator,
 )
 
+from tidemark.core.decoding import DecodeSpec, Format, PayloadSpec, Struct, parse_type
 from tidemark.core.marks import IsolationLevel
 from tidemark.core.spec import PLANS_AT_ONCE, SUITE_NAME, AlarmRules, PipelineSpec, StartPolicy
 from tidemark.errors import Problem, SpecError
@@ -114,6 +117,61 @@ def _longest_wait(schedule: str) -> timedelta | None:
     return max(waits)
 
 
+class _Payload(_Section):
+    format: Literal["binary", "string", "json"]
+    fields: Any = Field(default=None, alias="schema")
+
+    @field_validator("fields")
+    @classmethod
+    def _is_schema(cls, value: Any) -> Struct | None:
+        if not isinstance(value, dict):
+            raise ValueError("a mapping of the fields' names to their types")
+        parsed = parse_type(value)
+        return parsed if isinstance(parsed, Struct) else None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        needed = Format(self.format) is Format.JSON
+        if needed != (self.fields is not None):
+            rule = "a schema" if needed else "no schema"
+            raise ValueError(f"{rule} for the format {self.format}")
+        return self
+
+    def to_spec(self) -> PayloadSpec:
+        return PayloadSpec(format=Format(self.format), schema=self.fields)
+
+
+class _Quarantine(_Section):
+    records: int = Field(default=100, ge=0)
+    percent: float = Field(default=10, ge=0, le=100, strict=False)
+
+
+class _Decode(_Section):
+    key: _Payload = _Payload(format="binary")
+    value: _Payload
+    target: str | None = Field(default=None, min_length=1)
+    rules: dict[str, str] = Field(default_factory=dict)
+    quarantine: _Quarantine = _Quarantine()
+
+    @field_validator("rules")
+    @classmethod
+    def _are_rules(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if not re.fullmatch(SUITE_NAME, name):
+                raise ValueError(f"rules with names like {SUITE_NAME}, not {name!r}")
+        return value
+
+    def to_spec(self, pipeline: str) -> DecodeSpec:
+        return DecodeSpec(
+            key=self.key.to_spec(),
+            value=self.value.to_spec(),
+            target=self.target or f"silver/{pipeline}",
+            rules=tuple(self.rules.items()),
+            most_records=self.quarantine.records,
+            most_percent=self.quarantine.percent,
+        )
+
+
 class _Quality(_Section):
     suite: str | None = Field(default=None, pattern=f"^{SUITE_NAME}$")
 
@@ -131,6 +189,7 @@ class _Spec(_Section):
     start: _Start = "none"
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
     limits: _Limits = _Limits()
+    decode: _Decode | None = None
     quality: _Quality = _Quality()
     alarms: _Alarms = _Alarms()
     retries: int = Field(default=3, ge=0, le=20)
@@ -178,6 +237,7 @@ class _Spec(_Section):
             bytes_per_task=self.limits.bytes_per_task,
             records_per_chunk=self.limits.records_per_chunk,
             records_per_backfill=self.limits.records_per_backfill,
+            decode=self.decode.to_spec(self.name) if self.decode else None,
             suite=self.quality.suite,
             alarms=self.alarms.to_rules(self.schedule),
             retries=self.retries,
@@ -217,7 +277,7 @@ def load_specs(folder: Path, suites: Path) -> Mapping[str, PipelineSpec]:
             found[path] = spec
             problems += _file_problems(path, spec, suites)
     problems += _shared(found, "name", lambda spec: spec.name)
-    problems += _shared(found, "target", lambda spec: _normal(spec.target))
+    problems += _target_problems(found)
     problems += _group_problems(found)
     if problems:
         raise SpecError(problems=tuple(problems))
@@ -306,6 +366,10 @@ def _from_pydantic(path: Path, error: Mapping[str, Any]) -> Problem:
 
 _SECTIONS: Mapping[str, type[_Section]] = {
     "limits": _Limits,
+    "decode": _Decode,
+    "decode.key": _Payload,
+    "decode.value": _Payload,
+    "decode.quarantine": _Quarantine,
     "quality": _Quality,
     "alarms": _Alarms,
     "start": _StartAt,
@@ -330,8 +394,27 @@ def _normal(target: str) -> str:
     return f"{scheme}{separator}{posixpath.normpath(path)}"
 
 
+def _target_problems(found: Mapping[Path, PipelineSpec]) -> list[Problem]:
+    """No two tables are in one place, of one pipeline or of two."""
+    first: dict[str, Path] = {}
+    problems = []
+    for path, spec in found.items():
+        targets = {"target": spec.target}
+        if spec.decode:
+            targets["decode.target"] = spec.decode.target
+            targets["decode.target, with _quarantine"] = spec.decode.quarantine_target
+        for key, target in targets.items():
+            if place := first.get(_normal(target)):
+                expected = "a target of its own"
+                problems.append(
+                    _problem(path, key, expected, f"{_normal(target)!r}, as in {place.name}")
+                )
+            first.setdefault(_normal(target), path)
+    return problems
+
+
 def _shared(found: Mapping[Path, PipelineSpec], key: str, value_of: Any) -> list[Problem]:
-    """Two pipelines may share a topic, and neither a name nor a target."""
+    """Two pipelines may share a topic, and no name."""
     first: dict[str, Path] = {}
     problems = []
     for path, spec in found.items():

@@ -11,6 +11,7 @@ import typer
 from tidemark.cli import (
     backfill,
     broker,
+    decode,
     demo,
     maintenance,
     offsets,
@@ -42,6 +43,7 @@ app = typer.Typer(
 )
 pipelines.register(app)
 spark.register(app)
+decode.register(app)
 backfill.register(app)
 offsets.register(app)
 repairs.register(app)

@@ -45,7 +45,7 @@ def maintain(
     """
     app = App.from_environment()
     keep = timedelta(hours=keep_hours)
-    names = [app.spec(name).name for name in pipelines or app.specs]
+    names = app.data_tables(*(pipelines or ()))
     shared = {each.table: each for each in app.shared_maintenance()}
 
     def table(name: str) -> Upkept:

@@ -101,7 +101,7 @@ def quality(
         print_json({"outcome": "nothing landed"}) if as_json else out.print("nothing landed yet")
         return
     if dry_run:
-        spec = app.spec(pipeline)
+        spec = app.kafka_spec(pipeline)
         landing_of(recorded_plan(app.control(), spec.name, sequence))
         suite = spec.suite
         if as_json:
@@ -218,7 +218,7 @@ def _draft_record(answer: Planning | TidemarkError) -> dict[str, Any]:
 
 
 def _newest_landed(app: App, pipeline: str) -> int | None:
-    return app.control().summary(app.spec(pipeline).name).last_landed
+    return app.control().summary(app.kafka_spec(pipeline).name).last_landed
 
 
 def _print_record(record: Mapping[str, Any]) -> None:

@@ -94,7 +94,7 @@ def view(
     rejected goes, and nothing is copied.
     """
     tidemark = App.from_environment()
-    spec = tidemark.spec(pipeline)
+    spec = tidemark.kafka_spec(pipeline)
     table = tidemark.layout.data_table(spec.target)
     sql = published_view(spec.name, table, tidemark.layout.verdict_table, engine)
     if as_json:

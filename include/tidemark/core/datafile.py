@@ -26,24 +26,26 @@ def plan_of_folder(folder: str) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """One task's rows, of one partition.
+    """One task's rows.
 
     Attributes:
         path: Relative to the table.
         size: Bytes.
         modified_ms: When it was written, milliseconds since 1970.
-        partition: Partition of all its rows.
+        partition: Partition of all its rows; None if they are of several.
         records: Number of rows, at least 1.
         first, last: Least and greatest offset.
         earliest_ms, latest_ms: Least and greatest timestamp; None if a row has none.
+        quarantined: Whether its rows could not be decoded, and are for the quarantine table.
     """
 
     path: str
     size: int
     modified_ms: int
-    partition: int
+    partition: int | None
     records: int
     first: int
     last: int
     earliest_ms: int | None
     latest_ms: int | None
+    quarantined: bool = False

@@ -147,19 +147,12 @@ class Ledger:
     def _with(self, plans: Mapping[int, PlanRecord]) -> Self:
         """The same with these plans, and all that follows from them."""
         plans = {number: _with_what_is_left(record, plans) for number, record in plans.items()}
-        added_up = {
-            partition: spans
-            for (topic_id, partition), spans in self.settled.landed.items()
-            if topic_id == self.topic_id
-        }
         sequences = [chain.sequence for chain in self.settled.newest.values()]
         records = [r for r in plans.values() if r.plan.topic_id == self.topic_id]
+        told = replace(self, plans=plans)
         return replace(
-            self,
-            plans=plans,
-            landed=united(
-                [added_up, *(record.landing.spans() for record in records if record.landing)]
-            ),
+            told,
+            landed=told.landed_of(self.topic_id),
             pending=united(
                 record.plan.spans() if record.is_open else _left(record, plans).spans()
                 for record in records
@@ -173,6 +166,16 @@ class Ledger:
         plans = dict(self.plans)
         _settle(plans, Landed(plan=plan, landing=landing, committed={}))
         return self._with(plans)
+
+    def landed_of(self, topic_id: str | None) -> Mapping[int, SpanSet]:
+        """Offsets of some incarnation that landed, holes included, by partition."""
+        added_up = {
+            partition: spans
+            for (of, partition), spans in self.settled.landed.items()
+            if of == topic_id
+        }
+        landings = [r.landing for r in self.plans.values() if r.plan.topic_id == topic_id]
+        return united([added_up, *(landing.spans() for landing in landings if landing)])
 
     @property
     def next_sequence(self) -> int:

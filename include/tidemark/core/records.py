@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 
@@ -40,6 +40,10 @@ class LogRecord:
     headers: tuple[tuple[str, bytes | None], ...]
     timestamp_ms: int
     timestamp_type: TimestampType
+
+    def without_payload(self) -> LogRecord:
+        """The same without its key and value, which a typed table does not keep as they are."""
+        return replace(self, key=None, value=None)
 
     @property
     def checksum(self) -> str:

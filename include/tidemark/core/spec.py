@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from tidemark.core.decoding import DecodeSpec
 from tidemark.core.marks import IsolationLevel
 
 PLANS_AT_ONCE = "spark.tidemark.plansAtOnce"
@@ -15,6 +16,14 @@ PLANS_AT_ONCE = "spark.tidemark.plansAtOnce"
 
 COPY_NAME = r"[a-z][a-z0-9_]{0,63}"
 """What the copy of a pipeline's table may be called."""
+
+
+TYPED = "typed"
+"""What the pipeline of a typed table is called behind the `@`; no copy can be called so."""
+
+
+QUARANTINE = "quarantine"
+"""What the table of its quarantine is called there."""
 
 
 SUITE_NAME = r"[a-z][a-z0-9_]{0,63}"
@@ -77,6 +86,7 @@ class PipelineSpec:
         bytes_per_task: Fewer, if such records as are in the table would make a larger file.
         records_per_chunk: Most offsets of one plan of a backfill, unless who asks says otherwise.
         records_per_backfill: Most offsets of a backfill that nobody has to approve.
+        decode: How records become rows of a typed table; None = there is none.
         suite: Quality suite's file name in include/expectations without its ending; None = only
             the built-in checks.
         alarms: When somebody is told that the pipeline does not keep up.
@@ -103,6 +113,7 @@ class PipelineSpec:
     bytes_per_task: int = 256 * 2**20
     records_per_chunk: int = 10_000_000
     records_per_backfill: int = 100_000_000
+    decode: DecodeSpec | None = None
     suite: str | None = None
     alarms: AlarmRules = AlarmRules()
     retries: int = 3
@@ -111,13 +122,24 @@ class PipelineSpec:
 
     @property
     def origin(self) -> str:
-        """Name of the pipeline that this one copies; its own if it is no copy."""
+        """Name of the pipeline that this one copies or decodes; its own if it does neither."""
         return self.name.partition("@")[0]
 
     @property
-    def is_copy(self) -> bool:
-        """Whether it is a copy, which has backfills alone."""
-        return self.name != self.origin
+    def is_live(self) -> bool:
+        """Whether it follows its topic: a copy has backfills alone, a typed table its origin."""
+        return self.name == self.origin
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether it is the pipeline of a typed table, which reads its origin's table."""
+        return self.name == f"{self.origin}@{TYPED}"
+
+    def typed(self, decode: DecodeSpec) -> PipelineSpec:
+        """The pipeline of the typed table: it reads what this one lands, and nothing of Kafka."""
+        return replace(
+            self, name=f"{self.name}@{TYPED}", target=decode.target, group=None, decode=decode
+        )
 
     def into(self, copy: str) -> PipelineSpec:
         """The same records in a table of their own: a pipeline by itself, named `<name>@<copy>`.

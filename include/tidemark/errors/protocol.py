@@ -316,13 +316,28 @@ class TableAltered(TerminalError):
         return f"the pipeline's table {self.target} was altered so that nothing can land in it"
 
     def expected(self) -> str:
-        return "the bronze columns, without constraints and other rules for their values"
+        return "the columns of its kind, without constraints and other rules for their values"
 
     def found(self) -> str:
         return self.difference
 
     def remedy(self) -> str:
         return "take that back, with ALTER TABLE; the rows can stay as they are"
+
+
+@dataclass(kw_only=True, eq=False)
+class ColumnsDiffer(TableAltered):
+    """A pipeline's own table has not the columns that are to land in it."""
+
+    def expected(self) -> str:
+        return "the columns of its kind, with their types"
+
+    def remedy(self) -> str:
+        return (
+            "take the change of the table back, with ALTER TABLE; or, of a typed table, that of "
+            "the schema in the spec, or say another decode.target: what has landed is decoded "
+            "anew into it"
+        )
 
 
 @dataclass(kw_only=True, eq=False)

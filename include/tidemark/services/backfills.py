@@ -35,7 +35,7 @@ from tidemark.errors import (
     PlanOpen,
     UnknownBackfill,
 )
-from tidemark.ports import Clock, ControlTable, DataLog, LogReader, MarkReader
+from tidemark.ports import Clock, ControlTable, DataLog, TopicLogReader, TopicReader
 from tidemark.services.conflicts import after_conflicts
 from tidemark.services.planner import Planner, Planning, Wanted, refuse_second_backfill
 from tidemark.services.positions import check_positions
@@ -162,10 +162,10 @@ class Backfills:
     """Asks for offsets of one pipeline, and plans them in chunks. Writes control events only."""
 
     spec: PipelineSpec
-    marks: MarkReader
+    marks: TopicReader
     control: ControlTable
     data_log: DataLog
-    log_reader: LogReader
+    log_reader: TopicLogReader
     now: Clock
 
     def preview(

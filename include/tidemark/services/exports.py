@@ -72,7 +72,7 @@ class Exports:
                 first.
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
-        if self.spec.is_copy:
+        if not self.spec.is_live:
             raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         if not ledger.starts:

@@ -15,7 +15,7 @@ from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.spec import PipelineSpec, StartPolicy
 from tidemark.errors import NoStartOffset, NotLive, PlanOpen, TidemarkError
-from tidemark.ports import Clock, ControlTable, DataLog, LogReader, MarkReader
+from tidemark.ports import Clock, ControlTable, DataLog, TopicLogReader, TopicReader
 from tidemark.services.conflicts import after_conflicts
 from tidemark.services.limits import run_limit
 from tidemark.services.positions import check_positions
@@ -81,10 +81,10 @@ class Planner:
     """Makes plans for one pipeline. Reads Kafka and the data table's log, writes control events."""
 
     spec: PipelineSpec
-    marks: MarkReader
+    marks: TopicReader
     control: ControlTable
     data_log: DataLog
-    log_reader: LogReader
+    log_reader: TopicLogReader
     now: Clock
 
     def plan(self, requested_by: str) -> Planning:
@@ -103,7 +103,7 @@ class Planner:
         return after_conflicts(lambda: self._once(PlanKind.LIVE, requested_by, None))
 
     def _refuse_copy(self) -> None:
-        if self.spec.is_copy:
+        if not self.spec.is_live:
             raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)
 
     def backfill(self, wanted: Wanted, requested_by: str) -> Planning:

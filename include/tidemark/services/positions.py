@@ -9,15 +9,15 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.marks import TopicMarks
 from tidemark.core.plan import PlanKind, PlannedRange
 from tidemark.errors import LogTruncated
-from tidemark.ports import LogReader, MarkReader
+from tidemark.ports import TopicLogReader, TopicReader
 
 
 def check_positions(
     ledger: Ledger,
     marks: TopicMarks,
     ranges: Sequence[PlannedRange],
-    mark_reader: MarkReader,
-    log_reader: LogReader,
+    mark_reader: TopicReader,
+    log_reader: TopicLogReader,
 ) -> None:
     """Ask Kafka whether what lies before some ranges is what was read there.
 

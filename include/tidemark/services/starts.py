@@ -14,7 +14,7 @@ from tidemark.core.marks import TopicMarks
 from tidemark.core.spec import PipelineSpec
 from tidemark.core.starts import Others, Progress, beginning, why
 from tidemark.errors import AlreadyBegun, NotLive, UnusableSource
-from tidemark.ports import Clock, ControlTable, DataLog, GroupReader, MarkReader, OffsetSource
+from tidemark.ports import Clock, ControlTable, DataLog, GroupReader, OffsetSource, TopicReader
 from tidemark.services.conflicts import after_conflicts
 from tidemark.services.recording import checked_ledger
 
@@ -126,7 +126,7 @@ class Starts:
     """Begins one pipeline at given offsets. Writes one control event, and no rows."""
 
     spec: PipelineSpec
-    marks: MarkReader
+    marks: TopicReader
     control: ControlTable
     data_log: DataLog
     now: Clock
@@ -160,7 +160,7 @@ class Starts:
                 first.
             ControlConflict: Others were first, several times over.
         """
-        if self.spec.is_copy:
+        if not self.spec.is_live:
             raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)
         progress = source.read(self.spec.topic, len(self._marks().partitions))
         because = why(progress, others, reason)

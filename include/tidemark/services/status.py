@@ -24,7 +24,7 @@ from tidemark.errors import (
     TidemarkError,
     UndoUnfinished,
 )
-from tidemark.ports import ControlReader, DataLog, LogReader, MarkReader
+from tidemark.ports import ControlReader, DataLog, TopicLogReader, TopicReader
 from tidemark.services.limits import run_limit
 from tidemark.services.positions import check_positions
 from tidemark.services.recording import checked_ledger
@@ -213,8 +213,8 @@ def pipeline_status(
     spec: PipelineSpec,
     control: ControlReader,
     data_log: DataLog,
-    open_marks: Callable[[], MarkReader],
-    open_log: Callable[[], LogReader],
+    open_marks: Callable[[], TopicReader],
+    open_log: Callable[[], TopicLogReader],
     now: datetime,
 ) -> PipelineStatus:
     """Compare a pipeline's ledger with its topic. Reads only; what goes wrong is a `problem`.
@@ -242,7 +242,7 @@ def pipeline_status(
         topic = marks.topic_marks(spec.topic, spec.isolation_level)
         told = _Partitions(spec=spec, ledger=ledger, pace=pace, now=now, marks=topic.partitions)
         partitions = told.all()
-        if not spec.is_copy:
+        if spec.is_live:
             log_reader = open_log()
             everything = marks.topic_marks(spec.topic, IsolationLevel.READ_UNCOMMITTED).partitions
             told = replace(
@@ -331,7 +331,7 @@ class _Partitions:
 
     def _begin(self, partition: int) -> int | None:
         """Where the next run reads on, or would begin; None where nobody knows yet."""
-        if self.spec.is_copy:
+        if not self.spec.is_live:
             return None
         if partition in self.ledger.starts:
             return self.ledger.committed_offset(partition)
@@ -351,7 +351,7 @@ class _Partitions:
             oldest=self.oldest.get(number),
         )
         # Of a pipeline that has not begun nobody knows what it will read.
-        has_begun = bool(self.ledger.starts) and not self.spec.is_copy
+        has_begun = bool(self.ledger.starts) and self.spec.is_live
         return PartitionStatus(
             partition=number,
             low=here.low,
@@ -369,7 +369,9 @@ class _Partitions:
         return None if low is None else (self.pace.runs[0].planned_at, low)
 
 
-def _oldest(spec: PipelineSpec, log_reader: LogReader, told: _Partitions) -> Mapping[int, datetime]:
+def _oldest(
+    spec: PipelineSpec, log_reader: TopicLogReader, told: _Partitions
+) -> Mapping[int, datetime]:
     """When the first record that waits was stamped, by partition, as far as it can be told."""
     unread = {p: here.readable(told.unread(p)) for p, here in told.marks.items()}
     held_back = {p: told.held_back(p) for p in told.marks if not unread[p]}

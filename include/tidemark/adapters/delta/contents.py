@@ -16,10 +16,11 @@ from tidemark.core.table import Holding, TableSize
 
 def landed_spans(table: DeltaTable, sequence: int) -> Mapping[int, SpanSet]:
     """Offsets that have a row of one plan, by partition."""
-    return _spans_where(table, f"plan_sequence = {sequence}")
+    return spans_where(table, f"plan_sequence = {sequence}")
 
 
-def _spans_where(table: DeltaTable, condition: str) -> Mapping[int, SpanSet]:
+def spans_where(table: DeltaTable, condition: str) -> Mapping[int, SpanSet]:
+    """Offsets that have a row which meets a condition in SQL, by partition."""
     islands = query(
         table,
         f"""
@@ -59,7 +60,7 @@ def rows_at(
     table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]
 ) -> Mapping[int, SpanSet]:
     """Of some offsets of an incarnation those that have a row, by partition."""
-    return _spans_where(table, at_offsets(topic_id, spans))
+    return spans_where(table, at_offsets(topic_id, spans))
 
 
 def files_with(table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
@@ -85,19 +86,25 @@ def size(table: DeltaTable) -> TableSize:
     )
 
 
-def holdings(table: DeltaTable) -> tuple[Holding, ...]:
+def holdings(table: DeltaTable, condition: str = "true") -> tuple[Holding, ...]:
     """Rows of the table, counted by plan, incarnation and partition, in runs of one plan."""
-    whole = [Holding(**row) for row in query(table, _HOLDINGS.format(island="0"))]
-    if not _interleaved(whole):
-        return tuple(whole)
-    # Only now is it worth to sort the table.
-    return tuple(Holding(**row) for row in query(table, _HOLDINGS.format(island=_ISLAND)))
+
+    def counted(island: str) -> tuple[Holding, ...]:
+        sql = _HOLDINGS.format(island=island, condition=condition)
+        return tuple(Holding(**row) for row in query(table, sql))
+
+    whole = counted("0")
+    # Only if need be is it worth to sort the table.
+    return counted(_ISLAND) if _interleaved(whole) else whole
 
 
 _HOLDINGS = """
     SELECT plan_sequence AS sequence, topic_id, partition,
            min("offset") AS first, max("offset") AS last, count(*) AS rows
-    FROM (SELECT plan_sequence, topic_id, partition, "offset", {island} AS island FROM t)
+    FROM (
+        SELECT plan_sequence, topic_id, partition, "offset", {island} AS island
+        FROM t WHERE {condition}
+    )
     GROUP BY plan_sequence, topic_id, partition, island
     ORDER BY plan_sequence, topic_id, partition, first
 """
@@ -120,7 +127,7 @@ def _interleaved(whole: Sequence[Holding]) -> bool:
 
 
 def rows_of(
-    table: DeltaTable, topic_id: str, partition: int, span: Span
+    table: DeltaTable, topic_id: str, partition: int, span: Span, condition: str = "true"
 ) -> Iterator[tuple[int, LogRecord]]:
     """Rows of one incarnation's partition in a span, with their plans, in offset order."""
     found = query(
@@ -129,7 +136,7 @@ def rows_of(
         SELECT plan_sequence, "offset", key, value, headers, timestamp_type,
                arrow_cast(timestamp, 'Int64') AS micros
         FROM t
-        WHERE {at_offsets(topic_id, {partition: SpanSet((span,))})}
+        WHERE {condition} AND {at_offsets(topic_id, {partition: SpanSet((span,))})}
         ORDER BY "offset", plan_sequence
         """,
     )

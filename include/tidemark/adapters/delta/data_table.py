@@ -1,20 +1,20 @@
-"""A pipeline's bronze table: its own log, its creation, every commit. Spark writes the files."""
+"""A pipeline's data table: its own log, its creation, every commit. Spark writes the files."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
 from tidemark.adapters.delta import contents
-from tidemark.adapters.delta.bronze import BRONZE, PROPERTIES
+from tidemark.adapters.delta.columns import BRONZE, PROPERTIES
 from tidemark.adapters.delta.landed import landed_counts
 from tidemark.adapters.delta.replacing import replace_rows
 from tidemark.core.datafile import DataFile
@@ -24,6 +24,7 @@ from tidemark.core.plan import Plan
 from tidemark.core.records import LogRecord
 from tidemark.core.table import FENCED, Commit, Holding, Restore, TableSize, TableState, check_held
 from tidemark.errors import (
+    ColumnsDiffer,
     EngineFailed,
     ForeignCommit,
     ForeignTable,
@@ -45,10 +46,16 @@ _NO_RULES = {"delta.columnMapping.id", "delta.columnMapping.physicalName"}
 
 
 class DeltaDataTable:
-    """One pipeline's data table: what its log says, and every commit that Tidemark makes."""
+    """One pipeline's data table: what its log says, and every commit that Tidemark makes.
 
-    def __init__(self, uri: str) -> None:
+    Args:
+        uri: The table.
+        schema: Its columns; whoever reads the table may have added others.
+    """
+
+    def __init__(self, uri: str, schema: Schema = BRONZE) -> None:
         self._uri = uri
+        self._schema = schema
 
     def state(self, pipeline: str, app_ids: Collection[str], since: int) -> TableState:
         """The newest transaction of each application id, and RESTOREs after a version.
@@ -106,7 +113,11 @@ class DeltaDataTable:
 
     def gaps(self, plan: Plan) -> Mapping[int, SpanSet]:
         """Offsets of a plan that landed, and have no row; partitions without any are left out."""
-        return plan.gaps(contents.landed_spans(DeltaTable(self._uri), plan.sequence))
+        return plan.gaps(self.spans(plan.sequence))
+
+    def spans(self, sequence: int) -> Mapping[int, SpanSet]:
+        """Offsets that have a row of one plan, by partition."""
+        return contents.landed_spans(DeltaTable(self._uri), sequence)
 
     def size(self) -> TableSize:
         """What rows of the newest version take, by what its log says of its files."""
@@ -179,31 +190,61 @@ class DeltaDataTable:
     def _check(self, table: DeltaTable, pipeline: str) -> None:
         check_owner(table, self._uri, pipeline)
         present = {field.name: field.type for field in table.schema().fields}
-        for wanted in BRONZE.fields:
+        for wanted in self._schema.fields:
             if wanted.name not in present:
-                self._altered(f"it has no column {wanted.name}")
+                self._differ(f"it has no column {wanted.name}")
             if _bare(present[wanted.name]) != _bare(wanted.type):
-                self._altered(f"its column {wanted.name} is {present[wanted.name]}")
+                self._differ(f"its column {wanted.name} is {present[wanted.name]}")
         self._refuse_rules(table)
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
         """Add a plan's files in one commit, under the plan's transaction; skip a stale one.
 
         Raises:
+            RowsWouldBeLost, TransactionConflict, EngineFailed: As in `append_beside`.
+        """
+        self.append_beside(plan, files, {})
+
+    def append_beside(
+        self, plan: Plan, files: Sequence[DataFile], elsewhere: Mapping[int, SpanSet]
+    ) -> None:
+        """As `append`, for a plan that has rows in another table as well.
+
+        Args:
+            plan: The plan.
+            files: Its rows for this table.
+            elsewhere: Offsets of its rows in the other one, by partition.
+
+        Raises:
             RowsWouldBeLost: A row to be replaced has no successor; nothing was changed.
             TransactionConflict: Another commit of this transaction was first; look again.
             EngineFailed: The commit failed, or its answer was lost.
+        """
+
+        def change(table: DeltaTable, properties: CommitProperties) -> None:
+            if plan.replaces:
+                replace_rows(table, plan, files, properties, elsewhere)
+            else:
+                self.add(table, plan, files, properties)
+
+        self.commit(plan, change)
+
+    def commit(self, plan: Plan, change: Callable[[DeltaTable, CommitProperties], None]) -> None:
+        """Change the table in the one commit of a plan; nothing if its transaction is there.
+
+        Args:
+            plan: The plan.
+            change: Makes the commit, with these properties.
+
+        Raises:
+            TransactionConflict, EngineFailed: As in `append_beside`.
         """
         try:
             table = DeltaTable(self._uri)
             if _is_taken(table, plan):
                 return
             transactions = [Transaction(plan.app_id, plan.sequence)]
-            if plan.replaces:
-                replace_rows(table, plan, files, _properties(transactions, plan.commit_metadata()))
-                return
-            added = [_added(plan, file) for file in files]
-            self._commit(table, transactions, plan.commit_metadata(), added)
+            change(table, _properties(transactions, plan.commit_metadata()))
         except (DeltaError, OSError) as failed:
             if self._others_were_first(plan):
                 raise TransactionConflict(
@@ -213,6 +254,16 @@ class DeltaDataTable:
                 operation=f"committing plan {plan.sequence} of pipeline {plan.pipeline!r}",
                 reason=str(failed)[:500],
             ) from failed
+
+    def add(
+        self,
+        table: DeltaTable,
+        plan: Plan,
+        files: Sequence[DataFile],
+        properties: CommitProperties,
+    ) -> None:
+        """Commit files after the version that was looked at; refused if others were first."""
+        _add(table, [_added(plan, file) for file in files], properties)
 
     def _others_were_first(self, plan: Plan) -> bool:
         try:
@@ -231,11 +282,8 @@ class DeltaDataTable:
         if _is_taken(table, plan):
             return
         try:
-            self._commit(
-                table,
-                [Transaction(plan.app_id, plan.sequence)],
-                json.dumps({"abandoned": plan.sequence}),
-            )
+            transactions = [Transaction(plan.app_id, plan.sequence)]
+            _add(table, [], _properties(transactions, json.dumps({"abandoned": plan.sequence})))
         except CommitFailedError as conflict:
             raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence) from conflict
 
@@ -277,7 +325,7 @@ class DeltaDataTable:
             return int(table.version())
         transactions = [Transaction(app_id, FENCED) for app_id in open_ids]
         try:
-            self._commit(table, transactions, json.dumps({"fenced": open_ids}))
+            _add(table, [], _properties(transactions, json.dumps({"fenced": open_ids})))
         except CommitFailedError as conflict:
             raise TransactionConflict(pipeline=pipeline, sequence=FENCED) from conflict
         return int(DeltaTable(self._uri).version())
@@ -292,7 +340,7 @@ class DeltaDataTable:
         try:
             DeltaTable.create(
                 self._uri,
-                schema=BRONZE,
+                schema=self._schema,
                 description=f"Tidemark: what pipeline {pipeline} landed",
                 configuration={**PROPERTIES, _OWNER: pipeline},
                 raise_if_key_not_exists=False,
@@ -317,26 +365,18 @@ class DeltaDataTable:
         if unknown := set(table.protocol().writer_features or ()) - _FEATURES:
             self._altered(f"it has the table feature {', '.join(sorted(unknown))}")
 
-    def _commit(
-        self,
-        table: DeltaTable,
-        transactions: list[Transaction],
-        metadata: str,
-        added: Sequence[AddAction] = (),
-    ) -> None:
-        """Commit after the version that was looked at; refused if others moved a transaction."""
-        table.create_write_transaction(
-            list(added),
-            "append",
-            table.schema(),
-            commit_properties=_properties(transactions, metadata),
-        )
-
     def _refuse(self, difference: str) -> None:
         raise ForeignTable(target=self._uri, difference=difference)
 
+    def _differ(self, difference: str) -> None:
+        raise ColumnsDiffer(target=self._uri, difference=difference)
+
     def _altered(self, difference: str) -> None:
         raise TableAltered(target=self._uri, difference=difference)
+
+
+def _add(table: DeltaTable, added: list[AddAction], properties: CommitProperties) -> None:
+    table.create_write_transaction(added, "append", table.schema(), commit_properties=properties)
 
 
 def _properties(transactions: list[Transaction], metadata: str) -> CommitProperties:
@@ -364,7 +404,9 @@ def _is_taken(table: DeltaTable, plan: Plan) -> bool:
 
 def _added(plan: Plan, file: DataFile) -> AddAction:
     """A file with the statistics that readers prune by, and that tell its range (landed.py)."""
-    shared = {"partition": file.partition, "plan_sequence": plan.sequence}
+    shared = {"plan_sequence": plan.sequence}
+    if file.partition is not None:
+        shared["partition"] = file.partition
     least: dict[str, Any] = {**shared, "offset": file.first}
     greatest: dict[str, Any] = {**shared, "offset": file.last}
     if (

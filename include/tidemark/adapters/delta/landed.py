@@ -36,10 +36,13 @@ def _counted_by_files(table: DeltaTable, plan: Plan) -> Mapping[int, int] | None
     ranges = _by_partition(plan)
     for statistics in zip(*(files.column(name).to_pylist() for name in _STATISTICS), strict=True):
         count, low_plan, high_plan, low_partition, high_partition, first, last = statistics
-        if None in statistics:
+        if low_plan is None or high_plan is None:
             return None
         if not low_plan <= plan.sequence <= high_plan:
             continue
+        if None in statistics:
+            # Of several partitions, for one.
+            return None
         if low_plan != high_plan or low_partition != high_partition:
             return None
         index = _range_around(ranges.get(low_partition, ()), first, last)

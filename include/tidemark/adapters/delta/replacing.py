@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from tidemark.adapters.delta.bronze import AS_LANDED
+from tidemark.adapters.delta.columns import AS_LANDED
 from tidemark.adapters.delta.contents import at_offsets, rows_at
 from tidemark.core.datafile import DataFile
-from tidemark.core.offsets import Span, SpanSet, spans_by_partition
+from tidemark.core.offsets import Span, SpanSet, spans_by_partition, united
 from tidemark.core.plan import Plan
 from tidemark.errors import RowsWouldBeLost
 from tidemark.storage import folder_of
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
-    _Store: TypeAlias = tuple[FileSystem, str]
+    Store: TypeAlias = tuple[FileSystem, str]
     """A file system, and the table's folder in it."""
 
 
@@ -28,7 +28,11 @@ _AT_ONCE = 4_096
 
 
 def replace_rows(
-    table: DeltaTable, plan: Plan, files: Sequence[DataFile], properties: CommitProperties
+    table: DeltaTable,
+    plan: Plan,
+    files: Sequence[DataFile],
+    properties: CommitProperties,
+    elsewhere: Mapping[int, SpanSet],
 ) -> None:
     """Commit a plan's rows in place of those of the same incarnation at its offsets.
 
@@ -40,6 +44,7 @@ def replace_rows(
         plan: The plan.
         files: Its rows.
         properties: Of the commit.
+        elsewhere: Offsets of which the plan's rows are in another table, by partition.
 
     Raises:
         RowsWouldBeLost: A row to be replaced has no successor; nothing was changed.
@@ -48,12 +53,13 @@ def replace_rows(
 
     # Not by delta-rs' own file system, which cannot be used while delta-rs writes.
     store = folder_of(table.table_uri)
-    _refuse_losses(plan, rows_at(table, plan.topic_id, plan.spans()), _offsets(store, files))
+    after = united([_offsets(store, files), elsewhere])
+    _refuse_losses(plan, rows_at(table, plan.topic_id, plan.spans()), after)
     # The table's own: somebody may have added columns, which are null here as in a landing.
     schema = pa.schema(table.schema().to_arrow())
     write_deltalake(
         table,
-        pa.RecordBatchReader.from_batches(schema, _batches(store, files, schema)),
+        pa.RecordBatchReader.from_batches(schema, batches(store, files, schema)),
         mode="overwrite",
         predicate=at_offsets(plan.topic_id, plan.spans()),
         writer_properties=AS_LANDED,
@@ -71,30 +77,30 @@ def _refuse_losses(plan: Plan, before: Mapping[int, SpanSet], after: Mapping[int
         raise RowsWouldBeLost(pipeline=plan.pipeline, sequence=plan.sequence, lost=tuple(lost))
 
 
-def _offsets(store: _Store, files: Iterable[DataFile]) -> Mapping[int, SpanSet]:
+def _offsets(store: Store, files: Iterable[DataFile]) -> Mapping[int, SpanSet]:
     """Offsets that have a row in some files, by partition."""
-    return spans_by_partition(
-        (file.partition, span) for file in files for span in _spans_of(store, file)
-    )
+    return spans_by_partition(placed for file in files for placed in _spans_of(store, file))
 
 
-def _spans_of(store: _Store, file: DataFile) -> Iterator[Span]:
+def _spans_of(store: Store, file: DataFile) -> Iterator[tuple[int, Span]]:
     whole = Span(file.first, file.last + 1)
-    if whole.size == file.records:
-        yield whole
+    if file.partition is not None and whole.size == file.records:
+        yield file.partition, whole
         return
     import numpy as np
     import pyarrow.parquet as pq
 
     with _opened(store, file) as source:
-        offsets = np.sort(pq.read_table(source, columns=["offset"])["offset"].to_numpy())
-    for run in np.split(offsets, np.flatnonzero(np.diff(offsets) > 1) + 1):
-        yield Span(int(run[0]), int(run[-1]) + 1)
+        places = pq.read_table(source, columns=["partition", "offset"])
+    partitions, offsets = places["partition"].to_numpy(), places["offset"].to_numpy()
+    for partition in np.unique(partitions):
+        here = np.sort(offsets[partitions == partition])
+        for run in np.split(here, np.flatnonzero(np.diff(here) > 1) + 1):
+            yield int(partition), Span(int(run[0]), int(run[-1]) + 1)
 
 
-def _batches(
-    store: _Store, files: Iterable[DataFile], schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+def batches(store: Store, files: Iterable[DataFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Rows of files in a table's columns; one that a file does not have is null."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -110,6 +116,6 @@ def _batches(
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _opened(store: _Store, file: DataFile) -> pa.NativeFile:
+def _opened(store: Store, file: DataFile) -> pa.NativeFile:
     files, folder = store
     return files.open_input_file(f"{folder}/{file.path}")

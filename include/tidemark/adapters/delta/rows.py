@@ -42,6 +42,12 @@ def query(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
     return to_rows(reader.read_all())
 
 
+def rows_where(table: DeltaTable, condition: str) -> Any:
+    """Whole rows that meet a condition in SQL, as an Arrow table."""
+    reader = QueryBuilder().register("t", table).execute(f"SELECT * FROM t WHERE {condition}")
+    return reader.read_all()
+
+
 def _array(values: Sequence[Any], kind: DataType) -> Array:
     if kind != TIMESTAMP:
         return Array(values, type=kind)

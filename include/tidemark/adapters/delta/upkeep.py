@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from tidemark.adapters.delta.bronze import AS_LANDED
+from tidemark.adapters.delta.columns import AS_LANDED
 from tidemark.adapters.delta.data_table import check_owner
 from tidemark.core.datafile import plan_of_folder
 from tidemark.core.upkeep import PlanIsOver, StoredFile, TableFiles, name_of, reclaimable

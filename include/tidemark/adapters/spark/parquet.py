@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
@@ -21,10 +21,7 @@ _READ_AT_ONCE = 16
 
 
 def written(files: FileSystem, table: str, folder: str) -> list[DataFile]:
-    """The files with rows in one folder of a table, by partition and offset.
-
-    A compaction joins files that stand beside each other in a commit: what it makes then holds
-    offsets that lie together.
+    """The files with rows in one folder of a table, each of one partition.
 
     Args:
         files: Where the table is.
@@ -35,15 +32,31 @@ def written(files: FileSystem, table: str, folder: str) -> list[DataFile]:
         ValueError: They are not files of single partitions whose offsets lie apart.
         OSError: They cannot be read.
     """
+    made = found_in(files, table, folder)
+    _check_apart(made)
+    return made
+
+
+def found_in(files: FileSystem, table: str, folder: str) -> list[DataFile]:
+    """The files with rows in one folder of a table, by partition and offset.
+
+    A compaction joins files that stand beside each other in a commit: what it makes then holds
+    offsets that lie together.
+
+    Raises:
+        ValueError: They do not tell what they hold.
+        OSError: They cannot be read.
+    """
     from pyarrow.fs import FileSelector
 
     found = files.get_file_info(FileSelector(f"{table}/{folder}"))
     named = [info for info in found if info.base_name.endswith(".parquet")]
     with ThreadPoolExecutor(_READ_AT_ONCE) as threads:
         read = threads.map(partial(_data_file, files, folder), named)
-        made = sorted(filter(None, read), key=lambda file: (file.partition, file.first))
-    _check_apart(made)
-    return made
+        made = [file for file in read if file]
+    return sorted(
+        made, key=lambda file: (-1 if file.partition is None else file.partition, file.first)
+    )
 
 
 def _data_file(files: FileSystem, folder: str, info: FileInfo) -> DataFile | None:
@@ -63,13 +76,13 @@ def _data_file(files: FileSystem, folder: str, info: FileInfo) -> DataFile | Non
         return [end for each in columns for end in (each.min_raw, each.max_raw)]
 
     partition, offset, timestamp = map(extremes, _COLUMNS)
-    if partition is None or offset is None or len(set(partition)) != 1:
-        raise ValueError(f"{info.base_name} is not of one partition: {partition}, {offset}")
+    if partition is None or offset is None:
+        raise ValueError(f"{info.base_name} does not tell its partition and offsets")
     return DataFile(
         path=f"{folder}/{info.base_name}",
         size=info.size,
         modified_ms=info.mtime_ns // 1_000_000,
-        partition=partition[0],
+        partition=partition[0] if len(set(partition)) == 1 else None,
         records=footer.num_rows,
         first=min(offset),
         last=max(offset),
@@ -79,8 +92,11 @@ def _data_file(files: FileSystem, folder: str, info: FileInfo) -> DataFile | Non
     )
 
 
-def _check_apart(made: Iterable[DataFile]) -> None:
+def _check_apart(made: Sequence[DataFile]) -> None:
     """Refuse two neighbours with the same offsets: a task's output that was counted twice."""
+    for file in made:
+        if file.partition is None:
+            raise ValueError(f"{file.path} is not of one partition")
     for one, other in pairwise(made):
         if one.partition == other.partition and other.first <= one.last:
             raise ValueError(f"{one.path} and {other.path} have the same offsets")

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
 from tidemark.adapters.spark import parquet
+from tidemark.adapters.spark.failures import root_cause
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.plan import Plan, PlannedRange
 from tidemark.errors import EngineFailed, KafkaRefused, SetupError
@@ -90,7 +91,7 @@ class SparkSink:
             refusal = _kafka_refusal(failure)
             if refusal:
                 raise KafkaRefused(operation=operation, reason=refusal) from failure
-            raise EngineFailed(operation=operation, reason=_root_cause(failure)) from failure
+            raise EngineFailed(operation=operation, reason=root_cause(failure)) from failure
 
     def _storage(self) -> tuple[FileSystem, str]:
         try:
@@ -163,10 +164,3 @@ def _kafka_refusal(failure: Exception) -> str | None:
             return str(cause.getMessage())
         cause = cause.getCause()
     return None
-
-
-def _root_cause(failure: Exception) -> str:
-    """The last cause's first line: what a person looks for in a stack trace."""
-    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
-    causes = [line for line in lines if line.startswith("Caused by:")]
-    return (causes[-1] if causes else lines[0] if lines else type(failure).__name__)[:500]

@@ -1,4 +1,4 @@
-"""What a bronze table is made of: its columns, its properties, how its files are written."""
+"""What data tables are made of: their columns, their properties, how their files are written."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from deltalake import ColumnProperties, Field, Schema, WriterProperties
 from deltalake.schema import ArrayType, PrimitiveType, StructType
+
+from tidemark.core.decoding import DecodeSpec, FieldType, ListOf, Struct
 
 PROPERTIES: Mapping[str, str] = {
     # As Spark's: a reader replays the commits since the newest checkpoint.
@@ -39,6 +41,44 @@ BRONZE = Schema(
     ]
 )
 """A bronze row: all that Kafka keeps of a record (S4), where it came from, and who landed it."""
+
+
+def typed_schema(decode: DecodeSpec) -> Schema:
+    """A typed row: a bronze row with a decoded key and value."""
+    decoded = {"key": decode.key.column, "value": decode.value.column}
+    return Schema(
+        [
+            Field(field.name, _delta_type(decoded[field.name]), nullable=True)
+            if field.name in decoded
+            else field
+            for field in BRONZE.fields
+        ]
+    )
+
+
+def _delta_type(kind: FieldType) -> PrimitiveType | ArrayType | StructType:
+    match kind:
+        case Struct():
+            return StructType(
+                [Field(name, _delta_type(each), nullable=True) for name, each in kind.fields]
+            )
+        case ListOf():
+            return ArrayType(_delta_type(kind.element), contains_null=True)
+        case _:
+            return PrimitiveType(str(kind))
+
+
+QUARANTINE = Schema(
+    [
+        *BRONZE.fields,
+        _field("reason", "string"),
+        _field("part", "string"),
+        _field("detail", "string"),
+        _field("closed_by", "long"),
+        _field("closed_at", "timestamp"),
+    ]
+)
+"""A quarantined row: the bronze row as it is, why it was not decoded, and what has closed it."""
 
 _PAYLOAD = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
 AS_LANDED = WriterProperties(

@@ -1,0 +1,261 @@
+"""Decoding with Spark: a plan's rows of the bronze table, into files beside two tables."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
+
+from tidemark.adapters.spark import parquet
+from tidemark.adapters.spark.failures import root_cause
+from tidemark.adapters.spark.payloads import decoded, parsed
+from tidemark.core.datafile import DataFile, plan_folder
+from tidemark.core.decoding import DecodedFrom, DecodeSpec, Part, PayloadSpec, Reason
+from tidemark.core.plan import Plan, PlanKind
+from tidemark.errors import DecoderChanged, EngineFailed, InvalidRule, TooManyQuarantined
+from tidemark.storage import folder_of
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+log = logging.getLogger(__name__)
+
+_AS_LANDED = (
+    *("headers", "topic", "partition", "offset", "timestamp", "timestamp_type"),
+    *("topic_id", "ingested_at"),
+)
+"""Columns that a decoded row has as its bronze row has them."""
+_REASON, _PART, _DETAIL = "__reason", "__part", "__detail"
+_SHOWN_REASONS = 5
+
+
+class SparkDecoder:
+    """Decodes plans into files in the folders of a typed table and its quarantine.
+
+    Args:
+        session: Spark.
+        bronze: The table that is decoded.
+        typed: The typed table, which is there already.
+        quarantine: Its quarantine table, which is there already.
+        spec: How records are decoded.
+    """
+
+    def __init__(
+        self, session: SparkSession, bronze: str, typed: str, quarantine: str, spec: DecodeSpec
+    ) -> None:
+        self._session = session
+        self._bronze = bronze
+        self._typed = typed
+        self._quarantine = quarantine
+        self._spec = spec
+
+    def write(self, plan: Plan, records_per_task: int) -> list[DataFile]:  # noqa: ARG002
+        """Decode what the bronze table has at the plan's offsets.
+
+        One file for each file that is read: they are of the size that landing has given them.
+
+        Args:
+            plan: A plan of the typed table's pipeline.
+            records_per_task: What landing goes by.
+
+        Raises:
+            DecoderChanged: The plan was made for another decoder.
+            InvalidRule: A row rule is no condition over the decoded columns.
+            TooManyQuarantined: More cannot be decoded than the spec allows; nothing was committed.
+            EngineFailed: Spark gave up.
+        """
+        self._check(plan)
+        operation = f"decoding plan {plan.sequence} of pipeline {plan.pipeline!r}"
+        folder = plan_folder(plan.sequence, uuid4())
+        self._session.sparkContext.setLocalProperty("spark.scheduler.pool", plan.pipeline)
+        with ExitStack() as undo:
+            try:
+                rows = self._with_faults(self._slice(plan), plan)
+                made = self._written(rows, plan, folder, undo)
+            except (PySparkException, Py4JError, OSError, ValueError) as failure:
+                raise EngineFailed(operation=operation, reason=root_cause(failure)) from failure
+            undo.pop_all()
+            return made
+
+    def _check(self, plan: Plan) -> None:
+        source = DecodedFrom.parse(plan.requested_by)
+        if source is None or source.fingerprint != self._spec.fingerprint:
+            raise DecoderChanged(
+                pipeline=plan.pipeline,
+                sequence=plan.sequence,
+                planned=source.fingerprint if source else plan.requested_by,
+                current=self._spec.fingerprint,
+            )
+
+    def _slice(self, plan: Plan) -> DataFrame:
+        """The plan's bronze rows, of one version: they may be looked at twice."""
+        (newest,) = DeltaTable.forPath(self._session, self._bronze).history(1).collect()
+        table = (
+            self._session.read.format("delta")
+            .option("versionAsOf", newest["version"])
+            .load(self._bronze)
+        )
+        places = [
+            (F.col("partition") == partition)
+            & (F.col("offset") >= span.start)
+            & (F.col("offset") < span.end)
+            for partition, spans in plan.spans().items()
+            for span in spans
+        ]
+        return table.where((F.col("topic_id") == plan.topic_id) & _any_of(places))
+
+    def _with_faults(self, rows: DataFrame, plan: Plan) -> DataFrame:
+        """Decoded rows, those that cannot be with a reason, and the bytes of all."""
+        spec = self._spec
+        parts = {Part.KEY: spec.key, Part.VALUE: spec.value}
+        made = rows.select(
+            *_AS_LANDED,
+            *(F.col(part.value).alias(_raw(part)) for part in parts),
+            *(parsed(F.col(part.value), each).alias(_made(part)) for part, each in parts.items()),
+        )
+        halves = {part: self._half(part, each) for part, each in parts.items()}
+        decoded_rows = made.select(
+            *_AS_LANDED,
+            F.lit(plan.sequence).cast("bigint").alias("plan_sequence"),
+            *(_raw(part) for part in parts),
+            *(half.value.alias(part.value) for part, half in halves.items()),
+            F.coalesce(*(half.reason for half in halves.values())).alias(_REASON),
+            F.coalesce(
+                *(F.when(half.reason.isNotNull(), part.value) for part, half in halves.items())
+            ).alias(_PART),
+            F.coalesce(*(half.detail for half in halves.values())).alias(_DETAIL),
+        )
+        return self._with_rules(decoded_rows, plan)
+
+    def _half(self, part: Part, spec: PayloadSpec) -> Any:
+        return decoded(F.col(_raw(part)), spec, F.col(_made(part)))
+
+    def _with_rules(self, rows: DataFrame, plan: Plan) -> DataFrame:
+        broken = []
+        for name, sql in self._spec.rules:
+            try:
+                (field,) = rows.select(F.expr(sql).alias(name)).schema.fields
+                seen = field.dataType.simpleString()
+            except AnalysisException as unknown:
+                seen = root_cause(unknown)
+            if seen != "boolean":
+                raise InvalidRule(pipeline=plan.pipeline, rule=name, sql=sql, seen=seen)
+            broken.append(F.when(~F.expr(sql), name))
+        if not broken:
+            return rows
+        rule = F.when(F.col(_REASON).isNull(), F.coalesce(*broken))
+        return rows.withColumn("__rule", rule).withColumns(
+            {
+                _REASON: F.coalesce(
+                    _REASON, F.when(F.col("__rule").isNotNull(), Reason.RULE_BROKEN.value)
+                ),
+                _DETAIL: F.coalesce(_DETAIL, "__rule"),
+            }
+        )
+
+    def _written(self, rows: DataFrame, plan: Plan, folder: str, undo: ExitStack) -> list[DataFile]:
+        seen = Observation()
+        counted = rows.observe(
+            seen, F.count(F.lit(1)).alias("records"), F.count(_REASON).alias("quarantined")
+        )
+        typed = counted.where(F.col(_REASON).isNull()).select(
+            "key", "value", *_AS_LANDED[:-1], "plan_sequence", "ingested_at"
+        )
+        made = self._save(typed, self._typed, folder, undo)
+        records, quarantined = _counts(seen)
+        if not quarantined:
+            _check_count(records, made)
+            return made
+        faulty = rows.where(F.col(_REASON).isNotNull())
+        self._refuse_many(plan, faulty, quarantined, records)
+        kept = faulty.select(
+            *(F.col(_raw(part)).alias(part.value) for part in Part),
+            *_AS_LANDED[:-1],
+            "plan_sequence",
+            "ingested_at",
+            F.col(_REASON).alias("reason"),
+            F.col(_PART).alias("part"),
+            F.col(_DETAIL).alias("detail"),
+        )
+        saved = self._save(kept, self._quarantine, folder, undo)
+        made += [_quarantined(file) for file in saved]
+        _check_count(records, made)
+        return made
+
+    def _save(self, rows: DataFrame, table: str, folder: str, undo: ExitStack) -> list[DataFile]:
+        files, place = folder_of(table)
+        # No commit will refer to them; if that fails too, maintenance takes them.
+        undo.callback(_remove, files, f"{place}/{folder}")
+        rows.write.parquet(f"{table}/{folder}")
+        return parquet.found_in(files, place, folder)
+
+    def _refuse_many(self, plan: Plan, faulty: DataFrame, quarantined: int, records: int) -> None:
+        allowed = self._spec.allowed(records)
+        # What is decoded again has been quarantined before, or was decoded before.
+        if quarantined <= allowed or plan.kind is not PlanKind.LIVE:
+            return
+        found = (
+            faulty.groupBy(_REASON, _PART, _DETAIL)
+            .count()
+            .orderBy(F.desc("count"))
+            .limit(_SHOWN_REASONS)
+            .collect()
+        )
+        raise TooManyQuarantined(
+            pipeline=plan.pipeline,
+            sequence=plan.sequence,
+            quarantined=quarantined,
+            records=records,
+            allowed=allowed,
+            reasons=tuple(f"{row['count']:,} {' '.join(filter(None, row[:3]))}" for row in found),
+        )
+
+
+def _raw(part: Part) -> str:
+    return f"__raw_{part}"
+
+
+def _made(part: Part) -> str:
+    return f"__parsed_{part}"
+
+
+def _any_of(conditions: Sequence[Column]) -> Column:
+    """Conditions in pairs of pairs: thousands of them in a row are too deep for a planner."""
+    if len(conditions) <= 2:
+        return reduce(Column.__or__, conditions)
+    middle = len(conditions) // 2
+    return _any_of(conditions[:middle]) | _any_of(conditions[middle:])
+
+
+def _counts(seen: Observation) -> tuple[int, int]:
+    try:
+        counts = seen.get
+    except AssertionError:
+        # Nothing to read: Spark has left the counting out as well.
+        return 0, 0
+    return counts["records"], counts["quarantined"]
+
+
+def _check_count(records: int, made: Sequence[DataFile]) -> None:
+    written = sum(file.records for file in made)
+    if written != records:
+        raise ValueError(f"{records} record(s) were read, and {written} written")
+
+
+def _quarantined(file: DataFile) -> DataFile:
+    return replace(file, quarantined=True)
+
+
+def _remove(files: FileSystem, folder: str) -> None:
+    with suppress(OSError):
+        files.delete_dir(folder)

@@ -1,0 +1,211 @@
+"""`tidemark decode | quarantine`: typed tables, and what could not be decoded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from tidemark.cli.arguments import AsJson, DryRun, Pipeline
+from tidemark.cli.console import out, print_error_record, print_json, print_table, step
+from tidemark.cli.spark import Master, Parts
+from tidemark.core.decoding import Reason
+from tidemark.core.offsets import Span, SpanSet, size_of, spans_by_partition
+from tidemark.core.quarantine import Quarantined
+from tidemark.errors import ExitCode, TidemarkError
+from tidemark.services.planner import Planning
+from tidemark.services.together import ASKED_AT_ONCE, each_apart
+from tidemark.wiring import App
+
+app = typer.Typer(
+    help="Records that could not be decoded, or broke a row rule: show them, decode them again.",
+    short_help="Records that could not be decoded.",
+    no_args_is_help=True,
+)
+
+_SHOWN = 50
+
+
+def register(to: typer.Typer) -> None:
+    """Add the command to the command line."""
+    to.command(short_help="Decode what has landed into typed tables.")(decode)
+    to.add_typer(app, name="quarantine")
+
+
+def decode(
+    pipelines: Annotated[
+        list[str], typer.Argument(help="Names of specs that have a section `decode`.")
+    ],
+    master: Master = "local[*]",
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Decode what has landed, and is not in the typed table yet: bronze to silver, without Kafka.
+
+    The typed table follows the bronze table. What was undone there leaves it, what was replaced is
+    decoded again, and what cannot be decoded goes to the quarantine. Plans and commits are as those
+    of a landing: call it again safely. With nothing to decode, no Spark is started.
+    """
+    tidemark = App.from_environment()
+    names = [tidemark.typed_spec(name).name for name in dict.fromkeys(pipelines)]
+    if dry_run:
+        _print_waiting(tidemark, names, as_json=as_json)
+        return
+    records = _executed(tidemark, {name: tidemark.decoding(name).plan for name in names}, master)
+    _print(records, as_json=as_json)
+
+
+@app.command("list", short_help="What is in quarantine, and why.")
+def list_records(
+    pipeline: Pipeline,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Closed records as well, not only what is open.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the records of a pipeline that could not be decoded, by place and reason.
+
+    Their bytes are in the quarantine table, and are not shown. One is closed by the plan that
+    decodes it again.
+    """
+    tidemark = App.from_environment()
+    found = tidemark.quarantine(tidemark.typed_spec(pipeline)).records(closed=everything)
+    if as_json:
+        print_json([each.as_record() for each in found])
+        return
+    out.print(f"{len(found):,} record(s) of {pipeline} in quarantine", markup=False)
+    if found:
+        reasons = Counter((each.reason, each.part, each.detail) for each in found)
+        print_table(
+            "Reasons",
+            ("reason", "part", "field or rule", "records"),
+            [(*why, count) for why, count in reasons.most_common()],
+        )
+        columns = ("partition", "offset", "reason", "part", "field or rule", "bytes", "plan")
+        print_table("Records", (*columns, "closed by"), [_row(each) for each in found[:_SHOWN]])
+    if len(found) > _SHOWN:
+        out.print(f"the first {_SHOWN}; --json has all")
+
+
+@app.command(short_help="Decode records in quarantine again.")
+def replay(
+    pipeline: Pipeline,
+    partition: Annotated[
+        int | None, typer.Option(min=0, help="Only of this partition; of all if left out.")
+    ] = None,
+    reason: Annotated[
+        Reason | None, typer.Option(help="Only those with this reason; all if left out.")
+    ] = None,
+    master: Master = "local[*]",
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Decode open records again, and nothing else, after the schema or a rule was mended.
+
+    What can be decoded now goes to the typed table; what cannot is quarantined anew. Either way the
+    old rows are closed, by the number of the plan that did it.
+    """
+    tidemark = App.from_environment()
+    spec = tidemark.typed_spec(pipeline)
+    topic_id = tidemark.control().summary(spec.name).topic_id
+    left = spans_by_partition(
+        (each.partition, Span(each.offset, each.offset + 1))
+        for each in tidemark.quarantine(spec).records()
+        if each.topic_id == topic_id
+        and partition in (None, each.partition)
+        and reason in (None, each.reason)
+    )
+    if dry_run:
+        drafted = {"pipeline": spec.name, "outcome": "draft", "offsets": size_of(left)}
+        _print([drafted], as_json=as_json)
+        return
+    decoding = tidemark.decoding(pipeline)
+
+    def next_plan() -> Planning:
+        nonlocal left
+        made = decoding.replay(left)
+        done = made.plan.spans() if made.plan else {}
+        left = {p: spans.minus(done.get(p, SpanSet())) for p, spans in left.items()}
+        return made
+
+    _print(_executed(tidemark, {spec.name: next_plan}, master), as_json=as_json)
+
+
+def _executed(
+    tidemark: App, plans: Mapping[str, Callable[[], Planning]], master: str
+) -> list[Mapping[str, Any]]:
+    """Plan and execute until nothing is left of any; one that fails does not stop the others."""
+    told: list[Mapping[str, Any]] = []
+    going = dict(plans)
+    while going:
+        parts = Parts()
+        refs = []
+        answers = each_apart(list(going), lambda name: going[name](), ASKED_AT_ONCE)
+        for name, answer in zip(list(going), answers, strict=True):
+            if isinstance(answer, TidemarkError):
+                parts.add(name, answer.exit_code, **answer.as_record())
+                del going[name]
+            elif answer.plan is None:
+                parts.add(name, ExitCode.OK, outcome=answer.outcome.value)
+                del going[name]
+            else:
+                step(f"{name}: plan {answer.plan.sequence}: {answer.plan.size:,} offset(s)")
+                refs.append(answer.plan.ref)
+        for together in tidemark.applications(refs):
+            parts.add_run(tidemark, "ingest", together, master)
+        told += [{**record, "code": parts.code} for record in parts.records.values()]
+        for name, record in parts.records.items():
+            if "wrote" not in record:
+                going.pop(name, None)
+    return told
+
+
+def _print(records: list[Mapping[str, Any]], *, as_json: bool) -> None:
+    codes = [record["code"] for record in records if "code" in record]
+    plain = [{key: each[key] for key in each if key != "code"} for each in records]
+    if as_json:
+        print_json(plain)
+    for record in () if as_json else plain:
+        if "error" in record:
+            print_error_record(record)
+        elif "wrote" in record:
+            quarantined = record["quarantined"]
+            out.print(
+                f"{record['pipeline']}: plan {record['plan']}: "
+                f"{record['records'] - quarantined:,} record(s) decoded, "
+                f"{quarantined:,} quarantined",
+                markup=False,
+            )
+        elif "offsets" in record:
+            out.print(f"{record['offsets']:,} record(s) would be decoded again")
+        elif len(plain) == 1 or record["outcome"] != "nothing to do":
+            out.print(f"{record['pipeline']}: {record['outcome']}", markup=False)
+    if worst := ExitCode.worst(codes):
+        raise typer.Exit(worst)
+
+
+def _print_waiting(tidemark: App, names: list[str], *, as_json: bool) -> None:
+    seen = {name: tidemark.decoding(name).waiting() for name in names}
+    if as_json:
+        print_json([{"pipeline": name, **each.as_record()} for name, each in seen.items()])
+        return
+    print_table(
+        "Offsets",
+        ("pipeline", "to decode", "of them planned", "to decode again", "to take out"),
+        [(name, e.missing, e.open, e.stale, e.more) for name, e in seen.items()],
+    )
+
+
+def _row(each: Quarantined) -> tuple[object, ...]:
+    return (
+        each.partition,
+        each.offset,
+        each.reason,
+        each.part,
+        each.detail,
+        each.value_bytes,
+        each.plan_sequence,
+        each.closed_by,
+    )

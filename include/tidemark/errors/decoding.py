@@ -1,0 +1,142 @@
+"""Typed tables: what cannot be decoded, and what only their pipelines can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemark.errors.base import TerminalError
+
+
+@dataclass(kw_only=True, eq=False)
+class NothingLanded(TerminalError):
+    """A typed table was to be made from a pipeline that has landed nothing."""
+
+    pipeline: str
+    topic: str
+
+    def what(self) -> str:
+        return f"there is nothing to decode of pipeline {self.pipeline!r}"
+
+    def expected(self) -> str:
+        return f"records of topic {self.topic!r} that have landed"
+
+    def found(self) -> str:
+        return "none"
+
+    def remedy(self) -> str:
+        return f"land some: tidemark ingest {self.pipeline}"
+
+
+@dataclass(kw_only=True, eq=False)
+class NotDecoded(TerminalError):
+    """A typed table is asked for, and the pipeline's spec has none."""
+
+    pipeline: str
+
+    def what(self) -> str:
+        return f"pipeline {self.pipeline!r} has no typed table"
+
+    def expected(self) -> str:
+        return "a section `decode` in its spec, which says what its keys and values are"
+
+    def found(self) -> str:
+        return "none"
+
+    def remedy(self) -> str:
+        return "add it, as docs/typed.md describes it"
+
+
+@dataclass(kw_only=True, eq=False)
+class IsTyped(TerminalError):
+    """The pipeline of a typed table was to do what only the one that reads Kafka can."""
+
+    pipeline: str
+    origin: str
+
+    def what(self) -> str:
+        return f"{self.pipeline!r} reads what {self.origin!r} has landed, and nothing of Kafka"
+
+    def expected(self) -> str:
+        return f"the pipeline {self.origin!r}; what lands there is decoded by the next run"
+
+    def found(self) -> str:
+        return "the pipeline of its typed table"
+
+    def remedy(self) -> str:
+        return f"ask {self.origin!r}; to decode, see `tidemark decode --help`"
+
+
+@dataclass(kw_only=True, eq=False)
+class TooManyQuarantined(TerminalError):
+    """More of a plan's records cannot be decoded than its spec allows. Nothing was written."""
+
+    pipeline: str
+    sequence: int
+    quarantined: int
+    records: int
+    allowed: int
+    reasons: tuple[str, ...]
+
+    def what(self) -> str:
+        return f"too many records of plan {self.sequence} of {self.pipeline!r} cannot be decoded"
+
+    def expected(self) -> str:
+        return (
+            f"at most {self.allowed:,} of {self.records:,} (decode.quarantine of the spec: "
+            "records, or percent where that is more)"
+        )
+
+    def found(self) -> str:
+        return f"{self.quarantined:,}: {'; '.join(self.reasons)}"
+
+    def remedy(self) -> str:
+        return (
+            "mend the schema or the rules in the spec, or allow more, and decode again. Nothing "
+            "was written, and the bronze table has every record"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class DecoderChanged(TerminalError):
+    """A plan was made for another decoder than the spec has now."""
+
+    pipeline: str
+    sequence: int
+    planned: str
+    current: str
+
+    def what(self) -> str:
+        return f"plan {self.sequence} of {self.pipeline!r} is to be decoded as the spec was before"
+
+    def expected(self) -> str:
+        return f"the section `decode` with the fingerprint {self.planned}"
+
+    def found(self) -> str:
+        return self.current
+
+    def remedy(self) -> str:
+        return "decode again: a plan that has not landed is given up, and made anew"
+
+
+@dataclass(kw_only=True, eq=False)
+class InvalidRule(TerminalError):
+    """A row rule that Spark cannot use."""
+
+    pipeline: str
+    rule: str
+    sql: str
+    seen: str
+
+    def what(self) -> str:
+        return (
+            f"the row rule {self.rule!r} of pipeline {self.pipeline!r} cannot be used: {self.sql}"
+        )
+
+    def expected(self) -> str:
+        return "a condition in Spark SQL over the decoded columns, such as value.price > 0"
+
+    def found(self) -> str:
+        return self.seen
+
+    def remedy(self) -> str:
+        return "mend decode.rules in the spec; nothing was written"

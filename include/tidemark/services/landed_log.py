@@ -1,0 +1,80 @@
+"""What a pipeline has landed, as a log of its own: what its typed table is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tidemark.core.ledger import Ledger
+from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
+from tidemark.core.offsets import SpanSet
+from tidemark.core.records import LogRecord
+from tidemark.errors import NothingLanded
+from tidemark.ports import ControlReader, DataLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LandedLog:
+    """The landed records of one pipeline, for the pipeline of its typed table.
+
+    Of a topic that was made again it is the incarnation that the typed table has come to.
+
+    Attributes:
+        pipeline: The pipeline whose records they are.
+        typed: The pipeline of its typed table.
+        control: What has landed.
+        data_log: The landed rows.
+    """
+
+    pipeline: str
+    typed: str
+    control: ControlReader
+    data_log: DataLog
+
+    def topic_marks(self, topic: str, isolation_level: IsolationLevel) -> TopicMarks:
+        """The bounds of what has landed, by partition; not all between them need have.
+
+        Raises:
+            NothingLanded
+        """
+        landed, identity = self._known()
+        if identity.cluster_id is None or identity.topic_id is None:
+            raise NothingLanded(pipeline=self.pipeline, topic=topic)
+        return TopicMarks(
+            cluster_id=identity.cluster_id,
+            topic=topic,
+            topic_id=identity.topic_id,
+            isolation_level=isolation_level,
+            partitions=_marks(identity.starts, landed.landed_of(identity.topic_id)),
+        )
+
+    def read(
+        self,
+        topic: str,  # noqa: ARG002  the table has one
+        isolation_level: IsolationLevel,  # noqa: ARG002  it was read with one
+        spans: Mapping[int, SpanSet],
+    ) -> Iterator[LogRecord]:
+        """As `LogReader.read`, without keys and values, which a typed table does not keep."""
+        _, identity = self._known()
+        for partition, some in sorted(spans.items()):
+            for span in some:
+                rows = self.data_log.rows_of(identity.topic_id or "", partition, span)
+                for _, record in rows:
+                    yield record.without_payload()
+
+    def _known(self) -> tuple[Ledger, Ledger]:
+        """The ledger of what has landed, and the one that says of which incarnation."""
+        landed = self.control.summary(self.pipeline)
+        typed = self.control.summary(self.typed)
+        return landed, typed if typed.topic_id else landed
+
+
+def _marks(starts: Mapping[int, int], landed: Mapping[int, SpanSet]) -> Mapping[int, Marks]:
+    """Also of partitions of which nothing has landed, or nothing is there any more."""
+    found = {}
+    for partition in sorted({*starts, *landed}):
+        spans = landed.get(partition)
+        first = spans.spans[0].start if spans else starts[partition]
+        last = spans.spans[-1].end if spans else first
+        found[partition] = Marks(low=first, end=last)
+    return found

@@ -1,0 +1,226 @@
+"""A pipeline and its typed table on real tables without Spark: values are text."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from tests.support.file_lake import FileLake
+from tests.support.services import NOW
+from tidemark.adapters.delta.columns import QUARANTINE, typed_schema
+from tidemark.adapters.delta.control_table import DeltaControlTable
+from tidemark.adapters.delta.data_table import DeltaDataTable
+from tidemark.adapters.delta.quarantine import DeltaQuarantine, TypedTables
+from tidemark.adapters.spark import parquet
+from tidemark.core.datafile import DataFile, plan_folder
+from tidemark.core.decoding import DecodeSpec, Format, PayloadSpec, Reason
+from tidemark.core.plan import Plan
+from tidemark.core.spec import PipelineSpec
+from tidemark.services.abandon import Abandon
+from tidemark.services.decoding import Decoding
+from tidemark.services.ingest import Ingest
+from tidemark.services.landed_log import LandedLog
+from tidemark.services.undo import Undo
+from tidemark.services.verify import Verify
+from tidemark.storage import folder_of
+
+
+@dataclass
+class FileDecoder:
+    """Decodes a plan's bronze rows into folders beside two tables."""
+
+    bronze: Path
+    typed: Path
+    quarantine: Path
+    broken: Collection[int]
+
+    def write(self, plan: Plan, records_per_task: int) -> Sequence[DataFile]:  # noqa: ARG002
+        """As `Sink.write`."""
+        folder = plan_folder(plan.sequence, uuid4())
+        spans = plan.spans()
+        good, bad = [], []
+        for row in pa.table(DeltaTable(self.bronze).scan()).to_pylist():
+            here = spans.get(row["partition"], ())
+            if row["topic_id"] != plan.topic_id or not any(
+                span.start <= row["offset"] < span.end for span in here
+            ):
+                continue
+            row["plan_sequence"] = plan.sequence
+            if row["partition"] == 0 and row["offset"] in self.broken:
+                bad.append({**row, "reason": Reason.MALFORMED.value, "part": "value"})
+            else:
+                good.append({**row, "value": (row["value"] or b"").decode()})
+        schema = pa.schema(typed_schema(DECODE).to_arrow())
+        made = self._written(self.typed, folder, good, schema)
+        kept = self._written(self.quarantine, folder, bad, pa.schema(QUARANTINE.to_arrow()))
+        return [*made, *(replace(file, quarantined=True) for file in kept)]
+
+    @staticmethod
+    def _written(
+        table: Path, folder: str, rows: Sequence[dict[str, object]], schema: pa.Schema
+    ) -> list[DataFile]:
+        if not rows:
+            return []
+        (table / folder).mkdir()
+        # As Spark does with small files: rows of several partitions in one.
+        file = table / folder / f"part-00000-{uuid4()}-c000.snappy.parquet"
+        pq.write_table(pa.Table.from_pylist(rows, schema), file)
+        return parquet.found_in(*folder_of(str(table)), folder)
+
+
+DECODE = DecodeSpec(
+    key=PayloadSpec(),
+    value=PayloadSpec(format=Format.STRING),
+    target="silver/events",
+)
+
+
+@dataclass
+class TypedLake:
+    """A bronze pipeline over two partitions, and the pipeline of its typed table.
+
+    Attributes:
+        root: Folder of all tables.
+        broken: Offsets of partition 0 whose values cannot be decoded.
+        decode: The decoder.
+    """
+
+    root: Path
+    broken: Collection[int] = ()
+    decode: DecodeSpec = DECODE
+    bronze: FileLake = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bronze = FileLake(root=self.root)
+
+    @property
+    def spec(self) -> PipelineSpec:
+        """The pipeline of the typed table."""
+        return self.bronze.spec.typed(self.decode)
+
+    @property
+    def control(self) -> DeltaControlTable:
+        """The control table of both."""
+        return self.bronze.control
+
+    @property
+    def typed_uri(self) -> Path:
+        """The typed table."""
+        return self.root / self.decode.target
+
+    @property
+    def quarantine(self) -> DeltaQuarantine:
+        """The quarantine table."""
+        return DeltaQuarantine(str(self.root / self.decode.quarantine_target), lambda: NOW)
+
+    @property
+    def table(self) -> TypedTables:
+        """Both tables as one."""
+        typed = DeltaDataTable(str(self.typed_uri), typed_schema(self.decode))
+        return TypedTables(typed, self.quarantine)
+
+    @property
+    def decoding(self) -> Decoding:
+        """Plans."""
+        return Decoding(
+            spec=self.spec,
+            decode=self.decode,
+            control=self.control,
+            bronze=self.bronze.table,
+            table=self.table,
+            now=lambda: NOW,
+        )
+
+    @property
+    def landed(self) -> LandedLog:
+        """What is decoded."""
+        return self.decoding.landed
+
+    @property
+    def sink(self) -> FileDecoder:
+        """Decodes."""
+        quarantine = self.root / self.decode.quarantine_target
+        return FileDecoder(self.bronze.uri, self.typed_uri, quarantine, self.broken)
+
+    @property
+    def ingest(self) -> Ingest:
+        """Executes plans."""
+        return Ingest(
+            spec=self.spec,
+            marks=self.landed,
+            control=self.control,
+            table=self.table,
+            sink=self.sink,
+            log_reader=self.landed,
+            now=lambda: NOW,
+        )
+
+    @property
+    def abandon(self) -> Abandon:
+        """Gives plans up."""
+        return Abandon(
+            pipeline=self.spec.name,
+            marks=self.landed,
+            control=self.control,
+            table=self.table,
+            log_reader=self.landed,
+            now=lambda: NOW,
+        )
+
+    @property
+    def undo(self) -> Undo:
+        """Takes plans out."""
+        return Undo(
+            pipeline=self.spec.name, control=self.control, table=self.table, now=lambda: NOW
+        )
+
+    @property
+    def verify(self) -> Verify:
+        """Compares the typed tables with the bronze table."""
+        return Verify(
+            spec=self.spec,
+            marks=self.landed,
+            control=self.control,
+            data_log=self.table,
+            log_reader=self.landed,
+        )
+
+    def run(self) -> list[int]:
+        """Plan and execute until nothing is left; the numbers of the plans."""
+        done = []
+        while (plan := self.decoding.plan().plan) is not None:
+            self.ingest.execute(plan.sequence)
+            done.append(plan.sequence)
+        return done
+
+    def bronze_rows(self) -> list[dict[str, Any]]:
+        """All rows of the bronze table."""
+        rows: list[dict[str, Any]] = pa.table(DeltaTable(self.bronze.uri).scan()).to_pylist()
+        return rows
+
+    def decoded(self) -> list[tuple[int, int, str]]:
+        """Partition, offset and value of every typed row."""
+        rows = pa.table(DeltaTable(self.typed_uri).scan()).to_pylist()
+        return sorted((row["partition"], row["offset"], row["value"]) for row in rows)
+
+    def quarantined(self) -> list[tuple[int, int]]:
+        """Partition and offset of every open record."""
+        return [(each.partition, each.offset) for each in self.quarantine.records()]
+
+    def check(self) -> None:
+        """Each bronze row is in one of the two tables, once, and the ledger says the same."""
+        decoded = [place[:2] for place in self.decoded()]
+        assert sorted([*decoded, *self.quarantined()]) == self.bronze.rows()
+        self.verify.verify().check()
+        bronze = self.control.summary("events")
+        ledger = self.control.summary(self.spec.name)
+        assert ledger.landed == bronze.landed
+        assert ledger.records == bronze.records
+        assert ledger.open_plans() == []

@@ -1,0 +1,261 @@
+"""`tidemark decode | quarantine` on real parts, judged by librdkafka and Python's own parser."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.conftest import TopicFactory
+from tests.support.commands import Command
+from tests.support.kafka_judge import Judged, read_ranges
+from tests.support.transactions import (
+    Record,
+    produce_aborted,
+    produce_committed,
+    produce_records,
+)
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.errors import ExitCode
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
+
+_SPEC = """
+name: events
+topic: {topic}
+schedule: "@daily"
+start: earliest
+decode:
+  key: {{format: string}}
+  value:
+    format: json
+    schema: {{n: long, price: "decimal(18,4)", name: string}}
+  rules: {rules}
+  quarantine: {{records: 1000}}
+"""
+
+
+class Pipeline:
+    """A pipeline with a typed table, and all of its tables as an outsider reads them."""
+
+    def __init__(self, home: Path, bootstrap: str, topic: str) -> None:
+        self._home = home
+        self._bootstrap = bootstrap
+        self._topic = topic
+        (home / "pipelines").mkdir()
+        self.write()
+
+    def write(self, rules: str = "{}") -> None:
+        """Write the spec anew."""
+        text = _SPEC.format(topic=self._topic, rules=rules)
+        (self._home / "pipelines" / "events.yaml").write_text(text)
+
+    def produce(self, records: list[Record]) -> None:
+        """Write to the topic."""
+        produce_records(self._bootstrap, self._topic, records)
+
+    def judged(self) -> list[Judged]:
+        """What librdkafka sees in the topic."""
+        return read_ranges(self._bootstrap, self._topic, {0: (0, 10**9), 1: (0, 10**9)})
+
+    def rows(self, target: str) -> list[dict[str, Any]]:
+        """Rows of a table, by place."""
+        table = DeltaTable(self._home / "lakehouse" / target)
+        found: list[dict[str, Any]] = pa.table(table.scan()).to_pylist()
+        return sorted(found, key=lambda row: (row["partition"], row["offset"]))
+
+    def check(self, rule: str | None = None) -> tuple[int, int]:
+        """Each record is decoded as Python's parser would, or in quarantine with its bytes."""
+        typed = {(row["partition"], row["offset"]): row for row in self.rows("silver/events")}
+        quarantine = [
+            row for row in self.rows("silver/events_quarantine") if row["closed_by"] is None
+        ]
+        kept = {(row["partition"], row["offset"]): row for row in quarantine}
+        assert len(typed) == len(self.rows("silver/events"))
+        assert len(kept) == len(quarantine)
+        for record in self.judged():
+            place = (record.partition, record.offset)
+            expected, reason = expectation(record, rule)
+            if reason is None:
+                row = typed.pop(place)
+                assert (row["key"], row["value"]) == expected, record
+            else:
+                row = kept.pop(place)
+                assert (row["key"], row["value"]) == (record.key, record.value)
+                assert row["reason"] == reason, record
+        # Nothing else: no transaction marker, no record that was aborted.
+        assert (typed, kept) == ({}, {})
+        return len(self.rows("silver/events")), len(quarantine)
+
+
+def expectation(record: Judged, rule: str | None) -> tuple[tuple[Any, Any], str | None]:
+    """What a record decodes to, and why not, by Python alone."""
+    try:
+        key = None if record.key is None else record.key.decode()
+        text = None if record.value is None else record.value.decode()
+    except UnicodeDecodeError:
+        return (None, None), "not_utf8"
+    if text is None:
+        return (key, None), None
+    try:
+        raw = json.loads(text, parse_float=Decimal)
+        n, price = raw.get("n"), raw.get("price")
+        if not isinstance(n, int | None) or isinstance(n, bool):
+            raise TypeError(n)
+        exact = None if price is None else Decimal(price).quantize(Decimal("0.0001"))
+        if exact is not None and exact != Decimal(price):
+            raise ValueError(price)
+        value = {"n": n, "price": exact, "name": raw.get("name")}
+    except (ValueError, TypeError, AttributeError, InvalidOperation):
+        return (None, None), "malformed"
+    if rule == "small" and n is not None and n >= 50:
+        return (None, None), "rule_broken"
+    return (key, value), None
+
+
+def payloads(seed: int, count: int) -> list[Record]:
+    """Good ones, and some of everything else."""
+    random = Random(seed)
+    made = []
+    for number in range(count):
+        good = json.dumps({"n": number, "price": f"{random.randrange(10**6)}.{number % 100:02}"})
+        value = random.choice(
+            [good, good, good, good, good[:-1], good + "x", "", "null", '{"n": 1.5}', '{"n": "1"}',
+             '{"price": 1.00001}', "{}", f'{{"name": "{number}"}}']
+        ).encode()  # fmt: skip
+        if number % 17 == 3:
+            value = b"\xff" + value
+        key = None if number % 5 == 0 else (b"\xfe" if number % 29 == 7 else b"k%d" % number)
+        tombstone = number % 11 == 5
+        made.append(Record(value=None if tombstone else value, key=key, partition=number % 2))
+    return made
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, broker: BrokerStatus, topic: TopicFactory) -> Pipeline:
+    """With a topic of two partitions: plain, committed and aborted records."""
+    name = topic(partitions=2)
+    made = Pipeline(tmp_path, broker.bootstrap, name)
+    made.produce(payloads(1, 60))
+    produce_aborted(broker.bootstrap, name, [Record(value=b"{}", partition=p) for p in (0, 1)])
+    produce_committed(broker.bootstrap, name, [Record(value=b"{}", partition=p) for p in (0, 1)])
+    return made
+
+
+def test_bronze_to_typed_and_quarantine_and_back(pipeline: Pipeline, tidemark: Command) -> None:
+    """Every record is decoded once or in quarantine; a mended rule brings back what it had kept."""
+    pipeline.write(rules="{small: value.n < 50}")
+    assert tidemark("ingest", "events").code == ExitCode.OK
+    waiting = tidemark("decode", "events", "--dry-run", "--json").json
+    assert waiting[0]["missing"] > 60
+    done = tidemark("decode", "events", "--json").json
+    decoded, quarantined = pipeline.check(rule="small")
+    assert [each.get("outcome") for each in done] == [None, "nothing to do"]
+    assert (done[0]["records"], done[0]["quarantined"]) == (decoded + quarantined, quarantined)
+    assert tidemark("verify", "events@typed").code == ExitCode.OK
+    assert (
+        f"{quarantined:,} record(s) of events in quarantine"
+        in tidemark("quarantine", "list", "events").out
+    )
+
+    # Nothing is left: no Spark is started.
+    again = tidemark("decode", "events")
+    assert (again.code, "nothing to do" in again.out) == (ExitCode.OK, True)
+
+    pipeline.write()
+    broken = [
+        each
+        for each in tidemark("quarantine", "list", "events", "--json").json
+        if each["reason"] == "rule_broken"
+    ]
+    draft = tidemark("quarantine", "replay", "events", "--reason", "rule_broken", "--dry-run")
+    assert f"{len(broken)} record(s) would be decoded again" in draft.out
+    replayed = tidemark("quarantine", "replay", "events", "--reason", "rule_broken", "--json").json
+    assert (replayed[0]["records"], replayed[0]["quarantined"]) == (len(broken), 0)
+    assert pipeline.check() == (decoded + len(broken), quarantined - len(broken))
+    closed = [
+        each
+        for each in tidemark("quarantine", "list", "events", "--all", "--json").json
+        if each["closed_by"]
+    ]
+    assert [each["offset"] for each in closed] == [each["offset"] for each in broken]
+    assert {each["closed_by"] for each in closed} == {replayed[0]["plan"]}
+
+    pipeline.produce(payloads(2, 30))
+    tidemark("ingest", "events")
+    tidemark("decode", "events")
+    pipeline.check()
+    assert tidemark("verify", "events@typed", "--json").json["equal"] is True
+
+
+def test_what_goes_wrong_is_named_and_nothing_is_written(
+    pipeline: Pipeline, tidemark: Command, tmp_path: Path
+) -> None:
+    """Too much that cannot be decoded, and rules that are none."""
+    tidemark("ingest", "events")
+    spec = tmp_path / "pipelines" / "events.yaml"
+    spec.write_text(spec.read_text().replace("records: 1000", "records: 3, percent: 1"))
+    refused = tidemark("decode", "events", "--json")
+    assert (refused.code, refused.json[0]["error"]) == (ExitCode.REFUSED, "TooManyQuarantined")
+    assert "at most 3 of" in refused.json[0]["expected"]
+    assert "malformed value" in refused.json[0]["found"]
+    assert pipeline.rows("silver/events") == []
+    left = [
+        each.name
+        for table in ("events", "events_quarantine")
+        for each in (tmp_path / "lakehouse" / "silver" / table).iterdir()
+    ]
+    assert left == ["_delta_log", "_delta_log"]
+
+    for rule, seen in (("value.nothing > 0", "nothing"), ("value.n", "bigint"), ("(", "syntax")):
+        pipeline.write(rules=f'{{wrong: "{rule}"}}')
+        refused = tidemark("decode", "events", "--json")
+        assert (refused.code, refused.json[0]["error"]) == (ExitCode.REFUSED, "InvalidRule")
+        assert seen in refused.json[0]["found"].lower()
+    assert pipeline.rows("silver/events") == []
+
+    pipeline.write()
+    assert tidemark("decode", "events").code == ExitCode.OK
+    pipeline.check()
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        (("plan", "events@typed"), "IsTyped"),
+        (("backfill", "events@typed", "--retained", "--dry-run"), "IsTyped"),
+        (("quality", "events@typed"), "IsTyped"),
+        (("accept-loss", "events@typed", "--reason", "x"), "IsTyped"),
+        (("verify", "events@typed"), "NothingLanded"),
+        (("backfill", "events", "--into", "quarantine", "--retained"), "InvalidSelection"),
+        (("backfill", "events", "--into", "typed", "--retained"), "IsTyped"),
+    ],
+)
+def test_only_what_fits_a_typed_table_can_be_asked_of_it(
+    pipeline: Pipeline,
+    tidemark: Command,
+    command: tuple[str, ...],
+    error: str,
+) -> None:
+    """With a named error, before anything is recorded."""
+    refused = tidemark(*command, "--json")
+    assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, error)
+
+
+def test_a_pipeline_without_a_decoder_says_so(
+    pipeline: Pipeline, tidemark: Command, tmp_path: Path
+) -> None:
+    """And what to add."""
+    spec = tmp_path / "pipelines" / "events.yaml"
+    spec.write_text(spec.read_text().partition("decode:")[0])
+    assert tidemark("ingest", "events").code == ExitCode.OK
+    for words in (("decode", "events"), ("quarantine", "list", "events")):
+        refused = tidemark(*words, "--json")
+        assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "NotDecoded")
+    assert pipeline.judged()
