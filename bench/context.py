@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from bench.frame import Benchmark, Say
 from tidemark.wiring import LOCAL_CONNECTION, App, connection_variable, kafka_connection
@@ -86,9 +87,17 @@ def opened(
         shutil.rmtree(run, ignore_errors=True)
 
 
-def write_spec(folder: Path, name: str, topic: str, spark: Mapping[str, str]) -> None:
-    """Write the spec of a pipeline over a topic from its beginning; everything else is default."""
+def write_spec(folder: Path, name: str, topic: str, spark: Mapping[str, str], **more: Any) -> None:
+    """Write the spec of a pipeline over a topic from its beginning.
+
+    Args:
+        folder: The folder of specs.
+        name: The pipeline.
+        topic: Its topic.
+        spark: Its Spark settings.
+        more: Other keys; everything else is default.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     spec = {"name": name, "topic": topic, "schedule": "@once", "start": "earliest"}
     # JSON is YAML.
-    (folder / f"{name}.yaml").write_text(json.dumps({**spec, "spark": dict(spark)}))
+    (folder / f"{name}.yaml").write_text(json.dumps({**spec, "spark": dict(spark), **more}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
@@ -39,15 +40,28 @@ def grow_topic(context: Context, topic: str, partitions: int) -> None:
 
 
 def fill_topic(
-    context: Context, topic: str, records: int, record_bytes: int = RECORD_BYTES
+    context: Context,
+    topic: str,
+    records: int,
+    record_bytes: int = RECORD_BYTES,
+    payloads: Path | None = None,
 ) -> None:
-    """Produce records of random capital letters, no key, acks=all, spread evenly.
+    """Produce records, no key, acks=all, spread evenly.
 
     Source: `kafka-producer-perf-test` of Apache Kafka.
+
+    Args:
+        context: The run's surroundings.
+        topic: A topic that is there.
+        records: How many.
+        record_bytes: Size of each, of random capital letters.
+        payloads: A file of values, one in a line, of which each is one at random instead.
     """
     log = context.home / f"produce-{topic}.log"
     command = [*_tool("ProducerPerformance"), "--topic", topic, "--num-records", str(records)]
-    command += ["--record-size", str(record_bytes), "--throughput", "-1", "--producer-props"]
+    command += ["--payload-file", str(payloads)] if payloads else []
+    command += [] if payloads else ["--record-size", str(record_bytes)]
+    command += ["--throughput", "-1", "--producer-props"]
     command += [f"bootstrap.servers={context.bootstrap}", "acks=all"]
     run_process(command, log, {})
     sent = int(_ACKNOWLEDGED.findall(log.read_text())[-1])

@@ -141,7 +141,95 @@ class LandStream:
         return watch.metrics()
 
 
-Landing = LandPipeline | LandBatch | LandStream
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodePipeline:
+    """Tidemark: a landing, and then the decoding of it, through the services that the jobs use.
+
+    Attributes:
+        landing: The pipeline, whose spec has a typed table.
+    """
+
+    landing: LandPipeline
+
+    def land(self) -> dict[str, float]:
+        """Land and decode, in the session of this process."""
+        from tidemark.wiring import App
+
+        app = App.from_environment(self.landing.environ)
+        with timed(_own_cpu) as watch:
+            landed = self.landing.land()
+            while (plan := app.decoding(self.landing.pipeline).plan().plan) is not None:
+                app.ingest(plan.pipeline).execute(plan.sequence)
+        told = watch.metrics()
+        return {**told, "decode_seconds": told["seconds"] - landed["seconds"]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeStream:
+    """Structured Streaming: availableNow into a bronze and a typed table, default options.
+
+    Attributes:
+        bootstrap, topic: What is read, from its beginning.
+        bronze, typed: The two tables.
+        schema: Of `from_json`, as Spark has it.
+        checkpoint: A folder.
+        in_one: One query that keeps each micro-batch in memory and writes it twice; else two
+            queries, which read the topic twice.
+    """
+
+    bootstrap: str
+    topic: str
+    bronze: str
+    typed: str
+    schema: str
+    checkpoint: str
+    in_one: bool
+
+    def land(self) -> dict[str, float]:
+        """Run the queries to their end."""
+        with timed(_own_cpu) as watch:
+            if self.in_one:
+                self._await(self._read().writeStream.foreachBatch(self._write_both), "both")
+            else:
+                bronze = self._read().writeStream.format("delta").option("path", self.bronze)
+                self._await(bronze, "bronze")
+                typed = self._decoded(self._read()).writeStream.format("delta")
+                self._await(typed.option("path", self.typed), "typed")
+        return watch.metrics()
+
+    def _read(self) -> Any:
+        from pyspark.sql import SparkSession
+
+        spark = SparkSession.getActiveSession()
+        return (
+            spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", self.bootstrap)
+            .option("subscribe", self.topic)
+            .option("startingOffsets", "earliest")
+            .load()
+        )
+
+    def _decoded(self, rows: Any) -> Any:
+        from pyspark.sql import functions as F  # noqa: N812  the name that Spark's docs use
+
+        text = F.col("value").cast("string")
+        return rows.withColumn("value", F.from_json(text, self.schema)).withColumn(
+            "key", F.col("key").cast("string")
+        )
+
+    def _write_both(self, batch: Any, _: int) -> None:
+        batch.persist()
+        batch.write.format("delta").mode("append").save(self.bronze)
+        self._decoded(batch).write.format("delta").mode("append").save(self.typed)
+        batch.unpersist()
+
+    def _await(self, writer: Any, name: str) -> None:
+        place = f"{self.checkpoint}/{name}"
+        query = writer.option("checkpointLocation", place).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+
+Landing = LandPipeline | LandBatch | LandStream | DecodePipeline | DecodeStream
 
 
 def plain_settings(master: str) -> dict[str, str]:

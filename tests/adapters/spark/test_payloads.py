@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
-from tidemark.adapters.spark.payloads import decoded, parsed
-from tidemark.core.decoding import Format, PayloadSpec, Struct, parse_type
+from tidemark.adapters.spark.payloads import SETTINGS, detail, raw, reason, with_decoded
+from tidemark.core.decoding import Format, Part, PayloadSpec, Struct, parse_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,6 +96,9 @@ BAD: Sequence[tuple[bytes, tuple[str, str | None]]] = [
     (b'{"text": "a"} x', _MALFORMED),
     (b'{"text": "a"}{"text": "b"}', _MALFORMED),
     (b'{"text": "a"}, {"text": "b"}', _MALFORMED),
+    (b'{"text": "a"}], [{}', _MALFORMED),
+    (b'{"text": "a"}]', _MALFORMED),
+    (b',{"text": "a"}', _MALFORMED),
     (b"{'text': 'a'}", _MALFORMED),
     (b'{"flag": "true"}', _MALFORMED),
     (b'{"flag": 1}', _MALFORMED),
@@ -136,16 +139,17 @@ BAD: Sequence[tuple[bytes, tuple[str, str | None]]] = [
 
 def read(spark: SparkSession, spec: PayloadSpec, payloads: Sequence[bytes | None]) -> list[Any]:
     """Value, reason and detail of each payload."""
+    for key, value in SETTINGS.items():
+        spark.conf.set(key, value)
     rows = spark.createDataFrame(
-        [(number, payload) for number, payload in enumerate(payloads)], "number int, raw binary"
+        [(number, payload) for number, payload in enumerate(payloads)],
+        f"number int, {raw(Part.VALUE)} binary",
     )
-    made = rows.select("number", "raw", parsed(F.col("raw"), spec).alias("made"))
-    half = decoded(F.col("raw"), spec, F.col("made"))
-    told = made.select(
+    told = with_decoded(rows, Part.VALUE, spec).select(
         "number",
-        half.value.alias("value"),
-        half.reason.alias("reason"),
-        half.detail.alias("detail"),
+        "value",
+        F.col(reason(Part.VALUE)).alias("reason"),
+        F.col(detail(Part.VALUE)).alias("detail"),
     )
     return [row.asDict(recursive=True) for row in told.orderBy("number").collect()]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from delta.tables import DeltaTable
@@ -18,9 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 
 from tidemark.adapters.spark import parquet
 from tidemark.adapters.spark.failures import root_cause
-from tidemark.adapters.spark.payloads import decoded, parsed
+from tidemark.adapters.spark.payloads import SETTINGS, detail, raw, reason, with_decoded
 from tidemark.core.datafile import DataFile, plan_folder
-from tidemark.core.decoding import DecodedFrom, DecodeSpec, Part, PayloadSpec, Reason
+from tidemark.core.decoding import DecodedFrom, DecodeSpec, Part, Reason
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.errors import DecoderChanged, EngineFailed, InvalidRule, TooManyQuarantined
 from tidemark.storage import folder_of
@@ -78,6 +78,8 @@ class SparkDecoder:
         operation = f"decoding plan {plan.sequence} of pipeline {plan.pipeline!r}"
         folder = plan_folder(plan.sequence, uuid4())
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", plan.pipeline)
+        for key, value in SETTINGS.items():
+            self._session.conf.set(key, value)
         with ExitStack() as undo:
             try:
                 rows = self._with_faults(self._slice(plan), plan)
@@ -116,29 +118,24 @@ class SparkDecoder:
 
     def _with_faults(self, rows: DataFrame, plan: Plan) -> DataFrame:
         """Decoded rows, those that cannot be with a reason, and the bytes of all."""
-        spec = self._spec
-        parts = {Part.KEY: spec.key, Part.VALUE: spec.value}
         made = rows.select(
             *_AS_LANDED,
-            *(F.col(part.value).alias(_raw(part)) for part in parts),
-            *(parsed(F.col(part.value), each).alias(_made(part)) for part, each in parts.items()),
-        )
-        halves = {part: self._half(part, each) for part, each in parts.items()}
-        decoded_rows = made.select(
-            *_AS_LANDED,
             F.lit(plan.sequence).cast("bigint").alias("plan_sequence"),
-            *(_raw(part) for part in parts),
-            *(half.value.alias(part.value) for part, half in halves.items()),
-            F.coalesce(*(half.reason for half in halves.values())).alias(_REASON),
-            F.coalesce(
-                *(F.when(half.reason.isNotNull(), part.value) for part, half in halves.items())
-            ).alias(_PART),
-            F.coalesce(*(half.detail for half in halves.values())).alias(_DETAIL),
+            *(F.col(part.value).alias(raw(part)) for part in Part),
         )
-        return self._with_rules(decoded_rows, plan)
-
-    def _half(self, part: Part, spec: PayloadSpec) -> Any:
-        return decoded(F.col(_raw(part)), spec, F.col(_made(part)))
+        for part, spec in ((Part.KEY, self._spec.key), (Part.VALUE, self._spec.value)):
+            made = with_decoded(made, part, spec)
+        faults = {part: F.col(reason(part)) for part in Part}
+        decoded = made.withColumns(
+            {
+                _REASON: F.coalesce(*faults.values()),
+                _PART: F.coalesce(
+                    *(F.when(why.isNotNull(), part.value) for part, why in faults.items())
+                ),
+                _DETAIL: F.coalesce(*(detail(part) for part in Part)),
+            }
+        )
+        return self._with_rules(decoded, plan)
 
     def _with_rules(self, rows: DataFrame, plan: Plan) -> DataFrame:
         broken = []
@@ -176,10 +173,14 @@ class SparkDecoder:
         if not quarantined:
             _check_count(records, made)
             return made
-        faulty = rows.where(F.col(_REASON).isNotNull())
+        # Counted once more: a filter below this would be computed apart, with a parser of its own.
+        again = Observation()
+        faulty = rows.observe(again, F.count(F.lit(1)).alias("records")).where(
+            F.col(_REASON).isNotNull()
+        )
         self._refuse_many(plan, faulty, quarantined, records)
         kept = faulty.select(
-            *(F.col(_raw(part)).alias(part.value) for part in Part),
+            *(F.col(raw(part)).alias(part.value) for part in Part),
             *_AS_LANDED[:-1],
             "plan_sequence",
             "ingested_at",
@@ -219,14 +220,6 @@ class SparkDecoder:
             allowed=allowed,
             reasons=tuple(f"{row['count']:,} {' '.join(filter(None, row[:3]))}" for row in found),
         )
-
-
-def _raw(part: Part) -> str:
-    return f"__raw_{part}"
-
-
-def _made(part: Part) -> str:
-    return f"__parsed_{part}"
 
 
 def _any_of(conditions: Sequence[Column]) -> Column:

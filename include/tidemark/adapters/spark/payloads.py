@@ -8,19 +8,26 @@ as text goes through a double if it was a number: a decimal does not.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
-from tidemark.core.decoding import Decimal, FieldType, Format, ListOf, PayloadSpec, Reason, Struct
+from tidemark.core.decoding import (
+    Decimal,
+    FieldType,
+    Format,
+    ListOf,
+    Part,
+    PayloadSpec,
+    Reason,
+    Struct,
+)
 
-_CORRUPT = "__tidemark_corrupt"
-"""Field in which Spark's JSON parser leaves a text that has another form than the schema."""
+_END = "__tidemark_end"
+"""Field of an object that is put behind each text: the parser ignores what follows the first."""
 
 _OPTIONS = {
     "mode": "PERMISSIVE",
-    "columnNameOfCorruptRecord": _CORRUPT,
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
     # In which a comma is no part of a number in quotes.
@@ -34,73 +41,78 @@ _FORMS = {
 _MOST_DIGITS = 38
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """One half of a record as columns.
-
-    Attributes:
-        value: The decoded payload; null for a null.
-        reason: Why it cannot be decoded, as `Reason`; null where it can.
-        detail: The first field that has a wrong value; null where nobody knows.
-    """
-
-    value: Column
-    reason: Column
-    detail: Column
+SETTINGS = {"spark.sql.json.enablePartialResults": "false"}
+"""Session settings to decode with: a text with a fault anywhere has no fields at all."""
 
 
-def parsed(payload: Column, spec: PayloadSpec) -> Column:
-    """What is to be computed once for each record, before `decoded` looks at it."""
-    if spec.schema is None:
-        return F.lit(None)
-    text = payload.cast("string")
-    schema = f"{_ddl_fields(spec.schema)}, `{_CORRUPT}` STRING"
-    return F.struct(
-        F.from_json(text, schema, _OPTIONS).alias("fields"),
-        # The parser ignores what follows the first object.
-        F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))).alias("objects"),
-    )
+def raw(part: Part) -> str:
+    """The column that has the bytes of a key or a value, before and after it is decoded."""
+    return f"__raw_{part}"
 
 
-def decoded(payload: Column, spec: PayloadSpec, made: Column) -> Decoded:
-    """One half of a record.
+def reason(part: Part) -> str:
+    """The column that says why a key or a value cannot be decoded, as `Reason`; null if it can."""
+    return f"__reason_{part}"
+
+
+def detail(part: Part) -> str:
+    """The column that names the first field with a wrong value; null where nobody knows."""
+    return f"__detail_{part}"
+
+
+def with_decoded(rows: DataFrame, part: Part, spec: PayloadSpec) -> DataFrame:
+    """Rows with a key, or a value, decoded.
 
     Args:
-        payload: Its bytes.
-        spec: How to decode them.
-        made: The column that `parsed` has made of them.
+        rows: Have the bytes in the column `raw(part)`.
+        part: Which half of the record.
+        spec: How to decode it.
+
+    Returns:
+        The rows with three columns more: the part itself, `reason(part)` and `detail(part)`.
     """
-    nothing = F.lit(None).cast("string")
+    payload, nothing = F.col(raw(part)), F.lit(None).cast("string")
     if spec.format is Format.BINARY:
-        return Decoded(payload, nothing, nothing)
-    not_utf8 = F.when(~F.is_valid_utf8(payload.cast("string")), Reason.NOT_UTF8.value)
+        return rows.withColumns({part.value: payload, reason(part): nothing, detail(part): nothing})
+    text = payload.cast("string")
+    not_utf8 = F.when(~F.is_valid_utf8(text), Reason.NOT_UTF8.value)
     if spec.schema is None:
-        return Decoded(payload.cast("string"), not_utf8, nothing)
-    fields, schema = made["fields"], spec.schema
-    has_form = (
-        fields.isNotNull()
-        & fields[_CORRUPT].isNull()
-        & F.coalesce(made["objects"] == 1, F.lit(False))
+        return rows.withColumns({part.value: text, reason(part): not_utf8, detail(part): nothing})
+    parsed, fields = f"__parsed_{part}", f"__fields_{part}"
+    is_whole = (F.size(parsed) == 2) & F.get(parsed, F.lit(1))[_END]
+    wrong = (
+        F.when(is_wrong, path)
+        for path, is_wrong in _faults(F.col(fields), F.col(part.value), spec.schema, "")
     )
-    wrong = [F.when(is_wrong, path) for path, is_wrong in _faults(fields, schema, "")]
-    detail = F.when(payload.isNotNull() & has_form, F.coalesce(*wrong, nothing))
-    is_malformed = payload.isNotNull() & (~has_form | detail.isNotNull())
-    return Decoded(
-        F.when(payload.isNotNull(), _value(fields, schema)),
-        F.coalesce(not_utf8, F.when(is_malformed, Reason.MALFORMED.value)),
-        detail,
+    is_malformed = payload.isNotNull() & (F.col(fields).isNull() | F.col(detail(part)).isNotNull())
+    # Each in a projection of its own, or Spark would compute it again for whoever needs it.
+    return (
+        rows.withColumn(parsed, _parsed(text, spec.schema))
+        .withColumn(fields, F.when(is_whole, F.get(parsed, F.lit(0))))
+        .withColumn(part.value, _value(F.col(fields), spec.schema))
+        .withColumn(detail(part), F.coalesce(*wrong, nothing))
+        .withColumn(
+            reason(part), F.coalesce(not_utf8, F.when(is_malformed, Reason.MALFORMED.value))
+        )
+        .drop(parsed, fields)
     )
 
 
-def _ddl_fields(schema: Struct, separator: str = " ") -> str:
-    return ", ".join(f"`{name}`{separator}{_ddl(kind)}" for name, kind in schema.fields)
+def _parsed(text: Column, schema: Struct) -> Column:
+    both = F.concat(F.lit("["), text, F.lit(f',{{"{_END}":true}}]'))
+    fields = f"ARRAY<STRUCT<{_ddl_fields(schema)}, `{_END}`: BOOLEAN>>"
+    return F.from_json(both, fields, _OPTIONS)
+
+
+def _ddl_fields(schema: Struct) -> str:
+    return ", ".join(f"`{name}`: {_ddl(kind)}" for name, kind in schema.fields)
 
 
 def _ddl(kind: FieldType) -> str:
     """A type as the parser is to read it: what it would read too leniently, as text."""
     match kind:
         case Struct():
-            return f"STRUCT<{_ddl_fields(kind, ': ')}>"
+            return f"STRUCT<{_ddl_fields(kind)}>"
         case ListOf():
             return f"ARRAY<{_ddl(kind.element)}>"
         case Decimal(precision=precision, scale=scale):
@@ -120,41 +132,41 @@ def _needs_cast(kind: FieldType) -> bool:
             return isinstance(kind, Decimal) or kind in _FORMS
 
 
-def _value(raw: Column, kind: FieldType) -> Column:
+def _value(read: Column, kind: FieldType) -> Column:
     """What the parser has read, in its own type; null where that cannot be."""
     match kind:
         case Struct():
-            fields = [_value(raw[name], each).alias(name) for name, each in kind.fields]
-            return F.when(raw.isNotNull(), F.struct(*fields))
+            fields = [_value(read[name], each).alias(name) for name, each in kind.fields]
+            return F.when(read.isNotNull(), F.struct(*fields))
         case ListOf() if _needs_cast(kind):
-            return F.transform(raw, lambda each: _value(each, kind.element))
+            return F.transform(read, lambda each: _value(each, kind.element))
         case _:
-            return raw.try_cast(str(kind)) if _needs_cast(kind) else raw
+            return read.try_cast(str(kind)) if _needs_cast(kind) else read
 
 
-def _faults(raw: Column, kind: FieldType, path: str) -> Iterator[tuple[str, Column]]:
+def _faults(read: Column, made: Column, kind: FieldType, path: str) -> Iterator[tuple[str, Column]]:
     """Where a value may not be of its type, and whether it is not."""
     match kind:
         case Struct():
             for name, each in kind.fields:
-                yield from _faults(raw[name], each, f"{path}.{name}" if path else name)
-        case ListOf() if _needs_cast(kind):
-            yield f"{path}[]", F.exists(raw, lambda each: _is_wrong(each, kind.element))
+                place = f"{path}.{name}" if path else name
+                yield from _faults(read[name], made[name], each, place)
+        case ListOf(element=element) if _needs_cast(kind):
+            yield f"{path}[]", F.exists(read, lambda each: _is_wrong(each, element))
         case _ if _needs_cast(kind):
-            yield path, _is_wrong(raw, kind)
+            yield path, _differs(read, made, kind)
 
 
-def _is_wrong(raw: Column, kind: FieldType) -> Column:
-    """Whether what the parser has read is not of its type; never null."""
-    match kind:
-        case Struct() | ListOf():
-            wrong = [is_wrong for _, is_wrong in _faults(raw, kind, "")]
-            either = F.lit(False)
-            for each in wrong:
-                either = either | each
-            return F.coalesce(either, F.lit(False))
-        case Decimal():
-            return raw.isNotNull() & ~F.coalesce(raw.try_cast(str(kind)) == raw, F.lit(False))
-        case _:
-            has_form = raw.rlike(_FORMS[str(kind)]) & raw.try_cast(str(kind)).isNotNull()
-            return raw.isNotNull() & ~has_form
+def _is_wrong(read: Column, kind: FieldType) -> Column:
+    """Whether an element of a list is not of its type; never null."""
+    either = F.lit(False)
+    for _, wrong in _faults(read, _value(read, kind), kind, ""):
+        either = either | wrong
+    return F.coalesce(either, F.lit(False))
+
+
+def _differs(read: Column, made: Column, kind: FieldType) -> Column:
+    """Whether what the parser has read is not what was made of it; never null."""
+    if isinstance(kind, Decimal):
+        return read.isNotNull() & ~F.coalesce(made == read, F.lit(False))
+    return read.isNotNull() & (made.isNull() | ~read.rlike(_FORMS[str(kind)]))
