@@ -153,10 +153,13 @@ def add_group_chain(group: str) -> None:
     one does nothing: it fails a run in which any task has failed.
     """
     run = {"group": group, "requested_by": REQUESTED_BY}
+    decoded = [spec.name for spec in App.from_environment().group(group) if spec.decode]
     planned = ShortCircuitOperator(
         task_id="plan",
         python_callable=plan_group,
         op_kwargs=run,
+        # What was landed before is decoded all the same.
+        ignore_downstream_trigger_rules=not decoded,
         execution_timeout=timedelta(minutes=15),
         doc_md="Decides which offsets this run reads of each topic and records them. No Spark.",
     )
@@ -192,6 +195,5 @@ def add_group_chain(group: str) -> None:
     )
     planned >> ingested >> checked >> published
     [planned, ingested, checked, published] >> complete
-    decoded = [s.name for s in App.from_environment().group(group) if s.decode]
     if decoded:
         ingested >> decode_task(decoded, trigger_rule=_GOES_ON) >> complete

@@ -71,6 +71,8 @@ class JobOperator(SparkSubmitOperator):
                 self._submit(context, plans)
 
     def _submit(self, context: Context, plans: list[PlanRef]) -> None:
+        # What it has submitted before is in the hook that it keeps.
+        self._hook = None
         # Without the connection Airflow's hook would submit to a YARN that is not there.
         connection(self.spark_connection)
         app = App.from_environment()
@@ -134,26 +136,40 @@ class DecodeOperator(JobOperator):
             AirflowFailException, AirflowException: As for other jobs, after the others.
         """
         left = list(self.pipelines)
-        errors: dict[str, TidemarkError] = {}
+        refused: dict[str, TidemarkError] = {}
+        failed: list[AirflowException] = []
+        seen: set[PlanRef] = set()
         while left:
             answers = each_apart(left, _next_to_decode, ASKED_AT_ONCE)
-            plans = []
-            for pipeline, answer in zip(list(left), answers, strict=True):
-                if isinstance(answer, TidemarkError):
-                    errors[pipeline] = answer
-                if answer is None or isinstance(answer, TidemarkError):
-                    left.remove(pipeline)
-                else:
-                    plans.append(answer)
-            if plans:
-                with airflow_failures():
-                    self._submit(context, plans)
-        if errors:
-            raise pipelines_failure(errors)
+            asked = dict(zip(left, answers, strict=True))
+            refused |= {p: each for p, each in asked.items() if isinstance(each, TidemarkError)}
+            plans = {p: each for p, each in asked.items() if isinstance(each, PlanRef)}
+            stuck = sorted(str(plan) for plan in plans.values() if plan in seen)
+            if stuck:
+                failed.append(AirflowException(f"executed, and open still: {', '.join(stuck)}"))
+            left = [pipeline for pipeline, plan in plans.items() if plan not in seen]
+            new = [plans[pipeline] for pipeline in left]
+            seen |= set(new)
+            try:
+                if new:
+                    self._submit(context, new)
+            except AirflowException as failure:
+                # Its message names each that failed; the others have landed, and go on.
+                failed.append(failure)
+                left = [p for p in left if not _is_open(plans[p])]
+        if failed:
+            raise failed[0]
+        if refused:
+            raise pipelines_failure(refused)
 
     def plans(self) -> list[PlanRef]:
         """One for each pipeline at a time: see `execute`."""
         raise NotImplementedError
+
+
+def _is_open(plan: PlanRef) -> bool:
+    record = App.from_environment().control().plan_record(plan.pipeline, plan.sequence)
+    return record is None or record.is_open
 
 
 def _next_to_decode(pipeline: str) -> PlanRef | None:

@@ -35,6 +35,7 @@ from tidemark.errors import (
 if TYPE_CHECKING:
     from tidemark.adapters.airflow.standalone import AirflowStandalone
     from tidemark.adapters.broker.embedded import Broker
+    from tidemark.adapters.delta.data_table import DeltaDataTable
     from tidemark.adapters.delta.quarantine import DeltaQuarantine
     from tidemark.adapters.failpoints import FailPoint
     from tidemark.adapters.spark.submit import JobRun
@@ -232,22 +233,26 @@ class App:
 
     def table(self, spec: PipelineSpec) -> DataTable:
         """The pipeline's data table, without Spark."""
-        from tidemark.adapters.delta.columns import typed_schema
         from tidemark.adapters.delta.data_table import DeltaDataTable
         from tidemark.adapters.delta.quarantine import TypedTables
 
-        uri = self.layout.data_table(spec.target)
         if not spec.is_typed:
-            return self._armed("table", DeltaDataTable(uri))
-        typed = DeltaDataTable(uri, typed_schema(self._decode(spec)))
-        return self._armed("table", TypedTables(typed, self.quarantine(spec)))
+            return self._armed("table", DeltaDataTable(self.layout.data_table(spec.target)))
+        return self._armed("table", TypedTables(self._typed_table(spec), self.quarantine(spec)))
+
+    def _typed_table(self, spec: PipelineSpec) -> DeltaDataTable:
+        from tidemark.adapters.delta.columns import typed_schema
+        from tidemark.adapters.delta.data_table import DeltaDataTable
+
+        decode = self._decode(spec)
+        return DeltaDataTable(self.layout.data_table(decode.target), typed_schema(decode))
 
     def quarantine(self, spec: PipelineSpec) -> DeltaQuarantine:
         """The quarantine of a typed table, without Spark."""
         from tidemark.adapters.delta.quarantine import DeltaQuarantine
 
         target = self._decode(spec).quarantine_target
-        return DeltaQuarantine(self.layout.data_table(target), utc_now)
+        return DeltaQuarantine(self.layout.data_table(target), utc_now, self._typed_table(spec))
 
     def quarantined(self, plan: PlanRef) -> int | None:
         """How many records of a plan are in quarantine; None if it is no typed table's."""

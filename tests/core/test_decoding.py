@@ -128,21 +128,21 @@ def test_what_landed_anew_since_it_was_decoded_is_stale() -> None:
         seen_at(make_plan((0, 0, 10)), 1),
         seen_at(make_plan((0, 10, 20), sequence=2), 3),
     )
-    assert stale_offsets(bronze, typed) == {0: SpanSet((Span(5, 10),))}
+    assert stale_offsets(bronze, typed, "id-1") == {0: SpanSet((Span(5, 10),))}
     later = ledger(seen_at(make_plan((0, 0, 20)), 3))
-    assert stale_offsets(bronze, later) == {}
+    assert stale_offsets(bronze, later, "id-1") == {}
 
 
 def test_a_later_epoch_counts_more_than_a_version() -> None:
     """A table that was made anew begins to count anew."""
     old = make_plan((0, 0, 10))
     bronze = ledger((replace(old, epoch=1), 1))
-    assert stale_offsets(bronze, ledger(seen_at(old, 90))) == {0: SpanSet((Span(0, 10),))}
-    assert stale_offsets(bronze, ledger(seen_at(old, 1, epoch=1))) == {}
+    assert stale_offsets(bronze, ledger(seen_at(old, 90)), "id-1") == {0: SpanSet((Span(0, 10),))}
+    assert stale_offsets(bronze, ledger(seen_at(old, 1, epoch=1)), "id-1") == {}
 
 
 def test_of_a_plan_that_does_not_say_nothing_is_believed() -> None:
     """A control table that was built anew has lost who asked."""
     bronze = ledger((make_plan((0, 0, 10)), 1))
     typed = ledger((make_plan((0, 2, 4)), 1))
-    assert stale_offsets(bronze, typed) == {0: SpanSet((Span(2, 4),))}
+    assert stale_offsets(bronze, typed, "id-1") == {0: SpanSet((Span(2, 4),))}

@@ -12,8 +12,9 @@ from tests.dags.test_job_operator import KAFKA, SPARK
 from tests.support.plans import make_plan
 from tests.support.services import NOW
 from tidemark.core.backfill import chunk_requester
-from tidemark.core.events import Landed, Planned
+from tidemark.core.events import BackfillRequested, Landed, Planned
 from tidemark.core.landing import Landing
+from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import PlanKind
 from tidemark.errors import ExitCode
 from tidemark.wiring import App
@@ -32,9 +33,21 @@ class Chunks:
             "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(SPARK),
             "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(KAFKA),
             "SEEN": str(program.parent),
-            "CODE": str(int(ExitCode.REFUSED)),
             "TOLD": "",
         }
+
+    def requested(self) -> None:
+        """Record that the offsets of two chunks were asked for."""
+        control = App(environ=self._environ).control()
+        request = BackfillRequested(
+            cluster_id="memory",
+            topic="prices",
+            topic_id="id-1",
+            requested_by=RUN,
+            readable_only=False,
+            chunks=tuple({0: SpanSet((Span(n, n + 5),))} for n in (10, 20)),
+        )
+        control.append(control.ledger("prices"), [request], NOW)
 
     def planned(self, sequence: int, requested_by: str, *, landed: bool = False) -> None:
         """Record a backfill's plan."""
@@ -51,11 +64,11 @@ class Chunks:
             event = Landed(plan=plan, landing=Landing.of(plan, 1, {0: 5}), committed={0: 0})
             control.append(control.ledger("prices"), [event], NOW)
 
-    def run(self, job: str, chunk: int) -> Answer:
-        """Run the operator of a chunk."""
+    def run(self, job: str, chunk: int, code: int = ExitCode.REFUSED) -> Answer:
+        """Run the operator of a chunk; every job ends with this code."""
         return self._probe.ask(
             "run_job",
-            environ=self._environ,
+            environ={**self._environ, "CODE": str(int(code))},
             operator="ChunkJobOperator",
             job=job,
             pipeline="prices",
@@ -92,6 +105,15 @@ def test_a_chunk_that_was_left_half_way_lands_before_the_next(chunks: Chunks) ->
     answer = chunks.run("ingest", 2)
     assert chunks.submitted() == ["prices=1"]
     assert answer.value["fails_now"] is True
+
+
+def test_after_a_chunk_that_was_left_its_own_is_landed(chunks: Chunks) -> None:
+    """Airflow's operator keeps what it has submitted once, unless it is told to begin anew."""
+    chunks.requested()
+    chunks.planned(1, chunk_requester(RUN, 1))
+    chunks.planned(2, chunk_requester(RUN, 2))
+    answer = chunks.run("ingest", 2, ExitCode.OK)
+    assert (answer.value["error"], chunks.submitted()) == (None, ["prices=2"])
 
 
 def test_another_backfills_plan_is_waited_for(chunks: Chunks) -> None:

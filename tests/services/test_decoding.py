@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,14 @@ from tidemark.adapters.delta.quarantine import TypedTables
 from tidemark.core.decoding import DecodedFrom, Format, PayloadSpec
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import PlanKind
-from tidemark.errors import ColumnsDiffer, EngineFailed, PlanAbandoned, RecordsMissed
+from tidemark.errors import (
+    ColumnsDiffer,
+    DecodedDifferently,
+    EngineFailed,
+    PlanAbandoned,
+    TableBehindLedger,
+    TableRestored,
+)
 from tidemark.services.planner import PlanOutcome
 
 
@@ -68,7 +75,7 @@ def test_only_what_is_in_quarantine_is_decoded_again(lake: TypedLake) -> None:
     lake.run()
     lake.broken = {3}
     spans = {0: SpanSet((Span(1, 2), Span(3, 4)))}
-    plan = lake.decoding.replay(spans).plan
+    plan = lake.decoding.replay("id-1", spans).plan
     assert plan is not None
     assert (plan.kind, plan.replaces, plan.spans()) == (PlanKind.BACKFILL, True, spans)
     lake.ingest.execute(plan.sequence)
@@ -170,7 +177,7 @@ def test_an_open_plan_over_what_was_undone_is_given_up(lake: TypedLake) -> None:
 class Unreachable(DeltaDataTable):
     """A typed table that a driver does not live to commit to."""
 
-    def append_beside(self, *_: Any) -> None:
+    def commit(self, *_: Any) -> None:
         """The quarantine has its commit by now."""
         raise EngineFailed(operation="committing", reason="the machine is gone")
 
@@ -185,48 +192,196 @@ class Dies(TypedLake):
         return TypedTables(typed, self.quarantine)
 
 
-@pytest.mark.parametrize("broken_then", [(), (1,), (1, 2)])
-def test_dying_between_the_two_commits_loses_and_doubles_nothing(
-    lake: TypedLake, broken_then: tuple[int, ...]
+@pytest.fixture
+def half_done(lake: TypedLake) -> TypedLake:
+    """A lake with an open plan whose commit the quarantine has, and the typed table has not."""
+    lake.bronze.run(4)
+    lake.broken = {1}
+    dying = Dies(root=lake.root, broken=lake.broken)
+    dying.bronze = lake.bronze
+    plan = lake.decoding.plan().plan
+    assert plan is not None
+    with pytest.raises(EngineFailed):
+        dying.ingest.execute(plan.sequence)
+    assert (lake.quarantined(), lake.in_quarantine_table()) == ([], [(0, 1)])
+    return lake
+
+
+def test_dying_between_the_two_commits_loses_and_doubles_nothing(half_done: TypedLake) -> None:
+    """The next driver finds its own records in quarantine, and adds the others."""
+    assert half_done.run() == [1]
+    half_done.check()
+    assert half_done.quarantined() == [(0, 1)]
+
+
+@pytest.mark.parametrize("broken_then", [(), (2,), (1, 2)])
+def test_two_drivers_that_decode_differently_are_told(
+    half_done: TypedLake, broken_then: tuple[int, ...]
 ) -> None:
-    """Whether the next driver finds the same to be broken, less, or more."""
-    lake.bronze.run(4)
-    lake.broken = {1}
-    dying = Dies(root=lake.root, broken=lake.broken)
-    dying.bronze = lake.bronze
-    plan = lake.decoding.plan().plan
-    assert plan is not None
-    with pytest.raises(EngineFailed):
-        dying.ingest.execute(plan.sequence)
-    assert lake.quarantined() == [(0, 1)]
+    """No record is in both tables, or in neither; given up, the plan leaves nothing."""
+    lake = half_done
     lake.broken = broken_then
-    with suppress(RecordsMissed):
-        # What is in neither table is told, and decoded by the next run.
+    with pytest.raises(DecodedDifferently):
         lake.run()
+    assert lake.decoded() == []
+    lake.abandon.give_up(1, "test", "a rule over the clock")
+    assert lake.in_quarantine_table() == []
+    assert lake.run() == [2]
+    lake.check()
+    assert lake.quarantined() == [(0, n) for n in broken_then]
+
+
+def test_a_driver_of_a_plan_that_was_given_up_adds_nothing(half_done: TypedLake) -> None:
+    """To either table."""
+    lake = half_done
+    record = lake.control.plan_record("events@typed", 1)
+    assert record is not None
+    files = lake.sink.write(record.plan, 1)
+    lake.abandon.give_up(1, "test", "a mistake")
+    lake.table.append(record.plan, files)
+    assert (lake.in_quarantine_table(), lake.decoded()) == ([], [])
     lake.run()
-    decoded = {place[:2] for place in lake.decoded()}
-    assert decoded | set(lake.quarantined()) == {(0, n) for n in range(4)}
-    assert lake.run() == []
-    ledger = lake.control.summary("events@typed")
-    assert (ledger.records, ledger.landed) == (4, {0: SpanSet((Span(0, 4),))})
+    lake.check()
 
 
-def test_a_plan_that_was_given_up_leaves_nothing_in_quarantine(lake: TypedLake) -> None:
-    """Nor can a driver that still works on it add to either table."""
+def test_a_replay_that_is_given_up_half_way_leaves_its_records_open(lake: TypedLake) -> None:
+    """What it had closed is open again, and can be replayed."""
     lake.bronze.run(4)
-    lake.broken = {1}
+    lake.broken = {1, 3}
+    lake.run()
+    spans = {0: SpanSet((Span(1, 2), Span(3, 4)))}
+    plan = lake.decoding.replay("id-1", spans).plan
+    assert plan is not None
+    lake.broken = {3}
     dying = Dies(root=lake.root, broken=lake.broken)
     dying.bronze = lake.bronze
-    plan = lake.decoding.plan().plan
-    assert plan is not None
-    files = None
     with pytest.raises(EngineFailed):
         dying.ingest.execute(plan.sequence)
-    files = lake.sink.write(plan, 1)
+    # It has not landed: nothing that it did counts.
+    assert lake.quarantined() == [(0, 1), (0, 3)]
     lake.abandon.give_up(plan.sequence, "test", "a mistake")
-    assert lake.quarantined() == []
-    lake.table.append(plan, files)
-    assert (lake.quarantined(), lake.decoded()) == ([], [])
+    assert lake.quarantined() == lake.in_quarantine_table() == [(0, 1), (0, 3)]
+    lake.check()
+    again = lake.decoding.replay("id-1", spans).plan
+    assert again is not None
+    lake.ingest.execute(again.sequence)
+    lake.check()
+    assert lake.quarantined() == [(0, 3)]
+
+
+def test_a_closed_record_keeps_nothing_of_what_it_was(lake: TypedLake) -> None:
+    """Its place and its reason alone: what was replaced or undone may be what nobody may keep."""
+    lake.bronze.run(4)
+    lake.broken = {1}
+    lake.run()
+    lake.broken = ()
+    plan = lake.decoding.replay("id-1", {0: SpanSet((Span(1, 2),))}).plan
+    assert plan is not None
+    lake.ingest.execute(plan.sequence)
+    (row,) = DeltaTable(lake.root / DECODE.quarantine_target).to_pyarrow_table().to_pylist()
+    assert (row["key"], row["value"], row["headers"]) == (None, None, None)
+    assert (row["offset"], row["reason"], row["closed_by"]) == (1, "malformed", plan.sequence)
+
+
+def test_a_quarantine_that_was_lost_is_missed(lake: TypedLake) -> None:
+    """Before anything else lands: the typed table alone has not every record."""
+    lake.bronze.run(4)
+    lake.broken = {1}
+    lake.run()
+    shutil.rmtree(lake.root / DECODE.quarantine_target)
+    with pytest.raises(TableBehindLedger):
+        lake.decoding.plan()
+
+
+def test_a_restore_of_the_typed_table_is_followed(lake: TypedLake) -> None:
+    """By a rewind: what it took out of the typed table, quarantined or not, is decoded again."""
+    lake.bronze.run(4)
+    lake.broken = {1}
+    lake.run()
+    lake.bronze.run(4)
+    lake.broken = {1, 6}
+    lake.run()
+    DeltaTable(lake.typed_uri).restore(1)
+    with pytest.raises(TableRestored):
+        lake.decoding.plan()
+    lake.repair.rewind("test", "a mistake")
+    assert lake.run() == [3]
+    lake.check()
+    assert lake.quarantined() == [(0, 1), (0, 6)]
+
+
+def test_a_restore_to_before_a_replay_is_followed(lake: TypedLake) -> None:
+    """What the replay had closed is open again."""
+    lake.bronze.run(4)
+    lake.broken = {1, 3}
+    lake.run()
+    before = DeltaTable(lake.typed_uri).version()
+    lake.broken = ()
+    plan = lake.decoding.replay("id-1", {0: SpanSet((Span(1, 2), Span(3, 4)))}).plan
+    assert plan is not None
+    lake.ingest.execute(plan.sequence)
+    lake.check()
+    DeltaTable(lake.typed_uri).restore(before)
+    lake.repair.rewind("test", "a mistake")
+    lake.check()
+    assert lake.quarantined() == [(0, 1), (0, 3)]
+    assert lake.run() == []
+
+
+def test_a_new_target_is_begun_anew(lake: TypedLake) -> None:
+    """Another schema is another table: a rewind says that it is empty, and all is decoded."""
+    lake.bronze.run(4)
+    lake.run()
+    lake.decode = replace(DECODE, target="silver/other")
+    with pytest.raises(TableBehindLedger):
+        lake.decoding.plan()
+    lake.repair.rewind("test", "another schema")
+    assert lake.run() == [2]
+    lake.check()
+
+
+def test_bronze_rows_that_a_restore_took_out_for_now_are_no_holes(lake: TypedLake) -> None:
+    """A plan over them waits until somebody has put the bronze table right."""
+    lake.bronze.run(3)
+    lake.bronze.run(2)
+    assert lake.decoding.plan().plan is not None
+    version = DeltaTable(lake.bronze.uri).version()
+    DeltaTable(lake.bronze.uri).restore(version - 1)
+    with pytest.raises(TableRestored):
+        lake.ingest.execute(1)
+    DeltaTable(lake.bronze.uri).restore(version)
+    assert lake.run() == [1]
+    lake.check()
+
+
+def test_rows_that_bronze_has_no_more_make_way(lake: TypedLake) -> None:
+    """Undone, and landed again without a record that Kafka has compacted away meanwhile."""
+    lake.bronze.run(3)
+    lake.run()
+    lake.bronze.undo.undo(1, "test", "a mistake")
+    del lake.bronze.kafka.topics["events"][0].records[1]
+    lake.bronze.ingest.execute(lake.bronze.planner.plan("again").plan.sequence)  # type: ignore[union-attr]
+    assert lake.run() == [2]
+    lake.check()
+    assert [place[:2] for place in lake.decoded()] == [(0, 0), (0, 2)]
+
+
+def test_rows_of_bronze_after_two_rewinds_are_decoded_anew(lake: TypedLake) -> None:
+    """Their plan is older than what was decoded, and their landing is told anew."""
+    lake.bronze.run(3)
+    lake.run()
+    lake.bronze.run(2)
+    DeltaTable(lake.bronze.uri).restore(1)
+    lake.bronze.repair.rewind("test", "a mistake")
+    assert lake.run() == []
+    before = DeltaTable(lake.bronze.uri).version()
+    plan = lake.bronze.planner.backfill(replace(wanted((0, 0, 3)), replaces=True), "test").plan
+    assert plan is not None
+    lake.bronze.ingest.execute(plan.sequence)
+    lake.run()
+    DeltaTable(lake.bronze.uri).restore(before)
+    lake.bronze.repair.rewind("test", "a mistake")
+    assert lake.decoding.waiting().stale == 3
     lake.run()
     lake.check()
 
@@ -242,14 +397,18 @@ def test_a_plan_that_was_undone_leaves_nothing_in_quarantine(lake: TypedLake) ->
     lake.check()
 
 
-def test_a_topic_that_was_made_again_is_decoded_after_the_old_one(lake: TypedLake) -> None:
-    """All incarnations that have landed, in their order."""
+def make_again(lake: TypedLake, topic_id: str) -> None:
+    """The topic is deleted and made again, and somebody has accepted that."""
+    lake.bronze.kafka.create("events", 2, topic_id)
+    lake.bronze.decisions.new_incarnation("test", "on purpose")
+
+
+def test_a_topic_that_was_made_again_is_decoded_with_all_before(lake: TypedLake) -> None:
+    """Whichever incarnation it is of, whatever has landed is decoded."""
     lake.bronze.run(3)
-    lake.bronze.kafka.create("events", 2, "id-2")
-    lake.bronze.decisions.new_incarnation("test", "on purpose")
+    make_again(lake, "id-2")
     lake.bronze.run(2)
-    lake.bronze.kafka.create("events", 2, "id-3")
-    lake.bronze.decisions.new_incarnation("test", "on purpose")
+    make_again(lake, "id-3")
     lake.bronze.run(1, partition=1)
     assert lake.run() == [1, 2, 3]
     assert len(lake.decoded()) == 6
@@ -257,6 +416,31 @@ def test_a_topic_that_was_made_again_is_decoded_after_the_old_one(lake: TypedLak
     lake.bronze.run(1)
     assert lake.run() == [4]
     assert lake.run() == []
+
+
+def test_an_undo_in_an_older_incarnation_is_followed(lake: TypedLake) -> None:
+    """What was decoded with it and is still there is decoded again."""
+    lake.bronze.run(3)
+    lake.bronze.run(2)
+    lake.run()
+    make_again(lake, "id-2")
+    lake.bronze.run(1)
+    lake.run()
+    lake.bronze.undo.undo(2, "test", "a mistake")
+    assert lake.run() == [3]
+    assert len(lake.decoded()) == 4
+    assert lake.run() == []
+
+
+def test_a_partition_that_landed_before_the_topic_was_made_again(lake: TypedLake) -> None:
+    """Nobody has told the typed pipeline of it; its records are decoded all the same."""
+    lake.bronze.run(3)
+    lake.run()
+    lake.bronze.run(2, partition=1)
+    make_again(lake, "id-2")
+    lake.bronze.run(1)
+    assert lake.run() == [2, 3]
+    assert len(lake.decoded()) == 6
 
 
 def test_another_schema_is_no_silent_change(lake: TypedLake) -> None:

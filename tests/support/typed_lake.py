@@ -27,6 +27,7 @@ from tidemark.services.abandon import Abandon
 from tidemark.services.decoding import Decoding
 from tidemark.services.ingest import Ingest
 from tidemark.services.landed_log import LandedLog
+from tidemark.services.repair import Repair
 from tidemark.services.undo import Undo
 from tidemark.services.verify import Verify
 from tidemark.storage import folder_of
@@ -118,13 +119,18 @@ class TypedLake:
     @property
     def quarantine(self) -> DeltaQuarantine:
         """The quarantine table."""
-        return DeltaQuarantine(str(self.root / self.decode.quarantine_target), lambda: NOW)
+        uri = str(self.root / self.decode.quarantine_target)
+        return DeltaQuarantine(uri, lambda: NOW, self.typed)
+
+    @property
+    def typed(self) -> DeltaDataTable:
+        """The typed table alone."""
+        return DeltaDataTable(str(self.typed_uri), typed_schema(self.decode))
 
     @property
     def table(self) -> TypedTables:
         """Both tables as one."""
-        typed = DeltaDataTable(str(self.typed_uri), typed_schema(self.decode))
-        return TypedTables(typed, self.quarantine)
+        return TypedTables(self.typed, self.quarantine)
 
     @property
     def decoding(self) -> Decoding:
@@ -182,6 +188,18 @@ class TypedLake:
         )
 
     @property
+    def repair(self) -> Repair:
+        """Has the ledger follow the typed table."""
+        return Repair(
+            spec=self.spec,
+            marks=self.landed,
+            control=self.control,
+            table=self.table,
+            log_reader=self.landed,
+            now=lambda: NOW,
+        )
+
+    @property
     def verify(self) -> Verify:
         """Compares the typed tables with the bronze table."""
         return Verify(
@@ -213,6 +231,11 @@ class TypedLake:
     def quarantined(self) -> list[tuple[int, int]]:
         """Partition and offset of every open record."""
         return [(each.partition, each.offset) for each in self.quarantine.records()]
+
+    def in_quarantine_table(self) -> list[tuple[int, int]]:
+        """Partition and offset of the rows that say that they are open, landed or not."""
+        rows = pa.table(DeltaTable(self.root / self.decode.quarantine_target).scan()).to_pylist()
+        return sorted((row["partition"], row["offset"]) for row in rows if row["closed_by"] is None)
 
     def check(self) -> None:
         """Each bronze row is in one of the two tables, once, and the ledger says the same."""

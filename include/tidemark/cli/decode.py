@@ -12,7 +12,7 @@ from tidemark.cli.arguments import AsJson, DryRun, Pipeline
 from tidemark.cli.console import out, print_error_record, print_json, print_table, step
 from tidemark.cli.spark import Master, Parts
 from tidemark.core.decoding import Reason
-from tidemark.core.offsets import Span, SpanSet, size_of, spans_by_partition
+from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.quarantine import Quarantined
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.services.planner import Planning
@@ -109,26 +109,35 @@ def replay(
     """
     tidemark = App.from_environment()
     spec = tidemark.typed_spec(pipeline)
-    topic_id = tidemark.control().summary(spec.name).topic_id
-    left = spans_by_partition(
-        (each.partition, Span(each.offset, each.offset + 1))
+    wanted = [
+        each
         for each in tidemark.quarantine(spec).records()
-        if each.topic_id == topic_id
-        and partition in (None, each.partition)
-        and reason in (None, each.reason)
-    )
+        if partition in (None, each.partition) and reason in (None, each.reason)
+    ]
+    # By incarnation of the topic: a plan is of one.
+    left: dict[str, Mapping[int, SpanSet]] = {
+        topic_id: spans_by_partition(
+            (each.partition, Span(each.offset, each.offset + 1))
+            for each in wanted
+            if each.topic_id == topic_id
+        )
+        for topic_id in sorted({each.topic_id for each in wanted})
+    }
     if dry_run:
-        drafted = {"pipeline": spec.name, "outcome": "draft", "offsets": size_of(left)}
+        drafted = {"pipeline": spec.name, "outcome": "draft", "offsets": len(wanted)}
         _print([drafted], as_json=as_json)
         return
     decoding = tidemark.decoding(pipeline)
 
     def next_plan() -> Planning:
-        nonlocal left
-        made = decoding.replay(left)
-        done = made.plan.spans() if made.plan else {}
-        left = {p: spans.minus(done.get(p, SpanSet())) for p, spans in left.items()}
-        return made
+        for topic_id, spans in left.items():
+            made = decoding.replay(topic_id, spans)
+            if made.plan is None:
+                continue
+            if made.plan.topic_id == topic_id:
+                left[topic_id] = made.plan.left_of(spans)
+            return made
+        return decoding.plan()
 
     _print(_executed(tidemark, {spec.name: next_plan}, master), as_json=as_json)
 

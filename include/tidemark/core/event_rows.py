@@ -162,7 +162,7 @@ def _landed_rows(event: Landed) -> list[Row]:
     shared = _plan_columns(event.plan, EventKind.LANDED)
     shared["table_version"] = event.landing.table_version
     rows = [
-        {**shared, **_count(count), "committed_offset": event.committed[count.partition]}
+        {**shared, **_count(count), "committed_offset": event.committed.get(count.partition)}
         for count in event.landing.counts
     ]
     # A plan whose every offset was missed is over all the same: one row without a partition.

@@ -168,7 +168,8 @@ class Landed:
     Attributes:
         plan: The plan.
         landing: What the data table's log says of it, every offset accounted for.
-        committed: Committed offset of each of the plan's partitions, this landing included.
+        committed: Committed offset of each of the plan's partitions, this landing included; none
+            if the plan is of an older incarnation of the topic.
     """
 
     plan: Plan

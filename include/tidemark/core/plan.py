@@ -180,6 +180,12 @@ class Plan:
         }
         return {partition: spans for partition, spans in left.items() if spans}
 
+    def left_of(self, wanted: Mapping[int, SpanSet]) -> Mapping[int, SpanSet]:
+        """Those of some offsets that are not planned; partitions without any are left out."""
+        planned = self.spans()
+        left = {p: spans.minus(planned.get(p, SpanSet())) for p, spans in wanted.items()}
+        return {partition: spans for partition, spans in left.items() if spans}
+
     def over(self, placed: Iterable[tuple[int, Span]]) -> Self:
         """The plan as if it were of these ranges alone, by partition; of at least one."""
         return replace(self, ranges=tuple(PlannedRange.bare(*each) for each in placed))

@@ -39,6 +39,7 @@ from tidemark.errors.connections import (
     UnknownConnection,
 )
 from tidemark.errors.decoding import (
+    DecodedDifferently,
     DecoderChanged,
     InvalidRule,
     IsTyped,
@@ -126,6 +127,7 @@ __all__ = [
     "CompactionConflict",
     "ControlConflict",
     "ControlTruncated",
+    "DecodedDifferently",
     "DecoderChanged",
     "DemoFailed",
     "EndBehindCommitted",

@@ -140,3 +140,28 @@ class InvalidRule(TerminalError):
 
     def remedy(self) -> str:
         return "mend decode.rules in the spec; nothing was written"
+
+
+@dataclass(kw_only=True, eq=False)
+class DecodedDifferently(TerminalError):
+    """Two drivers of one plan do not agree on what can be decoded; the typed table has neither."""
+
+    pipeline: str
+    sequence: int
+    quarantined: int
+    now: int
+
+    def what(self) -> str:
+        return f"plan {self.sequence} of {self.pipeline!r} does not decode to the same twice"
+
+    def expected(self) -> str:
+        return f"the {self.quarantined:,} record(s) in quarantine that another driver put there"
+
+    def found(self) -> str:
+        return f"{self.now:,} record(s), or others; a row rule may look at a clock"
+
+    def remedy(self) -> str:
+        return (
+            "mend such a rule; then give the plan up with `tidemark abandon "
+            f"{self.pipeline} --plan {self.sequence} --reason WHY`, and decode again"
+        )

@@ -8,16 +8,18 @@ anew is decoded anew, and what is missing is planned.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from tidemark.core import planning
 from tidemark.core.decoding import DecodedFrom, DecodeSpec
 from tidemark.core.events import ControlEvent, LossAccepted, NewIncarnation, Planned, Started
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import SpanSet, size_of, united
-from tidemark.core.plan import Plan, PlanKind
+from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.spec import PipelineSpec
+from tidemark.core.table import newest_table_version
 from tidemark.ports import Clock, ControlTable, DataLog, DataTable
 from tidemark.services.abandon import Abandon
 from tidemark.services.conflicts import after_conflicts
@@ -105,46 +107,44 @@ class Decoding:
         return Waiting(
             missing=sum(spans.size for spans in _more(bronze, ledger).values()),
             open=sum(record.plan.size for record in ledger.open_plans()),
-            stale=size_of(self._stale(bronze, ledger)),
+            stale=sum(map(size_of, self._stale(bronze, ledger).values())),
             more=sum(spans.size for spans in _more(ledger, bronze).values()),
         )
 
-    def replay(self, spans: Mapping[int, SpanSet]) -> Planning:
+    def replay(self, topic_id: str, spans: Mapping[int, SpanSet]) -> Planning:
         """The next plan that decodes offsets again, in place of what there is of them.
 
         What has to be decoded before comes first, as from `plan`.
 
         Args:
-            spans: Offsets that have been decoded, or quarantined, by partition.
+            topic_id: Incarnation of the topic.
+            spans: Offsets of it that have been decoded, or quarantined, by partition.
 
         Raises:
             TableBehindLedger, ControlConflict and so on: As for `plan`.
         """
-        return after_conflicts(lambda: self._again(spans))
+        return after_conflicts(lambda: self._again(topic_id, spans))
 
-    def _again(self, spans: Mapping[int, SpanSet]) -> Planning:
+    def _again(self, topic_id: str, spans: Mapping[int, SpanSet]) -> Planning:
         first = self._once()
         if first.plan is not None:
             # What is open has to land first; it may be what was asked for.
             return first
         bronze, ledger = self._ledgers()
-        landed = bronze.landed_of(ledger.topic_id)
-        wanted = {
-            partition: some.common(ledger.replaceable(partition)).common(
-                landed.get(partition, SpanSet())
-            )
-            for partition, some in spans.items()
-        }
-        return self._planned(bronze, ledger, PlanKind.BACKFILL, wanted, _MOST_REPLAYED)
+        return self._planned(
+            bronze,
+            ledger,
+            PlanKind.BACKFILL,
+            topic_id,
+            _common(_common(spans, ledger.landed_of(topic_id)), bronze.landed_of(topic_id)),
+            _MOST_REPLAYED,
+        )
 
     def _once(self) -> Planning:
         bronze, ledger = self._ledgers()
         if bronze.topic_id is None:
             return Planning(outcome=PlanOutcome.NOTHING, plan=None)
-        if ledger.topic_id is None:
-            self._begin(ledger, self._incarnations(bronze)[0])
-            return self._once()
-        if ledger.topic_id == bronze.topic_id and self._follow(bronze, ledger):
+        if self._follow(bronze, ledger):
             return self._once()
         for opened in ledger.open_plans():
             if self._is_to_land(bronze, opened.plan):
@@ -154,18 +154,17 @@ class Decoding:
         if self._undone(bronze, ledger):
             return self._once()
         stale = self._stale(bronze, ledger)
-        if stale:
-            return self._planned(bronze, ledger, PlanKind.BACKFILL, stale)
-        missing = {
-            partition: spans.minus(ledger.taken(partition))
-            for partition, spans in bronze.landed_of(ledger.topic_id).items()
-        }
-        made = self._planned(bronze, ledger, PlanKind.LIVE, missing)
-        if made.plan is None and ledger.topic_id != bronze.topic_id:
-            # Only now: all of the incarnation before is decoded.
-            self._begin(ledger, self._next_incarnation(bronze, ledger))
-            return self._once()
-        return made
+        for topic_id, spans in stale.items():
+            return self._planned(bronze, ledger, PlanKind.BACKFILL, topic_id, spans)
+        for topic_id in _topics(bronze):
+            missing = {
+                partition: left
+                for (of, partition), left in _more(bronze, ledger).items()
+                if of == topic_id
+            }
+            if missing:
+                return self._planned(bronze, ledger, PlanKind.LIVE, topic_id, missing)
+        return Planning(outcome=PlanOutcome.NOTHING, plan=None)
 
     def _ledgers(self) -> tuple[Ledger, Ledger]:
         return (
@@ -176,13 +175,31 @@ class Decoding:
     # -- what follows from the bronze ledger ------------------------------------------------------
 
     def _follow(self, bronze: Ledger, ledger: Ledger) -> bool:
-        """Record partitions and losses of the bronze ledger; whether there were new ones."""
+        """Record incarnations, partitions and losses of the bronze ledger; whether any is new."""
+        cluster_id, topic = bronze.cluster_id or "", bronze.topic or ""
+        topic_id, reason = bronze.topic_id or "", f"as of {self.spec.origin}"
+        if ledger.topic_id not in (None, topic_id):
+            begun = NewIncarnation(
+                cluster_id=cluster_id,
+                topic=topic,
+                topic_id=topic_id,
+                offsets=bronze.starts,
+                requested_by=_FOLLOWS,
+                reason=reason,
+            )
+            self.control.append(ledger, [begun], self.now())
+            return True
         events: list[ControlEvent] = []
         starts = {p: offset for p, offset in bronze.starts.items() if p not in ledger.starts}
         if starts:
             events.append(
-                self._started(
-                    bronze.cluster_id or "", bronze.topic or "", bronze.topic_id or "", starts
+                Started(
+                    cluster_id=cluster_id,
+                    topic=topic,
+                    topic_id=topic_id,
+                    requested_by=_FOLLOWS,
+                    offsets=starts,
+                    reason=reason,
                 )
             )
         lost = {
@@ -194,69 +211,17 @@ class Decoding:
             known = replace(ledger, starts={**ledger.starts, **starts})
             events.append(
                 LossAccepted(
-                    topic=bronze.topic or "",
-                    topic_id=bronze.topic_id or "",
+                    topic=topic,
+                    topic_id=topic_id,
                     lost=lost,
                     committed=known.committed_with(lost),
                     requested_by=_FOLLOWS,
-                    reason=f"accepted for {self.spec.origin}",
+                    reason=reason,
                 )
             )
         if events:
             self.control.append(ledger, events, self.now())
         return bool(events)
-
-    def _begin(self, ledger: Ledger, incarnation: Started) -> None:
-        """Go on with an incarnation of the topic: the first, or the next that has landed."""
-        if ledger.topic_id is None:
-            self.control.append(ledger, [incarnation], self.now())
-            return
-        event = NewIncarnation(
-            cluster_id=incarnation.cluster_id,
-            topic=incarnation.topic,
-            topic_id=incarnation.topic_id,
-            offsets=incarnation.offsets,
-            requested_by=_FOLLOWS,
-            reason=f"accepted for {self.spec.origin}",
-        )
-        self.control.append(ledger, [event], self.now())
-
-    def _next_incarnation(self, bronze: Ledger, ledger: Ledger) -> Started:
-        order = self._incarnations(bronze)
-        places = [n for n, each in enumerate(order) if each.topic_id == ledger.topic_id]
-        return order[max(places) + 1] if places else order[-1]
-
-    def _incarnations(self, bronze: Ledger) -> list[Started]:
-        """The topic as often as it was made, from the first of which anything has landed on."""
-        starts: dict[str, dict[int, int]] = {}
-        plans: dict[str, Plan] = {}
-        for record in self.control.ledger(self.spec.origin).plans.values():
-            plan = record.plan
-            if not record.landing or plan.topic_id == bronze.topic_id:
-                continue
-            plans.setdefault(plan.topic_id, plan)
-            here = starts.setdefault(plan.topic_id, {})
-            for count in record.landing.counts:
-                here[count.partition] = min(count.start, here.get(count.partition, count.start))
-        return [
-            *(
-                self._started(plan.cluster_id, plan.topic, topic_id, starts[topic_id])
-                for topic_id, plan in plans.items()
-            ),
-            self._started(
-                bronze.cluster_id or "", bronze.topic or "", bronze.topic_id or "", bronze.starts
-            ),
-        ]
-
-    @staticmethod
-    def _started(cluster_id: str, topic: str, topic_id: str, offsets: Mapping[int, int]) -> Started:
-        return Started(
-            cluster_id=cluster_id,
-            topic=topic,
-            topic_id=topic_id,
-            requested_by=_FOLLOWS,
-            offsets=offsets,
-        )
 
     # -- open plans -------------------------------------------------------------------------------
 
@@ -312,20 +277,18 @@ class Decoding:
                 undo.undo(record.plan.sequence, _FOLLOWS, reason)
         return True
 
-    def _stale(self, bronze: Ledger, ledger: Ledger) -> Mapping[int, SpanSet]:
-        """Offsets that were decoded before they were landed anew, by partition."""
+    def _stale(self, bronze: Ledger, ledger: Ledger) -> Mapping[str, Mapping[int, SpanSet]]:
+        """Offsets that were decoded before they were landed anew, by incarnation and partition."""
         kinds = {kind for _, kind in bronze.settled.newest}
         kinds |= {record.plan.kind for record in bronze.plans.values()}
         is_undone = any(record.abandoned is not None for record in bronze.plans.values())
-        if PlanKind.BACKFILL not in kinds and not is_undone:
+        if PlanKind.BACKFILL not in kinds and not is_undone and bronze.epoch == 0:
             # Nothing was ever landed twice.
             return {}
-        found = stale_offsets(
-            self.control.ledger(self.spec.origin), self.control.ledger(self.spec.name)
-        )
-        return {
-            p: again for p, spans in found.items() if (again := spans.common(ledger.replaceable(p)))
-        }
+        whole = self.control.ledger(self.spec.origin)
+        typed = self.control.ledger(self.spec.name)
+        found = {topic_id: stale_offsets(whole, typed, topic_id) for topic_id in _topics(ledger)}
+        return {topic_id: spans for topic_id, spans in found.items() if spans}
 
     # -- the plan ---------------------------------------------------------------------------------
 
@@ -334,6 +297,7 @@ class Decoding:
         bronze: Ledger,
         ledger: Ledger,
         kind: PlanKind,
+        topic_id: str,
         wanted: Mapping[int, SpanSet],
         most: int | None = None,
     ) -> Planning:
@@ -341,18 +305,32 @@ class Decoding:
             {partition: spans.size for partition, spans in wanted.items() if spans},
             most or self.spec.records_per_chunk,
         )
-        chosen = {p: wanted[p].first(count) for p, count in sorted(shares.items())}
-        if not size_of(chosen):
+        ranges = [
+            (partition, span)
+            for partition, count in sorted(shares.items())
+            for span in wanted[partition].first(count)
+        ]
+        if not ranges:
             return Planning(outcome=PlanOutcome.NOTHING, plan=None)
-        marks = self.landed.topic_marks(self.spec.topic, self.spec.isolation_level)
         source = DecodedFrom(
             pipeline=self.spec.origin,
             epoch=bronze.epoch,
-            version=max(bronze.newest_of(kind).table_version for kind in PlanKind),
+            version=self._newest_version(bronze),
             fingerprint=self.decode.fingerprint,
         )
-        ranges = planning.planned_ranges(marks, chosen)
-        plan = planning.build_plan(ledger, marks, kind, str(source), ranges)
+        plan = Plan(
+            pipeline=self.spec.name,
+            sequence=ledger.next_sequence,
+            kind=kind,
+            epoch=ledger.epoch,
+            cluster_id=self._cluster_of(bronze, topic_id),
+            topic=bronze.topic or "",
+            topic_id=topic_id,
+            isolation_level=self.spec.isolation_level,
+            requested_by=str(source),
+            ranges=tuple(PlannedRange.bare(*each) for each in ranges),
+            replaces=kind is PlanKind.BACKFILL,
+        )
         events: list[ControlEvent] = [Planned(plan=plan)]
         if plan.replaces:
             events += superseded_events(plan, self.control.ledger(self.spec.name), self.table)
@@ -360,55 +338,93 @@ class Decoding:
         log.info("planned pipeline=%s plan=%d offsets=%d", plan.pipeline, plan.sequence, plan.size)
         return Planning(outcome=PlanOutcome.NEW, plan=plan)
 
+    def _newest_version(self, bronze: Ledger) -> int:
+        """The newest version of the bronze table that a landing is told of with."""
+        if bronze.epoch == 0:
+            return newest_table_version(bronze)
+        # A rewind tells landings of older epochs anew.
+        records = self.control.ledger(self.spec.origin).plans.values()
+        return max((r.landing.table_version for r in records if r.landing), default=-1)
 
-def _more(ledger: Ledger, bronze: Ledger) -> Mapping[tuple[str, int], SpanSet]:
+    def _cluster_of(self, bronze: Ledger, topic_id: str) -> str:
+        """The cluster of an incarnation."""
+        if topic_id == bronze.topic_id:
+            return bronze.cluster_id or ""
+        plans = (record.plan for record in self.control.ledger(self.spec.origin).plans.values())
+        return next(plan.cluster_id for plan in plans if plan.topic_id == topic_id)
+
+
+def _topics(ledger: Ledger) -> list[str]:
+    """Incarnations of which anything has been planned, sorted."""
+    found = {topic_id for topic_id, _ in ledger.settled.landed}
+    return sorted(found | {record.plan.topic_id for record in ledger.plans.values()})
+
+
+def _common(some: Mapping[int, SpanSet], others: Mapping[int, SpanSet]) -> Mapping[int, SpanSet]:
+    return {
+        p: both for p, spans in some.items() if (both := spans.common(others.get(p, SpanSet())))
+    }
+
+
+def _more(ledger: Ledger, other: Ledger) -> Mapping[tuple[str, int], SpanSet]:
     """Offsets that have landed in one ledger and not in another, by incarnation and partition."""
-    topics = {topic_id for topic_id, _ in ledger.settled.landed}
-    topics |= {record.plan.topic_id for record in ledger.plans.values()}
     found = {}
-    for topic_id in topics:
-        landed = bronze.landed_of(topic_id)
+    for topic_id in _topics(ledger):
+        landed = other.landed_of(topic_id)
         for partition, spans in ledger.landed_of(topic_id).items():
             if left := spans.minus(landed.get(partition, SpanSet())):
                 found[topic_id, partition] = left
     return found
 
 
-def stale_offsets(bronze: Ledger, typed: Ledger) -> Mapping[int, SpanSet]:
+def stale_offsets(bronze: Ledger, typed: Ledger, topic_id: str) -> Mapping[int, SpanSet]:
     """Offsets that were decoded before they were landed anew, by partition.
+
+    By the versions of the bronze table; one that was made anew begins to count anew, in a later
+    epoch.
 
     Args:
         bronze: The bronze pipeline, read whole.
-        typed: The pipeline of its typed table, read whole; only its incarnation counts.
+        typed: The pipeline of its typed table, read whole.
+        topic_id: The incarnation.
     """
-    landings = sorted(
-        (
-            ((record.plan.epoch, record.landing.table_version), record.landing.spans())
-            for record in bronze.plans.values()
-            if record.landing and record.plan.topic_id == typed.topic_id
-        ),
-        key=lambda landing: landing[0],
+    landings = [
+        (record.plan.epoch, record.landing.table_version, record.landing.spans())
+        for record in bronze.plans.values()
+        if record.landing and record.plan.topic_id == topic_id
+    ]
+    decoded = [
+        (*_seen(record.plan), record.landing.spans())
+        for record in typed.plans.values()
+        if record.landing and record.plan.topic_id == topic_id
+    ]
+    by_epoch = _landed_since(
+        [(e, spans) for e, _, spans in landings], [(e, spans) for e, _, spans in decoded]
     )
-    decoded = sorted(
-        (
-            (_seen(record), record.landing.spans())
-            for record in typed.plans.values()
-            if record.landing and record.plan.topic_id == typed.topic_id
-        ),
-        key=lambda plan: plan[0],
-        reverse=True,
+    by_version = _landed_since(
+        [(v, spans) for _, v, spans in landings], [(v, spans) for _, v, spans in decoded]
     )
+    return united([by_epoch, by_version])
+
+
+_Dated: TypeAlias = Sequence[tuple[int, Mapping[int, SpanSet]]]
+"""Offsets by partition, and when."""
+
+
+def _landed_since(landings: _Dated, decoded: _Dated) -> Mapping[int, SpanSet]:
+    """Of what was decoded, the offsets that were landed later."""
+    waiting = sorted(landings, key=lambda landing: landing[0])
     # From the newest on: what has landed since a plan has also landed since all before it.
     since: Mapping[int, SpanSet] = {}
-    stale: list[Mapping[int, SpanSet]] = []
-    for seen, spans in decoded:
-        while landings and landings[-1][0] > seen:
-            since = united([since, landings.pop()[1]])
-        stale.append({p: some.common(since.get(p, SpanSet())) for p, some in spans.items()})
-    return {p: spans for p, spans in united(stale).items() if spans}
+    stale = []
+    for seen, spans in sorted(decoded, key=lambda plan: plan[0], reverse=True):
+        while waiting and waiting[-1][0] > seen:
+            since = united([since, waiting.pop()[1]])
+        stale.append(_common(spans, since))
+    return united(stale)
 
 
-def _seen(record: PlanRecord) -> tuple[int, int]:
+def _seen(plan: Plan) -> tuple[int, int]:
     """Epoch and version of the bronze table that a typed plan goes by."""
-    source = DecodedFrom.parse(record.plan.requested_by)
+    source = DecodedFrom.parse(plan.requested_by)
     return (source.epoch, source.version) if source else (-1, -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
@@ -11,13 +12,20 @@ from tidemark.core.offsets import SpanSet
 from tidemark.core.records import LogRecord
 from tidemark.errors import NothingLanded
 from tidemark.ports import ControlReader, DataLog
+from tidemark.services.recording import checked_ledger
+
+
+class _Incarnation(NamedTuple):
+    cluster_id: str | None
+    topic_id: str | None
+    starts: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LandedLog:
     """The landed records of one pipeline, for the pipeline of its typed table.
 
-    Of a topic that was made again it is the incarnation that the typed table has come to.
+    Of a topic that was made again it is the incarnation of the plan that is open.
 
     Attributes:
         pipeline: The pipeline whose records they are.
@@ -36,16 +44,18 @@ class LandedLog:
 
         Raises:
             NothingLanded
+            TableBehindLedger, LedgerBehindTable, TableRestored: The data table that is decoded and
+                the control table are not of one history.
         """
-        landed, identity = self._known()
-        if identity.cluster_id is None or identity.topic_id is None:
+        landed, incarnation = self._known()
+        if incarnation.cluster_id is None or incarnation.topic_id is None:
             raise NothingLanded(pipeline=self.pipeline, topic=topic)
         return TopicMarks(
-            cluster_id=identity.cluster_id,
+            cluster_id=incarnation.cluster_id,
             topic=topic,
-            topic_id=identity.topic_id,
+            topic_id=incarnation.topic_id,
             isolation_level=isolation_level,
-            partitions=_marks(identity.starts, landed.landed_of(identity.topic_id)),
+            partitions=_marks(incarnation.starts, landed.landed_of(incarnation.topic_id)),
         )
 
     def read(
@@ -55,18 +65,23 @@ class LandedLog:
         spans: Mapping[int, SpanSet],
     ) -> Iterator[LogRecord]:
         """As `LogReader.read`, without keys and values, which a typed table does not keep."""
-        _, identity = self._known()
+        _, incarnation = self._known()
         for partition, some in sorted(spans.items()):
             for span in some:
-                rows = self.data_log.rows_of(identity.topic_id or "", partition, span)
+                rows = self.data_log.rows_of(incarnation.topic_id or "", partition, span)
                 for _, record in rows:
                     yield record.without_payload()
 
-    def _known(self) -> tuple[Ledger, Ledger]:
-        """The ledger of what has landed, and the one that says of which incarnation."""
-        landed = self.control.summary(self.pipeline)
+    def _known(self) -> tuple[Ledger, _Incarnation]:
+        """What has landed, and which incarnation of the topic is meant."""
+        # Rows that a RESTORE has taken out for now are neither missing nor holes.
+        landed = checked_ledger(self.control, self.pipeline, self.data_log)
         typed = self.control.summary(self.typed)
-        return landed, typed if typed.topic_id else landed
+        plan = next((record.plan for record in typed.open_plans()), None)
+        if plan is not None and plan.topic_id != landed.topic_id:
+            starts = {planned.partition: planned.start for planned in reversed(plan.ranges)}
+            return landed, _Incarnation(plan.cluster_id, plan.topic_id, starts)
+        return landed, _Incarnation(landed.cluster_id, landed.topic_id, landed.starts)
 
 
 def _marks(starts: Mapping[int, int], landed: Mapping[int, SpanSet]) -> Mapping[int, Marks]:

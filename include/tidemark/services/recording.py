@@ -68,7 +68,8 @@ class Recorder:
         # A RESTORE that came while the plan was landing lies before this landing, where nobody
         # would look for it any more.
         check_ledger(self.control, ledger, self.data_log)
-        committed = ledger.committed_with(landing.spans())
+        is_current = plan.topic_id == ledger.topic_id
+        committed = ledger.committed_with(landing.spans()) if is_current else {}
         self.control.append(
             ledger, [Landed(plan=plan, landing=landing, committed=committed)], self.now()
         )

@@ -16,13 +16,22 @@ from deltalake.transaction import AddAction
 from tidemark.adapters.delta import contents
 from tidemark.adapters.delta.columns import BRONZE, PROPERTIES
 from tidemark.adapters.delta.landed import landed_counts
-from tidemark.adapters.delta.replacing import replace_rows
+from tidemark.adapters.delta.replacing import refuse_losses, replace_rows
 from tidemark.core.datafile import DataFile
 from tidemark.core.landing import Landing
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.records import LogRecord
-from tidemark.core.table import FENCED, Commit, Holding, Restore, TableSize, TableState, check_held
+from tidemark.core.table import (
+    FENCED,
+    Commit,
+    Holding,
+    Restore,
+    TableSize,
+    TableState,
+    check_held,
+    still_holds,
+)
 from tidemark.errors import (
     ColumnsDiffer,
     EngineFailed,
@@ -129,6 +138,25 @@ class DeltaDataTable:
         table = self._open()
         return 0 if table is None else contents.files_with(table, topic_id, spans)
 
+    def is_taken(self, plan: Plan) -> bool:
+        """Whether the plan's transaction is in the table: by its own commit, or by a fence."""
+        table = self._open()
+        return table is not None and _is_taken(table, plan)
+
+    def held_plans(self, sequences: Collection[int]) -> frozenset[int]:
+        """Those of some plans of which the newest version has the commit, or rows."""
+        table = self._open()
+        if table is None or not sequences:
+            return frozenset()
+        restores = tuple(_restores(table, -1))
+        committed = {
+            metadata["sequence"]
+            for version, metadata in _commits(table)
+            if still_holds(restores, version)
+        }
+        with_rows = {held.sequence for held in contents.holdings(table)} - committed
+        return frozenset(sequences) & (committed | with_rows)
+
     def holdings(self) -> tuple[Holding, ...]:
         """What the newest version holds, by plan, incarnation and partition."""
         table = self._open()
@@ -201,21 +229,6 @@ class DeltaDataTable:
         """Add a plan's files in one commit, under the plan's transaction; skip a stale one.
 
         Raises:
-            RowsWouldBeLost, TransactionConflict, EngineFailed: As in `append_beside`.
-        """
-        self.append_beside(plan, files, {})
-
-    def append_beside(
-        self, plan: Plan, files: Sequence[DataFile], elsewhere: Mapping[int, SpanSet]
-    ) -> None:
-        """As `append`, for a plan that has rows in another table as well.
-
-        Args:
-            plan: The plan.
-            files: Its rows for this table.
-            elsewhere: Offsets of its rows in the other one, by partition.
-
-        Raises:
             RowsWouldBeLost: A row to be replaced has no successor; nothing was changed.
             TransactionConflict: Another commit of this transaction was first; look again.
             EngineFailed: The commit failed, or its answer was lost.
@@ -223,7 +236,8 @@ class DeltaDataTable:
 
         def change(table: DeltaTable, properties: CommitProperties) -> None:
             if plan.replaces:
-                replace_rows(table, plan, files, properties, elsewhere)
+                refuse_losses(table, plan, files)
+                replace_rows(table, plan, files, properties)
             else:
                 self.add(table, plan, files, properties)
 
@@ -237,7 +251,7 @@ class DeltaDataTable:
             change: Makes the commit, with these properties.
 
         Raises:
-            TransactionConflict, EngineFailed: As in `append_beside`.
+            TransactionConflict, EngineFailed: As in `append`.
         """
         try:
             table = DeltaTable(self._uri)

@@ -1,9 +1,10 @@
 """The quarantine table, and the pair that it makes with its typed table.
 
 A plan's commit goes to the quarantine first, then to the typed table, both under the plan's
-transaction: it has landed once the typed table has it. Offsets without a row in either are looked
-at by a second reader before they are taken for holes, so whatever stops a driver between the two
-commits, no record is lost.
+transaction. It has landed once the typed table has it: until then nothing that it did to the
+quarantine counts, and whatever takes it out of the typed table takes its records out of here.
+Offsets without a row in either are looked at by a second reader before they are taken for holes,
+so whatever stops a driver between the two commits, no record is lost.
 """
 
 from __future__ import annotations
@@ -12,41 +13,46 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tidemark.adapters.delta import contents
 from tidemark.adapters.delta.columns import AS_LANDED, QUARANTINE
 from tidemark.adapters.delta.data_table import DeltaDataTable
-from tidemark.adapters.delta.replacing import batches
+from tidemark.adapters.delta.replacing import Store, batches, offsets_in, replace_rows
 from tidemark.adapters.delta.rows import query, rows_where
 from tidemark.core.datafile import DataFile
 from tidemark.core.decoding import Part, Reason
 from tidemark.core.landing import Landing
-from tidemark.core.offsets import Span, SpanSet, united
+from tidemark.core.offsets import Span, SpanSet, size_of, united
 from tidemark.core.plan import Plan
 from tidemark.core.quarantine import Quarantined
 from tidemark.core.records import LogRecord
-from tidemark.core.table import Commit, Holding, TableSize, TableState
+from tidemark.core.table import FENCED, Commit, Holding, TableSize, TableState
+from tidemark.errors import DecodedDifferently, EngineFailed
 from tidemark.ports import Clock
 from tidemark.storage import folder_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_OPEN = "closed_by IS NULL"
+_PAYLOAD = ("key", "value", "headers")
 
 
 class DeltaQuarantine:
     """Records that could not be decoded, as they are. One is open until a later plan has it.
 
+    A record that is closed keeps its place and its reason, and nothing of what it was.
+
     Args:
         uri: The table.
         now: The clock that `closed_at` is read from.
+        typed: Its typed table.
     """
 
-    def __init__(self, uri: str, now: Clock) -> None:
+    def __init__(self, uri: str, now: Clock, typed: DeltaDataTable) -> None:
         self._uri = uri
         self._now = now
+        self._typed = typed
         self.table = DeltaDataTable(uri, QUARANTINE)
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
@@ -98,40 +104,83 @@ class DeltaQuarantine:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        is_open = pc.is_null(rows["closed_by"])
-        for name, value in (("closed_by", plan.sequence), ("closed_at", self._now())):
+        is_open = pc.invert(pc.is_in(rows["closed_by"], pa.array(self._held(), pa.int64())))
+        stamps = {"closed_by": plan.sequence, "closed_at": self._now()}
+        for name, value in {**dict.fromkeys(_PAYLOAD), **stamps}.items():
             place = rows.schema.get_field_index(name)
             field = rows.schema.field(place)
-            stamped = pc.if_else(is_open, pa.scalar(value, field.type), rows[name])
-            rows = rows.set_column(place, field, stamped)
+            if value is None:
+                column = pa.nulls(rows.num_rows, field.type)
+            else:
+                column = pc.if_else(is_open, pa.scalar(value, field.type), rows[name])
+            rows = rows.set_column(place, field, column)
         return rows
+
+    def _held(self) -> list[int]:
+        """Plans that are named here and that the typed table has."""
+        table = self._present()
+        if table is None or not table.file_uris():
+            return []
+        named = query(
+            table, "SELECT plan_sequence AS plan FROM t UNION SELECT closed_by AS plan FROM t"
+        )
+        return sorted(
+            self._typed.held_plans({row["plan"] for row in named if row["plan"] is not None})
+        )
+
+    def _open(self) -> str:
+        """The SQL condition that open records meet: of a plan that has landed, closed by none."""
+        held = ", ".join(map(str, self._held())) or "-1"
+        return f"plan_sequence IN ({held}) AND (closed_by IS NULL OR closed_by NOT IN ({held}))"
+
+    def committed_spans(self, sequence: int) -> Mapping[int, SpanSet]:
+        """Offsets of a plan's records, landed or not, by partition."""
+        table = self._present()
+        return {} if table is None else contents.landed_spans(table, sequence)
 
     def spans(self, sequence: int) -> Mapping[int, SpanSet]:
         """Offsets of a plan's open records, by partition."""
-        return contents.spans_where(
-            DeltaTable(self._uri), f"plan_sequence = {sequence} AND {_OPEN}"
-        )
-
-    def open_spans(self, topic_id: str) -> Mapping[int, SpanSet]:
-        """Offsets of an incarnation's open records, by partition."""
         table = self._present()
         if table is None:
             return {}
-        return contents.spans_where(table, f"topic_id = '{topic_id}' AND {_OPEN}")
+        return contents.spans_where(table, f"plan_sequence = {sequence} AND {self._open()}")
 
     def holdings(self) -> tuple[Holding, ...]:
         """Open records, by plan, incarnation and partition."""
         table = self._present()
-        return () if table is None else contents.holdings(table, _OPEN)
+        return () if table is None else contents.holdings(table, self._open())
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         """Open records of one incarnation's partition at these offsets, with their plans."""
         table = self._present()
-        return (
-            iter(())
-            if table is None
-            else contents.rows_of(table, topic_id, partition, span, condition=_OPEN)
-        )
+        if table is None:
+            return iter(())
+        return contents.rows_of(table, topic_id, partition, span, condition=self._open())
+
+    def store(self) -> Store:
+        """Where its files are."""
+        return folder_of(self._uri)
+
+    def withdraw(self, plan: Plan) -> None:
+        """Take back what a plan did that can land no more: its records go, what it closed opens.
+
+        Raises:
+            EngineFailed: Some of it may be done; do it again.
+        """
+        table = self._present()
+        if table is None:
+            return
+        try:
+            table.update(
+                predicate=f"closed_by = {plan.sequence}",
+                updates={"closed_by": "NULL", "closed_at": "NULL"},
+            )
+        except (DeltaError, OSError) as failed:
+            raise EngineFailed(
+                operation=f"opening what plan {plan.sequence} of {plan.pipeline!r} had closed",
+                reason=str(failed)[:500],
+            ) from failed
+        self.table.discard(plan)
 
     def records(self, *, closed: bool = False) -> list[Quarantined]:
         """What is in quarantine, by partition and offset; what has been closed as well, if asked.
@@ -146,7 +195,7 @@ class DeltaQuarantine:
             f"""
             SELECT topic_id, partition, "offset", plan_sequence, reason, part, detail,
                    length(encode(value, 'hex')) / 2 AS value_bytes, closed_by, closed_at
-            FROM t WHERE {"true" if closed else _OPEN}
+            FROM t WHERE {"true" if closed else self._open()}
             ORDER BY topic_id, partition, "offset", plan_sequence
             """,
         )
@@ -181,8 +230,11 @@ class TypedTables:
         self._quarantine = quarantine
 
     def state(self, pipeline: str, app_ids: Collection[str], since: int) -> TableState:
-        """As `DataLog.state`, of the typed table."""
-        return self._typed.state(pipeline, app_ids, since)
+        """As `DataLog.state`; a transaction is as far as it is in both tables."""
+        typed = self._typed.state(pipeline, app_ids, since)
+        kept = self._quarantine.table.state(pipeline, app_ids, since=FENCED).transactions
+        both = {app_id: min(n, kept.get(app_id, 0)) for app_id, n in typed.transactions.items()}
+        return TableState(transactions=both, restores=typed.restores)
 
     def find(self, plan: Plan) -> Landing | None:
         """As `DataLog.find`; records are in either table."""
@@ -242,20 +294,46 @@ class TypedTables:
         return self._typed.prepare(pipeline)
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
-        """As `DataTable.append`: to the quarantine, then to the typed table."""
-        self._quarantine.append(plan, [file for file in files if file.quarantined])
-        self._typed.append_beside(
-            plan,
-            [file for file in files if not file.quarantined],
-            self._quarantine.spans(plan.sequence),
-        )
+        """As `DataTable.append`: to the quarantine, then to the typed table.
+
+        What is to be replaced may go without a successor: the bronze table may have it no more.
+
+        Raises:
+            DecodedDifferently: Another driver has quarantined other records of the plan.
+        """
+        if self._typed.is_taken(plan):
+            # Another driver has landed it, or somebody has given it up.
+            return
+        kept = [file for file in files if file.quarantined]
+        self._quarantine.append(plan, kept)
+        self._refuse_others(plan, kept)
+        decoded = [file for file in files if not file.quarantined]
+
+        def change(table: DeltaTable, properties: CommitProperties) -> None:
+            if plan.replaces:
+                replace_rows(table, plan, decoded, properties)
+            else:
+                self._typed.add(table, plan, decoded, properties)
+
+        self._typed.commit(plan, change)
+
+    def _refuse_others(self, plan: Plan, kept: Sequence[DataFile]) -> None:
+        there = self._quarantine.committed_spans(plan.sequence)
+        ours = offsets_in(self._quarantine.store(), kept)
+        if there != ours:
+            raise DecodedDifferently(
+                pipeline=plan.pipeline,
+                sequence=plan.sequence,
+                quarantined=size_of(there),
+                now=size_of(ours),
+            )
 
     def fence(self, plan: Plan) -> None:
-        """As `DataTable.fence`; nothing stays in quarantine of a plan that can land no more."""
+        """As `DataTable.fence`; nothing stays of what a plan did that can land no more."""
         self._typed.fence(plan)
         self._quarantine.table.fence(plan)
         if self._typed.find(plan) is None:
-            self._quarantine.table.discard(plan)
+            self._quarantine.withdraw(plan)
 
     def discard(self, plan: Plan) -> tuple[int, int]:
         """As `DataTable.discard`, of both tables."""

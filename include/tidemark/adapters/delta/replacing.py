@@ -10,7 +10,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from tidemark.adapters.delta.columns import AS_LANDED
 from tidemark.adapters.delta.contents import at_offsets, rows_at
 from tidemark.core.datafile import DataFile
-from tidemark.core.offsets import Span, SpanSet, spans_by_partition, united
+from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.plan import Plan
 from tidemark.errors import RowsWouldBeLost
 from tidemark.storage import folder_of
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
-    Store: TypeAlias = tuple[FileSystem, str]
-    """A file system, and the table's folder in it."""
+Store: TypeAlias = "tuple[FileSystem, str]"
+"""A file system, and the table's folder in it."""
 
 
 _AT_ONCE = 4_096
@@ -32,7 +32,6 @@ def replace_rows(
     plan: Plan,
     files: Sequence[DataFile],
     properties: CommitProperties,
-    elsewhere: Mapping[int, SpanSet],
 ) -> None:
     """Commit a plan's rows in place of those of the same incarnation at its offsets.
 
@@ -44,17 +43,11 @@ def replace_rows(
         plan: The plan.
         files: Its rows.
         properties: Of the commit.
-        elsewhere: Offsets of which the plan's rows are in another table, by partition.
-
-    Raises:
-        RowsWouldBeLost: A row to be replaced has no successor; nothing was changed.
     """
     import pyarrow as pa
 
     # Not by delta-rs' own file system, which cannot be used while delta-rs writes.
     store = folder_of(table.table_uri)
-    after = united([_offsets(store, files), elsewhere])
-    _refuse_losses(plan, rows_at(table, plan.topic_id, plan.spans()), after)
     # The table's own: somebody may have added columns, which are null here as in a landing.
     schema = pa.schema(table.schema().to_arrow())
     write_deltalake(
@@ -67,7 +60,14 @@ def replace_rows(
     )
 
 
-def _refuse_losses(plan: Plan, before: Mapping[int, SpanSet], after: Mapping[int, SpanSet]) -> None:
+def refuse_losses(table: DeltaTable, plan: Plan, files: Sequence[DataFile]) -> None:
+    """Refuse a replacement that would take a row out and put none in its place.
+
+    Raises:
+        RowsWouldBeLost
+    """
+    before = rows_at(table, plan.topic_id, plan.spans())
+    after = offsets_in(folder_of(table.table_uri), files)
     lost = [
         (partition, span.start, span.end)
         for partition, spans in sorted(before.items())
@@ -77,7 +77,7 @@ def _refuse_losses(plan: Plan, before: Mapping[int, SpanSet], after: Mapping[int
         raise RowsWouldBeLost(pipeline=plan.pipeline, sequence=plan.sequence, lost=tuple(lost))
 
 
-def _offsets(store: Store, files: Iterable[DataFile]) -> Mapping[int, SpanSet]:
+def offsets_in(store: Store, files: Iterable[DataFile]) -> Mapping[int, SpanSet]:
     """Offsets that have a row in some files, by partition."""
     return spans_by_partition(placed for file in files for placed in _spans_of(store, file))
 

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
 from tidemark.adapters.spark import parquet
-from tidemark.adapters.spark.failures import root_cause
+from tidemark.adapters.spark.failures import condition_of, root_cause
 from tidemark.adapters.spark.payloads import SETTINGS, detail, raw, reason, with_decoded
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.decoding import DecodedFrom, DecodeSpec, Part, Reason
@@ -85,7 +85,8 @@ class SparkDecoder:
                 rows = self._with_faults(self._slice(plan), plan)
                 made = self._written(rows, plan, folder, undo)
             except (PySparkException, Py4JError, OSError, ValueError) as failure:
-                raise EngineFailed(operation=operation, reason=root_cause(failure)) from failure
+                # Never the values of a record, which Spark's message has.
+                raise EngineFailed(operation=operation, reason=condition_of(failure)) from None
             undo.pop_all()
             return made
 
@@ -169,7 +170,7 @@ class SparkDecoder:
             "key", "value", *_AS_LANDED[:-1], "plan_sequence", "ingested_at"
         )
         made = self._save(typed, self._typed, folder, undo)
-        records, quarantined = _counts(seen)
+        records, quarantined = _counts(seen, rows)
         if not quarantined:
             _check_count(records, made)
             return made
@@ -230,12 +231,12 @@ def _any_of(conditions: Sequence[Column]) -> Column:
     return _any_of(conditions[:middle]) | _any_of(conditions[middle:])
 
 
-def _counts(seen: Observation) -> tuple[int, int]:
+def _counts(seen: Observation, rows: DataFrame) -> tuple[int, int]:
     try:
         counts = seen.get
     except AssertionError:
-        # Nothing to read: Spark has left the counting out as well.
-        return 0, 0
+        # Spark has found that nothing can come out, and has left the counting out as well.
+        return rows.count(), rows.where(F.col(_REASON).isNotNull()).count()
     return counts["records"], counts["quarantined"]
 
 

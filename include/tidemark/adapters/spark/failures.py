@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
+
+def condition_of(failure: Exception) -> str:
+    """The name that Spark gives a failed computation, without the values; else as `root_cause`."""
+    cause = root_cause(failure)
+    named = re.search(r"\[[A-Z][A-Z_]+(?:\.[A-Z_]+)*\]", cause)
+    return f"Spark's error {named[0]}, perhaps of a row rule" if named else cause
+
 
 def root_cause(failure: Exception) -> str:
     """The last cause's first line: what a person looks for in a stack trace."""
