@@ -1,0 +1,169 @@
+"""A decoder dies at each thing that it does to the world, before it and after it, and is run again.
+
+In one process: what dies is a call, and what counts afterwards is what the tables have. Steps are
+counted over the ports and over both tables that one of them is made of.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import pytest
+
+from tests.support.plans import wanted
+from tests.support.typed_lake import TypedLake
+from tidemark.adapters.delta.quarantine import TypedTables
+from tidemark.errors import PlanLanded
+
+pytestmark = pytest.mark.e2e
+
+_Port = TypeVar("_Port")
+_CHANGES = {"append", "commit", "prepare", "fence", "withdraw", "discard", "write"}
+
+
+class Killed(BaseException):
+    """Nothing catches it, as nothing catches SIGKILL."""
+
+
+@dataclass
+class Death:
+    """When to die: at so many changes, counted down."""
+
+    left: int
+    before: bool
+
+    def on(self, port: _Port) -> _Port:
+        """The port, whose changes are counted."""
+        return cast(_Port, _Mortal(port, self))
+
+    def call(self, change: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Make a change, and die before or after it if it is the one."""
+        self.left -= 1
+        if self.left == 0 and self.before:
+            raise Killed
+        result = change(*arguments, **named)
+        if self.left == 0:
+            raise Killed
+        return result
+
+
+class _Mortal:
+    def __init__(self, port: object, death: Death) -> None:
+        self._port = port
+        self._death = death
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._port, name)
+        if name not in _CHANGES:
+            return value
+        return lambda *arguments, **named: self._death.call(value, *arguments, **named)
+
+
+class MortalLake(TypedLake):
+    """A lake whose driver dies."""
+
+    death: Death
+
+    @property
+    def control(self) -> Any:
+        """The control table."""
+        return self.death.on(super().control)
+
+    @property
+    def table(self) -> TypedTables:
+        """Both tables, each of which may be the last thing that is changed."""
+        return TypedTables(self.death.on(self.typed), self.death.on(self.quarantine))
+
+    @property
+    def sink(self) -> Any:
+        """The decoder."""
+        return self.death.on(super().sink)
+
+
+def prepared(root: Path) -> TypedLake:
+    """Something to decode, to decode again, and to take out; records are in quarantine."""
+    lake = TypedLake(root=root, broken={1, 5})
+    lake.bronze.run(4)
+    lake.run()
+    lake.bronze.run(3)
+    lake.bronze.run(2, partition=1)
+    lake.run()
+    again = lake.bronze.planner.backfill(replace(wanted((0, 0, 3)), replaces=True), "test").plan
+    assert again is not None
+    lake.bronze.ingest.execute(again.sequence)
+    lake.bronze.undo.undo(3, "test", "a mistake")
+    lake.bronze.run(2)
+    lake.broken = {2, 5}
+    return lake
+
+
+def test_a_decoder_that_dies_anywhere_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """Each record is in one of the two tables, once, whatever stopped the driver."""
+    first = prepared(tmp_path / "prepared")
+    died, number = 0, 0
+    while True:
+        number += 1
+        lasted = []
+        for before in (True, False):
+            root = tmp_path / f"{number}-{before}"
+            shutil.copytree(first.root, root)
+            lake = MortalLake(root=root, broken=first.broken)
+            lake.bronze = replace(first.bronze, root=root)
+            lake.death = Death(number, before=before)
+            try:
+                lake.run()
+                lasted.append(True)
+            except Killed:
+                died += 1
+            survivor = TypedLake(root=root, broken=first.broken)
+            survivor.bronze = lake.bronze
+            survivor.run()
+            survivor.check()
+            assert survivor.run() == []
+            shutil.rmtree(root)
+        if lasted:
+            break
+    print(f"decoder killed {died} times, at {number - 1} changes before and after")
+    assert died >= 20
+
+
+def test_a_replay_that_dies_anywhere_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """As above, for records that are decoded again; abandoned half way, they are open again."""
+    first = TypedLake(root=tmp_path / "prepared", broken={1, 3})
+    first.bronze.run(5)
+    first.run()
+    spans = {0: first.control.summary("events").landed[0]}
+    died, number = 0, 0
+    while True:
+        number += 1
+        lasted = []
+        for before in (True, False):
+            root = tmp_path / f"{number}-{before}"
+            shutil.copytree(first.root, root)
+            lake = MortalLake(root=root, broken={3})
+            lake.bronze = replace(first.bronze, root=root)
+            lake.death = Death(number, before=before)
+            try:
+                plan = lake.decoding.replay("id-1", spans).plan
+                assert plan is not None
+                lake.ingest.execute(plan.sequence)
+                lasted.append(True)
+            except Killed:
+                died += 1
+            survivor = TypedLake(root=root, broken={3})
+            survivor.bronze = lake.bronze
+            if number % 2 and survivor.control.summary("events@typed").open_plans():
+                with suppress(PlanLanded):
+                    survivor.abandon.give_up(2, "test", "a mistake")
+            survivor.run()
+            survivor.check()
+            shutil.rmtree(root)
+        if lasted:
+            break
+    print(f"replay killed {died} times, at {number - 1} changes before and after")
+    assert died >= 8
