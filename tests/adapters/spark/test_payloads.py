@@ -83,6 +83,8 @@ GOOD: Sequence[tuple[bytes, dict[str, Any]]] = [
     (b'{"days": ["2026-01-02", null]}', {"days": [date(2026, 1, 2), None]}),
     (b'{"inner": {"price": 1.25}}', {"inner": {"price": Number("1.25")}}),
     (b'{"inner": {}}', {"inner": {"price": None}}),
+    (b'{"text": "}"}', {"text": "}"}),
+    (b'{"text": "\xc3\xbc"}  ', {"text": "\xfc"}),
 ]
 
 BAD: Sequence[tuple[bytes, tuple[str, str | None]]] = [
@@ -97,6 +99,11 @@ BAD: Sequence[tuple[bytes, tuple[str, str | None]]] = [
     (b'{"text": "a"}{"text": "b"}', _MALFORMED),
     (b'{"text": "a"}, {"text": "b"}', _MALFORMED),
     (b'{"text": "a"}], [{}', _MALFORMED),
+    (b'{"text": "a"} }', _MALFORMED),
+    (b'{"inner": {}} {}', _MALFORMED),
+    (b'{"inner": {}}] x', _MALFORMED),
+    (b'{"inner": {}', _MALFORMED),
+    (b'{"text": "}', _MALFORMED),
     (b'{"text": "a"}]', _MALFORMED),
     (b',{"text": "a"}', _MALFORMED),
     (b"{'text': 'a'}", _MALFORMED),
