@@ -23,15 +23,11 @@ from tidemark.core.decoding import (
     Struct,
 )
 
-_CORRUPT = "__tidemark_corrupt"
-"""Field in which the parser leaves a text that has another form than the schema."""
-
 _END = "__tidemark_end"
-"""Field of an object that is put behind a text, to see whether the text is one object alone."""
+"""Field of an object that is put behind each text: the parser ignores what follows the first."""
 
 _OPTIONS = {
     "mode": "PERMISSIVE",
-    "columnNameOfCorruptRecord": _CORRUPT,
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
     # In which a comma is no part of a number in quotes.
@@ -83,6 +79,7 @@ def with_decoded(rows: DataFrame, part: Part, spec: PayloadSpec) -> DataFrame:
     if spec.schema is None:
         return rows.withColumns({part.value: text, reason(part): not_utf8, detail(part): nothing})
     parsed, fields = f"__parsed_{part}", f"__fields_{part}"
+    is_whole = (F.size(parsed) == 2) & F.get(parsed, F.lit(1))[_END]
     wrong = (
         F.when(is_wrong, path)
         for path, is_wrong in _faults(F.col(fields), F.col(part.value), spec.schema, "")
@@ -90,10 +87,8 @@ def with_decoded(rows: DataFrame, part: Part, spec: PayloadSpec) -> DataFrame:
     is_malformed = payload.isNotNull() & (F.col(fields).isNull() | F.col(detail(part)).isNotNull())
     # Each in a projection of its own, or Spark would compute it again for whoever needs it.
     return (
-        rows.withColumn(parsed, F.from_json(text, _ddl_row(spec.schema), _OPTIONS))
-        .withColumn(
-            fields, F.when(F.col(parsed)[_CORRUPT].isNull() & _is_alone(text), F.col(parsed))
-        )
+        rows.withColumn(parsed, _parsed(text, spec.schema))
+        .withColumn(fields, F.when(is_whole, F.get(parsed, F.lit(0))))
         .withColumn(part.value, _value(F.col(fields), spec.schema))
         .withColumn(detail(part), F.coalesce(*wrong, nothing))
         .withColumn(
@@ -103,18 +98,10 @@ def with_decoded(rows: DataFrame, part: Part, spec: PayloadSpec) -> DataFrame:
     )
 
 
-def _is_alone(text: Column) -> Column:
-    """Whether nothing follows the first object of a text: the parser ignores what does."""
-    # An object that ends with the first bracket of its kind needs no second look.
-    ends_there = F.locate("}", text) == F.length(F.rtrim(text))
+def _parsed(text: Column, schema: Struct) -> Column:
     both = F.concat(F.lit("["), text, F.lit(f',{{"{_END}":true}}]'))
-    seen = F.from_json(both, f"ARRAY<STRUCT<`{_END}`: BOOLEAN>>", {"mode": "PERMISSIVE"})
-    is_one = (F.size(seen) == 2) & F.get(seen, F.lit(1))[_END]
-    return F.when(ends_there, F.lit(True)).otherwise(F.coalesce(is_one, F.lit(False)))
-
-
-def _ddl_row(schema: Struct) -> str:
-    return f"STRUCT<{_ddl_fields(schema)}, `{_CORRUPT}`: STRING>"
+    fields = f"ARRAY<STRUCT<{_ddl_fields(schema)}, `{_END}`: BOOLEAN>>"
+    return F.from_json(both, fields, _OPTIONS)
 
 
 def _ddl_fields(schema: Struct) -> str:
