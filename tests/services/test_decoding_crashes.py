@@ -18,6 +18,7 @@ import pytest
 from tests.support.plans import wanted
 from tests.support.typed_lake import TypedLake
 from tidemark.adapters.delta.quarantine import TypedTables
+from tidemark.core.offsets import Span, SpanSet
 from tidemark.errors import PlanLanded
 
 pytestmark = pytest.mark.e2e
@@ -98,72 +99,79 @@ def prepared(root: Path) -> TypedLake:
     lake.bronze.ingest.execute(again.sequence)
     lake.bronze.undo.undo(3, "test", "a mistake")
     lake.bronze.run(2)
-    lake.broken = {2, 5}
     return lake
+
+
+def killed_everywhere(
+    first: TypedLake,
+    broken: set[int],
+    act: Callable[[TypedLake], object],
+    recover: Callable[[TypedLake], object] = lambda _: None,
+) -> int:
+    """Act on copies of a lake and die, once before and once after each change; check what is left.
+
+    Args:
+        first: What is copied.
+        broken: What cannot be decoded then.
+        act: What dies; it comes to its end once there is no such change any more.
+        recover: What somebody does before the next run.
+
+    Returns:
+        How often it died.
+    """
+    died = 0
+    for number in range(1, 1_000):
+        survived = 0
+        for before in (True, False):
+            root = first.root.parent / f"{number}-{before}"
+            shutil.copytree(first.root, root)
+            lake = MortalLake(root=root, broken=broken)
+            lake.bronze = replace(first.bronze, root=root)
+            lake.death = Death(number, before=before)
+            try:
+                act(lake)
+                survived += 1
+            except Killed:
+                died += 1
+            next_one = TypedLake(root=root, broken=broken)
+            next_one.bronze = lake.bronze
+            recover(next_one)
+            next_one.run()
+            next_one.check()
+            assert next_one.run() == []
+            shutil.rmtree(root)
+        if survived:
+            break
+    print(f"killed {died} times, before and after {number - 1} changes")
+    return died
 
 
 def test_a_decoder_that_dies_anywhere_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """Each record is in one of the two tables, once, whatever stopped the driver."""
     first = prepared(tmp_path / "prepared")
-    died, number = 0, 0
-    while True:
-        number += 1
-        lasted = []
-        for before in (True, False):
-            root = tmp_path / f"{number}-{before}"
-            shutil.copytree(first.root, root)
-            lake = MortalLake(root=root, broken=first.broken)
-            lake.bronze = replace(first.bronze, root=root)
-            lake.death = Death(number, before=before)
-            try:
-                lake.run()
-                lasted.append(True)
-            except Killed:
-                died += 1
-            survivor = TypedLake(root=root, broken=first.broken)
-            survivor.bronze = lake.bronze
-            survivor.run()
-            survivor.check()
-            assert survivor.run() == []
-            shutil.rmtree(root)
-        if lasted:
-            break
-    print(f"decoder killed {died} times, at {number - 1} changes before and after")
-    assert died >= 20
+    assert killed_everywhere(first, {2, 5}, lambda lake: lake.run()) >= 20
 
 
-def test_a_replay_that_dies_anywhere_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    """As above, for records that are decoded again; abandoned half way, they are open again."""
+def replay(lake: TypedLake) -> None:
+    """Decode the first five records again."""
+    plan = lake.decoding.replay("id-1", {0: SpanSet((Span(0, 5),))}).plan
+    assert plan is not None
+    lake.ingest.execute(plan.sequence)
+
+
+def give_up(lake: TypedLake) -> None:
+    """Give the replay up, if it has not landed."""
+    if lake.control.summary("events@typed").open_plans():
+        with suppress(PlanLanded):
+            lake.abandon.give_up(2, "test", "a mistake")
+
+
+@pytest.mark.parametrize("recover", [lambda _: None, give_up], ids=["run again", "given up"])
+def test_a_replay_that_dies_anywhere_loses_and_doubles_nothing(
+    tmp_path: Path, recover: Callable[[TypedLake], object]
+) -> None:
+    """As above; given up half way, what it had closed is open again."""
     first = TypedLake(root=tmp_path / "prepared", broken={1, 3})
     first.bronze.run(5)
     first.run()
-    spans = {0: first.control.summary("events").landed[0]}
-    died, number = 0, 0
-    while True:
-        number += 1
-        lasted = []
-        for before in (True, False):
-            root = tmp_path / f"{number}-{before}"
-            shutil.copytree(first.root, root)
-            lake = MortalLake(root=root, broken={3})
-            lake.bronze = replace(first.bronze, root=root)
-            lake.death = Death(number, before=before)
-            try:
-                plan = lake.decoding.replay("id-1", spans).plan
-                assert plan is not None
-                lake.ingest.execute(plan.sequence)
-                lasted.append(True)
-            except Killed:
-                died += 1
-            survivor = TypedLake(root=root, broken={3})
-            survivor.bronze = lake.bronze
-            if number % 2 and survivor.control.summary("events@typed").open_plans():
-                with suppress(PlanLanded):
-                    survivor.abandon.give_up(2, "test", "a mistake")
-            survivor.run()
-            survivor.check()
-            shutil.rmtree(root)
-        if lasted:
-            break
-    print(f"replay killed {died} times, at {number - 1} changes before and after")
-    assert died >= 8
+    assert killed_everywhere(first, {3}, replay, recover) >= 10

@@ -8,7 +8,15 @@ from typing import Protocol
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
-from tidemark.ports import ControlTable, DataTable, Sink, TopicLogReader, TopicReader
+from tidemark.ports import (
+    ControlTable,
+    DataTable,
+    LogReader,
+    MarkReader,
+    Sink,
+    TopicLogReader,
+    TopicReader,
+)
 from tidemark.services.abandon import Abandon
 from tidemark.services.backfills import Backfills
 from tidemark.services.decisions import Decisions
@@ -24,15 +32,15 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 """The clock of every service."""
 
 
-class Ports(Protocol):
-    """What a pipeline of the tests has."""
+class LogPorts(Protocol):
+    """What a pipeline of the tests has, whatever it reads."""
 
     @property
     def spec(self) -> PipelineSpec: ...
     @property
-    def marks(self) -> TopicReader: ...
+    def marks(self) -> MarkReader: ...
     @property
-    def log_reader(self) -> TopicLogReader: ...
+    def log_reader(self) -> LogReader: ...
     @property
     def control(self) -> ControlTable: ...
     @property
@@ -41,8 +49,90 @@ class Ports(Protocol):
     def sink(self) -> Sink: ...
 
 
-class Services:
-    """The services under test; a pipeline inherits them and brings its ports."""
+class Ports(LogPorts, Protocol):
+    """What one has that reads a topic."""
+
+    @property
+    def marks(self) -> TopicReader: ...
+    @property
+    def log_reader(self) -> TopicLogReader: ...
+
+
+class LandingServices:
+    """The services of a pipeline that lands something; it inherits them and brings its ports."""
+
+    @property
+    def ingest(self: LogPorts) -> Ingest:
+        """Executes plans."""
+        return Ingest(
+            spec=self.spec,
+            marks=self.marks,
+            control=self.control,
+            table=self.table,
+            sink=self.sink,
+            log_reader=self.log_reader,
+            now=lambda: NOW,
+        )
+
+    @property
+    def undo(self: LogPorts) -> Undo:
+        """Takes landed plans out again."""
+        return Undo(
+            pipeline=self.spec.name, control=self.control, table=self.table, now=lambda: NOW
+        )
+
+    @property
+    def abandon(self: LogPorts) -> Abandon:
+        """Gives plans up."""
+        return Abandon(
+            pipeline=self.spec.name,
+            marks=self.marks,
+            control=self.control,
+            table=self.table,
+            log_reader=self.log_reader,
+            now=lambda: NOW,
+        )
+
+    @property
+    def repair(self: LogPorts) -> Repair:
+        """Has the control table follow the data table."""
+        return Repair(
+            spec=self.spec,
+            marks=self.marks,
+            control=self.control,
+            table=self.table,
+            log_reader=self.log_reader,
+            now=lambda: NOW,
+        )
+
+    @property
+    def verify(self: LogPorts) -> Verify:
+        """Compares the data table with the topic."""
+        return Verify(
+            spec=self.spec,
+            marks=self.marks,
+            control=self.control,
+            data_log=self.table,
+            log_reader=self.log_reader,
+        )
+
+    def land(self: LogPorts, plan: Plan) -> None:
+        """Write and commit a plan, and record nothing."""
+        self.table.append(plan, self.sink.write(plan, self.spec.records_per_task))
+
+    @property
+    def ledger(self: LogPorts) -> Ledger:
+        """What the control table says now."""
+        return self.control.ledger(self.spec.name)
+
+    def committed(self: LogPorts) -> dict[int, int]:
+        """Committed offset by partition."""
+        ledger = self.control.ledger(self.spec.name)
+        return {partition: ledger.committed_offset(partition) for partition in ledger.starts}
+
+
+class Services(LandingServices):
+    """The services of a pipeline that reads a topic."""
 
     @property
     def planner(self: Ports) -> Planner:
@@ -69,38 +159,6 @@ class Services:
         )
 
     @property
-    def ingest(self: Ports) -> Ingest:
-        """Executes plans."""
-        return Ingest(
-            spec=self.spec,
-            marks=self.marks,
-            control=self.control,
-            table=self.table,
-            sink=self.sink,
-            log_reader=self.log_reader,
-            now=lambda: NOW,
-        )
-
-    @property
-    def undo(self: Ports) -> Undo:
-        """Takes landed plans out again."""
-        return Undo(
-            pipeline=self.spec.name, control=self.control, table=self.table, now=lambda: NOW
-        )
-
-    @property
-    def abandon(self: Ports) -> Abandon:
-        """Gives plans up."""
-        return Abandon(
-            pipeline=self.spec.name,
-            marks=self.marks,
-            control=self.control,
-            table=self.table,
-            log_reader=self.log_reader,
-            now=lambda: NOW,
-        )
-
-    @property
     def decisions(self: Ports) -> Decisions:
         """Records what a person decides."""
         return Decisions(
@@ -122,29 +180,6 @@ class Services:
             now=lambda: NOW,
         )
 
-    @property
-    def repair(self: Ports) -> Repair:
-        """Has the control table follow the data table."""
-        return Repair(
-            spec=self.spec,
-            marks=self.marks,
-            control=self.control,
-            table=self.table,
-            log_reader=self.log_reader,
-            now=lambda: NOW,
-        )
-
-    @property
-    def verify(self: Ports) -> Verify:
-        """Compares the data table with the topic."""
-        return Verify(
-            spec=self.spec,
-            marks=self.marks,
-            control=self.control,
-            data_log=self.table,
-            log_reader=self.log_reader,
-        )
-
     def status(self: Ports) -> PipelineStatus:
         """How far it is behind its topic."""
         return pipeline_status(
@@ -155,17 +190,3 @@ class Services:
             open_log=lambda: self.log_reader,
             now=NOW,
         )
-
-    def land(self: Ports, plan: Plan) -> None:
-        """Write and commit a plan, and record nothing."""
-        self.table.append(plan, self.sink.write(plan, self.spec.records_per_task))
-
-    @property
-    def ledger(self: Ports) -> Ledger:
-        """What the control table says now."""
-        return self.control.ledger(self.spec.name)
-
-    def committed(self: Ports) -> dict[int, int]:
-        """Committed offset by partition."""
-        ledger = self.control.ledger(self.spec.name)
-        return {partition: ledger.committed_offset(partition) for partition in ledger.starts}

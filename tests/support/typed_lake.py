@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from tests.support.file_lake import FileLake
-from tests.support.services import NOW
+from tests.support.services import NOW, LandingServices
 from tidemark.adapters.delta.columns import QUARANTINE, typed_schema
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.adapters.delta.data_table import DeltaDataTable
@@ -23,13 +23,8 @@ from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.decoding import DecodeSpec, Format, PayloadSpec, Reason
 from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
-from tidemark.services.abandon import Abandon
 from tidemark.services.decoding import Decoding
-from tidemark.services.ingest import Ingest
 from tidemark.services.landed_log import LandedLog
-from tidemark.services.repair import Repair
-from tidemark.services.undo import Undo
-from tidemark.services.verify import Verify
 from tidemark.storage import folder_of
 
 
@@ -84,7 +79,7 @@ DECODE = DecodeSpec(
 
 
 @dataclass
-class TypedLake:
+class TypedLake(LandingServices):
     """A bronze pipeline over two partitions, and the pipeline of its typed table.
 
     Attributes:
@@ -145,8 +140,13 @@ class TypedLake:
         )
 
     @property
-    def landed(self) -> LandedLog:
-        """What is decoded."""
+    def marks(self) -> LandedLog:
+        """The bounds of what has landed."""
+        return self.decoding.landed
+
+    @property
+    def log_reader(self) -> LandedLog:
+        """The same, row by row."""
         return self.decoding.landed
 
     @property
@@ -154,61 +154,6 @@ class TypedLake:
         """Decodes."""
         quarantine = self.root / self.decode.quarantine_target
         return FileDecoder(self.bronze.uri, self.typed_uri, quarantine, self.broken)
-
-    @property
-    def ingest(self) -> Ingest:
-        """Executes plans."""
-        return Ingest(
-            spec=self.spec,
-            marks=self.landed,
-            control=self.control,
-            table=self.table,
-            sink=self.sink,
-            log_reader=self.landed,
-            now=lambda: NOW,
-        )
-
-    @property
-    def abandon(self) -> Abandon:
-        """Gives plans up."""
-        return Abandon(
-            pipeline=self.spec.name,
-            marks=self.landed,
-            control=self.control,
-            table=self.table,
-            log_reader=self.landed,
-            now=lambda: NOW,
-        )
-
-    @property
-    def undo(self) -> Undo:
-        """Takes plans out."""
-        return Undo(
-            pipeline=self.spec.name, control=self.control, table=self.table, now=lambda: NOW
-        )
-
-    @property
-    def repair(self) -> Repair:
-        """Has the ledger follow the typed table."""
-        return Repair(
-            spec=self.spec,
-            marks=self.landed,
-            control=self.control,
-            table=self.table,
-            log_reader=self.landed,
-            now=lambda: NOW,
-        )
-
-    @property
-    def verify(self) -> Verify:
-        """Compares the typed tables with the bronze table."""
-        return Verify(
-            spec=self.spec,
-            marks=self.landed,
-            control=self.control,
-            data_log=self.table,
-            log_reader=self.landed,
-        )
 
     def run(self) -> list[int]:
         """Plan and execute until nothing is left; the numbers of the plans."""
