@@ -245,7 +245,8 @@ class App:
         from tidemark.adapters.delta.data_table import DeltaDataTable
 
         decode = self._decode(spec)
-        return DeltaDataTable(self.layout.data_table(decode.target), typed_schema(decode))
+        uri = self.layout.data_table(decode.target)
+        return DeltaDataTable(uri, typed_schema(decode), grows=True)
 
     def quarantine(self, spec: PipelineSpec) -> DeltaQuarantine:
         """The quarantine of a typed table, without Spark."""

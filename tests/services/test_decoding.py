@@ -449,5 +449,5 @@ def test_another_schema_is_no_silent_change(lake: TypedLake) -> None:
     lake.run()
     lake.bronze.run(1)
     lake.decode = replace(DECODE, value=PayloadSpec(format=Format.BINARY))
-    with pytest.raises(ColumnsDiffer, match="its column value is"):
+    with pytest.raises(ColumnsDiffer, match="its field value is string, and binary in the spec"):
         lake.decoding.plan()

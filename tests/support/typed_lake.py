@@ -120,7 +120,7 @@ class TypedLake(LandingServices):
     @property
     def typed(self) -> DeltaDataTable:
         """The typed table alone."""
-        return DeltaDataTable(str(self.typed_uri), typed_schema(self.decode))
+        return DeltaDataTable(str(self.typed_uri), typed_schema(self.decode), grows=True)
 
     @property
     def table(self) -> TypedTables:

@@ -335,8 +335,7 @@ class ColumnsDiffer(TableAltered):
     def remedy(self) -> str:
         return (
             "take the change of the table back, with ALTER TABLE; or, of a typed table, that of "
-            "the schema in the spec, or say another decode.target: what has landed is decoded "
-            "anew into it"
+            "the schema in the spec, or begin another table (docs/typed.md, Another schema)"
         )
 
 

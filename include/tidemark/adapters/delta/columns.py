@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
 
 from deltalake import ColumnProperties, Field, Schema, WriterProperties
-from deltalake.schema import ArrayType, PrimitiveType, StructType
+from deltalake.schema import ArrayType, MapType, PrimitiveType, StructType
 
 from tidemark.core.decoding import DecodeSpec, FieldType, ListOf, Struct
 
@@ -15,6 +16,9 @@ PROPERTIES: Mapping[str, str] = {
     # Only what a reader prunes by, and what tells a file's range (landed.py).
     "delta.dataSkippingStatsColumns": "partition,offset,timestamp,plan_sequence",
 }
+
+
+_Type: TypeAlias = PrimitiveType | ArrayType | StructType | MapType
 
 
 def _field(name: str, kind: str) -> Field:
@@ -66,6 +70,46 @@ def _delta_type(kind: FieldType) -> PrimitiveType | ArrayType | StructType:
             return ArrayType(_delta_type(kind.element), contains_null=True)
         case _:
             return PrimitiveType(str(kind))
+
+
+def conflicts(present: _Type, wanted: _Type, path: str) -> Iterator[str]:
+    """Where two types of one column have different types for the same field.
+
+    Fields that only one of them has are none: they are null in the rows of the other.
+    """
+    match present, wanted:
+        case StructType(), StructType():
+            there = {field.name.lower(): field for field in present.fields}
+            for field in wanted.fields:
+                if other := there.get(field.name.lower()):
+                    place = f"{path}.{field.name}"
+                    if other.name != field.name:
+                        yield f"its field {path}.{other.name} is now called {field.name}"
+                    yield from conflicts(other.type, field.type, place)
+        case ArrayType(), ArrayType():
+            yield from conflicts(present.element_type, wanted.element_type, f"{path}[]")
+        case _:
+            if str(present) != str(wanted):
+                yield f"its field {path} is {_named(present)}, and {_named(wanted)} in the spec"
+
+
+def additions(present: _Type, wanted: _Type, path: str) -> Iterator[str]:
+    """Fields of a column that a table does not have yet, by their paths."""
+    match present, wanted:
+        case StructType(), StructType():
+            there = {field.name: field for field in present.fields}
+            for field in wanted.fields:
+                place = f"{path}.{field.name}"
+                if field.name in there:
+                    yield from additions(there[field.name].type, field.type, place)
+                else:
+                    yield place
+        case ArrayType(), ArrayType():
+            yield from additions(present.element_type, wanted.element_type, f"{path}[]")
+
+
+def _named(kind: _Type) -> str:
+    return str(kind.type) if isinstance(kind, PrimitiveType) else str(kind.to_json())
 
 
 QUARANTINE = Schema(

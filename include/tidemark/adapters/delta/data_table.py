@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
 from tidemark.adapters.delta import contents
-from tidemark.adapters.delta.columns import BRONZE, PROPERTIES
+from tidemark.adapters.delta.columns import BRONZE, PROPERTIES, additions, conflicts
 from tidemark.adapters.delta.landed import landed_counts
 from tidemark.adapters.delta.replacing import refuse_losses, replace_rows
 from tidemark.core.datafile import DataFile
@@ -60,11 +60,13 @@ class DeltaDataTable:
     Args:
         uri: The table.
         schema: Its columns; whoever reads the table may have added others.
+        grows: Whether fields that the table does not have yet are added to its columns.
     """
 
-    def __init__(self, uri: str, schema: Schema = BRONZE) -> None:
+    def __init__(self, uri: str, schema: Schema = BRONZE, *, grows: bool = False) -> None:
         self._uri = uri
         self._schema = schema
+        self._grows = grows
 
     def state(self, pipeline: str, app_ids: Collection[str], since: int) -> TableState:
         """The newest transaction of each application id, and RESTOREs after a version.
@@ -188,14 +190,48 @@ class DeltaDataTable:
     def prepare(self, pipeline: str) -> TableSize:
         """Make the table if it is not there, and refuse one that is not this pipeline's.
 
+        One that grows gets the fields that it does not have yet, in a commit that names them.
+
         Returns:
             What its rows take, as in `size`.
 
         Raises:
             ForeignTable: The target is another table, or a folder with other files.
             TableAltered: It is the pipeline's, with other columns or rules.
+            EngineFailed: The fields may have been added or not; do it again.
         """
-        return contents.size(self._own(pipeline))
+        table = self._own(pipeline)
+        added = self._additions(table) if self._grows else []
+        if added:
+            self._add_fields(table, added)
+        return contents.size(table)
+
+    def _additions(self, table: DeltaTable) -> list[str]:
+        present = {field.name: field.type for field in table.schema().fields}
+        return [
+            path
+            for field in self._schema.fields
+            for path in additions(present[field.name], field.type, field.name)
+        ]
+
+    def _add_fields(self, table: DeltaTable, added: list[str]) -> None:
+        import pyarrow as pa
+
+        schema = pa.schema(self._schema.to_arrow())
+        metadata = {"userMetadata": json.dumps({"added": added})}
+        try:
+            write_deltalake(
+                table,
+                schema.empty_table(),
+                mode="append",
+                schema_mode="merge",
+                commit_properties=CommitProperties(custom_metadata=metadata),
+            )
+        except (DeltaError, OSError) as failed:
+            raise EngineFailed(
+                operation=f"adding {', '.join(added)} to {self._uri}", reason=str(failed)[:500]
+            ) from failed
+        log.info("columns grew table=%s fields=%s", self._uri, added)
 
     def _own(self, pipeline: str) -> DeltaTable:
         """The pipeline's table, which is made if it is not there."""
@@ -221,7 +257,10 @@ class DeltaDataTable:
         for wanted in self._schema.fields:
             if wanted.name not in present:
                 self._differ(f"it has no column {wanted.name}")
-            if _bare(present[wanted.name]) != _bare(wanted.type):
+            if self._grows:
+                for difference in conflicts(present[wanted.name], wanted.type, wanted.name):
+                    self._differ(difference)
+            elif _bare(present[wanted.name]) != _bare(wanted.type):
                 self._differ(f"its column {wanted.name} is {present[wanted.name]}")
         self._refuse_rules(table)
 

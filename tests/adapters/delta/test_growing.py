@@ -1,0 +1,97 @@
+"""A typed table's columns follow its spec as far as nothing is lost; what is not so is refused."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tidemark.adapters.delta.columns import typed_schema
+from tidemark.adapters.delta.data_table import DeltaDataTable
+from tidemark.core.decoding import DecodeSpec, Format, PayloadSpec, Struct, parse_type
+from tidemark.errors import ColumnsDiffer
+
+_FIRST = {"price": "decimal(18,4)", "legs": [{"qty": "long"}]}
+
+
+def typed(uri: Path, fields: dict[str, Any]) -> DeltaDataTable:
+    """The typed table of a pipeline whose values have these fields."""
+    schema = parse_type(fields)
+    assert isinstance(schema, Struct)
+    value = PayloadSpec(format=Format.JSON, schema=schema)
+    decode = DecodeSpec(key=PayloadSpec(), value=value, target="silver/events")
+    return DeltaDataTable(str(uri), typed_schema(decode), grows=True)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A typed table with one row."""
+    uri = tmp_path / "typed"
+    typed(uri, _FIRST).prepare("events@typed")
+    schema = pa.schema(DeltaTable(uri).schema().to_arrow())
+    value = {"price": Decimal("1.5000"), "legs": [{"qty": 1}]}
+    row = {"value": value, "offset": 1, "partition": 0}
+    write_deltalake(uri, pa.Table.from_pylist([row], schema), mode="append")
+    return uri
+
+
+def values(uri: Path) -> list[Any]:
+    """Values of all rows."""
+    return [row["value"] for row in pa.table(DeltaTable(uri).scan()).to_pylist()]
+
+
+def test_new_fields_are_added_and_named(table: Path) -> None:
+    """At any depth; rows from before have null there. Doing it again does nothing."""
+    grown = {
+        "name": "string",
+        "price": "decimal(18,4)",
+        "legs": [{"qty": "long", "on": "date"}],
+    }
+    before = DeltaTable(table).version()
+    typed(table, grown).state("events@typed", (), since=0)
+    assert DeltaTable(table).version() == before
+    typed(table, grown).prepare("events@typed")
+    typed(table, grown).prepare("events@typed")
+    (commit,) = DeltaTable(table).history(DeltaTable(table).version() - before)
+    assert json.loads(commit["userMetadata"]) == {"added": ["value.name", "value.legs[].on"]}
+    (value,) = values(table)
+    assert (value["name"], value["legs"]) == (None, [{"qty": 1, "on": None}])
+
+
+def test_fields_that_a_spec_names_no_more_stay(table: Path) -> None:
+    """Rows from before have them; new ones have null."""
+    version = DeltaTable(table).version()
+    typed(table, {"price": "decimal(18,4)"}).prepare("events@typed")
+    assert DeltaTable(table).version() == version
+    assert values(table)[0]["legs"] == [{"qty": 1}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "difference"),
+    [
+        (
+            {"price": "decimal(20,4)"},
+            "its field value.price is decimal(18,4), and decimal(20,4) in the spec",
+        ),
+        ({"legs": [{"qty": "string"}]}, "its field value.legs[].qty is long, and string"),
+        ({"legs": "string"}, "its field value.legs is"),
+        ({"Price": "decimal(18,4)"}, "its field value.price is now called Price"),
+    ],
+)
+def test_another_type_of_a_field_is_refused_with_the_difference(
+    table: Path, fields: dict[str, Any], difference: str
+) -> None:
+    """Before anything is planned, and before anything lands; the table stays as it is."""
+    version = DeltaTable(table).version()
+    other = typed(table, fields)
+    with pytest.raises(ColumnsDiffer):
+        other.state("events@typed", (), since=0)
+    with pytest.raises(ColumnsDiffer) as differs:
+        other.prepare("events@typed")
+    assert difference in str(differs.value)
+    assert DeltaTable(table).version() == version
