@@ -34,8 +34,11 @@ def test_free_ports_are_all_different() -> None:
     assert len(set(sockets.free_ports(HOST, 50))) == 50
 
 
-def test_a_taken_port_is_refused_with_its_purpose(taken: int) -> None:
-    """The error names the port and who wanted it."""
+def test_a_taken_port_is_refused_with_its_purpose(
+    taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the port and who wanted it, once nobody has given it back for a while."""
+    monkeypatch.setattr(sockets, "_PATIENCE_S", 0.2)
     with pytest.raises(SetupError, match=f"port {taken} is taken.*for the judge"):
         sockets.require_free(HOST, [*sockets.free_ports(HOST, 1), taken], "the judge")
 

@@ -169,6 +169,7 @@ def test_parsing_loads_nothing_heavy(parsed: dict[str, Any], file: str) -> None:
     assert HEAVY & set(parsed[file]["modules"]) == set()
 
 
+@pytest.mark.e2e
 def test_parsing_is_fast(probe: Probe) -> None:
     """At most three times what importing Airflow's own Spark operator takes of the processor."""
     parsing: dict[str, list[float]] = {file: [] for file in FILES}

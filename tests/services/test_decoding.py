@@ -120,6 +120,7 @@ def test_what_was_replaced_is_decoded_again(lake: TypedLake) -> None:
     assert lake.run() == []
 
 
+@pytest.mark.e2e
 def test_undone_and_landed_anew_between_two_runs(lake: TypedLake) -> None:
     """The offsets look as before; the rows may not be the same."""
     lake.bronze.run(3)
@@ -293,6 +294,7 @@ def test_a_quarantine_that_was_lost_is_missed(lake: TypedLake) -> None:
         lake.decoding.plan()
 
 
+@pytest.mark.e2e
 def test_a_restore_of_the_typed_table_is_followed(lake: TypedLake) -> None:
     """By a rewind: what it took out of the typed table, quarantined or not, is decoded again."""
     lake.bronze.run(4)
@@ -310,6 +312,7 @@ def test_a_restore_of_the_typed_table_is_followed(lake: TypedLake) -> None:
     assert lake.quarantined() == [(0, 1), (0, 6)]
 
 
+@pytest.mark.e2e
 def test_a_restore_to_before_a_replay_is_followed(lake: TypedLake) -> None:
     """What the replay had closed is open again."""
     lake.bronze.run(4)
@@ -328,6 +331,7 @@ def test_a_restore_to_before_a_replay_is_followed(lake: TypedLake) -> None:
     assert lake.run() == []
 
 
+@pytest.mark.e2e
 def test_a_new_target_is_begun_anew(lake: TypedLake) -> None:
     """Another schema is another table: a rewind says that it is empty, and all is decoded."""
     lake.bronze.run(4)
@@ -366,6 +370,7 @@ def test_rows_that_bronze_has_no_more_make_way(lake: TypedLake) -> None:
     assert [place[:2] for place in lake.decoded()] == [(0, 0), (0, 2)]
 
 
+@pytest.mark.e2e
 def test_rows_of_bronze_after_two_rewinds_are_decoded_anew(lake: TypedLake) -> None:
     """Their plan is older than what was decoded, and their landing is told anew."""
     lake.bronze.run(3)
@@ -403,6 +408,7 @@ def make_again(lake: TypedLake, topic_id: str) -> None:
     lake.bronze.decisions.new_incarnation("test", "on purpose")
 
 
+@pytest.mark.e2e
 def test_a_topic_that_was_made_again_is_decoded_with_all_before(lake: TypedLake) -> None:
     """Whichever incarnation it is of, whatever has landed is decoded."""
     lake.bronze.run(3)
@@ -418,6 +424,7 @@ def test_a_topic_that_was_made_again_is_decoded_with_all_before(lake: TypedLake)
     assert lake.run() == []
 
 
+@pytest.mark.e2e
 def test_an_undo_in_an_older_incarnation_is_followed(lake: TypedLake) -> None:
     """What was decoded with it and is still there is decoded again."""
     lake.bronze.run(3)
@@ -432,6 +439,7 @@ def test_an_undo_in_an_older_incarnation_is_followed(lake: TypedLake) -> None:
     assert lake.run() == []
 
 
+@pytest.mark.e2e
 def test_a_partition_that_landed_before_the_topic_was_made_again(lake: TypedLake) -> None:
     """Nobody has told the typed pipeline of it; its records are decoded all the same."""
     lake.bronze.run(3)

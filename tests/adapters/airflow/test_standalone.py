@@ -58,8 +58,11 @@ def test_tables_go_where_the_layout_says(tmp_path: Path) -> None:
     assert environment(layout, {}, PORTS, 2)["TIDEMARK_LAKEHOUSE"] == "s3://lake"
 
 
-def test_a_taken_port_is_refused_before_anything_starts(layout: Layout, fake_airflow: Path) -> None:
+def test_a_taken_port_is_refused_before_anything_starts(
+    layout: Layout, fake_airflow: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One clear line that names the port."""
+    monkeypatch.setattr("tidemark.sockets._PATIENCE_S", 0.2)
     fake_airflow.write_text(LIVES_WITH_A_TASK)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -158,8 +158,9 @@ def _wait_until_gone(pid: int, proof: Path) -> None:
 # -- what is in the way --------------------------------------------------------------------------
 
 
-def test_busy_port_is_named(config: BrokerConfig) -> None:
+def test_busy_port_is_named(config: BrokerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A port that somebody has is refused by its number, before any process is started."""
+    monkeypatch.setattr("tidemark.sockets._PATIENCE_S", 0.2)
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
