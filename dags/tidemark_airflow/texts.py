@@ -18,6 +18,13 @@ def pipeline_page(spec: PipelineSpec, layout: Layout) -> str:
     )
     limit = ", ".join(filter(None, limits)) or "no limit"
     start = spec.start_at.isoformat() if spec.start_at else spec.start.value
+    typed = (
+        f"`{layout.data_table(spec.decode.target)}`, with its quarantine "
+        f"`{layout.data_table(spec.decode.quarantine_target)}`; **decode** makes them of all that "
+        "has landed, also when there was nothing to read"
+        if spec.decode
+        else "none"
+    )
     return f"""\
 ### {spec.name}
 
@@ -27,6 +34,7 @@ def pipeline_page(spec: PipelineSpec, layout: Layout) -> str:
 |---|---|
 | Kafka topic | `{spec.topic}`, connection `{spec.connection}`, {spec.isolation_level.value} |
 | Data table | `{layout.data_table(spec.target)}` |
+| Typed table | {typed} |
 | Control table | `{layout.control_table}` |
 | Quality suite | {f"`{spec.suite}`" if spec.suite else "built-in checks only"} |
 | First run starts at | {start} |

@@ -216,9 +216,9 @@ def test_a_typed_table_is_decoded_beside_the_quality_check(probe: Probe, tmp_pat
     spec = "name: typed\ntopic: t\nschedule: '@daily'\ndecode: {value: {format: string}}\n"
     (tmp_path / "typed.yaml").write_text(spec)
     environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
-    tasks = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"][
-        "tidemark_typed"
-    ]["tasks"]
+    dag = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"]["tidemark_typed"]
+    assert "silver/typed_quarantine" in dag["doc_md"]
+    tasks = dag["tasks"]
     assert tasks["ingest"]["downstream"] == ["decode", "quality"]
     assert tasks["decode"]["trigger_rule"] == "none_failed"
     (tmp_path / "typed.yaml").write_text(spec + "group: tides\n")
