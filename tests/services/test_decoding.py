@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,26 @@ def test_only_what_is_in_quarantine_is_decoded_again(lake: TypedLake) -> None:
             lake.quarantine.records(closed=True)]  # fmt: skip
     assert told == [(1, 1, 2), (3, 1, 2), (3, 2, None)]
     assert lake.run() == []
+
+
+def test_many_records_are_replayed_in_parts(
+    lake: TypedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part once, also of what fails again."""
+    monkeypatch.setattr("tidemark.services.decoding._MOST_REPLAYED", 2)
+    lake.bronze.run(5)
+    lake.broken = {0, 2, 4}
+    lake.run()
+    lake.broken = {2}
+    left: Mapping[int, SpanSet] = {0: SpanSet(tuple(Span(n, n + 1) for n in (0, 2, 4)))}
+    parts = []
+    while (plan := lake.decoding.replay("id-1", left).plan) is not None:
+        lake.ingest.execute(plan.sequence)
+        parts.append(plan.size)
+        left = plan.left_of(left)
+    assert parts == [2, 1]
+    lake.check()
+    assert lake.quarantined() == [(0, 2)]
 
 
 def test_what_was_undone_leaves_the_typed_table(lake: TypedLake) -> None:

@@ -33,8 +33,9 @@ log = logging.getLogger(__name__)
 
 _FOLLOWS = "decode"
 """Who does what follows from a change of the bronze table."""
-_MOST_REPLAYED = 10_000
-"""Offsets of a plan that decodes single ones again: each may be a range, and a row, of its own."""
+_MOST_REPLAYED = 1_000
+"""Offsets of a plan that decodes single ones again: each may be a range of its own, which is a row
+of the control table and a condition for every row that is looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

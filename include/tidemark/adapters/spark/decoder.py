@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import reduce
@@ -21,6 +21,7 @@ from tidemark.adapters.spark.failures import condition_of, root_cause
 from tidemark.adapters.spark.payloads import SETTINGS, detail, raw, reason, with_decoded
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.decoding import DecodedFrom, DecodeSpec, Part, Reason
+from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.errors import DecoderChanged, EngineFailed, InvalidRule, TooManyQuarantined
 from tidemark.storage import folder_of
@@ -109,11 +110,8 @@ class SparkDecoder:
             .load(self._bronze)
         )
         places = [
-            (F.col("partition") == partition)
-            & (F.col("offset") >= span.start)
-            & (F.col("offset") < span.end)
+            (F.col("partition") == partition) & _any_of(list(_places(spans)))
             for partition, spans in plan.spans().items()
-            for span in spans
         ]
         return table.where((F.col("topic_id") == plan.topic_id) & _any_of(places))
 
@@ -221,6 +219,17 @@ class SparkDecoder:
             allowed=allowed,
             reasons=tuple(f"{row['count']:,} {' '.join(filter(None, row[:3]))}" for row in found),
         )
+
+
+def _places(spans: SpanSet) -> Iterator[Column]:
+    """Conditions for the offsets of one partition; those of single ones are one look-up."""
+    offset = F.col("offset")
+    single = [span.start for span in spans if span.size == 1]
+    if single:
+        yield offset.isin(single)
+    for span in spans:
+        if span.size > 1:
+            yield (offset >= span.start) & (offset < span.end)
 
 
 def _any_of(conditions: Sequence[Column]) -> Column:
