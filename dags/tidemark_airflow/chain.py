@@ -58,7 +58,7 @@ def add_chain(spec: PipelineSpec) -> None:
         op_kwargs={"pipeline": pipeline, "requested_by": REQUESTED_BY},
         execution_timeout=timedelta(minutes=15),
         # What was landed before is decoded all the same.
-        ignore_downstream_trigger_rules=False,
+        ignore_downstream_trigger_rules=spec.decode is None,
         doc_md="Decides which offsets this run reads and records them. No Spark.",
     )
     ingested = TidemarkJobOperator(

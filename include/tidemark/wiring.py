@@ -234,10 +234,11 @@ class App:
     def table(self, spec: PipelineSpec) -> DataTable:
         """The pipeline's data table, without Spark."""
         from tidemark.adapters.delta.data_table import DeltaDataTable
-        from tidemark.adapters.delta.quarantine import TypedTables
 
         if not spec.is_typed:
             return self._armed("table", DeltaDataTable(self.layout.data_table(spec.target)))
+        from tidemark.adapters.delta.quarantine import TypedTables
+
         return self._armed("table", TypedTables(self._typed_table(spec), self.quarantine(spec)))
 
     def _typed_table(self, spec: PipelineSpec) -> DeltaDataTable:
@@ -500,19 +501,12 @@ class App:
         Args:
             pipelines: Only of these; of all if none is named.
         """
-        names = [self.spec(name).name for name in pipelines or self.specs]
-        return [
-            table
-            for name in names
-            for table in (
-                name,
-                *(
-                    (f"{name}@{TYPED}", f"{name}@{QUARANTINE}")
-                    if name in self.specs and self.specs[name].decode
-                    else ()
-                ),
-            )
-        ]
+        tables = []
+        for spec in map(self.spec, pipelines or self.specs):
+            tables.append(spec.name)
+            if spec.decode and spec.is_live:
+                tables += [f"{spec.name}@{TYPED}", f"{spec.name}@{QUARANTINE}"]
+        return tables
 
     def maintenance(self, pipeline: str) -> Maintenance:
         """Keeps a data table small; needs no JVM.

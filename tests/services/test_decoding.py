@@ -17,7 +17,7 @@ from tidemark.adapters.delta.columns import typed_schema
 from tidemark.adapters.delta.data_table import DeltaDataTable
 from tidemark.adapters.delta.quarantine import TypedTables
 from tidemark.core.decoding import DecodedFrom, Format, PayloadSpec
-from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.offsets import Span, SpanSet, without
 from tidemark.core.plan import PlanKind
 from tidemark.errors import (
     ColumnsDiffer,
@@ -102,7 +102,7 @@ def test_many_records_are_replayed_in_parts(
     while (plan := lake.decoding.replay("id-1", left).plan) is not None:
         lake.ingest.execute(plan.sequence)
         parts.append(plan.size)
-        left = plan.left_of(left)
+        left = without(left, plan.spans())
     assert parts == [2, 1]
     lake.check()
     assert lake.quarantined() == [(0, 2)]
@@ -199,7 +199,7 @@ def test_an_open_plan_over_what_was_undone_is_given_up(lake: TypedLake) -> None:
 class Unreachable(DeltaDataTable):
     """A typed table that a driver does not live to commit to."""
 
-    def commit(self, *_: Any) -> None:
+    def land(self, *_: Any) -> None:
         """The quarantine has its commit by now."""
         raise EngineFailed(operation="committing", reason="the machine is gone")
 

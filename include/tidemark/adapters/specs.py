@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -276,8 +276,9 @@ def load_specs(folder: Path, suites: Path) -> Mapping[str, PipelineSpec]:
         if spec:
             found[path] = spec
             problems += _file_problems(path, spec, suites)
-    problems += _shared(found, "name", lambda spec: spec.name)
-    problems += _target_problems(found)
+    problems += _said_twice("name", ((path, "name", spec.name) for path, spec in found.items()))
+    places = ((path, *place) for path, spec in found.items() for place in _targets(spec))
+    problems += _said_twice("target", places)
     problems += _group_problems(found)
     if problems:
         raise SpecError(problems=tuple(problems))
@@ -394,35 +395,27 @@ def _normal(target: str) -> str:
     return f"{scheme}{separator}{posixpath.normpath(path)}"
 
 
-def _target_problems(found: Mapping[Path, PipelineSpec]) -> list[Problem]:
-    """No two tables are in one place, of one pipeline or of two."""
-    first: dict[str, Path] = {}
-    problems = []
-    for path, spec in found.items():
-        targets = {"target": spec.target}
-        if spec.decode:
-            targets["decode.target"] = spec.decode.target
-            targets["decode.target, with _quarantine"] = spec.decode.quarantine_target
-        for key, target in targets.items():
-            if place := first.get(_normal(target)):
-                expected = "a target of its own"
-                problems.append(
-                    _problem(path, key, expected, f"{_normal(target)!r}, as in {place.name}")
-                )
-            first.setdefault(_normal(target), path)
-    return problems
+def _targets(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
+    """The places of a pipeline's tables, and the keys that say them."""
+    yield "target", _normal(spec.target)
+    if spec.decode:
+        yield "decode.target", _normal(spec.decode.target)
+        yield "decode.target, with _quarantine", _normal(spec.decode.quarantine_target)
 
 
-def _shared(found: Mapping[Path, PipelineSpec], key: str, value_of: Any) -> list[Problem]:
-    """Two pipelines may share a topic, and no name."""
+def _said_twice(what: str, said: Iterable[tuple[Path, str, str]]) -> list[Problem]:
+    """Two pipelines may share a topic, and neither a name nor a target; nor one with itself.
+
+    Args:
+        what: What must be different.
+        said: File, key and value, in the order of reading.
+    """
     first: dict[str, Path] = {}
     problems = []
-    for path, spec in found.items():
-        value = value_of(spec)
+    for path, key, value in said:
         if value in first:
-            problems.append(
-                _problem(path, key, f"a {key} of its own", f"{value!r}, as in {first[value].name}")
-            )
+            found = f"{value!r}, as in {first[value].name}"
+            problems.append(_problem(path, key, f"a {what} of its own", found))
         first.setdefault(value, path)
     return problems
 

@@ -12,7 +12,7 @@ from tidemark.cli.arguments import AsJson, DryRun, Pipeline
 from tidemark.cli.console import out, print_error_record, print_json, print_table, step
 from tidemark.cli.spark import Master, Parts
 from tidemark.core.decoding import Reason
-from tidemark.core.offsets import Span, SpanSet, spans_by_partition
+from tidemark.core.offsets import Span, SpanSet, spans_by_partition, without
 from tidemark.core.quarantine import Quarantined
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.services.planner import Planning
@@ -53,8 +53,8 @@ def decode(
     if dry_run:
         _print_waiting(tidemark, names, as_json=as_json)
         return
-    records = _executed(tidemark, {name: tidemark.decoding(name).plan for name in names}, master)
-    _print(records, as_json=as_json)
+    plans = {name: tidemark.decoding(name).plan for name in names}
+    _print(*_executed(tidemark, plans, master), as_json=as_json)
 
 
 @app.command("list", short_help="What is in quarantine, and why.")
@@ -125,7 +125,7 @@ def replay(
     }
     if dry_run:
         drafted = {"pipeline": spec.name, "outcome": "draft", "offsets": len(wanted)}
-        _print([drafted], as_json=as_json)
+        _print([drafted], ExitCode.OK, as_json=as_json)
         return
     decoding = tidemark.decoding(pipeline)
 
@@ -135,17 +135,22 @@ def replay(
             if made.plan is None:
                 continue
             if made.plan.topic_id == topic_id:
-                left[topic_id] = made.plan.left_of(spans)
+                left[topic_id] = without(spans, made.plan.spans())
             return made
         return decoding.plan()
 
-    _print(_executed(tidemark, {spec.name: next_plan}, master), as_json=as_json)
+    _print(*_executed(tidemark, {spec.name: next_plan}, master), as_json=as_json)
 
 
 def _executed(
     tidemark: App, plans: Mapping[str, Callable[[], Planning]], master: str
-) -> list[Mapping[str, Any]]:
-    """Plan and execute until nothing is left of any; one that fails does not stop the others."""
+) -> tuple[list[Mapping[str, Any]], int]:
+    """Plan and execute until nothing is left of any; one that fails does not stop the others.
+
+    Returns:
+        What became of each plan, and the worst exit code.
+    """
+    codes: list[int] = []
     told: list[Mapping[str, Any]] = []
     going = dict(plans)
     while going:
@@ -164,19 +169,18 @@ def _executed(
                 refs.append(answer.plan.ref)
         for together in tidemark.applications(refs):
             parts.add_run(tidemark, "ingest", together, master)
-        told += [{**record, "code": parts.code} for record in parts.records.values()]
+        codes.append(parts.code)
+        told += parts.records.values()
         for name, record in parts.records.items():
             if "wrote" not in record:
                 going.pop(name, None)
-    return told
+    return told, ExitCode.worst(codes)
 
 
-def _print(records: list[Mapping[str, Any]], *, as_json: bool) -> None:
-    codes = [record["code"] for record in records if "code" in record]
-    plain = [{key: each[key] for key in each if key != "code"} for each in records]
+def _print(records: list[Mapping[str, Any]], code: int, *, as_json: bool) -> None:
     if as_json:
-        print_json(plain)
-    for record in () if as_json else plain:
+        print_json(records)
+    for record in () if as_json else records:
         if "error" in record:
             print_error_record(record)
         elif "wrote" in record:
@@ -189,10 +193,10 @@ def _print(records: list[Mapping[str, Any]], *, as_json: bool) -> None:
             )
         elif "offsets" in record:
             out.print(f"{record['offsets']:,} record(s) would be decoded again")
-        elif len(plain) == 1 or record["outcome"] != "nothing to do":
+        elif len(records) == 1 or record["outcome"] != "nothing to do":
             out.print(f"{record['pipeline']}: {record['outcome']}", markup=False)
-    if worst := ExitCode.worst(codes):
-        raise typer.Exit(worst)
+    if code != ExitCode.OK:
+        raise typer.Exit(code)
 
 
 def _print_waiting(tidemark: App, names: list[str], *, as_json: bool) -> None:

@@ -185,7 +185,7 @@ class DecodeSpec:
         return max(self.most_records, int(records * self.most_percent / 100))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedFrom:
     """What a typed plan decodes, and with what; its text is the plan's requester.
 

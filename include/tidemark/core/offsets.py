@@ -49,6 +49,18 @@ def united(parts: Iterable[Mapping[int, SpanSet]]) -> Mapping[int, SpanSet]:
     )
 
 
+def without(some: Mapping[int, SpanSet], others: Mapping[int, SpanSet]) -> Mapping[int, SpanSet]:
+    """Offsets of one part that are not in another, by partition; empty ones are left out."""
+    left = {p: spans.minus(others.get(p, SpanSet())) for p, spans in some.items()}
+    return {partition: spans for partition, spans in left.items() if spans}
+
+
+def shared(some: Mapping[int, SpanSet], others: Mapping[int, SpanSet]) -> Mapping[int, SpanSet]:
+    """Offsets that are in both of two parts, by partition; empty ones are left out."""
+    both = {p: spans.common(others.get(p, SpanSet())) for p, spans in some.items()}
+    return {partition: spans for partition, spans in both.items() if spans}
+
+
 def size_of(spans: Mapping[int, SpanSet]) -> int:
     """Number of offsets in all partitions."""
     return sum(each.size for each in spans.values())

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from tidemark.core.marks import IsolationLevel, Position
-from tidemark.core.offsets import Span, SpanSet, spans_by_partition
+from tidemark.core.offsets import Span, SpanSet, spans_by_partition, without
 
 
 class PlanKind(StrEnum):
@@ -174,17 +174,7 @@ class Plan:
 
     def gaps(self, landed: Mapping[int, SpanSet]) -> Mapping[int, SpanSet]:
         """Planned offsets that are not among `landed`; partitions without any are left out."""
-        left = {
-            partition: planned.minus(landed.get(partition, SpanSet()))
-            for partition, planned in self.spans().items()
-        }
-        return {partition: spans for partition, spans in left.items() if spans}
-
-    def left_of(self, wanted: Mapping[int, SpanSet]) -> Mapping[int, SpanSet]:
-        """Those of some offsets that are not planned; partitions without any are left out."""
-        planned = self.spans()
-        left = {p: spans.minus(planned.get(p, SpanSet())) for p, spans in wanted.items()}
-        return {partition: spans for partition, spans in left.items() if spans}
+        return without(self.spans(), landed)
 
     def over(self, placed: Iterable[tuple[int, Span]]) -> Self:
         """The plan as if it were of these ranges alone, by partition; of at least one."""

@@ -15,8 +15,9 @@ from typing import TypeAlias
 from tidemark.core import planning
 from tidemark.core.decoding import DecodedFrom, DecodeSpec
 from tidemark.core.events import ControlEvent, LossAccepted, NewIncarnation, Planned, Started
-from tidemark.core.ledger import Ledger, PlanRecord
-from tidemark.core.offsets import SpanSet, size_of, united
+from tidemark.core.landing import Landing
+from tidemark.core.ledger import Ledger
+from tidemark.core.offsets import SpanSet, shared, size_of, united, without
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.spec import PipelineSpec
 from tidemark.core.table import newest_table_version
@@ -106,10 +107,10 @@ class Decoding:
         """What `plan` would have decoded, taken out, and decoded again. Writes nothing."""
         bronze, ledger = self._ledgers()
         return Waiting(
-            missing=sum(spans.size for spans in _more(bronze, ledger).values()),
+            missing=sum(map(size_of, _more(bronze, ledger).values())),
             open=sum(record.plan.size for record in ledger.open_plans()),
             stale=sum(map(size_of, self._stale(bronze, ledger).values())),
-            more=sum(spans.size for spans in _more(ledger, bronze).values()),
+            more=sum(map(size_of, _more(ledger, bronze).values())),
         )
 
     def replay(self, topic_id: str, spans: Mapping[int, SpanSet]) -> Planning:
@@ -137,7 +138,7 @@ class Decoding:
             ledger,
             PlanKind.BACKFILL,
             topic_id,
-            _common(_common(spans, ledger.landed_of(topic_id)), bronze.landed_of(topic_id)),
+            shared(shared(spans, ledger.landed_of(topic_id)), bronze.landed_of(topic_id)),
             _MOST_REPLAYED,
         )
 
@@ -148,23 +149,18 @@ class Decoding:
         if self._follow(bronze, ledger):
             return self._once()
         for opened in ledger.open_plans():
-            if self._is_to_land(bronze, opened.plan):
+            landing = self.table.find(opened.plan)
+            if landing is None and self._is_right(bronze, opened.plan):
                 return Planning(outcome=PlanOutcome.KEPT, plan=opened.plan)
-            self._settle(ledger, opened)
+            self._settle(ledger, opened.plan, landing)
             return self._once()
         if self._undone(bronze, ledger):
             return self._once()
         stale = self._stale(bronze, ledger)
         for topic_id, spans in stale.items():
             return self._planned(bronze, ledger, PlanKind.BACKFILL, topic_id, spans)
-        for topic_id in _topics(bronze):
-            missing = {
-                partition: left
-                for (of, partition), left in _more(bronze, ledger).items()
-                if of == topic_id
-            }
-            if missing:
-                return self._planned(bronze, ledger, PlanKind.LIVE, topic_id, missing)
+        for topic_id, missing in _more(bronze, ledger).items():
+            return self._planned(bronze, ledger, PlanKind.LIVE, topic_id, missing)
         return Planning(outcome=PlanOutcome.NOTHING, plan=None)
 
     def _ledgers(self) -> tuple[Ledger, Ledger]:
@@ -203,11 +199,7 @@ class Decoding:
                     reason=reason,
                 )
             )
-        lost = {
-            partition: new
-            for partition, spans in bronze.accepted.items()
-            if (new := spans.minus(ledger.accepted.get(partition, SpanSet())))
-        }
+        lost = without(bronze.accepted, ledger.accepted)
         if lost:
             known = replace(ledger, starts={**ledger.starts, **starts})
             events.append(
@@ -226,16 +218,15 @@ class Decoding:
 
     # -- open plans -------------------------------------------------------------------------------
 
-    def _is_to_land(self, bronze: Ledger, plan: Plan) -> bool:
-        """Whether an open plan is still right, and has not landed."""
+    def _is_right(self, bronze: Ledger, plan: Plan) -> bool:
+        """Whether an open plan is still to be decoded, and as the spec says now."""
         source = DecodedFrom.parse(plan.requested_by)
         is_same = source is not None and source.fingerprint == self.decode.fingerprint
         landed = bronze.landed_of(plan.topic_id)
-        return is_same and not plan.gaps(landed) and self.table.find(plan) is None
+        return is_same and not plan.gaps(landed)
 
-    def _settle(self, ledger: Ledger, opened: PlanRecord) -> None:
+    def _settle(self, ledger: Ledger, plan: Plan, landing: Landing | None) -> None:
         """Record an open plan that has landed; give one up that is not right any more."""
-        landing = self.table.find(opened.plan)
         if landing is not None:
             Recorder(
                 control=self.control,
@@ -243,7 +234,7 @@ class Decoding:
                 marks=self.landed,
                 log_reader=self.landed,
                 now=self.now,
-            ).record(ledger, opened.plan, landing)
+            ).record(ledger, plan, landing)
             return
         Abandon(
             pipeline=self.spec.name,
@@ -253,7 +244,7 @@ class Decoding:
             log_reader=self.landed,
             now=self.now,
         ).give_up(
-            opened.plan.sequence,
+            plan.sequence,
             _FOLLOWS,
             "the spec decodes otherwise now, or what it decodes has left the bronze table",
         )
@@ -269,11 +260,7 @@ class Decoding:
         whole = self.control.ledger(self.spec.name)
         for record in whole.plans.values():
             holds = record.landing.spans() if record.landing else {}
-            has_more = any(
-                spans.common(more.get((record.plan.topic_id, partition), SpanSet()))
-                for partition, spans in holds.items()
-            )
-            if record.undoing or has_more:
+            if record.undoing or shared(holds, more.get(record.plan.topic_id, {})):
                 reason = f"it has offsets that {self.spec.origin} has not landed any more"
                 undo.undo(record.plan.sequence, _FOLLOWS, reason)
         return True
@@ -361,21 +348,13 @@ def _topics(ledger: Ledger) -> list[str]:
     return sorted(found | {record.plan.topic_id for record in ledger.plans.values()})
 
 
-def _common(some: Mapping[int, SpanSet], others: Mapping[int, SpanSet]) -> Mapping[int, SpanSet]:
-    return {
-        p: both for p, spans in some.items() if (both := spans.common(others.get(p, SpanSet())))
-    }
-
-
-def _more(ledger: Ledger, other: Ledger) -> Mapping[tuple[str, int], SpanSet]:
+def _more(ledger: Ledger, other: Ledger) -> Mapping[str, Mapping[int, SpanSet]]:
     """Offsets that have landed in one ledger and not in another, by incarnation and partition."""
-    found = {}
-    for topic_id in _topics(ledger):
-        landed = other.landed_of(topic_id)
-        for partition, spans in ledger.landed_of(topic_id).items():
-            if left := spans.minus(landed.get(partition, SpanSet())):
-                found[topic_id, partition] = left
-    return found
+    found = {
+        topic_id: without(ledger.landed_of(topic_id), other.landed_of(topic_id))
+        for topic_id in _topics(ledger)
+    }
+    return {topic_id: spans for topic_id, spans in found.items() if spans}
 
 
 def stale_offsets(bronze: Ledger, typed: Ledger, topic_id: str) -> Mapping[int, SpanSet]:
@@ -421,7 +400,7 @@ def _landed_since(landings: _Dated, decoded: _Dated) -> Mapping[int, SpanSet]:
     for seen, spans in sorted(decoded, key=lambda plan: plan[0], reverse=True):
         while waiting and waiting[-1][0] > seen:
             since = united([since, waiting.pop()[1]])
-        stale.append(_common(spans, since))
+        stale.append(shared(spans, since))
     return united(stale)
 
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -52,6 +52,10 @@ _FEATURES = {
 """Table features that a commit of new files gets along with."""
 _NO_RULES = {"delta.columnMapping.id", "delta.columnMapping.physicalName"}
 """Delta's words on a column that are no rule for its values."""
+
+
+Replace: TypeAlias = Callable[[DeltaTable, Plan, Sequence[DataFile], CommitProperties], None]
+"""Commits a plan's files in place of rows that a table has, with some properties."""
 
 
 class DeltaDataTable:
@@ -156,8 +160,12 @@ class DeltaDataTable:
             for version, metadata in _commits(table)
             if still_holds(restores, version)
         }
-        with_rows = {held.sequence for held in contents.holdings(table)} - committed
-        return frozenset(sequences) & (committed | with_rows)
+        # The log forgets, the rows do not.
+        unknown = set(sequences) - committed
+        if unknown:
+            of_them = f"plan_sequence IN ({', '.join(map(str, sorted(unknown)))})"
+            unknown &= {held.sequence for held in contents.holdings(table, of_them)}
+        return frozenset(sequences) & (committed | unknown)
 
     def holdings(self) -> tuple[Holding, ...]:
         """What the newest version holds, by plan, incarnation and partition."""
@@ -272,22 +280,15 @@ class DeltaDataTable:
             TransactionConflict: Another commit of this transaction was first; look again.
             EngineFailed: The commit failed, or its answer was lost.
         """
+        self.land(plan, files, _replace_all)
 
-        def change(table: DeltaTable, properties: CommitProperties) -> None:
-            if plan.replaces:
-                refuse_losses(table, plan, files)
-                replace_rows(table, plan, files, properties)
-            else:
-                self.add(table, plan, files, properties)
-
-        self.commit(plan, change)
-
-    def commit(self, plan: Plan, change: Callable[[DeltaTable, CommitProperties], None]) -> None:
-        """Change the table in the one commit of a plan; nothing if its transaction is there.
+    def land(self, plan: Plan, files: Sequence[DataFile], replace: Replace) -> None:
+        """Land a plan's files in its one commit; nothing if its transaction is there.
 
         Args:
             plan: The plan.
-            change: Makes the commit, with these properties.
+            files: Its rows.
+            replace: Makes the commit of a plan that replaces rows.
 
         Raises:
             TransactionConflict, EngineFailed: As in `append`.
@@ -297,7 +298,8 @@ class DeltaDataTable:
             if _is_taken(table, plan):
                 return
             transactions = [Transaction(plan.app_id, plan.sequence)]
-            change(table, _properties(transactions, plan.commit_metadata()))
+            change = replace if plan.replaces else self.add
+            change(table, plan, files, _properties(transactions, plan.commit_metadata()))
         except (DeltaError, OSError) as failed:
             if self._others_were_first(plan):
                 raise TransactionConflict(
@@ -320,7 +322,7 @@ class DeltaDataTable:
 
     def _others_were_first(self, plan: Plan) -> bool:
         try:
-            return _is_taken(DeltaTable(self._uri), plan)
+            return self.is_taken(plan)
         except (DeltaError, OSError):
             return False
 
@@ -426,6 +428,14 @@ class DeltaDataTable:
 
     def _altered(self, difference: str) -> None:
         raise TableAltered(target=self._uri, difference=difference)
+
+
+def _replace_all(
+    table: DeltaTable, plan: Plan, files: Sequence[DataFile], properties: CommitProperties
+) -> None:
+    """Replace rows, each of which must have a successor."""
+    refuse_losses(table, plan, files)
+    replace_rows(table, plan, files, properties)
 
 
 def _add(table: DeltaTable, added: list[AddAction], properties: CommitProperties) -> None:

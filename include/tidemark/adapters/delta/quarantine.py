@@ -19,7 +19,7 @@ from tidemark.adapters.delta import contents
 from tidemark.adapters.delta.columns import AS_LANDED, QUARANTINE
 from tidemark.adapters.delta.data_table import DeltaDataTable
 from tidemark.adapters.delta.replacing import Store, batches, offsets_in, replace_rows
-from tidemark.adapters.delta.rows import query, rows_where
+from tidemark.adapters.delta.rows import query, read
 from tidemark.core.datafile import DataFile
 from tidemark.core.decoding import Part, Reason
 from tidemark.core.landing import Landing
@@ -62,14 +62,7 @@ class DeltaQuarantine:
             TransactionConflict: Another commit of this transaction was first; look again.
             EngineFailed: The commit failed, or its answer was lost.
         """
-
-        def change(table: DeltaTable, properties: CommitProperties) -> None:
-            if plan.replaces:
-                self._replace(table, plan, files, properties)
-            else:
-                self.table.add(table, plan, files, properties)
-
-        self.table.commit(plan, change)
+        self.table.land(plan, files, self._replace)
 
     def _replace(
         self,
@@ -83,7 +76,7 @@ class DeltaQuarantine:
         here = contents.at_offsets(plan.topic_id, plan.spans())
         schema = pa.schema(table.schema().to_arrow())
         # Read first: delta-rs cannot write the table at the same time.
-        kept = pa.table(rows_where(table, here)).cast(schema)
+        kept = pa.table(read(table, f"SELECT * FROM t WHERE {here}")).cast(schema)
         write_deltalake(
             table,
             pa.RecordBatchReader.from_batches(
@@ -308,14 +301,7 @@ class TypedTables:
         self._quarantine.append(plan, kept)
         self._refuse_others(plan, kept)
         decoded = [file for file in files if not file.quarantined]
-
-        def change(table: DeltaTable, properties: CommitProperties) -> None:
-            if plan.replaces:
-                replace_rows(table, plan, decoded, properties)
-            else:
-                self._typed.add(table, plan, decoded, properties)
-
-        self._typed.commit(plan, change)
+        self._typed.land(plan, decoded, replace_rows)
 
     def _refuse_others(self, plan: Plan, kept: Sequence[DataFile]) -> None:
         there = self._quarantine.committed_spans(plan.sequence)

@@ -28,10 +28,7 @@ _AT_ONCE = 4_096
 
 
 def replace_rows(
-    table: DeltaTable,
-    plan: Plan,
-    files: Sequence[DataFile],
-    properties: CommitProperties,
+    table: DeltaTable, plan: Plan, files: Sequence[DataFile], properties: CommitProperties
 ) -> None:
     """Commit a plan's rows in place of those of the same incarnation at its offsets.
 

@@ -38,14 +38,12 @@ def from_rows(rows: Sequence[Mapping[str, Any]], schema: Schema) -> Table:
 
 def query(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
     """Rows of a query over `t`, by delta-rs' own engine."""
-    reader = QueryBuilder().register("t", table).execute(sql)
-    return to_rows(reader.read_all())
+    return to_rows(read(table, sql))
 
 
-def rows_where(table: DeltaTable, condition: str) -> Any:
-    """Whole rows that meet a condition in SQL, as an Arrow table."""
-    reader = QueryBuilder().register("t", table).execute(f"SELECT * FROM t WHERE {condition}")
-    return reader.read_all()
+def read(table: DeltaTable, sql: str) -> Any:
+    """The same as an Arrow table."""
+    return QueryBuilder().register("t", table).execute(sql).read_all()
 
 
 def _array(values: Sequence[Any], kind: DataType) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -29,13 +28,11 @@ from tidemark.storage import folder_of
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-log = logging.getLogger(__name__)
-
-_AS_LANDED = (
+_BESIDE = (
     *("headers", "topic", "partition", "offset", "timestamp", "timestamp_type"),
-    *("topic_id", "ingested_at"),
+    *("topic_id", "plan_sequence", "ingested_at"),
 )
-"""Columns that a decoded row has as its bronze row has them."""
+"""Columns that a row has beside its key and value: its bronze row's, but for the plan."""
 _REASON, _PART, _DETAIL = "__reason", "__part", "__detail"
 _SHOWN_REASONS = 5
 
@@ -117,9 +114,8 @@ class SparkDecoder:
 
     def _with_faults(self, rows: DataFrame, plan: Plan) -> DataFrame:
         """Decoded rows, those that cannot be with a reason, and the bytes of all."""
-        made = rows.select(
-            *_AS_LANDED,
-            F.lit(plan.sequence).cast("bigint").alias("plan_sequence"),
+        made = rows.withColumn("plan_sequence", F.lit(plan.sequence).cast("bigint")).select(
+            *_BESIDE,
             *(F.col(part.value).alias(raw(part)) for part in Part),
         )
         for part, spec in ((Part.KEY, self._spec.key), (Part.VALUE, self._spec.value)):
@@ -164,9 +160,7 @@ class SparkDecoder:
         counted = rows.observe(
             seen, F.count(F.lit(1)).alias("records"), F.count(_REASON).alias("quarantined")
         )
-        typed = counted.where(F.col(_REASON).isNull()).select(
-            "key", "value", *_AS_LANDED[:-1], "plan_sequence", "ingested_at"
-        )
+        typed = counted.where(F.col(_REASON).isNull()).select("key", "value", *_BESIDE)
         made = self._save(typed, self._typed, folder, undo)
         records, quarantined = _counts(seen, rows)
         if not quarantined:
@@ -180,9 +174,7 @@ class SparkDecoder:
         self._refuse_many(plan, faulty, quarantined, records)
         kept = faulty.select(
             *(F.col(raw(part)).alias(part.value) for part in Part),
-            *_AS_LANDED[:-1],
-            "plan_sequence",
-            "ingested_at",
+            *_BESIDE,
             F.col(_REASON).alias("reason"),
             F.col(_PART).alias("part"),
             F.col(_DETAIL).alias("detail"),
