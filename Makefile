@@ -24,8 +24,8 @@ INSTALLED_DEV := $(INSTALLED)-$(shell cksum < requirements-dev.txt | tr ' ' -)
 # What a first set-up needs on disk, and what a run needs after it, in GB.
 FREE_GB := $(if $(wildcard $(INSTALLED)),1,5)
 
-FAST := not broker and not spark and not airflow and not e2e and not faults
-REAL := (broker or spark or airflow or e2e) and not faults
+FAST := not broker and not registry and not spark and not airflow and not e2e and not faults
+REAL := (broker or registry or spark or airflow or e2e) and not faults
 # On two processes, each with a broker and a Spark session of its own: much of the time is waiting.
 PYTEST := $(PYTHON) -m pytest -n 2 --dist worksteal
 
@@ -74,8 +74,12 @@ archive: jvm
 .PHONY: setup
 setup: preflight $(INSTALLED) jvm archive ## Install all that Tidemark needs to run (.venv, .tidemark/jvm)
 
+.PHONY: registry
+registry: $(INSTALLED_DEV)
+	@$(PYTHON) -m tests.support.registry
+
 .PHONY: setup-dev
-setup-dev: setup $(INSTALLED_DEV) ## Install the tools for checks and tests as well
+setup-dev: setup $(INSTALLED_DEV) registry ## Install the tools for checks and tests as well
 
 .PHONY: lock
 lock: $(MADE) ## Resolve requirements*.in anew into requirements*.txt

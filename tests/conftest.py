@@ -15,6 +15,7 @@ from tidemark.adapters.broker.embedded import Broker, BrokerConfig, BrokerStatus
 from tidemark.core.layout import Layout
 
 pytest_plugins = [
+    "tests.fixtures_registry",
     "tests.fixtures_spark",
     "tests.model.tally",
     "tests.faults.tally",

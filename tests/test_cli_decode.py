@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
@@ -9,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -16,6 +18,7 @@ from deltalake import DeltaTable
 from tests.conftest import TopicFactory
 from tests.support.commands import Command
 from tests.support.kafka_judge import Judged, read_ranges
+from tests.support.registry import Registry, avro_bytes, framed
 from tests.support.transactions import (
     Record,
     produce_aborted,
@@ -272,3 +275,86 @@ def test_a_pipeline_without_a_decoder_says_so(
         refused = tidemark(*words, "--json")
         assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "NotDecoded")
     assert pipeline.judged()
+
+
+_TRADE = {
+    "type": "record",
+    "name": "Trade",
+    "fields": [
+        {"name": "n", "type": "int"},
+        {
+            "name": "price",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        },
+    ],
+}
+_NOTED = {**_TRADE, "fields": [*_TRADE["fields"], {"name": "note", "type": ["null", "string"]}]}
+_OTHER = {**_TRADE, "fields": [{"name": "n", "type": "string"}]}
+
+
+@pytest.mark.registry
+def test_avro_from_kafka_by_the_schemas_of_a_registry(
+    tmp_path: Path,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    registry: Registry,
+    tidemark: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S27: real Kafka, registry, Spark and Delta, judged by librdkafka and fastavro."""
+    name = topic(partitions=2)
+    pipeline = Pipeline(tmp_path, broker.bootstrap, name)
+    spec = tmp_path / "pipelines" / "events.yaml"
+    head = spec.read_text().partition("decode:")[0]
+    spec.write_text(f"{head}decode: {{key: {{format: string}}, value: {{format: avro}}}}\n")
+    old, new, other = (
+        registry.register(f"{name}-value", each) for each in (_TRADE, _NOTED, _OTHER)
+    )
+    first = [framed(old, avro_bytes(_TRADE, {"n": n, "price": Decimal("1.25")})) for n in range(5)]
+    second = [
+        framed(new, avro_bytes(_NOTED, {"n": n, "price": Decimal("0"), "note": "x"}))
+        for n in range(5)
+    ]
+    text = framed(other, avro_bytes(_OTHER, {"n": "five"}))
+    values = [*first, None, b"broken", *second, text, *first]
+    pipeline.produce([Record(value=each, key=b"k", partition=0) for each in values])
+    pipeline.produce([Record(value=each, key=b"k", partition=1) for each in second])
+    assert tidemark("ingest", "events").code == ExitCode.OK
+
+    missing = tidemark("decode", "events", "--json")
+    assert missing.json[0]["error"] == "UnknownConnection"
+    for variable, connection in registry.environ().items():
+        monkeypatch.setenv(variable, connection)
+    stopped = tidemark("decode", "events", "--json")
+    assert stopped.code == ExitCode.REFUSED
+    done, conflict = stopped.json
+    assert (done["records"], done["quarantined"], conflict["error"]) == (17, 1, "SchemaConflict")
+    assert "value.n is long in the table, not string" in conflict["found"]
+    spec.write_text(
+        f"{head}decode:\n  key: {{format: string}}\n  value: {{format: avro}}\n"
+        f"  quarantine: {{schemas: [{other}]}}\n"
+    )
+    assert tidemark("decode", "events").code == ExitCode.OK
+    assert tidemark("verify", "events@typed").code == ExitCode.OK
+    listed = tidemark("quarantine", "list", "events", "--json").json
+    assert [(each["reason"], each["schema_id"]) for each in listed] == [
+        ("not_framed", None),
+        ("refused_schema", other),
+    ]
+    kept = {(each["partition"], each["offset"]) for each in listed}
+    rows = {
+        (row["partition"], row["offset"]): row["value"] for row in pipeline.rows("silver/events")
+    }
+    for record in pipeline.judged():
+        place = (record.partition, record.offset)
+        if place in kept:
+            continue
+        expected: dict[str, Any] | None = None
+        if record.value is not None:
+            schema = _NOTED if int.from_bytes(record.value[1:5], "big") == new else _TRADE
+            body = io.BytesIO(record.value[5:])
+            read = fastavro.schemaless_reader(body, fastavro.parse_schema(schema))
+            assert isinstance(read, dict)
+            expected = {"note": None, **read}
+        assert rows.pop(place) == expected
+    assert rows == {}

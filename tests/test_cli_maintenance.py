@@ -54,7 +54,7 @@ def maintain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return run
 
 
-SHARED = ["control table", "quality results", "quality verdicts", "status table"]
+SHARED = ["control table", "quality results", "quality verdicts", "status table", "schemas table"]
 
 
 def test_all_tables_are_maintained_and_told(lake: FileLake, maintain: Any) -> None:
@@ -69,6 +69,7 @@ def test_all_tables_are_maintained_and_told(lake: FileLake, maintain: Any) -> No
         "quality results": "no table yet",
         "quality verdicts": "no table yet",
         "status table": "no table yet",
+        "schemas table": "no table yet",
     }
     done = maintain()
     assert done.code == ExitCode.OK, done.err

@@ -16,7 +16,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from jsonschema.validators import validator_for
 
 from tests.conftest import PROJECT
-from tidemark.adapters.broker.embedded import Broker, BrokerConfig, Listener
+from tests.support.registry import VERSION, running_registry
+from tidemark.adapters.broker.embedded import Broker, BrokerConfig, BrokerStatus, Listener
+from tidemark.adapters.registry.client import ConfluentRegistry
 from tidemark.core.layout import Layout
 from tidemark.sockets import free_ports
 from tidemark.wiring import App
@@ -76,6 +78,7 @@ def test_it_has_the_parts(services: dict[str, Any]) -> None:
         "kafka",
         "kafdrop",
         "postgres",
+        "schema-registry",
         "spark-master",
         "spark-worker",
     }
@@ -108,7 +111,7 @@ def test_every_published_port_is_bound_to_this_machine(services: dict[str, Any])
     """Nothing is offered to the network, and no two services want one port."""
     published = [port for service in services.values() for port in service.get("ports", [])]
 
-    assert len(published) == 4
+    assert len(published) == 5
     assert all(re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port) for port in published), published
     assert len({port.split(":")[1] for port in published}) == len(published)
 
@@ -145,6 +148,7 @@ def test_versions_are_those_of_the_locks(services: dict[str, Any]) -> None:
     image = (PROJECT / "Dockerfile").read_text()
 
     assert services["kafka"]["image"] == f"apache/kafka:{broker[1]}"
+    assert services["schema-registry"]["image"] == f"apicurio/apicurio-registry:{VERSION}"
     for name in services:
         if name.startswith(("airflow-", "spark-")):
             assert services[name]["image"] == f"tidemark:{version[1]}"
@@ -325,3 +329,25 @@ def _read(bootstrap: str) -> bytes | None:
         return value
     finally:
         consumer.close()
+
+
+@pytest.mark.broker
+@pytest.mark.registry
+def test_schemas_keep_their_ids_when_the_registry_starts_again(
+    services: dict[str, Any], broker: BrokerStatus, tmp_path: Path
+) -> None:
+    """With the file's settings, on a real broker: records name schemas by their ids for ever."""
+    settings = {
+        name: value.replace("kafka:19092", broker.bootstrap)
+        for name, value in services["schema-registry"]["environment"].items()
+        if name.startswith("APICURIO_")
+    }
+    with running_registry(tmp_path / "first", settings) as registry:
+        ids = [registry.register("a", "string"), registry.register("b", "long")]
+    with running_registry(tmp_path / "second", settings) as registry:
+        assert registry.register("b", "long") == ids[1]
+        client = ConfluentRegistry("again", {"url": registry.url})
+        assert [getattr(client.schema(each), "text", None) for each in ids] == [
+            '"string"',
+            '"long"',
+        ]

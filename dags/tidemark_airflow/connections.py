@@ -53,6 +53,21 @@ def kafka_environment(*pipelines: str) -> dict[str, str]:
     return variables
 
 
+def registry_environment(pipeline: str) -> dict[str, str]:
+    """The connection of the registry that a pipeline's records are written with, if they are.
+
+    It holds secrets: never log it.
+
+    Raises:
+        UnknownPipeline, SpecError
+        UnknownConnection: No backend has it.
+    """
+    decode = App.from_environment().spec(pipeline).decode
+    if decode is None or not decode.framed:
+        return {}
+    return {connection_variable(decode.registry): connection(decode.registry).as_json()}
+
+
 def connected_app(*pipelines: str) -> App:
     """Tidemark with the pipelines' Kafka connections from Airflow.
 

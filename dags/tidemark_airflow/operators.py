@@ -22,6 +22,7 @@ from tidemark_airflow.connections import (
     connection,
     exported,
     kafka_environment,
+    registry_environment,
 )
 from tidemark_airflow.failures import airflow_failures, job_failure, pipelines_failure
 from tidemark_airflow.tasks import plan_of_chunk
@@ -173,7 +174,9 @@ def _is_open(plan: PlanRef) -> bool:
 
 
 def _next_to_decode(pipeline: str) -> PlanRef | None:
-    plan = App.from_environment().decoding(pipeline).plan().plan
+    # Spark needs no registry: the plan names schemas that are kept.
+    app = App.from_environment(extra=registry_environment(pipeline))
+    plan = app.decoding(pipeline).plan().plan
     if plan:
         log.info("%s", plan.explain())
     return plan.ref if plan else None

@@ -10,7 +10,9 @@ from datetime import datetime, timedelta
 from typing import Protocol, TypeAlias
 
 from tidemark.core.datafile import DataFile
+from tidemark.core.decoding import Part, RegisteredSchema
 from tidemark.core.events import BackfillRequested, ControlEvent
+from tidemark.core.fields import FieldType
 from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.marks import IsolationLevel, Position, TopicMarks
@@ -263,6 +265,20 @@ class DataLog(Protocol):
         ...
 
 
+class FramedLog(DataLog, Protocol):
+    """A data table whose keys or values begin with the id of a schema."""
+
+    def schema_ids(
+        self, topic_id: str, spans: Mapping[int, SpanSet], part: Part
+    ) -> Mapping[tuple[int, int], int]:
+        """What keys or values of one incarnation begin with, at some offsets.
+
+        Returns:
+            By partition and id the first offset. What does not begin with an id is left out.
+        """
+        ...
+
+
 class DataTable(DataLog, Protocol):
     """Makes a pipeline's data table, lands plans in it, fences them off, takes their rows out."""
 
@@ -313,6 +329,51 @@ class DataTable(DataLog, Protocol):
         Raises:
             ForeignTable: As in `prepare`.
             TransactionConflict: Another commit of such a transaction was first; look again.
+        """
+        ...
+
+
+class GrowingTable(DataTable, Protocol):
+    """A typed table: its keys and values have the columns that their schemas make."""
+
+    def columns(self) -> Mapping[Part, FieldType]:
+        """The types of keys and values, as far as the table has columns for them."""
+        ...
+
+    def grow(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
+        """Make the table if it is not there, and add what its columns do not have.
+
+        Raises:
+            ForeignTable, TableAltered: As in `prepare`.
+            EngineFailed: It may be done or not; do it again.
+        """
+        ...
+
+
+class SchemaRegistry(Protocol):
+    """Says what is behind the id of a schema."""
+
+    def schema(self, schema_id: int) -> RegisteredSchema | None:
+        """A schema with all that it refers to; None if there is none of this id.
+
+        Raises:
+            RegistryUnavailable, RegistryRefused
+        """
+        ...
+
+
+class SchemaStore(Protocol):
+    """Keeps what a registry has said."""
+
+    def kept(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
+        """Those of some schemas that are here, by id."""
+        ...
+
+    def keep(self, schemas: Sequence[RegisteredSchema]) -> None:
+        """Keep schemas that are not here.
+
+        Raises:
+            EngineFailed: They may be here or not; do it again.
         """
         ...
 

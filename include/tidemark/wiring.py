@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidemark.core.decoding import DecodeSpec
+from tidemark.core.decoding import DecodeSpec, Part
 from tidemark.core.layout import Layout
 from tidemark.core.offsets import size_of
 from tidemark.core.plan import Plan, PlanRef
@@ -36,9 +36,10 @@ if TYPE_CHECKING:
     from tidemark.adapters.airflow.standalone import AirflowStandalone
     from tidemark.adapters.broker.embedded import Broker
     from tidemark.adapters.delta.data_table import DeltaDataTable
-    from tidemark.adapters.delta.quarantine import DeltaQuarantine
+    from tidemark.adapters.delta.quarantine import DeltaQuarantine, TypedTables
     from tidemark.adapters.failpoints import FailPoint
     from tidemark.adapters.spark.submit import JobRun
+    from tidemark.core.fields import FieldType
     from tidemark.ports import (
         ControlTable,
         DataTable,
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
         MarkReader,
         OffsetSource,
         QualityPages,
+        SchemaRegistry,
+        SchemaStore,
         Sink,
         TopicLogReader,
         TopicReader,
@@ -187,7 +190,7 @@ class App:
         """
         from tidemark.adapters.kafka.options import client_config
 
-        return client_config(connection, self._connection_extra(connection))
+        return client_config(connection, self._connection_extra(connection, "bootstrap.servers"))
 
     def marks(self, spec: PipelineSpec) -> TopicReader:
         """Reads the marks of the pipeline's cluster."""
@@ -235,19 +238,29 @@ class App:
         """The pipeline's data table, without Spark."""
         from tidemark.adapters.delta.data_table import DeltaDataTable
 
-        if not spec.is_typed:
-            return self._armed("table", DeltaDataTable(self.layout.data_table(spec.target)))
+        if spec.is_typed:
+            return self._typed_tables(spec)
+        return self._armed("table", DeltaDataTable(self.layout.data_table(spec.target)))
+
+    def _typed_tables(self, spec: PipelineSpec) -> TypedTables:
         from tidemark.adapters.delta.quarantine import TypedTables
 
-        return self._armed("table", TypedTables(self._typed_table(spec), self.quarantine(spec)))
+        pair = TypedTables(
+            self._typed_table(spec),
+            self.quarantine(spec),
+            lambda columns: self._typed_table(spec, columns),
+        )
+        return self._armed("table", pair)
 
-    def _typed_table(self, spec: PipelineSpec) -> DeltaDataTable:
+    def _typed_table(
+        self, spec: PipelineSpec, columns: Mapping[Part, FieldType] | None = None
+    ) -> DeltaDataTable:
         from tidemark.adapters.delta.columns import typed_schema
         from tidemark.adapters.delta.data_table import DeltaDataTable
 
         decode = self._decode(spec)
         uri = self.layout.data_table(decode.target)
-        return DeltaDataTable(uri, typed_schema(decode), grows=True)
+        return DeltaDataTable(uri, typed_schema(decode, columns), grows=True)
 
     def quarantine(self, spec: PipelineSpec) -> DeltaQuarantine:
         """The quarantine of a typed table, without Spark."""
@@ -277,17 +290,45 @@ class App:
 
     def decoding(self, pipeline: str) -> Decoding:
         """Plans what of a pipeline's table is decoded; needs neither a JVM nor Kafka."""
+        from tidemark.adapters.delta.data_table import DeltaDataTable
         from tidemark.services.decoding import Decoding
+        from tidemark.services.schemas import Schemas
 
         spec = self.typed_spec(pipeline)
+        decode = self._decode(spec)
+        target = self.spec(spec.origin).target
+        bronze = self._armed("bronze", DeltaDataTable(self.layout.data_table(target)))
+        table = self._typed_tables(spec)
         return Decoding(
             spec=spec,
-            decode=self._decode(spec),
+            decode=decode,
             control=self.control(),
-            bronze=self.table(self.spec(spec.origin)),
-            table=self.table(spec),
+            bronze=bronze,
+            table=table,
+            schemas=Schemas(
+                decode=decode,
+                pipeline=spec.name,
+                open_registry=lambda: self._registry(decode.registry),
+                store=self._schema_store(decode),
+                bronze=bronze,
+                table=table,
+            ),
             now=utc_now,
         )
+
+    def _registry(self, connection: str) -> SchemaRegistry:
+        """What is behind the ids of schemas."""
+        from tidemark.adapters.registry.client import ConfluentRegistry
+
+        registry = ConfluentRegistry(connection, self._connection_extra(connection, "url"))
+        return self._armed("registry", registry)
+
+    def _schema_store(self, decode: DecodeSpec) -> SchemaStore:
+        """What the registry has said."""
+        from tidemark.adapters.delta.schemas import DeltaSchemas
+
+        store = DeltaSchemas(self.layout.schema_table, decode.registry, utc_now)
+        return self._armed("schemas", store)
 
     def planner(self, pipeline: str) -> Planner:
         """Makes plans; needs no JVM."""
@@ -436,6 +477,7 @@ class App:
                 typed=self.layout.data_table(decode.target),
                 quarantine=self.layout.data_table(decode.quarantine_target),
                 spec=decode,
+                schemas=self._schema_store(decode),
             )
         from tidemark.adapters.kafka.options import spark_options
         from tidemark.adapters.spark.sink import SparkSink
@@ -539,6 +581,7 @@ class App:
             "quality results": self.layout.quality_results,
             "quality verdicts": self.layout.verdict_table,
             "status table": self.layout.status_table,
+            "schemas table": self.layout.schema_table,
         }
         return [
             Maintenance(table=name, upkeep=self._armed("upkeep", DeltaUpkeep(uri)), now=utc_now)
@@ -668,7 +711,8 @@ class App:
     def _armed(self, port: str, adapter: _Adapter) -> _Adapter:
         return self._fail_point.armed(port, adapter) if self._fail_point else adapter
 
-    def _connection_extra(self, connection: str) -> Mapping[str, Any]:
+    def _connection_extra(self, connection: str, key: str) -> Mapping[str, Any]:
+        """What a connection has in its `extra`; `key` is one that it should have."""
         text = self._connection(connection)
         try:
             extra = json.loads(text)["extra"]
@@ -679,7 +723,7 @@ class App:
             # The original error would quote the value, which may hold a password.
             raise InvalidConnection(
                 connection=connection,
-                rule='JSON such as {"conn_type": "kafka", "extra": {"bootstrap.servers": "…"}}',
+                rule=f'JSON such as {{"conn_type": "generic", "extra": {{"{key}": "…"}}}}',
                 problem="something else",
             ) from None
         return parsed

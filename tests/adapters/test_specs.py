@@ -10,7 +10,8 @@ import pytest
 
 from tests.conftest import PROJECT
 from tidemark.adapters.specs import load_specs
-from tidemark.core.decoding import Format, Struct
+from tidemark.core.decoding import Format
+from tidemark.core.fields import Struct
 from tidemark.core.marks import IsolationLevel
 from tidemark.core.spec import AlarmRules, PipelineSpec, StartPolicy
 from tidemark.errors import SpecError
@@ -514,7 +515,7 @@ def test_a_decoder_has_formats_schemas_and_rules(folders: Folders) -> None:
             "decode.value",
             "no schema for the format string",
         ),
-        ("{value: {format: xml}}", "decode.value.format", "'binary', 'string' or 'json'"),
+        ("{value: {format: xml}}", "decode.value.format", "'binary', 'string', 'json' or 'avro'"),
         (
             "{value: {format: json, schema: [a]}}",
             "decode.value.schema",
@@ -534,7 +535,7 @@ def test_a_decoder_has_formats_schemas_and_rules(folders: Folders) -> None:
         (
             "{value: {format: string}, quaratine: 5}",
             "decode.quaratine",
-            "one of key, value, target, rules, quarantine",
+            "one of key, value, registry, widen, target, rules, quarantine",
         ),
     ],
 )

@@ -8,17 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support.plans import make_plan
-from tidemark.core.decoding import (
-    Decimal,
-    DecodedFrom,
-    DecodeSpec,
-    Format,
-    ListOf,
-    PayloadSpec,
-    Struct,
-    parse_type,
-    plain,
-)
+from tidemark.core.decoding import DecodedFrom, DecodeSpec, Format, PayloadSpec
+from tidemark.core.fields import Decimal, ListOf, Struct, parse_type, plain
 from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet

@@ -60,3 +60,15 @@ def test_what_has_landed_is_decoded_by_a_plan_of_its_own(
     assert [word for word in words if "@typed=" in word] == ["events@typed=1"]
     assert told in answer.value["error"]
     assert answer.value["fails_now"] is fails_now
+
+
+def test_the_registry_is_a_connection_of_airflows(
+    task_probe: Probe, spark_submit: Path, home: Path
+) -> None:
+    """Looked up where Airflow keeps its connections; one that is not there is named."""
+    spec = home / "pipelines" / "events.yaml"
+    spec.write_text(spec.read_text().replace("format: string", "format: avro"))
+    answer = run(task_probe, spark_submit, ExitCode.OK)
+    assert "connection 'schema_registry_default' is not defined" in answer.value["error"]
+    assert answer.value["fails_now"] is True
+    assert not (home / "argv").exists()

@@ -56,7 +56,7 @@ def test_a_refusal_fails_now(task_probe: Probe, lake: FileLake) -> None:
 def test_a_task_maintains_what_pipelines_share(task_probe: Probe, lake: FileLake) -> None:
     """The control table, and the quality results, which are not there yet; then the pages."""
     ledger = lake.ledger
-    control, results, _, status = ask(task_probe, lake, "maintain_shared").value["result"]
+    control, results, _, status, _ = ask(task_probe, lake, "maintain_shared").value["result"]
     assert (control["table"], control["files_after"]) == ("control table", 1)
     assert (results["table"], results["outcome"]) == ("quality results", "no table yet")
     assert status["table"] == "status table"

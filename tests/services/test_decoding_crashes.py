@@ -78,7 +78,7 @@ class MortalLake(TypedLake):
     @property
     def table(self) -> TypedTables:
         """Both tables, each of which may be the last thing that is changed."""
-        return TypedTables(self.death.on(self.typed), self.death.on(self.quarantine))
+        return TypedTables(self.death.on(self.typed), self.death.on(self.quarantine), self.grown)
 
     @property
     def sink(self) -> Any:

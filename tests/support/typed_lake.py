@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,17 @@ from tidemark.adapters.delta.columns import QUARANTINE, typed_schema
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.adapters.delta.data_table import DeltaDataTable
 from tidemark.adapters.delta.quarantine import DeltaQuarantine, TypedTables
+from tidemark.adapters.delta.schemas import DeltaSchemas
 from tidemark.adapters.spark import parquet
 from tidemark.core.datafile import DataFile, plan_folder
-from tidemark.core.decoding import DecodeSpec, Format, PayloadSpec, Reason
+from tidemark.core.decoding import DecodeSpec, Format, Part, PayloadSpec, Reason
+from tidemark.core.fields import FieldType
 from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
+from tidemark.ports import SchemaRegistry
 from tidemark.services.decoding import Decoding
 from tidemark.services.landed_log import LandedLog
+from tidemark.services.schemas import Schemas
 from tidemark.storage import folder_of
 
 
@@ -86,11 +90,13 @@ class TypedLake(LandingServices):
         root: Folder of all tables.
         broken: Offsets of partition 0 whose values cannot be decoded.
         decode: The decoder.
+        registry: What the decoder asks for schemas, if it has to.
     """
 
     root: Path
     broken: Collection[int] = ()
     decode: DecodeSpec = DECODE
+    registry: SchemaRegistry | None = None
     bronze: FileLake = field(init=False)
 
     def __post_init__(self) -> None:
@@ -125,7 +131,11 @@ class TypedLake(LandingServices):
     @property
     def table(self) -> TypedTables:
         """Both tables as one."""
-        return TypedTables(self.typed, self.quarantine)
+        return TypedTables(self.typed, self.quarantine, self.grown)
+
+    def grown(self, columns: Mapping[Part, FieldType]) -> DeltaDataTable:
+        """The typed table with some columns more."""
+        return DeltaDataTable(str(self.typed_uri), typed_schema(self.decode, columns), grows=True)
 
     @property
     def decoding(self) -> Decoding:
@@ -136,8 +146,25 @@ class TypedLake(LandingServices):
             control=self.control,
             bronze=self.bronze.table,
             table=self.table,
+            schemas=self.schemas,
             now=lambda: NOW,
         )
+
+    @property
+    def schemas(self) -> Schemas:
+        """What records are written with, where they say so."""
+        return Schemas(
+            decode=self.decode,
+            pipeline=self.spec.name,
+            open_registry=self._registry,
+            store=DeltaSchemas(str(self.root / "schemas"), self.decode.registry, lambda: NOW),
+            bronze=self.bronze.table,
+            table=self.table,
+        )
+
+    def _registry(self) -> SchemaRegistry:
+        assert self.registry is not None
+        return self.registry
 
     @property
     def marks(self) -> LandedLog:

@@ -29,6 +29,7 @@ VARIABLE = "TIDEMARK_FAIL_AT"
 """The environment variable that arms a fail point."""
 
 PORTS: Mapping[str, type] = {
+    "bronze": ports.FramedLog,
     "control": ports.ControlTable,
     "groups": ports.GroupOffsets,
     "log_reader": ports.TopicLogReader,
@@ -37,7 +38,9 @@ PORTS: Mapping[str, type] = {
     "quality_pages": ports.QualityPages,
     "sink": ports.Sink,
     "source": ports.OffsetSource,
-    "table": ports.DataTable,
+    "registry": ports.SchemaRegistry,
+    "schemas": ports.SchemaStore,
+    "table": ports.GrowingTable,
     "upkeep": ports.Upkeep,
     "verdicts": ports.VerdictTable,
 }

@@ -22,7 +22,8 @@ from pydantic import (
     model_validator,
 )
 
-from tidemark.core.decoding import DecodeSpec, Format, PayloadSpec, Struct, parse_type
+from tidemark.core.decoding import DecodeSpec, Format, PayloadSpec
+from tidemark.core.fields import Struct, parse_type
 from tidemark.core.marks import IsolationLevel
 from tidemark.core.spec import PLANS_AT_ONCE, SUITE_NAME, AlarmRules, PipelineSpec, StartPolicy
 from tidemark.errors import Problem, SpecError
@@ -117,8 +118,11 @@ def _longest_wait(schedule: str) -> timedelta | None:
     return max(waits)
 
 
+_CONNECTION = r"^[a-zA-Z0-9_.-]+$"
+
+
 class _Payload(_Section):
-    format: Literal["binary", "string", "json"]
+    format: Literal["binary", "string", "json", "avro"]
     fields: Any = Field(default=None, alias="schema")
 
     @field_validator("fields")
@@ -144,11 +148,14 @@ class _Payload(_Section):
 class _Quarantine(_Section):
     records: int = Field(default=100, ge=0)
     percent: float = Field(default=10, ge=0, le=100, strict=False)
+    schemas: list[int] = Field(default_factory=list)
 
 
 class _Decode(_Section):
     key: _Payload = _Payload(format="binary")
     value: _Payload
+    registry: str = Field(default="schema_registry_default", pattern=_CONNECTION)
+    widen: bool = True
     target: str | None = Field(default=None, min_length=1)
     rules: dict[str, str] = Field(default_factory=dict)
     quarantine: _Quarantine = _Quarantine()
@@ -166,6 +173,9 @@ class _Decode(_Section):
             key=self.key.to_spec(),
             value=self.value.to_spec(),
             target=self.target or f"silver/{pipeline}",
+            registry=self.registry,
+            widens=self.widen,
+            refused_schemas=tuple(sorted(set(self.quarantine.schemas))),
             rules=tuple(self.rules.items()),
             most_records=self.quarantine.records,
             most_percent=self.quarantine.percent,
@@ -182,7 +192,7 @@ class _Spec(_Section):
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
     description: str = ""
     topic: str = Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")
-    connection: str = Field(default="kafka_default", pattern=r"^[a-zA-Z0-9_.-]+$")
+    connection: str = Field(default="kafka_default", pattern=_CONNECTION)
     target: str | None = Field(default=None, min_length=1)
     schedule: str
     group: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_]{0,63}$")

@@ -83,7 +83,10 @@ def list_records(
             ("reason", "part", "field or rule", "records"),
             [(*why, count) for why, count in reasons.most_common()],
         )
-        columns = ("partition", "offset", "reason", "part", "field or rule", "bytes", "plan")
+        columns = (
+            *("partition", "offset", "reason", "part", "field or rule"),
+            *("schema", "bytes", "plan"),
+        )
         print_table("Records", (*columns, "closed by"), [_row(each) for each in found[:_SHOWN]])
     if len(found) > _SHOWN:
         out.print(f"the first {_SHOWN}; --json has all")
@@ -218,6 +221,7 @@ def _row(each: Quarantined) -> tuple[object, ...]:
         each.reason,
         each.part,
         each.detail,
+        each.schema_id,
         each.value_bytes,
         each.plan_sequence,
         each.closed_by,

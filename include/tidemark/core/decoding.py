@@ -1,13 +1,16 @@
-"""How the bytes of a record become columns: formats, the types of fields, and why one does not."""
+"""How the bytes of a record become columns: formats, where schemas are from, why one does not."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
+
+from tidemark.core.fields import FieldType, Struct, plain
 
 
 class Format(StrEnum):
@@ -18,7 +21,19 @@ class Format(StrEnum):
     STRING = "string"
     """Text in UTF-8."""
     JSON = "json"
-    """One JSON object, whose fields have the types of a schema."""
+    """One JSON object, whose fields have the types of a schema in the spec."""
+    AVRO = "avro"
+    """Avro behind the id of the schema that it was written with, which a registry knows."""
+
+    @property
+    def has_schema_ids(self) -> bool:
+        """Whether each payload says which schema of a registry it is written with."""
+        return self is Format.AVRO
+
+    @property
+    def kind(self) -> str:
+        """What a registry calls schemas of such payloads."""
+        return self.value.upper()
 
 
 class Part(StrEnum):
@@ -27,6 +42,11 @@ class Part(StrEnum):
     KEY = "key"
     VALUE = "value"
 
+    @property
+    def schema_id(self) -> str:
+        """The column that has the id of its schema, where it begins with one."""
+        return f"{self.value}_schema_id"
+
 
 class Reason(StrEnum):
     """Why a record is in quarantine."""
@@ -34,96 +54,15 @@ class Reason(StrEnum):
     NOT_UTF8 = "not_utf8"
     """Its bytes are no text."""
     MALFORMED = "malformed"
-    """It is not one JSON object, or a field has a value that is not of its type."""
+    """It is not what its format and its schema say: cut short, too long, of another type."""
+    NOT_FRAMED = "not_framed"
+    """It does not begin with the id of a schema: a zero byte, then four bytes."""
+    UNKNOWN_SCHEMA = "unknown_schema"
+    """The registry has no schema of the id that it begins with."""
+    REFUSED_SCHEMA = "refused_schema"
+    """The spec has the id of its schema in `decode.quarantine.schemas`."""
     RULE_BROKEN = "rule_broken"
     """It can be decoded, and breaks a row rule."""
-
-
-PRIMITIVES = ("string", "boolean", "integer", "long", "double", "date", "timestamp")
-"""Types of fields that are one word, in Delta's own; `decimal(p,s)` is the other one."""
-
-_DECIMAL = re.compile(r"decimal\((\d{1,2}),\s*(\d{1,2})\)")
-_WIDEST = 28
-"""Ten digits less than Delta's widest decimal: what a value has too many shows in these."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decimal:
-    """A number with so many digits, and so many of them behind the point."""
-
-    precision: int
-    scale: int
-
-    def __str__(self) -> str:
-        return f"decimal({self.precision},{self.scale})"
-
-
-@dataclass(frozen=True, slots=True)
-class ListOf:
-    """A list whose elements have one type."""
-
-    element: FieldType
-
-
-@dataclass(frozen=True, slots=True)
-class Struct:
-    """Fields by name, in their order."""
-
-    fields: tuple[tuple[str, FieldType], ...]
-
-
-FieldType: TypeAlias = str | Decimal | ListOf | Struct
-"""A type of `PRIMITIVES`, or one of the others."""
-
-
-def parse_type(raw: Any) -> FieldType:
-    """A type as a spec says it: a word, a mapping of fields, or a list with the element's type.
-
-    Raises:
-        ValueError: With what is expected instead.
-    """
-    if isinstance(raw, dict):
-        return _struct(raw)
-    if isinstance(raw, list):
-        if len(raw) != 1:
-            raise ValueError(f"a list with one type, that of its elements, not {raw!r}")
-        return ListOf(parse_type(raw[0]))
-    if raw in PRIMITIVES:
-        return str(raw)
-    if isinstance(raw, str) and (found := _DECIMAL.fullmatch(raw)):
-        precision, scale = int(found[1]), int(found[2])
-        if 1 <= precision <= _WIDEST and scale <= precision:
-            return Decimal(precision, scale)
-        raise ValueError(f"decimal(p,s) with s <= p <= {_WIDEST}, not {raw!r}")
-    raise ValueError(
-        f"one of {', '.join(PRIMITIVES)}, decimal(p,s), a mapping of fields, or a list with one "
-        f"type, not {raw!r}"
-    )
-
-
-def _struct(raw: dict[Any, Any]) -> Struct:
-    if not raw:
-        raise ValueError("at least one field")
-    for name in raw:
-        if isinstance(name, bool):
-            raise ValueError('quotes around names that YAML takes for yes or no, such as "on"')
-        if not isinstance(name, str) or not re.fullmatch(r"[^\s,;{}()=`]+", name):
-            raise ValueError(f"names of fields without spaces and any of ,;{{}}()=`, not {name!r}")
-    folded = [name.lower() for name in raw]
-    if twice := sorted({name for name in folded if folded.count(name) > 1}):
-        raise ValueError(f"names that differ in more than upper and lower case, not {twice[0]!r}")
-    return Struct(tuple((name, parse_type(kind)) for name, kind in raw.items()))
-
-
-def plain(kind: FieldType) -> Any:
-    """A type as `parse_type` takes it."""
-    match kind:
-        case Struct():
-            return {name: plain(each) for name, each in kind.fields}
-        case ListOf():
-            return [plain(kind.element)]
-        case _:
-            return str(kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,16 +71,42 @@ class PayloadSpec:
 
     Attributes:
         format: What its bytes are.
-        schema: The fields; None unless the format needs them.
+        schema: The fields of JSON; None for all other formats.
     """
 
     format: Format = Format.BINARY
     schema: Struct | None = None
 
     @property
-    def column(self) -> FieldType:
-        """The type of its column; "binary" is no field's, and only here."""
-        return self.schema or str(self.format)
+    def column(self) -> FieldType | None:
+        """The type of its column; None if the schemas decide that its records are written with."""
+        return None if self.format.has_schema_ids else self.schema or str(self.format)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredSchema:
+    """A schema as a registry has it.
+
+    Attributes:
+        id: Its number in that registry, which every payload written with it begins with.
+        kind: `AVRO`, or another word of the registry for a language of schemas.
+        text: The schema, with all that it refers to.
+    """
+
+    id: int
+    kind: str
+    text: str
+
+    def is_same(self, other: Self) -> bool:
+        """Whether another answer says the same, however it is laid out."""
+        return self.kind == other.kind and _loaded(self.text) == _loaded(other.text)
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +117,10 @@ class DecodeSpec:
         key: How keys are decoded.
         value: How values are decoded.
         target: The typed table's path, as of a pipeline's `target`.
+        registry: The connection of the schema registry; what needs none does not ask for it.
+        widens: Whether `int` and `float` of a registry's schemas are `long` and `double` here, so
+            that they may become so there.
+        refused_schemas: Ids of schemas whose records are quarantined, whatever they are.
         rules: Conditions in Spark SQL over the decoded columns, by name. A row for which one is
             false is quarantined; one for which it is null is not.
         most_records: So many records of a plan may be quarantined, whatever share they are.
@@ -161,9 +130,22 @@ class DecodeSpec:
     key: PayloadSpec
     value: PayloadSpec
     target: str
+    registry: str = "schema_registry_default"
+    widens: bool = True
+    refused_schemas: tuple[int, ...] = ()
     rules: tuple[tuple[str, str], ...] = ()
     most_records: int = 100
     most_percent: float = 10.0
+
+    @property
+    def parts(self) -> Mapping[Part, PayloadSpec]:
+        """How each half of a record is decoded."""
+        return {Part.KEY: self.key, Part.VALUE: self.value}
+
+    @property
+    def framed(self) -> tuple[Part, ...]:
+        """The halves that begin with the id of a registry's schema."""
+        return tuple(part for part, spec in self.parts.items() if spec.format.has_schema_ids)
 
     @property
     def quarantine_target(self) -> str:
@@ -175,9 +157,10 @@ class DecodeSpec:
         """Twelve hexadecimal digits over all that decides what a record decodes to."""
         identity = {
             part: [str(spec.format), plain(spec.schema) if spec.schema else None]
-            for part, spec in ((Part.KEY, self.key), (Part.VALUE, self.value))
+            for part, spec in self.parts.items()
         }
-        text = json.dumps([identity, self.rules], separators=(",", ":"))
+        by_id = [self.registry, self.widens, self.refused_schemas] if self.framed else []
+        text = json.dumps([identity, self.rules, *by_id], separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def allowed(self, records: int) -> int:
@@ -195,22 +178,35 @@ class DecodedFrom:
             at the plan's offsets, it has not decoded.
         fingerprint: Of the decoder.
         pipeline: The bronze pipeline.
+        schemas: Ids of the schemas that its records are written with, ascending, by half; none of
+            a half that has none.
     """
 
     epoch: int
     version: int
     fingerprint: str
     pipeline: str
+    schemas: Mapping[Part, tuple[int, ...]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"decode:{self.pipeline}:{self.epoch}:{self.version}:{self.fingerprint}"
+        ids = "".join(
+            f":{part}={','.join(map(str, some))}" for part, some in sorted(self.schemas.items())
+        )
+        return f"decode:{self.pipeline}:{self.epoch}:{self.version}:{self.fingerprint}{ids}"
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
         """What a requester's text says; None if it is somebody else's."""
-        found = re.fullmatch(r"decode:([^:]+):(\d+):(-?\d+):([0-9a-f]+)", text)
+        found = re.fullmatch(
+            r"decode:([^:]+):(\d+):(-?\d+):([0-9a-f]+)(?::key=([\d,]+))?(?::value=([\d,]+))?", text
+        )
         if found is None:
             return None
+        ids = {Part.KEY: found[5], Part.VALUE: found[6]}
         return cls(
-            pipeline=found[1], epoch=int(found[2]), version=int(found[3]), fingerprint=found[4]
+            pipeline=found[1],
+            epoch=int(found[2]),
+            version=int(found[3]),
+            fingerprint=found[4],
+            schemas={part: tuple(map(int, some.split(","))) for part, some in ids.items() if some},
         )

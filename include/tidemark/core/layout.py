@@ -82,6 +82,11 @@ class Layout:
         return f"{self.lakehouse}/control/status"
 
     @property
+    def schema_table(self) -> str:
+        """What schema registries have said of the ids that records begin with."""
+        return f"{self.lakehouse}/control/schemas"
+
+    @property
     def quality_results(self) -> str:
         """Delta table of verdicts and metrics."""
         return f"{self.lakehouse}/quality/results"

@@ -118,6 +118,12 @@ class SpanSet:
             )
         )
 
+    def before(self, offset: int) -> SpanSet:
+        """Offsets of this set that are lower."""
+        return SpanSet(
+            tuple(Span(s.start, min(s.end, offset)) for s in self.spans if s.start < offset)
+        )
+
     def missing_from(self, wanted: Span) -> SpanSet:
         """The part of `wanted` that is not in this set."""
         gaps = []

@@ -21,6 +21,8 @@ class Quarantined:
         reason: Why.
         part: What could not be decoded; None for a broken rule.
         detail: The field, or the rule; None where nobody knows.
+        schema_id: The schema that its `part` says it is written with, or its value, of one that
+            breaks a rule; None where it says none.
         value_bytes: Length of its value; None for a tombstone.
         closed_by: The plan that has decoded it, or tried to, since; None for one that is open.
         closed_at: When.
@@ -33,6 +35,7 @@ class Quarantined:
     reason: Reason
     part: Part | None
     detail: str | None
+    schema_id: int | None
     value_bytes: int | None
     closed_by: int | None
     closed_at: datetime | None
@@ -47,6 +50,7 @@ class Quarantined:
             "reason": str(self.reason),
             "part": str(self.part) if self.part else None,
             "detail": self.detail,
+            "schema_id": self.schema_id,
             "value_bytes": self.value_bytes,
             "closed_by": self.closed_by,
             "closed_at": self.closed_at.isoformat() if self.closed_at else None,

@@ -45,6 +45,10 @@ from tidemark.errors.decoding import (
     IsTyped,
     NotDecoded,
     NothingLanded,
+    RegistryRefused,
+    RegistryUnavailable,
+    SchemaConflict,
+    SchemaReplaced,
     TooManyQuarantined,
 )
 from tidemark.errors.machine import DemoFailed, SetupError, Unforeseen
@@ -177,6 +181,8 @@ __all__ = [
     "Problem",
     "QualityFailed",
     "RecordsMissed",
+    "RegistryRefused",
+    "RegistryUnavailable",
     "RepairUnfinished",
     "RetentionTooShort",
     "RowsChanged",
@@ -184,6 +190,8 @@ __all__ = [
     "RowsWouldBeLost",
     "RunwayTooShort",
     "SameIncarnation",
+    "SchemaConflict",
+    "SchemaReplaced",
     "SetupError",
     "SpecError",
     "StartBehindEnd",

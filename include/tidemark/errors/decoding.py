@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.errors.base import TerminalError
+from tidemark.errors.base import TerminalError, TransientError
 
 
 @dataclass(kw_only=True, eq=False)
@@ -164,4 +164,107 @@ class DecodedDifferently(TerminalError):
         return (
             "mend such a rule; then give the plan up with `tidemark abandon "
             f"{self.pipeline} --plan {self.sequence} --reason WHY`, and decode again"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class SchemaConflict(TerminalError):
+    """Records are written with a schema that the typed table's columns cannot take."""
+
+    pipeline: str
+    part: str
+    schema_id: int
+    partition: int
+    offset: int
+    differences: tuple[str, ...]
+
+    def what(self) -> str:
+        return (
+            f"{self.pipeline!r} stops at offset {self.offset} of partition {self.partition}: its "
+            f"{self.part} is written with schema {self.schema_id}"
+        )
+
+    def expected(self) -> str:
+        return "a schema that differs from those before by fields that are new or gone"
+
+    def found(self) -> str:
+        return "; ".join(self.differences)
+
+    def remedy(self) -> str:
+        return (
+            "what comes before is decoded, and other partitions go on. Begin another table "
+            "(docs/typed.md, Another schema), or have such records quarantined: "
+            f"decode.quarantine.schemas: [{self.schema_id}]"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class RegistryUnavailable(TransientError):
+    """The schema registry gave no answer, or none that says anything."""
+
+    connection: str
+    schema_id: int
+    reason: str
+
+    def what(self) -> str:
+        return f"the schema registry of connection {self.connection!r} did not answer"
+
+    def expected(self) -> str:
+        return f"schema {self.schema_id}, with which records to be decoded are written"
+
+    def found(self) -> str:
+        return self.reason
+
+    def remedy(self) -> str:
+        return (
+            "check that the registry is up and that its url can be reached from here, then run "
+            "the same command again; nothing was planned"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class RegistryRefused(TerminalError):
+    """The schema registry answered no."""
+
+    connection: str
+    schema_id: int
+    reason: str
+
+    def what(self) -> str:
+        return f"the schema registry of connection {self.connection!r} refused to be asked"
+
+    def expected(self) -> str:
+        return f"schema {self.schema_id}, with which records to be decoded are written"
+
+    def found(self) -> str:
+        return self.reason
+
+    def remedy(self) -> str:
+        return (
+            "correct the url and the credentials of the connection (docs/connections.md); nothing "
+            "was planned"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class SchemaReplaced(TerminalError):
+    """A schema registry says something else of an id than it did before."""
+
+    connection: str
+    schema_id: int
+
+    def what(self) -> str:
+        return f"the registry of connection {self.connection!r} is not the one that it was"
+
+    def expected(self) -> str:
+        return f"under id {self.schema_id} the schema that the table control/schemas has"
+
+    def found(self) -> str:
+        return "another one"
+
+    def remedy(self) -> str:
+        return (
+            "if the connection leads to a wrong registry, correct it. If the registry was made "
+            "anew, call its connection by another name in decode.registry: records of before are "
+            "decoded already. Nothing was planned"
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tidemark.core import planning
 from tidemark.core.decoding import DecodedFrom, DecodeSpec
@@ -21,12 +21,14 @@ from tidemark.core.offsets import SpanSet, shared, size_of, united, without
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.spec import PipelineSpec
 from tidemark.core.table import newest_table_version
-from tidemark.ports import Clock, ControlTable, DataLog, DataTable
+from tidemark.errors import SchemaConflict
+from tidemark.ports import Clock, ControlTable, DataLog, GrowingTable
 from tidemark.services.abandon import Abandon
 from tidemark.services.conflicts import after_conflicts
 from tidemark.services.landed_log import LandedLog
 from tidemark.services.planner import Planning, PlanOutcome
 from tidemark.services.recording import Recorder, checked_ledger
+from tidemark.services.schemas import Fit, Schemas
 from tidemark.services.superseding import superseded_events
 from tidemark.services.undo import Undo
 
@@ -70,6 +72,7 @@ class Decoding:
         control: The control table.
         bronze: The data table that is decoded.
         table: The typed table, with its quarantine.
+        schemas: What records are written with, where they say so.
         now: The clock.
     """
 
@@ -77,7 +80,8 @@ class Decoding:
     decode: DecodeSpec
     control: ControlTable
     bronze: DataLog
-    table: DataTable
+    table: GrowingTable
+    schemas: Schemas
     now: Clock
 
     @property
@@ -133,14 +137,9 @@ class Decoding:
             # What is open has to land first; it may be what was asked for.
             return first
         bronze, ledger = self._ledgers()
-        return self._planned(
-            bronze,
-            ledger,
-            PlanKind.BACKFILL,
-            topic_id,
-            shared(shared(spans, ledger.landed_of(topic_id)), bronze.landed_of(topic_id)),
-            _MOST_REPLAYED,
-        )
+        wanted = shared(shared(spans, ledger.landed_of(topic_id)), bronze.landed_of(topic_id))
+        again = _Wanted(PlanKind.BACKFILL, topic_id, wanted)
+        return self._planned(bronze, ledger, [again], _MOST_REPLAYED)
 
     def _once(self) -> Planning:
         bronze, ledger = self._ledgers()
@@ -157,11 +156,9 @@ class Decoding:
         if self._undone(bronze, ledger):
             return self._once()
         stale = self._stale(bronze, ledger)
-        for topic_id, spans in stale.items():
-            return self._planned(bronze, ledger, PlanKind.BACKFILL, topic_id, spans)
-        for topic_id, missing in _more(bronze, ledger).items():
-            return self._planned(bronze, ledger, PlanKind.LIVE, topic_id, missing)
-        return Planning(outcome=PlanOutcome.NOTHING, plan=None)
+        wanted = [_Wanted(PlanKind.BACKFILL, *each) for each in stale.items()]
+        wanted += [_Wanted(PlanKind.LIVE, *each) for each in _more(bronze, ledger).items()]
+        return self._planned(bronze, ledger, wanted, self.spec.records_per_chunk)
 
     def _ledgers(self) -> tuple[Ledger, Ledger]:
         return (
@@ -221,9 +218,20 @@ class Decoding:
     def _is_right(self, bronze: Ledger, plan: Plan) -> bool:
         """Whether an open plan is still to be decoded, and as the spec says now."""
         source = DecodedFrom.parse(plan.requested_by)
-        is_same = source is not None and source.fingerprint == self.decode.fingerprint
-        landed = bronze.landed_of(plan.topic_id)
-        return is_same and not plan.gaps(landed)
+        if source is None or source.fingerprint != self.decode.fingerprint:
+            return False
+        if plan.gaps(bronze.landed_of(plan.topic_id)):
+            return False
+        fit = self.schemas.fit(plan.topic_id, plan.spans())
+        if fit.stops or fit.schemas != source.schemas:
+            return False
+        self._grow(fit)
+        return True
+
+    def _grow(self, fit: Fit) -> None:
+        """Have the typed table take all that its next plan decodes to."""
+        if fit.columns:
+            self.table.grow(self.spec.name, fit.columns)
 
     def _settle(self, ledger: Ledger, plan: Plan, landing: Landing | None) -> None:
         """Record an open plan that has landed; give one up that is not right any more."""
@@ -281,30 +289,53 @@ class Decoding:
     # -- the plan ---------------------------------------------------------------------------------
 
     def _planned(
+        self, bronze: Ledger, ledger: Ledger, wanted: Sequence[_Wanted], most: int
+    ) -> Planning:
+        """The first plan that can be made of what is wanted.
+
+        Raises:
+            SchemaConflict: There is something left, and nothing of it can be decoded.
+        """
+        stopped: list[SchemaConflict] = []
+        for each in wanted:
+            chosen, fit = self._chosen(each, most, stopped)
+            if chosen:
+                return self._recorded(bronze, ledger, each, chosen, fit)
+        if stopped:
+            raise stopped[0]
+        return Planning(outcome=PlanOutcome.NOTHING, plan=None)
+
+    def _chosen(
+        self, wanted: _Wanted, most: int, stopped: list[SchemaConflict]
+    ) -> tuple[Mapping[int, SpanSet], Fit]:
+        """What of some offsets a plan decodes: what comes before that which cannot be."""
+        left = dict(wanted.spans)
+        while True:
+            shares = planning.share({p: spans.size for p, spans in left.items() if spans}, most)
+            chosen = {p: left[p].first(count) for p, count in sorted(shares.items()) if count}
+            fit = self.schemas.fit(wanted.topic_id, chosen)
+            if not fit.stops:
+                return chosen, fit
+            stopped += fit.stops.values()
+            for partition, stop in fit.stops.items():
+                left[partition] = left[partition].before(stop.offset)
+
+    def _recorded(
         self,
         bronze: Ledger,
         ledger: Ledger,
-        kind: PlanKind,
-        topic_id: str,
-        wanted: Mapping[int, SpanSet],
-        most: int | None = None,
+        wanted: _Wanted,
+        chosen: Mapping[int, SpanSet],
+        fit: Fit,
     ) -> Planning:
-        shares = planning.share(
-            {partition: spans.size for partition, spans in wanted.items() if spans},
-            most or self.spec.records_per_chunk,
-        )
-        ranges = [
-            (partition, span)
-            for partition, count in sorted(shares.items())
-            for span in wanted[partition].first(count)
-        ]
-        if not ranges:
-            return Planning(outcome=PlanOutcome.NOTHING, plan=None)
+        kind, topic_id = wanted.kind, wanted.topic_id
+        self._grow(fit)
         source = DecodedFrom(
             pipeline=self.spec.origin,
             epoch=bronze.epoch,
             version=self._newest_version(bronze),
             fingerprint=self.decode.fingerprint,
+            schemas=fit.schemas,
         )
         plan = Plan(
             pipeline=self.spec.name,
@@ -316,7 +347,11 @@ class Decoding:
             topic_id=topic_id,
             isolation_level=self.spec.isolation_level,
             requested_by=str(source),
-            ranges=tuple(PlannedRange.bare(*each) for each in ranges),
+            ranges=tuple(
+                PlannedRange.bare(partition, span)
+                for partition, spans in chosen.items()
+                for span in spans
+            ),
             replaces=kind is PlanKind.BACKFILL,
         )
         events: list[ControlEvent] = [Planned(plan=plan)]
@@ -340,6 +375,14 @@ class Decoding:
             return bronze.cluster_id or ""
         plans = (record.plan for record in self.control.ledger(self.spec.origin).plans.values())
         return next(plan.cluster_id for plan in plans if plan.topic_id == topic_id)
+
+
+class _Wanted(NamedTuple):
+    """Offsets to be decoded of one incarnation, in place of what there is of them or not."""
+
+    kind: PlanKind
+    topic_id: str
+    spans: Mapping[int, SpanSet]
 
 
 def _topics(ledger: Ledger) -> list[str]:

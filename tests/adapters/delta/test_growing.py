@@ -13,7 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from tidemark.adapters.delta.columns import typed_schema
 from tidemark.adapters.delta.data_table import DeltaDataTable
-from tidemark.core.decoding import DecodeSpec, Format, PayloadSpec, Struct, parse_type
+from tidemark.core.decoding import DecodeSpec, Format, PayloadSpec
+from tidemark.core.fields import Struct, parse_type
 from tidemark.errors import ColumnsDiffer
 
 _FIRST = {"price": "decimal(18,4)", "legs": [{"qty": "long"}]}
@@ -76,11 +77,11 @@ def test_fields_that_a_spec_names_no_more_stay(table: Path) -> None:
     [
         (
             {"price": "decimal(20,4)"},
-            "its field value.price is decimal(18,4), and decimal(20,4) in the spec",
+            "value.price is decimal(18,4) in the table, not decimal(20,4)",
         ),
-        ({"legs": [{"qty": "string"}]}, "its field value.legs[].qty is long, and string"),
-        ({"legs": "string"}, "its field value.legs is"),
-        ({"Price": "decimal(18,4)"}, "its field value.price is now called Price"),
+        ({"legs": [{"qty": "string"}]}, "value.legs[].qty is long in the table, not string"),
+        ({"legs": "string"}, "value.legs is"),
+        ({"Price": "decimal(18,4)"}, "value.price of the table is now called Price"),
     ],
 )
 def test_another_type_of_a_field_is_refused_with_the_difference(

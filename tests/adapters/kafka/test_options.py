@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import PROJECT
 from tidemark.adapters.kafka.options import READER_DEFAULTS, client_config, spark_options
+from tidemark.adapters.registry.client import ConfluentRegistry
 from tidemark.errors import InvalidConnection
 
 SERVERS = {"bootstrap.servers": "one:9092,two:9092"}
@@ -253,7 +254,10 @@ def test_the_examples_of_the_page_are_usable() -> None:
     """Every JSON document of docs/connections.md is a connection that is taken."""
     page = PAGE.read_text(encoding="utf-8")
     documents = re.findall(r"```json\n(.*?)```|='(\{.*?\})'\n```", page, flags=re.DOTALL)
-    assert len(documents) == 3
-    for document in documents:
-        extra = json.loads("".join(document))["extra"]
+    extras = [json.loads("".join(document))["extra"] for document in documents]
+    assert len(extras) == 4
+    for extra in extras:
+        if "url" in extra:
+            ConfluentRegistry("registry", extra)
+            continue
         assert java(extra)["bootstrap.servers"] == extra["bootstrap.servers"]

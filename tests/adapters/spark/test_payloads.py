@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
 from tidemark.adapters.spark.payloads import SETTINGS, detail, raw, reason, with_decoded
-from tidemark.core.decoding import Format, Part, PayloadSpec, Struct, parse_type
+from tidemark.core.decoding import Format, Part, PayloadSpec
+from tidemark.core.fields import Struct, parse_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from deltalake import ColumnProperties, Field, Schema, WriterProperties
 from deltalake.schema import ArrayType, MapType, PrimitiveType, StructType
 
-from tidemark.core.decoding import DecodeSpec, FieldType, ListOf, Struct
+from tidemark.core.decoding import DecodeSpec, Part
+from tidemark.core.fields import Decimal, FieldType, ListOf, MapOf, Struct
 
 PROPERTIES: Mapping[str, str] = {
     # As Spark's: a reader replays the commits since the newest checkpoint.
@@ -47,20 +49,26 @@ BRONZE = Schema(
 """A bronze row: all that Kafka keeps of a record (S4), where it came from, and who landed it."""
 
 
-def typed_schema(decode: DecodeSpec) -> Schema:
-    """A typed row: a bronze row with a decoded key and value."""
-    decoded = {"key": decode.key.column, "value": decode.value.column}
-    return Schema(
-        [
-            Field(field.name, _delta_type(decoded[field.name]), nullable=True)
-            if field.name in decoded
-            else field
-            for field in BRONZE.fields
-        ]
-    )
+def typed_schema(decode: DecodeSpec, columns: Mapping[Part, FieldType] | None = None) -> Schema:
+    """A typed row: a bronze row with a decoded key and value.
+
+    Args:
+        decode: How records are decoded.
+        columns: What the schemas make of the halves that are written with those of a registry;
+            one that is not known has no column yet.
+    """
+    known = {part: spec.column for part, spec in decode.parts.items()} | dict(columns or {})
+    decoded = [
+        Field(part, _delta_type(kind), nullable=True)
+        for part in Part
+        if (kind := known.get(part)) is not None
+    ]
+    beside = [field for field in BRONZE.fields if field.name not in list(Part)]
+    ids = [_field(part.schema_id, "long") for part in decode.framed]
+    return Schema([*decoded, *beside, *ids])
 
 
-def _delta_type(kind: FieldType) -> PrimitiveType | ArrayType | StructType:
+def _delta_type(kind: FieldType) -> PrimitiveType | ArrayType | StructType | MapType:
     match kind:
         case Struct():
             return StructType(
@@ -68,48 +76,24 @@ def _delta_type(kind: FieldType) -> PrimitiveType | ArrayType | StructType:
             )
         case ListOf():
             return ArrayType(_delta_type(kind.element), contains_null=True)
+        case MapOf():
+            return MapType(PrimitiveType("string"), _delta_type(kind.value), True)
         case _:
             return PrimitiveType(str(kind))
 
 
-def conflicts(present: _Type, wanted: _Type, path: str) -> Iterator[str]:
-    """Where two types of one column have different types for the same field.
-
-    Fields that only one of them has are none: they are null in the rows of the other.
-    """
-    match present, wanted:
-        case StructType(), StructType():
-            there = {field.name.lower(): field for field in present.fields}
-            for field in wanted.fields:
-                if other := there.get(field.name.lower()):
-                    place = f"{path}.{field.name}"
-                    if other.name != field.name:
-                        yield f"its field {path}.{other.name} is now called {field.name}"
-                    yield from conflicts(other.type, field.type, place)
-        case ArrayType(), ArrayType():
-            yield from conflicts(present.element_type, wanted.element_type, f"{path}[]")
-        case _:
-            if str(present) != str(wanted):
-                yield f"its field {path} is {_named(present)}, and {_named(wanted)} in the spec"
-
-
-def additions(present: _Type, wanted: _Type, path: str) -> Iterator[str]:
-    """Fields of a column that a table does not have yet, by their paths."""
-    match present, wanted:
-        case StructType(), StructType():
-            there = {field.name: field for field in present.fields}
-            for field in wanted.fields:
-                place = f"{path}.{field.name}"
-                if field.name in there:
-                    yield from additions(there[field.name].type, field.type, place)
-                else:
-                    yield place
-        case ArrayType(), ArrayType():
-            yield from additions(present.element_type, wanted.element_type, f"{path}[]")
-
-
-def _named(kind: _Type) -> str:
-    return str(kind.type) if isinstance(kind, PrimitiveType) else str(kind.to_json())
+def field_type(kind: _Type) -> FieldType:
+    """A column's type in Delta as that of a field; a word that only Delta has stays as it is."""
+    match kind:
+        case StructType():
+            return Struct(tuple((field.name, field_type(field.type)) for field in kind.fields))
+        case ArrayType():
+            return ListOf(field_type(kind.element_type))
+        case MapType():
+            return MapOf(field_type(kind.value_type))
+    if found := re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", str(kind.type)):
+        return Decimal(int(found[1]), int(found[2]))
+    return str(kind.type)
 
 
 QUARANTINE = Schema(
@@ -118,6 +102,7 @@ QUARANTINE = Schema(
         _field("reason", "string"),
         _field("part", "string"),
         _field("detail", "string"),
+        _field("schema_id", "long"),
         _field("closed_by", "long"),
         _field("closed_at", "timestamp"),
     ]

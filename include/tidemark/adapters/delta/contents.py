@@ -9,6 +9,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from tidemark.adapters.delta.rows import query
+from tidemark.core.decoding import Part
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.records import LogRecord, TimestampType
 from tidemark.core.table import Holding, TableSize
@@ -54,6 +55,29 @@ def _any_of(conditions: Sequence[str]) -> str:
         return " OR ".join(conditions) or "false"
     middle = len(conditions) // 2
     return f"({_any_of(conditions[:middle])}) OR ({_any_of(conditions[middle:])})"
+
+
+def schema_ids(
+    table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet], part: Part
+) -> Mapping[tuple[int, int], int]:
+    """Ids of schemas that keys or values begin with, by partition, with their first offsets."""
+    found = query(
+        table,
+        f"""
+        SELECT partition, left(encode({part}, 'hex'), 10) AS begins, min("offset") AS first
+        FROM t WHERE {at_offsets(topic_id, spans)} AND {part} IS NOT NULL
+        GROUP BY partition, begins
+        """,
+    )
+    return {
+        (row["partition"], int(row["begins"], 16)): row["first"]
+        for row in found
+        if len(row["begins"]) == _FRAME_DIGITS and row["begins"].startswith("00")
+    }
+
+
+_FRAME_DIGITS = 10
+"""Hexadecimal digits of a zero byte and the four of an id."""
 
 
 def rows_at(

@@ -14,10 +14,12 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction
 
 from tidemark.adapters.delta import contents
-from tidemark.adapters.delta.columns import BRONZE, PROPERTIES, additions, conflicts
+from tidemark.adapters.delta.columns import BRONZE, PROPERTIES, field_type
 from tidemark.adapters.delta.landed import landed_counts
 from tidemark.adapters.delta.replacing import refuse_losses, replace_rows
 from tidemark.core.datafile import DataFile
+from tidemark.core.decoding import Part
+from tidemark.core.fields import FieldType, additions, conflicts
 from tidemark.core.landing import Landing
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
@@ -118,6 +120,13 @@ class DeltaDataTable:
         by_rows = _landing(table, plan)
         return by_rows if by_rows.records else None
 
+    def schema_ids(
+        self, topic_id: str, spans: Mapping[int, SpanSet], part: Part
+    ) -> Mapping[tuple[int, int], int]:
+        """Ids that keys or values begin with, at some offsets, as `FramedLog.schema_ids`."""
+        table = self._open()
+        return {} if table is None else contents.schema_ids(table, topic_id, spans, part)
+
     def held(self, plan: Plan) -> Landing:
         """What the newest version holds of a plan, whoever committed it.
 
@@ -214,13 +223,17 @@ class DeltaDataTable:
             self._add_fields(table, added)
         return contents.size(table)
 
+    def columns(self) -> Mapping[str, FieldType]:
+        """The types of its columns by name; none of a table that is not there."""
+        table = self._open()
+        return {} if table is None else _columns(table.schema())
+
     def _additions(self, table: DeltaTable) -> list[str]:
-        present = {field.name: field.type for field in table.schema().fields}
-        return [
-            path
-            for field in self._schema.fields
-            for path in additions(present[field.name], field.type, field.name)
-        ]
+        present = _columns(table.schema())
+        added: list[str] = []
+        for name, kind in _columns(self._schema).items():
+            added += additions(present[name], kind, name) if name in present else [name]
+        return added
 
     def _add_fields(self, table: DeltaTable, added: list[str]) -> None:
         import pyarrow as pa
@@ -264,9 +277,11 @@ class DeltaDataTable:
         present = {field.name: field.type for field in table.schema().fields}
         for wanted in self._schema.fields:
             if wanted.name not in present:
-                self._differ(f"it has no column {wanted.name}")
-            if self._grows:
-                for difference in conflicts(present[wanted.name], wanted.type, wanted.name):
+                if not self._grows:
+                    self._differ(f"it has no column {wanted.name}")
+            elif self._grows:
+                there, needed = field_type(present[wanted.name]), field_type(wanted.type)
+                for difference in conflicts(there, needed, wanted.name):
                     self._differ(difference)
             elif _bare(present[wanted.name]) != _bare(wanted.type):
                 self._differ(f"its column {wanted.name} is {present[wanted.name]}")
@@ -428,6 +443,10 @@ class DeltaDataTable:
 
     def _altered(self, difference: str) -> None:
         raise TableAltered(target=self._uri, difference=difference)
+
+
+def _columns(schema: Schema) -> Mapping[str, FieldType]:
+    return {field.name: field_type(field.type) for field in schema.fields}
 
 
 def _replace_all(

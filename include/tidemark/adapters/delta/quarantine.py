@@ -9,7 +9,7 @@ so whatever stops a driver between the two commits, no record is lost.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from deltalake import CommitProperties, DeltaTable, write_deltalake
@@ -22,6 +22,7 @@ from tidemark.adapters.delta.replacing import Store, batches, offsets_in, replac
 from tidemark.adapters.delta.rows import query, read
 from tidemark.core.datafile import DataFile
 from tidemark.core.decoding import Part, Reason
+from tidemark.core.fields import FieldType
 from tidemark.core.landing import Landing
 from tidemark.core.offsets import Span, SpanSet, size_of, united
 from tidemark.core.plan import Plan
@@ -53,7 +54,7 @@ class DeltaQuarantine:
         self._uri = uri
         self._now = now
         self._typed = typed
-        self.table = DeltaDataTable(uri, QUARANTINE)
+        self.table = DeltaDataTable(uri, QUARANTINE, grows=True)
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
         """Add a plan's records, and close what it replaces, in one commit; skip a stale one.
@@ -183,10 +184,13 @@ class DeltaQuarantine:
         table = self._present()
         if table is None:
             return []
+        # A table of before has it from the next plan on.
+        is_there = "schema_id" in self.table.columns()
+        schema_id = "schema_id" if is_there else "CAST(NULL AS BIGINT) AS schema_id"
         found = query(
             table,
             f"""
-            SELECT topic_id, partition, "offset", plan_sequence, reason, part, detail,
+            SELECT topic_id, partition, "offset", plan_sequence, reason, part, detail, {schema_id},
                    length(encode(value, 'hex')) / 2 AS value_bytes, closed_by, closed_at
             FROM t WHERE {"true" if closed else self._open()}
             ORDER BY topic_id, partition, "offset", plan_sequence
@@ -216,11 +220,27 @@ class TypedTables:
     Args:
         typed: Decides what has landed.
         quarantine: What could not be decoded.
+        growing: The typed table as it is with some columns more.
     """
 
-    def __init__(self, typed: DeltaDataTable, quarantine: DeltaQuarantine) -> None:
+    def __init__(
+        self,
+        typed: DeltaDataTable,
+        quarantine: DeltaQuarantine,
+        growing: Callable[[Mapping[Part, FieldType]], DeltaDataTable],
+    ) -> None:
         self._typed = typed
         self._quarantine = quarantine
+        self._growing = growing
+
+    def columns(self) -> Mapping[Part, FieldType]:
+        """As `GrowingTable.columns`."""
+        present = self._typed.columns()
+        return {part: present[part] for part in Part if part in present}
+
+    def grow(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
+        """As `GrowingTable.grow`."""
+        self._growing(columns).prepare(pipeline)
 
     def state(self, pipeline: str, app_ids: Collection[str], since: int) -> TableState:
         """As `DataLog.state`; a transaction is as far as it is in both tables."""

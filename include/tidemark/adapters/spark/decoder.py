@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import reduce
@@ -17,7 +17,14 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 
 from tidemark.adapters.spark import parquet
 from tidemark.adapters.spark.failures import condition_of, root_cause
-from tidemark.adapters.spark.payloads import SETTINGS, detail, raw, reason, with_decoded
+from tidemark.adapters.spark.payloads import (
+    SETTINGS,
+    WriterSchemas,
+    detail,
+    raw,
+    reason,
+    with_decoded,
+)
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.decoding import DecodedFrom, DecodeSpec, Part, Reason
 from tidemark.core.offsets import SpanSet
@@ -28,12 +35,14 @@ from tidemark.storage import folder_of
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
+    from tidemark.ports import SchemaStore
+
 _BESIDE = (
     *("headers", "topic", "partition", "offset", "timestamp", "timestamp_type"),
     *("topic_id", "plan_sequence", "ingested_at"),
 )
 """Columns that a row has beside its key and value: its bronze row's, but for the plan."""
-_REASON, _PART, _DETAIL = "__reason", "__part", "__detail"
+_REASON, _PART, _DETAIL, _SCHEMA_ID = "__reason", "__part", "__detail", "__schema_id"
 _SHOWN_REASONS = 5
 
 
@@ -46,16 +55,24 @@ class SparkDecoder:
         typed: The typed table, which is there already.
         quarantine: Its quarantine table, which is there already.
         spec: How records are decoded.
+        schemas: What records are written with, where they say so.
     """
 
     def __init__(
-        self, session: SparkSession, bronze: str, typed: str, quarantine: str, spec: DecodeSpec
+        self,
+        session: SparkSession,
+        bronze: str,
+        typed: str,
+        quarantine: str,
+        spec: DecodeSpec,
+        schemas: SchemaStore,
     ) -> None:
         self._session = session
         self._bronze = bronze
         self._typed = typed
         self._quarantine = quarantine
         self._spec = spec
+        self._schemas = schemas
 
     def write(self, plan: Plan, records_per_task: int) -> list[DataFile]:  # noqa: ARG002
         """Decode what the bronze table has at the plan's offsets.
@@ -72,7 +89,7 @@ class SparkDecoder:
             TooManyQuarantined: More cannot be decoded than the spec allows; nothing was committed.
             EngineFailed: Spark gave up.
         """
-        self._check(plan)
+        source = self._checked(plan)
         operation = f"decoding plan {plan.sequence} of pipeline {plan.pipeline!r}"
         folder = plan_folder(plan.sequence, uuid4())
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", plan.pipeline)
@@ -80,7 +97,7 @@ class SparkDecoder:
             self._session.conf.set(key, value)
         with ExitStack() as undo:
             try:
-                rows = self._with_faults(self._slice(plan), plan)
+                rows = self._with_faults(self._slice(plan), plan, source)
                 made = self._written(rows, plan, folder, undo)
             except (PySparkException, Py4JError, OSError, ValueError) as failure:
                 # Never the values of a record, which Spark's message has.
@@ -88,7 +105,7 @@ class SparkDecoder:
             undo.pop_all()
             return made
 
-    def _check(self, plan: Plan) -> None:
+    def _checked(self, plan: Plan) -> DecodedFrom:
         source = DecodedFrom.parse(plan.requested_by)
         if source is None or source.fingerprint != self._spec.fingerprint:
             raise DecoderChanged(
@@ -97,6 +114,7 @@ class SparkDecoder:
                 planned=source.fingerprint if source else plan.requested_by,
                 current=self._spec.fingerprint,
             )
+        return source
 
     def _slice(self, plan: Plan) -> DataFrame:
         """The plan's bronze rows, of one version: they may be looked at twice."""
@@ -112,15 +130,40 @@ class SparkDecoder:
         ]
         return table.where((F.col("topic_id") == plan.topic_id) & _any_of(places))
 
-    def _with_faults(self, rows: DataFrame, plan: Plan) -> DataFrame:
+    def _written_with(self, source: DecodedFrom) -> Mapping[Part, WriterSchemas]:
+        """The schemas of a plan's records; raises ValueError if one is not kept, or no column."""
+        if not self._spec.framed:
+            return {}
+        columns = DeltaTable.forPath(self._session, self._typed).toDF().schema
+        kept = self._schemas.kept({each for ids in source.schemas.values() for each in ids})
+        found = {}
+        for part in self._spec.framed:
+            ids = source.schemas.get(part, ())
+            missing = [each for each in ids if each not in kept]
+            if missing or (ids and part not in columns.names):
+                raise ValueError(f"schema {missing or ids} of the {part} is not known any more")
+            found[part] = WriterSchemas(
+                schemas=[kept[each] for each in ids],
+                refused=self._spec.refused_schemas,
+                column=columns[part].dataType if part in columns.names else None,
+            )
+        return found
+
+    def _with_faults(self, rows: DataFrame, plan: Plan, source: DecodedFrom) -> DataFrame:
         """Decoded rows, those that cannot be with a reason, and the bytes of all."""
         made = rows.withColumn("plan_sequence", F.lit(plan.sequence).cast("bigint")).select(
             *_BESIDE,
             *(F.col(part.value).alias(raw(part)) for part in Part),
         )
-        for part, spec in ((Part.KEY, self._spec.key), (Part.VALUE, self._spec.value)):
-            made = with_decoded(made, part, spec)
+        written = self._written_with(source)
+        for part, spec in self._spec.parts.items():
+            made = with_decoded(made, part, spec, written.get(part))
         faults = {part: F.col(reason(part)) for part in Part}
+        # Of what is at fault, or of the value.
+        ids = [
+            F.when(faults[part].isNotNull() | F.lit(part is Part.VALUE), F.col(part.schema_id))
+            for part in self._spec.framed
+        ]
         decoded = made.withColumns(
             {
                 _REASON: F.coalesce(*faults.values()),
@@ -128,9 +171,12 @@ class SparkDecoder:
                     *(F.when(why.isNotNull(), part.value) for part, why in faults.items())
                 ),
                 _DETAIL: F.coalesce(*(detail(part) for part in Part)),
+                _SCHEMA_ID: F.coalesce(*ids, F.lit(None).cast("bigint")),
             }
         )
-        return self._with_rules(decoded, plan)
+        without_column = [part for part, some in written.items() if some.column is None]
+        # Nothing of it can be decoded, so there is nothing that a rule could be over.
+        return decoded.drop(*without_column) if without_column else self._with_rules(decoded, plan)
 
     def _with_rules(self, rows: DataFrame, plan: Plan) -> DataFrame:
         broken = []
@@ -160,7 +206,9 @@ class SparkDecoder:
         counted = rows.observe(
             seen, F.count(F.lit(1)).alias("records"), F.count(_REASON).alias("quarantined")
         )
-        typed = counted.where(F.col(_REASON).isNull()).select("key", "value", *_BESIDE)
+        decoded = [part for part in Part if part in rows.columns]
+        ids = [part.schema_id for part in self._spec.framed]
+        typed = counted.where(F.col(_REASON).isNull()).select(*decoded, *_BESIDE, *ids)
         made = self._save(typed, self._typed, folder, undo)
         records, quarantined = _counts(seen, rows)
         if not quarantined:
@@ -178,6 +226,7 @@ class SparkDecoder:
             F.col(_REASON).alias("reason"),
             F.col(_PART).alias("part"),
             F.col(_DETAIL).alias("detail"),
+            F.col(_SCHEMA_ID).alias("schema_id"),
         )
         saved = self._save(kept, self._quarantine, folder, undo)
         made += [_quarantined(file) for file in saved]

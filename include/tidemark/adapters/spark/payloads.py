@@ -7,21 +7,16 @@ as text goes through a double if it was a number: a decimal does not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
+from pyspark.sql.types import DataType
 
-from tidemark.core.decoding import (
-    Decimal,
-    FieldType,
-    Format,
-    ListOf,
-    Part,
-    PayloadSpec,
-    Reason,
-    Struct,
-)
+from tidemark.adapters.spark import avro
+from tidemark.core.decoding import Format, Part, PayloadSpec, Reason, RegisteredSchema
+from tidemark.core.fields import Decimal, FieldType, ListOf, Struct
 
 _END = "__tidemark_end"
 """Field of an object that is put behind each text: the parser ignores what follows the first."""
@@ -60,18 +55,45 @@ def detail(part: Part) -> str:
     return f"__detail_{part}"
 
 
-def with_decoded(rows: DataFrame, part: Part, spec: PayloadSpec) -> DataFrame:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterSchemas:
+    """What keys, or values, are written with that begin with the id of a schema.
+
+    Attributes:
+        schemas: Those that can be read.
+        refused: Ids of those that are quarantined.
+        column: The typed table's column, which takes the records of all; None without one.
+    """
+
+    schemas: Sequence[RegisteredSchema] = ()
+    refused: Collection[int] = ()
+    column: DataType | None = None
+
+
+def with_decoded(
+    rows: DataFrame, part: Part, spec: PayloadSpec, written: WriterSchemas | None = None
+) -> DataFrame:
     """Rows with a key, or a value, decoded.
 
     Args:
         rows: Have the bytes in the column `raw(part)`.
         part: Which half of the record.
         spec: How to decode it.
+        written: The schemas, of a format whose payloads begin with their ids.
 
     Returns:
-        The rows with three columns more: the part itself, `reason(part)` and `detail(part)`.
+        The rows with three columns more: the part itself, `reason(part)` and `detail(part)`; and
+        `part.schema_id`, if they have ids.
     """
     payload, nothing = F.col(raw(part)), F.lit(None).cast("string")
+    if spec.format.has_schema_ids:
+        by_id = written or WriterSchemas()
+        number = F.col(part.schema_id)
+        framed = rows.withColumn(part.schema_id, avro.schema_id_of(payload))
+        is_read = f"__read_{part}"
+        read = avro.with_read(framed, payload, number, by_id.schemas, by_id.column, part, is_read)
+        why = avro.fault(payload, number, by_id.schemas, by_id.refused, F.col(is_read))
+        return read.withColumns({reason(part): why, detail(part): nothing}).drop(is_read)
     if spec.format is Format.BINARY:
         return rows.withColumns({part.value: payload, reason(part): nothing, detail(part): nothing})
     text = payload.cast("string")

@@ -58,6 +58,16 @@ _STATIC: Mapping[str, str] = {
 }
 
 
+AVRO_LIMITS = (
+    f"-Dorg.apache.avro.limits.string.maxLength={64 * 2**20}",
+    f"-Dorg.apache.avro.limits.bytes.maxLength={64 * 2**20}",
+    f"-Dorg.apache.avro.limits.collectionItems.maxLength={8 * 2**20}",
+)
+"""Avro takes the memory for a text or a list before it looks whether the record is that long: one
+broken record of ten bytes may ask for gigabytes. Java options, bytes and elements; what is larger
+is malformed."""
+
+
 def submit_settings(
     layout: Layout, overrides: Mapping[str, str], records: int | None = None
 ) -> dict[str, str]:
@@ -77,6 +87,7 @@ def submit_settings(
         "-Xshare:auto",
         "-Xlog:cds=off",
         "-Xlog:cds+dynamic=off",
+        *AVRO_LIMITS,
         *(_SHORT_RUN_OPTIONS if records is not None and records <= SHORT_RUN_RECORDS else ()),
     ]
     return {
@@ -85,6 +96,7 @@ def submit_settings(
         "spark.driver.extraClassPath": jars,
         "spark.executor.extraClassPath": jars,
         "spark.driver.extraJavaOptions": " ".join(java_options),
+        "spark.executor.extraJavaOptions": " ".join(AVRO_LIMITS),
         "spark.pyspark.python": sys.executable,
         "spark.sql.warehouse.dir": str(layout.home / "spark-warehouse"),
         **overrides,

@@ -1,0 +1,81 @@
+"""The schemas table: what registries have said, so that what was decoded can be so again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from arro3.core import DataType, Field, Schema
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, query
+from tidemark.core.decoding import RegisteredSchema
+from tidemark.errors import EngineFailed
+from tidemark.ports import Clock
+
+COLUMNS = Schema(
+    [
+        Field("registry", DataType.utf8(), nullable=False),
+        Field("schema_id", DataType.int64(), nullable=False),
+        Field("kind", DataType.utf8(), nullable=False),
+        Field("schema", DataType.utf8(), nullable=False),
+        Field("kept_at", TIMESTAMP, nullable=False),
+    ]
+)
+"""The table's columns. Two planners may both have kept one: its rows are then the same."""
+
+
+class DeltaSchemas:
+    """Schemas of one registry.
+
+    Args:
+        uri: The table; made when the first is kept.
+        registry: The connection of the registry.
+        now: The clock that `kept_at` is read from.
+    """
+
+    def __init__(self, uri: str, registry: str, now: Clock) -> None:
+        self._uri = uri
+        self._registry = registry
+        self._now = now
+
+    def kept(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
+        """Those of some schemas that are here, by id."""
+        try:
+            table = DeltaTable(self._uri)
+        except TableNotFoundError:
+            return {}
+        if not ids:
+            return {}
+        wanted = ", ".join(map(str, sorted(ids)))
+        rows = query(
+            table,
+            f"""
+            SELECT DISTINCT schema_id AS id, kind, "schema" AS text FROM t
+            WHERE registry = '{self._registry}' AND schema_id IN ({wanted})
+            """,
+        )
+        return {row["id"]: RegisteredSchema(**row) for row in rows}
+
+    def keep(self, schemas: Sequence[RegisteredSchema]) -> None:
+        """Keep schemas that are not here.
+
+        Raises:
+            EngineFailed: They may be here or not; do it again.
+        """
+        rows = [
+            {
+                "registry": self._registry,
+                "schema_id": each.id,
+                "kind": each.kind,
+                "schema": each.text,
+                "kept_at": self._now(),
+            }
+            for each in schemas
+        ]
+        try:
+            write_deltalake(self._uri, from_rows(rows, COLUMNS), mode="append")
+        except (DeltaError, OSError) as failed:
+            raise EngineFailed(
+                operation=f"keeping schemas in {self._uri}", reason=str(failed)[:500]
+            ) from failed

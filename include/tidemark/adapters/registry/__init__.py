@@ -1,0 +1,1 @@
+"""Schema registries with Confluent's API, by the client of confluent-kafka."""

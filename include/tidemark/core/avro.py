@@ -1,0 +1,235 @@
+"""Avro schemas: what they refer to put into them, and the types of the fields that they make.
+
+After the Avro 1.12 specification. What Delta has no type for is said, and nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tidemark.core.fields import Decimal, FieldType, ListOf, MapOf, Struct
+
+_PRIMITIVES = {
+    "boolean": "boolean",
+    "int": "integer",
+    "long": "long",
+    "float": "float",
+    "double": "double",
+    "bytes": "binary",
+    "string": "string",
+}
+_LOGICAL = {
+    ("int", "date"): "date",
+    ("long", "timestamp-millis"): "timestamp",
+    ("long", "timestamp-micros"): "timestamp",
+}
+_NAMED = {"record", "enum", "fixed"}
+_WIDEST_DECIMAL = 38
+
+
+def with_references(text: str, references: Iterable[str]) -> str:
+    """A schema with the definitions of the types that it takes from other ones.
+
+    Args:
+        text: The schema.
+        references: The schemas that it refers to, and those that they refer to.
+
+    Raises:
+        ValueError: One of them is no JSON.
+    """
+    others: dict[str, Any] = {}
+    for each in references:
+        _collect(json.loads(each), "", others)
+    if not others:
+        return text
+    return json.dumps(_inlined(json.loads(text), "", others, set()))
+
+
+def _collect(schema: Any, space: str, found: dict[str, Any]) -> None:
+    """Named types by their full names."""
+    if isinstance(schema, list):
+        for each in schema:
+            _collect(each, space, found)
+    elif isinstance(schema, dict):
+        kind = schema.get("type")
+        if kind in _NAMED:
+            name = _full_name(schema, space)
+            space = name.rpartition(".")[0]
+            found[name] = {**schema, "name": name}
+        for each in _inner(schema):
+            _collect(each, space, found)
+
+
+def _inner(schema: Mapping[str, Any]) -> list[Any]:
+    """The schemas in a schema."""
+    kind = schema.get("type")
+    if kind == "record":
+        return [each.get("type") for each in schema.get("fields", ())]
+    if kind in ("array", "map"):
+        return [schema.get("items" if kind == "array" else "values")]
+    return [] if isinstance(kind, str) else [kind]
+
+
+def _full_name(schema: Mapping[str, Any], space: str) -> str:
+    name = str(schema.get("name", ""))
+    within = str(schema.get("namespace", space))
+    return name if "." in name or not within else f"{within}.{name}"
+
+
+def _inlined(schema: Any, space: str, others: Mapping[str, Any], known: set[str]) -> Any:
+    """The same schema; of a type that others define the first mention is its definition."""
+    if isinstance(schema, str):
+        full = schema if "." in schema or not space else f"{space}.{schema}"
+        name = full if full in others else schema
+        if schema in _PRIMITIVES or schema == "null" or name in known or name not in others:
+            return schema
+        return _inlined(others[name], name.rpartition(".")[0], others, known)
+    if isinstance(schema, list):
+        return [_inlined(each, space, others, known) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kind = schema.get("type")
+    if kind in _NAMED:
+        name = _full_name(schema, space)
+        space = name.rpartition(".")[0]
+        known.add(name)
+    if kind == "record":
+        fields = [
+            {**each, "type": _inlined(each.get("type"), space, others, known)}
+            for each in schema.get("fields", ())
+        ]
+        return {**schema, "fields": fields}
+    if kind in ("array", "map"):
+        inner = "items" if kind == "array" else "values"
+        return {**schema, inner: _inlined(schema.get(inner), space, others, known)}
+    if kind == "enum" or kind == "fixed":
+        return schema
+    return {**schema, "type": _inlined(kind, space, others, known)}
+
+
+def column_of(text: str) -> FieldType:
+    """The type of the column that records of a schema make.
+
+    An enum is its symbol; a union of several types is a mapping with a field for each, `member0`
+    and so on; logical types but dates, timestamps and decimals are what they are written as.
+
+    Raises:
+        ValueError: No column can be made of it, with why.
+    """
+    try:
+        return _column(json.loads(text), "", {}, ())
+    except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as wrong:
+        raise ValueError("it is no Avro schema") from wrong
+
+
+def as_spark_reads(text: str) -> str:
+    """A schema without the logical types that `column_of` does not go by."""
+    return json.dumps(_plain_logical(json.loads(text)))
+
+
+def _plain_logical(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_plain_logical(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {
+        name: _plain_logical(each) if name in ("type", "items", "values", "fields") else each
+        for name, each in schema.items()
+    }
+    if "logicalType" in kept and _logical(schema) is None:
+        del kept["logicalType"]
+    return kept
+
+
+def _logical(schema: Mapping[str, Any]) -> FieldType | None:
+    """The type of a logical type that is known here."""
+    kind, logical = schema.get("type"), schema.get("logicalType")
+    if logical == "decimal" and kind in ("bytes", "fixed"):
+        precision, scale = schema.get("precision"), schema.get("scale", 0)
+        if isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision:
+            if 1 <= precision <= _WIDEST_DECIMAL:
+                return Decimal(precision, scale)
+            raise ValueError(f"a decimal has {precision} digits, Delta's widest {_WIDEST_DECIMAL}")
+        return None
+    return _LOGICAL.get((str(kind), str(logical)))
+
+
+def _column(
+    schema: Any, space: str, known: dict[str, FieldType], above: tuple[str, ...]
+) -> FieldType:
+    if isinstance(schema, list):
+        return _union(schema, space, known, above)
+    if isinstance(schema, str):
+        return _by_name(schema, space, known, above)
+    kind = schema["type"]
+    if (logical := _logical(schema)) is not None:
+        if kind == "fixed":
+            known[_full_name(schema, space)] = logical
+        return logical
+    if kind == "array":
+        return ListOf(_column(schema["items"], space, known, above))
+    if kind == "map":
+        return MapOf(_column(schema["values"], space, known, above))
+    if kind not in _NAMED:
+        return _column(kind, space, known, above)
+    name = _full_name(schema, space)
+    if kind == "record":
+        known[name] = _record(schema, name, known, above)
+    else:
+        known[name] = "string" if kind == "enum" else "binary"
+    return known[name]
+
+
+def _by_name(
+    name: str, space: str, known: Mapping[str, FieldType], above: tuple[str, ...]
+) -> FieldType:
+    if name in _PRIMITIVES:
+        return _PRIMITIVES[name]
+    if name == "null":
+        raise ValueError("a field is null and nothing else")
+    full = name if "." in name or not space else f"{space}.{name}"
+    for each in (full, name):
+        if each in above:
+            raise ValueError(f"{each} contains itself, which no column can")
+        if each in known:
+            return known[each]
+    raise ValueError(f"it has no type {name}")
+
+
+def _record(
+    schema: Mapping[str, Any], name: str, known: dict[str, FieldType], above: tuple[str, ...]
+) -> Struct:
+    space, inner = name.rpartition(".")[0], (*above, name)
+    fields = [
+        (str(each["name"]), _column(each["type"], space, known, inner)) for each in schema["fields"]
+    ]
+    return _struct(fields, name)
+
+
+def _struct(fields: list[tuple[str, FieldType]], name: str) -> Struct:
+    if not fields:
+        raise ValueError(f"{name} has no fields")
+    folded = [each.lower() for each, _ in fields]
+    if twice := sorted({each for each in folded if folded.count(each) > 1}):
+        raise ValueError(f"{name} has fields that differ in upper and lower case alone: {twice[0]}")
+    return Struct(tuple(fields))
+
+
+def _union(
+    members: list[Any], space: str, known: dict[str, FieldType], above: tuple[str, ...]
+) -> FieldType:
+    kinds = [
+        _column(each, space, known, above)
+        for each in members
+        if each not in ("null", {"type": "null"})
+    ]
+    if not kinds:
+        raise ValueError("a field is null and nothing else")
+    if len(kinds) == 1:
+        return kinds[0]
+    if sorted(map(str, kinds)) in (["integer", "long"], ["double", "float"]):
+        # As Spark reads them.
+        return "long" if "long" in kinds else "double"
+    return _struct([(f"member{place}", kind) for place, kind in enumerate(kinds)], "a union")

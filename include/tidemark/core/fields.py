@@ -1,0 +1,178 @@
+"""Types of the fields of a decoded key or value, and what of one fits into another."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+PRIMITIVES = ("string", "boolean", "integer", "long", "double", "date", "timestamp")
+"""Types that a spec names in one word; `decimal(p,s)` is the other one."""
+
+_DECIMAL = re.compile(r"decimal\((\d{1,2}),\s*(\d{1,2})\)")
+_WIDEST = 28
+"""Ten digits less than Delta's widest decimal: what a value has too many shows in these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decimal:
+    """A number with so many digits, and so many of them behind the point."""
+
+    precision: int
+    scale: int
+
+    def __str__(self) -> str:
+        return f"decimal({self.precision},{self.scale})"
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """A list whose elements have one type."""
+
+    element: FieldType
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """Fields by name, in their order."""
+
+    fields: tuple[tuple[str, FieldType], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MapOf:
+    """Values of one type by text."""
+
+    value: FieldType
+
+
+FieldType: TypeAlias = str | Decimal | ListOf | MapOf | Struct
+"""A word, Delta's own name of a type, or one of the others."""
+
+
+def parse_type(raw: Any) -> FieldType:
+    """A type as a spec says it: a word, a mapping of fields, or a list with the element's type.
+
+    Raises:
+        ValueError: With what is expected instead.
+    """
+    if isinstance(raw, dict):
+        return _struct(raw)
+    if isinstance(raw, list):
+        if len(raw) != 1:
+            raise ValueError(f"a list with one type, that of its elements, not {raw!r}")
+        return ListOf(parse_type(raw[0]))
+    if raw in PRIMITIVES:
+        return str(raw)
+    if isinstance(raw, str) and (found := _DECIMAL.fullmatch(raw)):
+        precision, scale = int(found[1]), int(found[2])
+        if 1 <= precision <= _WIDEST and scale <= precision:
+            return Decimal(precision, scale)
+        raise ValueError(f"decimal(p,s) with s <= p <= {_WIDEST}, not {raw!r}")
+    raise ValueError(
+        f"one of {', '.join(PRIMITIVES)}, decimal(p,s), a mapping of fields, or a list with one "
+        f"type, not {raw!r}"
+    )
+
+
+def _struct(raw: dict[Any, Any]) -> Struct:
+    if not raw:
+        raise ValueError("at least one field")
+    for name in raw:
+        if isinstance(name, bool):
+            raise ValueError('quotes around names that YAML takes for yes or no, such as "on"')
+        if not isinstance(name, str) or not re.fullmatch(r"[^\s,;{}()=`]+", name):
+            raise ValueError(f"names of fields without spaces and any of ,;{{}}()=`, not {name!r}")
+    folded = [name.lower() for name in raw]
+    if twice := sorted({name for name in folded if folded.count(name) > 1}):
+        raise ValueError(f"names that differ in more than upper and lower case, not {twice[0]!r}")
+    return Struct(tuple((name, parse_type(kind)) for name, kind in raw.items()))
+
+
+def plain(kind: FieldType) -> Any:
+    """A type as plain values: as `parse_type` takes it, but for maps, which no spec has."""
+    match kind:
+        case Struct():
+            return {name: plain(each) for name, each in kind.fields}
+        case ListOf():
+            return [plain(kind.element)]
+        case MapOf():
+            return {"map": plain(kind.value)}
+        case _:
+            return str(kind)
+
+
+def conflicts(present: FieldType, wanted: FieldType, path: str) -> Iterator[str]:
+    """Where a column of one type cannot take values of another.
+
+    Fields that only one of them has are no conflict: they are null in the rows of the other.
+    """
+    match present, wanted:
+        case Struct(), Struct():
+            there = {name.lower(): (name, each) for name, each in present.fields}
+            for name, each in wanted.fields:
+                if other := there.get(name.lower()):
+                    if other[0] != name:
+                        yield f"{path}.{other[0]} of the table is now called {name}"
+                    yield from conflicts(other[1], each, f"{path}.{name}")
+        case ListOf(), ListOf():
+            yield from conflicts(present.element, wanted.element, f"{path}[]")
+        case MapOf(), MapOf():
+            yield from conflicts(present.value, wanted.value, f"{path}{{}}")
+        case _:
+            if present != wanted:
+                yield f"{path} is {_named(present)} in the table, not {_named(wanted)}"
+
+
+def additions(present: FieldType, wanted: FieldType, path: str) -> Iterator[str]:
+    """Fields that a column does not have yet, by their paths."""
+    match present, wanted:
+        case Struct(), Struct():
+            there = dict(present.fields)
+            for name, each in wanted.fields:
+                if name in there:
+                    yield from additions(there[name], each, f"{path}.{name}")
+                else:
+                    yield f"{path}.{name}"
+        case ListOf(), ListOf():
+            yield from additions(present.element, wanted.element, f"{path}[]")
+        case MapOf(), MapOf():
+            yield from additions(present.value, wanted.value, f"{path}{{}}")
+
+
+def merged(present: FieldType, wanted: FieldType) -> FieldType:
+    """A type with the fields of both, which have no `conflicts`."""
+    match present, wanted:
+        case Struct(), Struct():
+            there, new = dict(present.fields), dict(wanted.fields)
+            both = {
+                name: merged(each, new[name]) if name in new else each
+                for name, each in there.items()
+            }
+            # Those that are there keep their places.
+            return Struct(tuple({**both, **{n: new[n] for n in new if n not in both}}.items()))
+        case ListOf(), ListOf():
+            return ListOf(merged(present.element, wanted.element))
+        case MapOf(), MapOf():
+            return MapOf(merged(present.value, wanted.value))
+        case _:
+            return present
+
+
+def _named(kind: FieldType) -> str:
+    return str(kind) if isinstance(kind, str | Decimal) else json.dumps(plain(kind))
+
+
+def widened(kind: FieldType) -> FieldType:
+    """A type whose numbers of four bytes have eight."""
+    match kind:
+        case Struct():
+            return Struct(tuple((name, widened(each)) for name, each in kind.fields))
+        case ListOf():
+            return ListOf(widened(kind.element))
+        case MapOf():
+            return MapOf(widened(kind.value))
+        case _:
+            return {"integer": "long", "float": "double"}.get(str(kind), kind)

@@ -1,0 +1,152 @@
+"""What records are written with: schemas of a registry, and the columns that they make together.
+
+A schema never changes under its id, so what a registry has said once is kept. It is asked all the
+same: one that was made anew gives old ids to other schemas, and records would decode to nonsense.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from tidemark.core.avro import column_of
+from tidemark.core.decoding import DecodeSpec, Part, RegisteredSchema
+from tidemark.core.fields import FieldType, conflicts, merged, widened
+from tidemark.core.offsets import SpanSet
+from tidemark.errors import RegistryUnavailable, SchemaConflict, SchemaReplaced
+from tidemark.ports import FramedLog, GrowingTable, SchemaRegistry, SchemaStore
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """How records at some offsets can be decoded.
+
+    Attributes:
+        schemas: Ids that can be read, ascending, by half of a record.
+        columns: What the typed table's columns have to be for them.
+        stops: By partition the first record that does not fit, in the order of offsets.
+    """
+
+    schemas: Mapping[Part, tuple[int, ...]]
+    columns: Mapping[Part, FieldType]
+    stops: Mapping[int, SchemaConflict]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schemas:
+    """Schemas by the ids that records begin with.
+
+    Attributes:
+        decode: How records are decoded.
+        pipeline: The pipeline of the typed table.
+        open_registry: Connects to what says what is behind an id; called when one has to be asked.
+        store: What it has said before.
+        bronze: The records.
+        table: The typed table.
+    """
+
+    decode: DecodeSpec
+    pipeline: str
+    open_registry: Callable[[], SchemaRegistry]
+    store: SchemaStore
+    bronze: FramedLog
+    table: GrowingTable
+
+    def fit(self, topic_id: str, spans: Mapping[int, SpanSet]) -> Fit:
+        """What records of one incarnation at these offsets are written with. Keeps the schemas.
+
+        Raises:
+            RegistryUnavailable: And not all the schemas are kept.
+            RegistryRefused, SchemaReplaced
+        """
+        if not self.decode.framed:
+            return Fit(schemas={}, columns={}, stops={})
+        schemas, columns = {}, {}
+        stops: dict[int, SchemaConflict] = {}
+        present = self.table.columns()
+        for part in self.decode.framed:
+            seen = self.bronze.schema_ids(topic_id, spans, part)
+            known = self._known({schema_id for _, schema_id in seen})
+            fitting, column = [], present.get(part)
+            # As they come in the log: of two that do not agree the earlier one is taken.
+            for schema_id in sorted(known, key=lambda each: (_first_of(seen, each), each)):
+                if schema_id in self.decode.refused_schemas:
+                    continue
+                made, differences = self._fitted(part, column, known[schema_id])
+                if made is None:
+                    for partition, first in _places(seen, schema_id):
+                        before = stops.get(partition)
+                        if before is None or first < before.offset:
+                            stops[partition] = SchemaConflict(
+                                pipeline=self.pipeline,
+                                part=str(part),
+                                schema_id=schema_id,
+                                partition=partition,
+                                offset=first,
+                                differences=differences,
+                            )
+                else:
+                    fitting.append(schema_id)
+                    column = made
+            if fitting:
+                schemas[part] = tuple(sorted(fitting))
+            if column is not None:
+                columns[part] = column
+        return Fit(schemas=schemas, columns=columns, stops=stops)
+
+    def _fitted(
+        self, part: Part, column: FieldType | None, schema: RegisteredSchema
+    ) -> tuple[FieldType | None, tuple[str, ...]]:
+        """The column that takes a schema's records as well; None with why if there is none."""
+        wanted_kind = self.decode.parts[part].format.kind
+        if schema.kind != wanted_kind:
+            return None, (f"it is {schema.kind}, not {wanted_kind}",)
+        try:
+            wanted = column_of(schema.text)
+        except ValueError as unusable:
+            return None, (str(unusable),)
+        if self.decode.widens:
+            wanted = widened(wanted)
+        if column is None:
+            return wanted, ()
+        differences = tuple(conflicts(column, wanted, str(part)))
+        return (None, differences) if differences else (merged(column, wanted), ())
+
+    def _known(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
+        """The schemas of some ids; of those that are nobody's, none."""
+        kept = self.store.kept(ids)
+        try:
+            asked = dict(self._asked(ids))
+        except RegistryUnavailable as away:
+            if not set(ids) <= set(kept):
+                raise
+            log.warning("all schemas are kept, so it is not waited for: %s", away)
+            return kept
+        for schema_id, schema in kept.items():
+            if not asked.get(schema_id, schema).is_same(schema):
+                raise SchemaReplaced(connection=self.decode.registry, schema_id=schema_id)
+        new = [each for schema_id, each in asked.items() if schema_id not in kept]
+        if new:
+            self.store.keep(new)
+        return {**kept, **asked}
+
+    def _asked(self, ids: Collection[int]) -> Iterator[tuple[int, RegisteredSchema]]:
+        if not ids:
+            return
+        registry = self.open_registry()
+        for schema_id in sorted(ids):
+            schema = registry.schema(schema_id)
+            if schema is not None:
+                yield schema_id, schema
+
+
+def _places(seen: Mapping[tuple[int, int], int], schema_id: int) -> Iterator[tuple[int, int]]:
+    """Partitions with records of a schema, and the offset of the first."""
+    return ((partition, first) for (partition, each), first in seen.items() if each == schema_id)
+
+
+def _first_of(seen: Mapping[tuple[int, int], int], schema_id: int) -> int:
+    return min(first for _, first in _places(seen, schema_id))

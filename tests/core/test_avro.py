@@ -1,0 +1,194 @@
+"""Avro schemas to columns, and what they refer to put into them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import fastavro
+import pytest
+
+from tidemark.core.avro import as_spark_reads, column_of, with_references
+from tidemark.core.fields import (
+    Decimal,
+    FieldType,
+    ListOf,
+    MapOf,
+    Struct,
+    additions,
+    conflicts,
+    merged,
+    widened,
+)
+
+
+def record(*fields: tuple[str, Any], name: str = "R", **more: Any) -> dict[str, Any]:
+    """A record schema."""
+    made = [{"name": field, "type": kind} for field, kind in fields]
+    return {"type": "record", "name": name, "fields": made, **more}
+
+
+_ADDRESS = record(("street", "string"), name="shop.Address")
+
+
+@pytest.mark.parametrize(
+    ("schema", "column"),
+    [
+        ("long", "long"),
+        ({"type": "string"}, "string"),
+        (["null", "double"], "double"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, Decimal(9, 2)),
+        (
+            {"type": "fixed", "name": "F", "size": 4, "logicalType": "decimal", "precision": 9},
+            Decimal(9, 0),
+        ),
+        ({"type": "int", "logicalType": "date"}, "date"),
+        ({"type": "long", "logicalType": "timestamp-millis"}, "timestamp"),
+        ({"type": "long", "logicalType": "timestamp-micros"}, "timestamp"),
+        # What Delta has no type for, or what would be a guess, is what it is written as.
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, "long"),
+        ({"type": "int", "logicalType": "time-millis"}, "integer"),
+        ({"type": "string", "logicalType": "uuid"}, "string"),
+        ({"type": "string", "logicalType": "date"}, "string"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "string"),
+        ({"type": "fixed", "name": "F", "size": 2}, "binary"),
+        ({"type": "array", "items": ["null", "int"]}, ListOf("integer")),
+        ({"type": "map", "values": "float"}, MapOf("float")),
+        (["null", "int", "long"], "long"),
+        (["float", "double"], "double"),
+        (["int", "string"], Struct((("member0", "integer"), ("member1", "string")))),
+        (
+            record(("at", _ADDRESS), ("to", ["null", "shop.Address"]), namespace="shop"),
+            Struct(
+                (
+                    ("at", Struct((("street", "string"),))),
+                    ("to", Struct((("street", "string"),))),
+                )
+            ),
+        ),
+        # A name is looked for in the namespace of the record that it stands in.
+        (
+            record(("at", _ADDRESS), ("to", "Address"), namespace="shop"),
+            Struct(
+                (
+                    ("at", Struct((("street", "string"),))),
+                    ("to", Struct((("street", "string"),))),
+                )
+            ),
+        ),
+    ],
+)
+def test_a_schema_makes_a_column(schema: Any, column: FieldType) -> None:
+    """Of the types that Delta has."""
+    assert column_of(json.dumps(schema)) == column
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        (record(("next", ["null", "R"])), "R contains itself"),
+        (record(), "R has no fields"),
+        (record(("a", "null")), "null and nothing else"),
+        (record(("a", ["null"])), "null and nothing else"),
+        (record(("a", "int"), ("A", "int")), "upper and lower case alone: a"),
+        (record(("a", "Missing")), "it has no type Missing"),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 2},
+            "50 digits, Delta's widest 38",
+        ),
+        ({"type": "record", "name": "R"}, "no Avro schema"),
+        (7, "no Avro schema"),
+    ],
+)
+def test_a_schema_that_makes_none_says_why(schema: Any, problem: str) -> None:
+    """Before anything is read with it."""
+    with pytest.raises(ValueError, match=problem):
+        column_of(json.dumps(schema))
+
+
+def test_logical_types_that_are_not_gone_by_are_taken_out() -> None:
+    """At any depth; the others stay, and so do words that only look like it."""
+    schema = record(
+        ("t", ["null", {"type": "int", "logicalType": "time-millis"}]),
+        ("d", {"type": "array", "items": {"type": "int", "logicalType": "date"}}),
+        ("logicalType", "string"),
+    )
+    spark = json.loads(as_spark_reads(json.dumps(schema)))
+    assert spark == record(
+        ("t", ["null", {"type": "int"}]),
+        ("d", {"type": "array", "items": {"type": "int", "logicalType": "date"}}),
+        ("logicalType", "string"),
+    )
+
+
+def test_what_a_schema_refers_to_is_put_into_it_once() -> None:
+    """In the first place that names it; a third schema may be named by the second."""
+    country = {"type": "enum", "name": "shop.Country", "symbols": ["CH", "AT"]}
+    address = record(("country", "shop.Country"), name="Address", namespace="shop")
+    order = record(
+        ("to", ["null", "shop.Address"]),
+        ("from", {"type": "array", "items": "shop.Address"}),
+        ("vat", "shop.Country"),
+        name="Order",
+    )
+    whole = with_references(json.dumps(order), map(json.dumps, (address, country)))
+    # An independent parser takes it, without the others.
+    fastavro.parse_schema(json.loads(whole))
+    place = Struct((("country", "string"),))
+    assert column_of(whole) == Struct((("to", place), ("from", ListOf(place)), ("vat", "string")))
+    assert with_references(json.dumps(order), ()) == json.dumps(order)
+
+
+_LEG = Struct((("qty", "long"),))
+_ROW = Struct((("a", "long"), ("legs", ListOf(_LEG)), ("m", MapOf(_LEG))))
+
+
+@pytest.mark.parametrize(
+    ("other", "added"),
+    [
+        (Struct((("b", "string"), ("a", "long"))), ["value.b"]),
+        (
+            Struct((("legs", ListOf(Struct((("due", "date"),)))),)),
+            ["value.legs[].due"],
+        ),
+        (Struct((("m", MapOf(Struct((("due", "date"),)))),)), ["value.m{}.due"]),
+    ],
+)
+def test_fields_of_two_schemas_come_together(other: FieldType, added: list[str]) -> None:
+    """Those that are there keep their places; of both ways round the fields are the same."""
+    assert list(conflicts(_ROW, other, "value")) == []
+    assert list(additions(_ROW, other, "value")) == added
+    both = merged(_ROW, other)
+    for each in (_ROW, other):
+        assert list(additions(both, each, "value")) == []
+    assert list(additions(merged(other, _ROW), both, "value")) == []
+    assert isinstance(both, Struct)
+    assert [name for name, _ in both.fields][:3] == ["a", "legs", "m"]
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (Struct((("a", "string"),)), "value.a is long in the table, not string"),
+        (Struct((("A", "long"),)), "value.a of the table is now called A"),
+        (
+            Struct((("legs", ListOf(Struct((("qty", "double"),)))),)),
+            "value.legs[].qty is long in the table, not double",
+        ),
+        (
+            Struct((("m", MapOf("long")),)),
+            'value.m{} is {"qty": "long"} in the table, not long',
+        ),
+        ("long", 'value is {"a": "long"'),
+    ],
+)
+def test_what_does_not_fit_is_told(other: FieldType, difference: str) -> None:
+    """With its path and both types."""
+    (told,) = conflicts(_ROW, other, "value")
+    assert told.startswith(difference)
+
+
+def test_numbers_of_four_bytes_are_widened_at_any_depth() -> None:
+    """And nothing else is."""
+    narrow = Struct((("a", ListOf("integer")), ("m", MapOf("float")), ("d", "date")))
+    assert widened(narrow) == Struct((("a", ListOf("long")), ("m", MapOf("double")), ("d", "date")))

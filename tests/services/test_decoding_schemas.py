@@ -1,0 +1,549 @@
+"""Records written with schemas of a registry: a real one, real Spark, real tables.
+
+What they decode to is judged by fastavro, which nothing that is tested uses.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
+
+import fastavro
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.file_lake import FileLake, FileSink
+from tests.support.registry import Registry, avro_bytes, framed
+from tests.support.typed_lake import TypedLake
+from tidemark.adapters.registry.client import ConfluentRegistry
+from tidemark.adapters.spark.decoder import SparkDecoder
+from tidemark.core.datafile import DataFile
+from tidemark.core.decoding import DecodedFrom, DecodeSpec, Format, Part, PayloadSpec, Reason
+from tidemark.core.marks import IsolationLevel
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plan import Plan
+from tidemark.core.records import LogRecord
+from tidemark.errors import (
+    InvalidConnection,
+    RegistryRefused,
+    RegistryUnavailable,
+    SchemaConflict,
+    SchemaReplaced,
+)
+from tidemark.ports import LogReader, SchemaRegistry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.registry, pytest.mark.spark]
+
+_MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 18, "scale": 4}
+AVRO = DecodeSpec(
+    key=PayloadSpec(format=Format.STRING),
+    value=PayloadSpec(format=Format.AVRO),
+    target="silver/events",
+)
+
+
+def trade(*fields: tuple[str, Any]) -> dict[str, Any]:
+    """A schema of trades: a number, and some fields."""
+    made = [{"name": name, "type": kind} for name, kind in (("id", "int"), *fields)]
+    return {"type": "record", "name": "Trade", "fields": made}
+
+
+FIRST = trade(("price", ["null", _MONEY]))
+SECOND = trade(("price", ["null", _MONEY]), ("note", ["null", "string"]))
+THIRD = trade(("legs", {"type": "array", "items": trade(("qty", "long")) | {"name": "Leg"}}))
+TEXT_PRICE = trade(("price", "string"))
+
+
+@dataclass
+class Payloads:
+    """A log whose records have keys and values of their own."""
+
+    kafka: LogReader
+    values: Mapping[tuple[int, int], bytes | None]
+    keys: Mapping[tuple[int, int], bytes | None]
+
+    def read(
+        self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
+    ) -> Iterator[LogRecord]:
+        """As `LogReader.read`."""
+        for record in self.kafka.read(topic, isolation_level, spans):
+            place = (record.partition, record.offset)
+            yield replace(record, key=self.keys.get(place), value=self.values[place])
+
+
+class PayloadSink(FileSink):
+    """Its files are for Spark, which would compare them with checksums that are none."""
+
+    def write(self, plan: Plan, records_per_task: int) -> Sequence[DataFile]:
+        """As `Sink.write`."""
+        files = super().write(plan, records_per_task)
+        for each in self.uri.glob("*/.*.crc"):
+            each.unlink()
+        return files
+
+
+@dataclass
+class PayloadLake(FileLake):
+    """A bronze pipeline over records with payloads."""
+
+    values: dict[tuple[int, int], bytes | None] = field(default_factory=dict)
+    keys: dict[tuple[int, int], bytes | None] = field(default_factory=dict)
+
+    @property
+    def sink(self) -> FileSink:
+        """Writes files."""
+        return PayloadSink(self.uri, Payloads(self.kafka, self.values, self.keys))
+
+
+@dataclass
+class FramedLake(TypedLake):
+    """A typed table over records that are written with schemas of a registry."""
+
+    spark: SparkSession = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.bronze = PayloadLake(root=self.root)
+
+    @property
+    def sink(self) -> Any:
+        """Decodes with Spark."""
+        return SparkDecoder(
+            self.spark,
+            bronze=str(self.bronze.uri),
+            typed=str(self.typed_uri),
+            quarantine=str(self.root / self.decode.quarantine_target),
+            spec=self.decode,
+            schemas=self.schemas.store,
+        )
+
+    def land_values(
+        self, values: list[bytes | None], partition: int = 0, key: bytes | None = b"k"
+    ) -> None:
+        """Land records with these values."""
+        assert isinstance(self.bronze, PayloadLake)
+        first = self.bronze.kafka.topics["events"][partition].end
+        for offset, value in enumerate(values, start=first):
+            self.bronze.values[partition, offset] = value
+            self.bronze.keys[partition, offset] = key
+        self.bronze.run(len(values), partition)
+
+    def rows(self) -> dict[tuple[int, int], dict[str, Any]]:
+        """Typed rows by place."""
+        rows = pa.table(DeltaTable(self.typed_uri).scan()).to_pylist()
+        assert len({(row["partition"], row["offset"]) for row in rows}) == len(rows)
+        return {(row["partition"], row["offset"]): row for row in rows}
+
+    def reasons(self) -> dict[tuple[int, int], tuple[Reason, int | None]]:
+        """Why records are in quarantine, with the ids of their schemas."""
+        records = self.quarantine.records()
+        return {(each.partition, each.offset): (each.reason, each.schema_id) for each in records}
+
+    def judge(self, schemas: Mapping[int, Any]) -> int:
+        """Each record is what fastavro says, or in quarantine; how many are decoded."""
+        rows, kept = self.rows(), self.reasons()
+        assert isinstance(self.bronze, PayloadLake)
+        assert sorted([*rows, *kept]) == sorted(self.bronze.values)
+        for place, row in rows.items():
+            payload = self.bronze.values[place]
+            if payload is None:
+                assert (row["value"], row["value_schema_id"]) == (None, None)
+                continue
+            schema_id = int.from_bytes(payload[1:5], "big")
+            body = io.BytesIO(payload[5:])
+            expected = fastavro.schemaless_reader(body, fastavro.parse_schema(schemas[schema_id]))
+            assert body.read() == b""
+            assert row["value_schema_id"] == schema_id
+            assert bare(row["value"]) == bare(expected)
+        self.check()
+        return len(rows)
+
+    def check(self) -> None:
+        """Each bronze row is in one of the two tables, and the ledger says the same."""
+        self.verify.verify().check()
+        bronze, ledger = self.control.summary("events"), self.control.summary(self.spec.name)
+        assert (ledger.landed, ledger.records) == (bronze.landed, bronze.records)
+
+
+def bare(value: Any) -> Any:
+    """A value without what is null."""
+    if isinstance(value, dict):
+        return {name: bare(each) for name, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [bare(each) for each in value]
+    return value
+
+
+@dataclass
+class Subject:
+    """A subject of its own for each test, in a registry that they share."""
+
+    registry: Registry
+    name: str
+
+    def add(self, schema: Any, **more: Any) -> int:
+        """Register a schema; its id."""
+        # Records of one name in several tests have ids of their own.
+        return self.registry.register(self.name, {**schema, "namespace": self.name}, **more)
+
+
+@pytest.fixture
+def subject(registry: Registry, request: pytest.FixtureRequest, tmp_path: Path) -> Subject:
+    """With a name that no other test has."""
+    return Subject(registry, f"s{abs(hash((request.node.name, str(tmp_path))))}")
+
+
+@pytest.fixture
+def lake(tmp_path: Path, spark: SparkSession, registry: Registry) -> FramedLake:
+    """Nothing has landed."""
+    asked = ConfluentRegistry("schema_registry_default", {"url": registry.url})
+    return FramedLake(root=tmp_path, decode=AVRO, registry=asked, spark=spark)
+
+
+def priced(number: int, price: str | None = "1.5000") -> dict[str, Any]:
+    """A trade of the first schema."""
+    return {"id": number, "price": None if price is None else Decimal(price)}
+
+
+def test_one_range_of_three_schemas_broken_frames_tombstones_and_poison(
+    lake: FramedLake, subject: Subject
+) -> None:
+    """S27: each record by the schema that it names, all in one column; the rest quarantined."""
+    ids = [subject.add(each) for each in (FIRST, SECOND, THIRD)]
+    schemas = dict(zip(ids, (FIRST, SECOND, THIRD), strict=True))
+    first, second, third = ids
+    good = [
+        framed(first, avro_bytes(FIRST, priced(1))),
+        framed(second, avro_bytes(SECOND, {**priced(2), "note": "n"})),
+        None,
+        framed(third, avro_bytes(THIRD, {"id": 3, "legs": [{"id": 1, "qty": 2**40}]})),
+        framed(first, avro_bytes(FIRST, priced(4, None))),
+    ]
+    poison = framed(second, b"\x02\x00\x02\xfe\xff\xff\xff\x0f")
+    broken = [b"", b"plain", b"\x00\x00\x01", framed(first, b"\x02"), poison, framed(2**31, b"x")]
+    lake.land_values([*good, *broken, *good])
+    lake.land_values(list(reversed(good)), partition=1)
+    assert lake.run() == [1]
+    assert lake.judge(schemas) == 15
+    assert lake.reasons() == {
+        (0, 5): (Reason.NOT_FRAMED, None),
+        (0, 6): (Reason.NOT_FRAMED, None),
+        (0, 7): (Reason.NOT_FRAMED, None),
+        (0, 8): (Reason.MALFORMED, first),
+        (0, 9): (Reason.MALFORMED, second),
+        (0, 10): (Reason.UNKNOWN_SCHEMA, 2**31),
+    }
+    # The plan says what it was decoded with, and the schemas are in a table.
+    source = DecodedFrom.parse(lake.control.ledger(lake.spec.name).plans[1].plan.requested_by)
+    assert source is not None
+    assert source.schemas == {Part.VALUE: tuple(sorted(ids))}
+    assert sorted(lake.schemas.store.kept(ids)) == sorted(ids)
+    assert lake.run() == []
+
+
+def test_fields_that_come_later_are_added_and_named(lake: FramedLake, subject: Subject) -> None:
+    """By the plan that needs them; rows from before have null there."""
+    first = subject.add(FIRST)
+    lake.land_values([framed(first, avro_bytes(FIRST, priced(1)))])
+    lake.run()
+    second = subject.add(SECOND)
+    lake.land_values([framed(second, avro_bytes(SECOND, {**priced(2), "note": "new"}))])
+    lake.run()
+    assert lake.judge({first: FIRST, second: SECOND}) == 2
+    told = [
+        json.loads(each.get("userMetadata", "{}")) for each in DeltaTable(lake.typed_uri).history()
+    ]
+    assert [each["added"] for each in told if "added" in each] == [["value.note"]]
+    assert lake.rows()[0, 0]["value"]["note"] is None
+
+
+def test_what_does_not_fit_stops_its_partition_and_what_comes_before_lands(
+    lake: FramedLake, subject: Subject
+) -> None:
+    """The first offset, the schema and the difference are told; the other partition goes on."""
+    first, text = subject.add(FIRST), subject.add(TEXT_PRICE)
+    good = framed(first, avro_bytes(FIRST, priced(1)))
+    other = framed(text, avro_bytes(TEXT_PRICE, {"id": 2, "price": "1.5"}))
+    lake.land_values([good, good, other, good])
+    lake.land_values([good, good], partition=1)
+    with pytest.raises(SchemaConflict) as stopped:
+        lake.run()
+    assert sorted(lake.rows()) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    conflict = stopped.value
+    assert (conflict.schema_id, conflict.partition, conflict.offset) == (text, 0, 2)
+    assert conflict.differences == ("value.price is decimal(18,4) in the table, not string",)
+    # It goes on stopping there, and nothing is written, until somebody decides.
+    lake.land_values([good], partition=1)
+    with pytest.raises(SchemaConflict):
+        lake.run()
+    assert sorted(lake.rows()) == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
+    lake.decode = replace(AVRO, refused_schemas=(text,))
+    lake.run()
+    assert lake.judge({first: FIRST}) == 6
+    assert lake.reasons() == {(0, 2): (Reason.REFUSED_SCHEMA, text)}
+
+
+def test_of_two_that_do_not_agree_the_earlier_one_makes_the_column(
+    lake: FramedLake, subject: Subject
+) -> None:
+    """As they come in the log, not as they were registered."""
+    first, text = subject.add(FIRST), subject.add(TEXT_PRICE)
+    lake.land_values([framed(text, avro_bytes(TEXT_PRICE, {"id": 2, "price": "1.5"}))])
+    lake.land_values([framed(first, avro_bytes(FIRST, priced(1)))])
+    with pytest.raises(SchemaConflict) as stopped:
+        lake.run()
+    assert (stopped.value.schema_id, stopped.value.offset) == (first, 1)
+    assert lake.rows()[0, 0]["value"] == {"id": 2, "price": "1.5"}
+
+
+@pytest.mark.parametrize("widens", [True, False])
+def test_numbers_may_become_wider_if_the_policy_has_it_so(
+    lake: FramedLake, subject: Subject, widens: bool
+) -> None:
+    """`int` is a `long` from the beginning; without that a `long` does not fit."""
+    lake.decode = replace(AVRO, widens=widens)
+    narrow, wide = trade(), {**trade(), "fields": [{"name": "id", "type": "long"}]}
+    ids = [subject.add(narrow), subject.add(wide)]
+    lake.land_values([framed(ids[0], avro_bytes(narrow, {"id": 1}))])
+    lake.run()
+    lake.land_values([framed(ids[1], avro_bytes(wide, {"id": 2**50}))])
+    if widens:
+        lake.run()
+        assert sorted(row["value"]["id"] for row in lake.rows().values()) == [1, 2**50]
+    else:
+        with pytest.raises(SchemaConflict, match=r"value\.id is integer in the table, not long"):
+            lake.run()
+
+
+def test_a_schema_that_is_registered_later_is_replayed(lake: FramedLake, subject: Subject) -> None:
+    """Only those offsets; their rows are closed, and the column comes with them."""
+    known = subject.add(FIRST)
+    lake.land_values([framed(known + 1, avro_bytes(SECOND, {**priced(7), "note": "late"})), None])
+    lake.run()
+    assert lake.reasons() == {(0, 0): (Reason.UNKNOWN_SCHEMA, known + 1)}
+    assert "value" not in lake.typed.columns()
+    assert subject.add(SECOND) == known + 1
+    (kept,) = lake.quarantine.records()
+    spans = {0: SpanSet.of([Span(kept.offset, kept.offset + 1)])}
+    plan = lake.decoding.replay(kept.topic_id, spans).plan
+    assert plan is not None
+    lake.ingest.execute(plan.sequence)
+    assert lake.judge({known + 1: SECOND}) == 2
+    assert lake.reasons() == {}
+
+
+def test_keys_and_values_are_apart(lake: FramedLake, subject: Subject) -> None:
+    """Each has its own schema and its own column; a broken key says that it is the key."""
+    lake.decode = replace(AVRO, key=PayloadSpec(format=Format.AVRO))
+    key_schema = {
+        "type": "record",
+        "name": "Key",
+        "fields": [{"name": "account", "type": "string"}],
+    }
+    of_key, of_value = subject.add(key_schema), subject.add(FIRST)
+    value = framed(of_value, avro_bytes(FIRST, priced(1)))
+    lake.land_values([value], key=framed(of_key, avro_bytes(key_schema, {"account": "a"})))
+    lake.land_values([value, None], key=b"broken")
+    lake.land_values([value], key=None)
+    lake.run()
+    rows = lake.rows()
+    assert (rows[0, 0]["key"], rows[0, 0]["key_schema_id"]) == ({"account": "a"}, of_key)
+    assert (rows[0, 3]["key"], rows[0, 3]["value_schema_id"]) == (None, of_value)
+    assert [each.part for each in lake.quarantine.records()] == [Part.KEY, Part.KEY]
+    lake.check()
+
+
+def test_a_plan_that_is_open_has_its_columns_again(lake: FramedLake, subject: Subject) -> None:
+    """Somebody took the table back to a version without them meanwhile."""
+    first, second = subject.add(FIRST), subject.add(SECOND)
+    lake.land_values([framed(first, avro_bytes(FIRST, priced(1)))])
+    lake.run()
+    version = DeltaTable(lake.typed_uri).version()
+    lake.land_values([framed(second, avro_bytes(SECOND, {**priced(2), "note": "n"}))])
+    plan = lake.decoding.plan().plan
+    assert plan is not None
+    DeltaTable(lake.typed_uri).restore(version)
+    assert lake.run() == [plan.sequence]
+    assert lake.judge({first: FIRST, second: SECOND}) == 2
+
+
+def test_a_schema_may_refer_to_others(lake: FramedLake, subject: Subject) -> None:
+    """They are asked for as well, and kept with it."""
+    side = {"type": "enum", "name": "Side", "symbols": ["BUY", "SELL"], "namespace": "desk"}
+    name = f"{subject.name}-side"
+    subject.registry.register(name, side)
+    schema = trade(("side", "desk.Side"))
+    references = [{"name": "desk.Side", "subject": name, "version": 1}]
+    order = subject.registry.register(subject.name, schema, references=references)
+    whole = trade(("side", side))
+    lake.land_values([framed(order, avro_bytes(whole, {"id": 1, "side": "SELL"}))])
+    lake.run()
+    assert lake.judge({order: whole}) == 1
+
+
+@pytest.mark.parametrize(
+    ("schema", "kind", "difference"),
+    [
+        (trade(("next", ["null", "Trade"])), "AVRO", "contains itself"),
+        (
+            {"type": "object", "properties": {"id": {"type": "integer"}}},
+            "JSON",
+            "it is JSON, not AVRO",
+        ),
+    ],
+)
+def test_a_schema_that_makes_no_column_stops_as_well(
+    lake: FramedLake, registry: Registry, subject: Subject, schema: Any, kind: str, difference: str
+) -> None:
+    """With why; nothing is written."""
+    number = registry.register(subject.name, schema, kind)
+    lake.land_values([framed(number, b"\x02\x00")])
+    with pytest.raises(SchemaConflict) as stopped:
+        lake.run()
+    assert difference in stopped.value.found()
+    assert not lake.typed_uri.exists()
+
+
+class Away:
+    """A registry that does not answer."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def schema(self, schema_id: int) -> None:
+        """Nothing."""
+        self.asked += 1
+        ConfluentRegistry("away", {"url": "http://127.0.0.1:1", "max.retries": 0}).schema(schema_id)
+
+
+def test_without_the_registry_nothing_is_half_done(lake: FramedLake, subject: Subject) -> None:
+    """A named error; what was known before goes on, and so does a plan that is made."""
+    first, second = subject.add(FIRST), subject.add(SECOND)
+    there: SchemaRegistry | None = lake.registry
+    lake.land_values([framed(first, avro_bytes(FIRST, priced(1)))])
+    lake.registry = Away()
+    with pytest.raises(RegistryUnavailable) as away:
+        lake.run()
+    assert "ConnectError" in str(away.value)
+    assert lake.control.ledger(lake.spec.name).plans == {}
+    assert not lake.typed_uri.exists()
+    lake.registry = there
+    lake.run()
+    # Its schema is kept.
+    lake.registry = Away()
+    lake.land_values([framed(first, avro_bytes(FIRST, priced(2)))])
+    lake.run()
+    assert lake.judge({first: FIRST}) == 2
+    lake.land_values([framed(second, avro_bytes(SECOND, {**priced(3), "note": "n"}))])
+    with pytest.raises(RegistryUnavailable):
+        lake.run()
+    lake.registry = there
+    lake.run()
+    assert lake.judge({first: FIRST, second: SECOND}) == 3
+
+
+def test_a_registry_that_was_made_anew_is_noticed(lake: FramedLake, subject: Subject) -> None:
+    """Before a record is decoded with a schema that is not its own."""
+    first, text = subject.add(FIRST), subject.add(TEXT_PRICE)
+
+    class Anew:
+        def schema(self, schema_id: int) -> Any:
+            assert there is not None
+            found = there.schema({first: text, text: first}[schema_id])
+            return found and replace(found, id=schema_id)
+
+    there: SchemaRegistry | None = lake.registry
+    payload = framed(first, avro_bytes(FIRST, priced(1)))
+    lake.land_values([payload])
+    lake.run()
+    lake.land_values([payload])
+    lake.registry = Anew()
+    with pytest.raises(SchemaReplaced, match=f"under id {first}"):
+        lake.run()
+    assert len(lake.rows()) == 1
+
+
+_SECRET = "s3cret"
+
+
+@contextmanager
+def guarded(registry: Registry) -> Iterator[str]:
+    """The registry behind a door that asks for a name and a password."""
+    expected = "Basic " + b64encode(f"reader:{_SECRET}".encode()).decode()
+
+    class Door(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.headers.get("Authorization") != expected:
+                self.send_response(401)
+                self.end_headers()
+                return
+            body = b"<html></html>"
+            if not self.path.startswith("/page"):
+                with urlopen(registry.url + self.path, timeout=30) as answer:
+                    body = answer.read()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_credentials_are_the_connections_and_never_told(
+    registry: Registry, subject: Subject
+) -> None:
+    """In either of the two places that the client takes them from."""
+    first = subject.add(FIRST)
+    with guarded(registry) as place:
+        for extra in (
+            {"url": f"http://{place}", "basic.auth.user.info": f"reader:{_SECRET}"},
+            {"url": f"http://reader:{_SECRET}@{place}"},
+        ):
+            assert ConfluentRegistry("door", extra).schema(first) is not None
+        for extra in (
+            {"url": f"http://{place}"},
+            {"url": f"http://{place}", "basic.auth.user.info": f"writer:{_SECRET}"},
+        ):
+            with pytest.raises(RegistryRefused, match="HTTP 401") as refused:
+                ConfluentRegistry("door", extra).schema(first)
+            assert _SECRET not in str(refused.value)
+        # Its page for people, and no API.
+        with pytest.raises(RegistryRefused, match="none of a schema registry's"):
+            ConfluentRegistry(
+                "door", {"url": f"http://{place}/page", "basic.auth.user.info": f"reader:{_SECRET}"}
+            ).schema(first)
+    for wrong in (
+        {"url": f"reader:{_SECRET}"},
+        {"url": "http://x", "nonsense": _SECRET},
+        {"basic.auth.user.info": _SECRET},
+        {"url": "http://x", "ssl.ca.location": f"/{_SECRET}"},
+    ):
+        with pytest.raises(InvalidConnection) as invalid:
+            ConfluentRegistry("door", wrong)
+        assert _SECRET not in str(invalid.value)
+        assert invalid.value.__cause__ is None

@@ -1,0 +1,158 @@
+"""A schema registry of our own: Apicurio, on a free port of this machine, with Confluent's API.
+
+`python -m tests.support.registry` brings it to .tidemark/registry; `make setup-dev` calls that.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+import fastavro
+
+from tests.support.crashes import wait_until
+from tidemark.adapters.broker.settings import HOST
+from tidemark.sockets import free_ports
+
+VERSION = "3.0.9"
+_ARCHIVE = (
+    "https://repo1.maven.org/maven2/io/apicurio/apicurio-registry-app/"
+    f"{VERSION}/apicurio-registry-app-{VERSION}-all.tar.gz"
+)
+_SHA256 = "2b28181501a20cbf6efcd77f9b7153908fc01f3d3a7c32024c0bd9e1b04c8a43"
+_FOLDER = Path(__file__).resolve().parents[2] / ".tidemark" / "registry"
+_RUNNER = f"apicurio-registry-app-{VERSION}-runner.jar"
+_API = "/apis/ccompat/v7"
+_JSON = "application/vnd.schemaregistry.v1+json"
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """A running registry.
+
+    Attributes:
+        url: Where its API is.
+    """
+
+    url: str
+
+    def register(
+        self,
+        subject: str,
+        schema: Any,
+        kind: str = "AVRO",
+        references: Sequence[Mapping[str, Any]] = (),
+    ) -> int:
+        """Register a schema; its id."""
+        text = json.dumps(schema)
+        body = {"schema": text, "schemaType": kind, "references": list(references)}
+        request = Request(
+            f"{self.url}/subjects/{subject}/versions",
+            data=json.dumps(body).encode(),
+            headers={"Content-Type": _JSON},
+        )
+        with urlopen(request, timeout=30) as answer:
+            return int(json.load(answer)["id"])
+
+    def environ(self, connection: str = "schema_registry_default") -> dict[str, str]:
+        """The connection to it."""
+        return connection_environ({"url": self.url}, connection)
+
+
+def connection_environ(
+    extra: Mapping[str, Any], connection: str = "schema_registry_default"
+) -> dict[str, str]:
+    """A registry's connection as the environment has it."""
+    variable = f"AIRFLOW_CONN_{connection.upper()}"
+    return {variable: json.dumps({"conn_type": "generic", "extra": extra})}
+
+
+def framed(schema_id: int, payload: bytes) -> bytes:
+    """A payload behind the id of its schema, as Confluent's serializers write it."""
+    return b"\x00" + schema_id.to_bytes(4, "big") + payload
+
+
+def avro_bytes(schema: Any, value: Any) -> bytes:
+    """A value in Avro, by a library that is not the one that reads it."""
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, fastavro.parse_schema(schema), value)
+    return written.getvalue()
+
+
+@contextmanager
+def running_registry(home: Path, settings: Mapping[str, str] | None = None) -> Iterator[Registry]:
+    """A registry until the block ends.
+
+    Args:
+        home: Folder of its log.
+        settings: Apicurio's, in the environment; without them it keeps its schemas in memory.
+    """
+    bring()
+    (port,) = free_ports(HOST, 1)
+    home.mkdir(parents=True, exist_ok=True)
+    command = ["java", "-Xmx256m", f"-Dquarkus.http.host={HOST}", f"-Dquarkus.http.port={port}"]
+    with (home / "registry.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "-jar", str(_FOLDER / _RUNNER)],
+            cwd=home,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **(settings or {})},
+        )
+    try:
+        registry = Registry(url=f"http://{HOST}:{port}{_API}")
+        wait_until(lambda: _answers(registry, process), timeout_s=120)
+        yield registry
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _answers(registry: Registry, process: subprocess.Popen[bytes]) -> bool:
+    if process.poll() is not None:
+        raise RuntimeError(f"the registry ended with {process.returncode}; see registry.log")
+    try:
+        with urlopen(f"{registry.url}/subjects", timeout=10) as answer:
+            return bool(answer.status == 200)
+    except (HTTPError, URLError, OSError):
+        return False
+
+
+def bring() -> None:
+    """Have the registry's files in place, downloaded once and checked."""
+    if (_FOLDER / _RUNNER).exists():
+        return
+    _FOLDER.parent.mkdir(parents=True, exist_ok=True)
+    with (_FOLDER.parent / "registry.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (_FOLDER / _RUNNER).exists():
+            return
+        sys.stdout.write("[+] Schema registry of the tests (100 MB)\n")
+        with urlopen(_ARCHIVE, timeout=60) as answer:
+            archive = answer.read()
+        if (seen := hashlib.sha256(archive).hexdigest()) != _SHA256:
+            raise RuntimeError(f"{_ARCHIVE} has the SHA-256 {seen}, not {_SHA256}")
+        aside = _FOLDER.with_suffix(".incoming")
+        shutil.rmtree(aside, ignore_errors=True)
+        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+            files.extractall(aside, filter="data")
+        shutil.rmtree(_FOLDER, ignore_errors=True)
+        aside.rename(_FOLDER)
+
+
+if __name__ == "__main__":
+    bring()
