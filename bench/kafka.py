@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import Producer
@@ -40,11 +41,7 @@ def grow_topic(context: Context, topic: str, partitions: int) -> None:
 
 
 def fill_topic(
-    context: Context,
-    topic: str,
-    records: int,
-    record_bytes: int = RECORD_BYTES,
-    payloads: Path | None = None,
+    context: Context, topic: str, records: int, record_bytes: int = RECORD_BYTES
 ) -> None:
     """Produce records, no key, acks=all, spread evenly.
 
@@ -55,13 +52,10 @@ def fill_topic(
         topic: A topic that is there.
         records: How many.
         record_bytes: Size of each, of random capital letters.
-        payloads: A file of values, one in a line, of which each is one at random instead.
     """
     log = context.home / f"produce-{topic}.log"
     command = [*_tool("ProducerPerformance"), "--topic", topic, "--num-records", str(records)]
-    command += ["--payload-file", str(payloads)] if payloads else []
-    command += [] if payloads else ["--record-size", str(record_bytes)]
-    command += ["--throughput", "-1", "--producer-props"]
+    command += ["--record-size", str(record_bytes), "--throughput", "-1", "--producer-props"]
     command += [f"bootstrap.servers={context.bootstrap}", "acks=all"]
     run_process(command, log, {})
     sent = int(_ACKNOWLEDGED.findall(log.read_text())[-1])
@@ -69,15 +63,44 @@ def fill_topic(
         raise RuntimeError(f"the producer tool sent {sent} of {records} records")
 
 
+def fill_values(
+    context: Context, topic: str, partitions: int, records: int, values: Sequence[bytes]
+) -> None:
+    """Produce so many records with these values, one after the other, spread evenly, acks=all."""
+    with _producing(context, topic) as produce:
+        for number in range(records):
+            produce(values[number % len(values)], number % partitions)
+
+
 def fill_partitions(context: Context, topic: str, partitions: int, records: int) -> None:
     """Produce so many records of one byte to each partition, acks=all."""
+    with _producing(context, topic) as produce:
+        for partition in range(partitions):
+            for _ in range(records):
+                produce(b"x", partition)
+
+
+@contextmanager
+def _producing(context: Context, topic: str) -> Iterator[Callable[[bytes, int], None]]:
+    """Produces a value to a partition; at the end all are acknowledged."""
     lost = []
-    noted = {"on_delivery": lambda error, _: lost.append(error) if error else None}
+    noted = {
+        "on_delivery": lambda error, _: lost.append(error) if error else None,
+        "linger.ms": 50,
+        "queue.buffering.max.kbytes": 2**20,
+    }
     producer = Producer({**_client(context), **noted})
-    for partition in range(partitions):
-        for _ in range(records):
-            producer.produce(topic, b"x", partition=partition)
-            producer.poll(0)
+
+    def produce(value: bytes, partition: int) -> None:
+        while True:
+            try:
+                producer.produce(topic, value, partition=partition)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        producer.poll(0)
+
+    yield produce
     left = producer.flush(120)
     if left or lost:
         raise RuntimeError(

@@ -171,7 +171,8 @@ class DecodeStream:
     Attributes:
         bootstrap, topic: What is read, from its beginning.
         bronze, typed: The two tables.
-        schema: Of `from_json`, as Spark has it.
+        decoded: The value, in Spark SQL.
+        avro: A schema in JSON, of values behind a frame that is skipped; else `decoded` counts.
         checkpoint: A folder.
         in_one: One query that keeps each micro-batch in memory and writes it twice; else two
             queries, which read the topic twice.
@@ -181,9 +182,10 @@ class DecodeStream:
     topic: str
     bronze: str
     typed: str
-    schema: str
     checkpoint: str
-    in_one: bool
+    decoded: str | None = None
+    avro: str | None = None
+    in_one: bool = False
 
     def land(self) -> dict[str, float]:
         """Run the queries to their end."""
@@ -212,10 +214,13 @@ class DecodeStream:
     def _decoded(self, rows: Any) -> Any:
         from pyspark.sql import functions as F  # noqa: N812  the name that Spark's docs use
 
-        text = F.col("value").cast("string")
-        return rows.withColumn("value", F.from_json(text, self.schema)).withColumn(
-            "key", F.col("key").cast("string")
-        )
+        if self.avro:
+            from pyspark.sql.avro.functions import from_avro
+
+            value = from_avro(F.expr("substring(value, 6)"), self.avro, {"mode": "PERMISSIVE"})
+        else:
+            value = F.expr(str(self.decoded))
+        return rows.withColumn("value", value).withColumn("key", F.col("key").cast("string"))
 
     def _write_both(self, batch: Any, _: int) -> None:
         batch.persist()

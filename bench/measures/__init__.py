@@ -1,4 +1,4 @@
-"""The benchmarks, one file each. A module here with a `BENCHMARK` is found by itself."""
+"""The benchmarks, one file each. What a module here has in `BENCHMARKS` is found by itself."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def all_benchmarks() -> Mapping[str, Benchmark]:
         importlib.import_module(f"{__name__}.{found.name}")
         for found in pkgutil.iter_modules(__path__)
     )
-    benchmarks = (module.BENCHMARK for module in modules if hasattr(module, "BENCHMARK"))
+    benchmarks = (each for module in modules for each in getattr(module, "BENCHMARKS", ()))
     return {benchmark.name: benchmark for benchmark in benchmarks}

@@ -54,17 +54,19 @@ def _side(context: Context, name: str, plans: int) -> Side:
     return Side(name=name, what=f"{plans:,} plans, all landed, nothing new in the topic", run=run)
 
 
-BENCHMARK = Benchmark(
-    name="history",
-    title="P7: reading committed offsets and planning; `records` are the plans of `many`",
-    ratios=[
-        Ratio(over="many", under="few", metric="offsets_seconds", at_most=1.5),
-        Ratio(over="many", under="few", metric="plan_seconds", at_most=1.5),
-        Ratio(over="many", under="few", metric="process_seconds", at_most=1.5),
-        Ratio(over="many", under="few", metric="plan_cpu_seconds"),
-        Ratio(over="many", under="few", metric="ledger_seconds"),
-    ],
-    open=_open,
-    records=1_000,
-    full_records=10_000,
-)
+BENCHMARKS = [
+    Benchmark(
+        name="history",
+        title="P7: reading committed offsets and planning; `records` are the plans of `many`",
+        ratios=[
+            Ratio(over="many", under="few", metric="offsets_seconds", at_most=1.5),
+            Ratio(over="many", under="few", metric="plan_seconds", at_most=1.5),
+            Ratio(over="many", under="few", metric="process_seconds", at_most=1.5),
+            Ratio(over="many", under="few", metric="plan_cpu_seconds"),
+            Ratio(over="many", under="few", metric="ledger_seconds"),
+        ],
+        open=_open,
+        records=1_000,
+        full_records=10_000,
+    ),
+]

@@ -54,19 +54,21 @@ def _pair(own: Context, name: str, partitions: int) -> list[Side]:
     ]
 
 
-BENCHMARK = Benchmark(
-    name="planning",
-    title="P6: planning many partitions; `records` are the partitions of `all`",
-    ratios=[
-        *(
-            Ratio(over=f"plan_{name}", under=f"list_{name}", metric="seconds", at_most=2)
-            for name in SHARES
-        ),
-        Ratio(over="plan_all", under="plan_tenth", metric="seconds", at_most=12),
-        Ratio(over="list_all", under="list_tenth", metric="seconds"),
-        Ratio(over="plan_all", under="list_all", metric="peak_mb"),
-    ],
-    open=_open,
-    records=1_000,
-    full_records=10_000,
-)
+BENCHMARKS = [
+    Benchmark(
+        name="planning",
+        title="P6: planning many partitions; `records` are the partitions of `all`",
+        ratios=[
+            *(
+                Ratio(over=f"plan_{name}", under=f"list_{name}", metric="seconds", at_most=2)
+                for name in SHARES
+            ),
+            Ratio(over="plan_all", under="plan_tenth", metric="seconds", at_most=12),
+            Ratio(over="list_all", under="list_tenth", metric="seconds"),
+            Ratio(over="plan_all", under="list_all", metric="peak_mb"),
+        ],
+        open=_open,
+        records=1_000,
+        full_records=10_000,
+    ),
+]

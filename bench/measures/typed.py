@@ -1,17 +1,24 @@
-"""P11: Kafka to a bronze and a typed JSON table, warm, against streams with from_json."""
+"""P11: Kafka to a bronze and a typed table, warm, against streams with Spark's own decoders."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from random import Random
+from typing import Any
+
+import fastavro
+from tests.support.registry import avro_bytes, framed, running_registry
 
 from bench.context import Context, write_spec
 from bench.frame import Benchmark, Metrics, Ratio, Setup, Side
-from bench.kafka import fill_topic, make_topic
+from bench.kafka import fill_values, make_topic
 from bench.tables import verified
 from bench.worker import (
     DecodePipeline,
@@ -24,7 +31,6 @@ from bench.worker import (
     started,
 )
 
-TOPIC = "typed"
 PARTITIONS = 6
 _SCHEMA = {
     "ticker": "string",
@@ -34,37 +40,110 @@ _SCHEMA = {
     "venue": "string",
     "note": "string",
 }
-_VALUES = 10_000
+_AVRO = {
+    "type": "record",
+    "name": "Trade",
+    "fields": [
+        {"name": "ticker", "type": "string"},
+        {"name": "price", "type": {
+            "type": "bytes", "logicalType": "decimal", "precision": 18, "scale": 4}},
+        {"name": "quantity", "type": "long"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "venue", "type": "string"},
+        {"name": "note", "type": ["null", "string"]},
+    ],
+}  # fmt: skip
+_VALUES = 200_000
+"""So many that no column of them is a dictionary, as it would be of few."""
 _SEED = 11
 
 
-def _value(random: Random, number: int) -> str:
-    """About 200 bytes of JSON."""
-    return json.dumps(
-        {
-            "ticker": f"T{random.randrange(500):03}",
-            "price": f"{random.randrange(10**6)}.{random.randrange(10**4):04}",
-            "quantity": random.randrange(10**6),
-            "at": f"2026-03-{1 + number % 28:02}T{number % 24:02}:{number % 60:02}:00.123Z",
-            "venue": random.choice(["XNYS", "XNAS", "XLON"]),
-            "note": "".join(random.choices("abcdefghijklmnopqrstuvwxyz ", k=70)),
-        }
+def _record(random: Random, number: int) -> dict[str, Any]:
+    """One of those that both formats are measured with."""
+    return {
+        "ticker": f"T{random.randrange(500):03}",
+        "price": Decimal(random.randrange(10**10)) / 10**4,
+        "quantity": random.randrange(10**6),
+        "at": datetime(2026, 3, 1 + number % 28, number % 24, number % 60, tzinfo=UTC),
+        "venue": random.choice(["XNYS", "XNAS", "XLON"]),
+        "note": "".join(random.choices("abcdefghijklmnopqrstuvwxyz ", k=70)),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What values are, and how either side decodes them.
+
+    Attributes:
+        topic: The topic, and the pipeline.
+        values: What is produced, one after the other.
+        decode: The spec's section for values.
+        stream: What the streams decode with, as `DecodeStream` takes it.
+        environ: More variables for our side.
+    """
+
+    topic: str
+    values: Sequence[bytes]
+    decode: Mapping[str, Any]
+    stream: Mapping[str, str]
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def _json_values(_: Context) -> Iterator[Kind]:
+    random = Random(_SEED)
+    records = [_record(random, number) for number in range(_VALUES)]
+    fields = ", ".join(f"`{name}` {kind}" for name, kind in _SCHEMA.items())
+    yield Kind(
+        topic="typed",
+        values=[
+            json.dumps({**each, "price": str(each["price"]), "at": each["at"].isoformat()}).encode()
+            for each in records
+        ],
+        decode={"format": "json", "schema": _SCHEMA},
+        stream={"decoded": f"from_json(CAST(value AS STRING), '{fields}')"},
     )
 
 
 @contextmanager
-def _open(context: Context) -> Iterator[Setup]:
-    specs, tables = context.home / "pipelines", context.home / "tables"
-    payloads = context.home / "payloads"
+def _avro_values(context: Context) -> Iterator[Kind]:
     random = Random(_SEED)
-    payloads.write_text("\n".join(_value(random, number) for number in range(_VALUES)))
-    context.say(f"producing {context.records:,} records of JSON")
-    make_topic(context, TOPIC, PARTITIONS)
-    fill_topic(context, TOPIC, context.records, payloads=payloads)
-    decode = {"key": {"format": "string"}, "value": {"format": "json", "schema": _SCHEMA}}
-    write_spec(specs, TOPIC, TOPIC, context.conf, decode=decode)
+    records = [_record(random, number) for number in range(_VALUES)]
+    with running_registry(context.home / "registry") as registry:
+        number = registry.register("typed_avro-value", _AVRO)
+        schema = fastavro.parse_schema(_AVRO)
+        yield Kind(
+            topic="typed_avro",
+            values=[framed(number, avro_bytes(schema, each)) for each in records],
+            decode={"format": "avro"},
+            stream={"avro": json.dumps(_AVRO)},
+            environ=registry.environ(),
+        )
+
+
+def _opened(
+    kinds: Callable[[Context], AbstractContextManager[Kind]],
+) -> Callable[[Context], AbstractContextManager[Setup]]:
+    """The benchmark's surroundings, for values of a kind."""
+
+    @contextmanager
+    def opened(context: Context) -> Iterator[Setup]:
+        with kinds(context) as kind:
+            yield from _open(context, kind)
+
+    return opened
+
+
+def _open(context: Context, kind: Kind) -> Iterator[Setup]:
+    topic = kind.topic
+    specs, tables = context.home / "pipelines", context.home / "tables"
+    context.say(f"producing {context.records:,} records of {kind.decode['format']}")
+    make_topic(context, topic, PARTITIONS)
+    fill_values(context, topic, PARTITIONS, context.records, kind.values)
+    decode = {"key": {"format": "string"}, "value": dict(kind.decode)}
+    write_spec(specs, topic, topic, context.conf, decode=decode)
     app = context.app(tables, specs)
-    settings = dict(app.spark_settings(app.spec(TOPIC)))
+    settings = dict(app.spark_settings(app.spec(topic)))
     common = {
         "spark.driver.memory": settings.get("spark.driver.memory", "1g"),
         "spark.ui.enabled": "false",
@@ -79,17 +158,19 @@ def _open(context: Context) -> Iterator[Setup]:
     def tidemark(folder: Path) -> Landing:
         return DecodePipeline(
             landing=LandPipeline(
-                environ=context.environ(folder, specs), pipeline=TOPIC, requested_by="bench:typed"
+                environ={**context.environ(folder, specs), **kind.environ},
+                pipeline=topic,
+                requested_by="bench:typed",
             )
         )
 
     def stream(*, in_one: bool) -> Callable[[Path], Landing]:
         return lambda folder: DecodeStream(
             bootstrap=context.bootstrap,
-            topic=TOPIC,
-            bronze=str(folder / "bronze" / TOPIC),
-            typed=str(folder / "silver" / TOPIC),
-            schema=", ".join(f"`{name}` {kind}" for name, kind in _SCHEMA.items()),
+            topic=topic,
+            bronze=str(folder / "bronze" / topic),
+            typed=str(folder / "silver" / topic),
+            **kind.stream,
             checkpoint=str(folder / "checkpoint"),
             in_one=in_one,
         )
@@ -101,7 +182,7 @@ def _open(context: Context) -> Iterator[Setup]:
             held = {
                 f"{layer}_{key}": value
                 for layer in ("bronze", "silver")
-                for key, value in verified(str(folder / layer / TOPIC), context.records).items()
+                for key, value in verified(str(folder / layer / topic), context.records).items()
                 if key == "bytes"
             }
         finally:
@@ -127,7 +208,7 @@ def _open(context: Context) -> Iterator[Setup]:
                 ),
                 Side(
                     name="two_streams",
-                    what="availableNow to a bronze table, availableNow with from_json to another",
+                    what="availableNow to bronze; availableNow, decoded by Spark alone, to another",
                     run=lambda n: run(two, stream(in_one=False), "two", n),
                 ),
                 Side(
@@ -138,24 +219,28 @@ def _open(context: Context) -> Iterator[Setup]:
             ],
             data={
                 "records": context.records,
-                "values": f"{_VALUES:,} of JSON, about 200 B, seed {_SEED}",
+                "values": f"{_VALUES:,} of {kind.decode['format']}, seed {_SEED}",
                 "partitions": PARTITIONS,
             },
             warm_ups=1,
         )
 
 
-BENCHMARK = Benchmark(
-    name="typed",
-    title="P11: Kafka to a bronze and a typed JSON table, warm sessions, both verified after",
-    ratios=[
-        Ratio(over="tidemark", under="two_streams", metric="records_per_second", at_least=1.3),
-        Ratio(over="tidemark", under="foreach_batch", metric="records_per_second", at_least=1.3),
-        Ratio(over="tidemark", under="two_streams", metric="cpu_seconds"),
-        Ratio(over="tidemark", under="foreach_batch", metric="cpu_seconds"),
-        Ratio(over="tidemark", under="two_streams", metric="silver_bytes", at_most=1.1),
-    ],
-    open=_open,
-    records=1_000_000,
-    full_records=5_000_000,
-)
+_RATIOS = [
+    Ratio(over="tidemark", under="two_streams", metric="records_per_second", at_least=1.3),
+    Ratio(over="tidemark", under="foreach_batch", metric="records_per_second", at_least=1.3),
+    Ratio(over="tidemark", under="two_streams", metric="cpu_seconds"),
+    Ratio(over="tidemark", under="foreach_batch", metric="cpu_seconds"),
+    Ratio(over="tidemark", under="two_streams", metric="silver_bytes", at_most=1.1),
+]
+BENCHMARKS = [
+    Benchmark(
+        name=name,
+        title=f"P11: Kafka to a bronze and a typed {what} table, warm, both verified after",
+        ratios=_RATIOS,
+        open=_opened(kinds),
+        records=1_000_000,
+        full_records=5_000_000,
+    )
+    for name, what, kinds in (("typed", "JSON", _json_values), ("typed_avro", "Avro", _avro_values))
+]

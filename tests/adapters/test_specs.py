@@ -515,7 +515,11 @@ def test_a_decoder_has_formats_schemas_and_rules(folders: Folders) -> None:
             "decode.value",
             "no schema for the format string",
         ),
-        ("{value: {format: xml}}", "decode.value.format", "'binary', 'string', 'json' or 'avro'"),
+        (
+            "{value: {format: xml}}",
+            "decode.value.format",
+            "'binary', 'string', 'json', 'avro' or 'json_schema'",
+        ),
         (
             "{value: {format: json, schema: [a]}}",
             "decode.value.schema",

@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -392,6 +393,51 @@ def test_a_schema_may_refer_to_others(lake: FramedLake, subject: Subject) -> Non
     lake.land_values([framed(order, avro_bytes(whole, {"id": 1, "side": "SELL"}))])
     lake.run()
     assert lake.judge({order: whole}) == 1
+
+
+def test_json_by_the_schemas_of_a_registry(lake: FramedLake, registry: Registry) -> None:
+    """Each by its own as well; what is not of its types is quarantined with the field."""
+    lake.decode = replace(AVRO, value=PayloadSpec(format=Format.JSON_SCHEMA))
+    number = {"id": {"type": "integer"}, "at": {"type": "string", "format": "date-time"}}
+    grown = {
+        **number,
+        "legs": {"type": "array", "items": {"properties": {"qty": {"type": "number"}}}},
+    }
+    old, new = (
+        registry.register(f"json-{lake.root.name}", {"type": "object", "properties": each}, "JSON")
+        for each in (number, grown)
+    )
+    lake.land_values(
+        [
+            framed(old, b'{"id": 1, "at": "2026-02-28T12:00:00Z", "legs": [{"qty": 1}]}'),
+            framed(new, b'{"id": 2, "legs": [{"qty": 1.5}, {}]}'),
+            framed(new, b'{"id": 2.5}'),
+            framed(old, b'{"id": 3, "at": "yesterday"}'),
+            framed(old, b'{"id": 3} and more'),
+            framed(old, b"\xff"),
+            b'{"id": 4}',
+            None,
+        ]
+    )
+    lake.run()
+    decoded = {place: bare(row["value"]) for place, row in lake.rows().items()}
+    assert decoded == {
+        # Its own schema has no legs.
+        (0, 0): {"id": 1, "at": datetime(2026, 2, 28, 12, tzinfo=UTC)},
+        (0, 1): {"id": 2, "legs": [{"qty": 1.5}, {}]},
+        (0, 7): None,
+    }
+    assert [
+        (each.offset, each.reason, each.detail, each.schema_id)
+        for each in lake.quarantine.records()
+    ] == [
+        (2, Reason.MALFORMED, None, new),
+        (3, Reason.MALFORMED, "at", old),
+        (4, Reason.MALFORMED, None, old),
+        (5, Reason.NOT_UTF8, None, old),
+        (6, Reason.NOT_FRAMED, None, None),
+    ]
+    lake.check()
 
 
 @pytest.mark.parametrize(

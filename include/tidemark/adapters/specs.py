@@ -122,7 +122,7 @@ _CONNECTION = r"^[a-zA-Z0-9_.-]+$"
 
 
 class _Payload(_Section):
-    format: Literal["binary", "string", "json", "avro"]
+    format: Literal["binary", "string", "json", "avro", "json_schema"]
     fields: Any = Field(default=None, alias="schema")
 
     @field_validator("fields")

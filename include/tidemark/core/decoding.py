@@ -25,15 +25,18 @@ class Format(StrEnum):
     AVRO = "avro"
     """Avro behind the id of the schema that it was written with, which a registry knows."""
 
+    JSON_SCHEMA = "json_schema"
+    """One JSON object behind the id of its schema, which a registry knows."""
+
     @property
     def has_schema_ids(self) -> bool:
         """Whether each payload says which schema of a registry it is written with."""
-        return self is Format.AVRO
+        return self in (Format.AVRO, Format.JSON_SCHEMA)
 
     @property
     def kind(self) -> str:
         """What a registry calls schemas of such payloads."""
-        return self.value.upper()
+        return "JSON" if self is Format.JSON_SCHEMA else self.value.upper()
 
 
 class Part(StrEnum):

@@ -10,14 +10,19 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from tidemark.core.avro import column_of
-from tidemark.core.decoding import DecodeSpec, Part, RegisteredSchema
+from tidemark.core import avro, json_schema
+from tidemark.core.decoding import DecodeSpec, Format, Part, RegisteredSchema
 from tidemark.core.fields import FieldType, conflicts, merged, widened
 from tidemark.core.offsets import SpanSet
 from tidemark.errors import RegistryUnavailable, SchemaConflict, SchemaReplaced
 from tidemark.ports import FramedLog, GrowingTable, SchemaRegistry, SchemaStore
 
 log = logging.getLogger(__name__)
+
+_COLUMN_OF: Mapping[Format, Callable[[str], FieldType]] = {
+    Format.AVRO: avro.column_of,
+    Format.JSON_SCHEMA: json_schema.column_of,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +106,11 @@ class Schemas:
         self, part: Part, column: FieldType | None, schema: RegisteredSchema
     ) -> tuple[FieldType | None, tuple[str, ...]]:
         """The column that takes a schema's records as well; None with why if there is none."""
-        wanted_kind = self.decode.parts[part].format.kind
-        if schema.kind != wanted_kind:
-            return None, (f"it is {schema.kind}, not {wanted_kind}",)
+        expected = self.decode.parts[part].format
+        if schema.kind != expected.kind:
+            return None, (f"it is {schema.kind}, not {expected.kind}",)
         try:
-            wanted = column_of(schema.text)
+            wanted = _COLUMN_OF[expected](schema.text)
         except ValueError as unusable:
             return None, (str(unusable),)
         if self.decode.widens:

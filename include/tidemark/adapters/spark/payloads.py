@@ -1,43 +1,20 @@
-"""Keys and values as Spark columns: decoded, or with the reason why they cannot be.
-
-Strict where Spark is lenient: its JSON parser ignores what follows the first object, takes a
-number for a timestamp and "12,50" for 1250, and rounds decimals without a word. All that it reads
-as text goes through a double if it was a number: a decimal does not.
-"""
+"""Keys and values as Spark columns: decoded, or with the reason why they cannot be."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 from pyspark.sql.types import DataType
 
-from tidemark.adapters.spark import avro
+from tidemark.adapters.spark import avro, frames, json_text
+from tidemark.core import json_schema
 from tidemark.core.decoding import Format, Part, PayloadSpec, Reason, RegisteredSchema
-from tidemark.core.fields import Decimal, FieldType, ListOf, Struct
 
-_END = "__tidemark_end"
-"""Field of an object that is put behind each text: the parser ignores what follows the first."""
-
-_OPTIONS = {
-    "mode": "PERMISSIVE",
-    "allowSingleQuotes": "false",
-    "allowNonNumericNumbers": "false",
-    # In which a comma is no part of a number in quotes.
-    "locale": "de-CH",
-}
-_FORMS = {
-    "date": r"^\d{4}-\d{2}-\d{2}$",
-    "timestamp": (r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}:\d{2})?$"),
-}
-"""ISO 8601, in UTC where no distance from it is said; a digit that would be cut off is too much."""
-_MOST_DIGITS = 38
-
-
-SETTINGS = {"spark.sql.json.enablePartialResults": "false"}
-"""Session settings to decode with: a text with a fault anywhere has no fields at all."""
+SETTINGS = json_text.SETTINGS
+"""Session settings to decode with."""
 
 
 def raw(part: Part) -> str:
@@ -87,108 +64,39 @@ def with_decoded(
     """
     payload, nothing = F.col(raw(part)), F.lit(None).cast("string")
     if spec.format.has_schema_ids:
-        by_id = written or WriterSchemas()
-        number = F.col(part.schema_id)
-        framed = rows.withColumn(part.schema_id, avro.schema_id_of(payload))
-        is_read = f"__read_{part}"
-        read = avro.with_read(framed, payload, number, by_id.schemas, by_id.column, part, is_read)
-        why = avro.fault(payload, number, by_id.schemas, by_id.refused, F.col(is_read))
-        return read.withColumns({reason(part): why, detail(part): nothing}).drop(is_read)
+        return _framed(rows, part, spec.format, written or WriterSchemas())
     if spec.format is Format.BINARY:
         return rows.withColumns({part.value: payload, reason(part): nothing, detail(part): nothing})
     text = payload.cast("string")
-    not_utf8 = F.when(~F.is_valid_utf8(text), Reason.NOT_UTF8.value)
-    if spec.schema is None:
-        return rows.withColumns({part.value: text, reason(part): not_utf8, detail(part): nothing})
-    parsed, fields = f"__parsed_{part}", f"__fields_{part}"
-    is_whole = (F.size(parsed) == 2) & F.get(parsed, F.lit(1))[_END]
-    wrong = (
-        F.when(is_wrong, path)
-        for path, is_wrong in _faults(F.col(fields), F.col(part.value), spec.schema, "")
-    )
-    is_malformed = payload.isNotNull() & (F.col(fields).isNull() | F.col(detail(part)).isNotNull())
-    # Each in a projection of its own, or Spark would compute it again for whoever needs it.
-    return (
-        rows.withColumn(parsed, _parsed(text, spec.schema))
-        .withColumn(fields, F.when(is_whole, F.get(parsed, F.lit(0))))
-        .withColumn(part.value, _value(F.col(fields), spec.schema))
-        .withColumn(detail(part), F.coalesce(*wrong, nothing))
-        .withColumn(
-            reason(part), F.coalesce(not_utf8, F.when(is_malformed, Reason.MALFORMED.value))
+    if spec.schema is not None:
+        return json_text.with_object(
+            rows, text, spec.schema, part.value, reason(part), detail(part)
         )
-        .drop(parsed, fields)
+    not_utf8 = F.when(~F.is_valid_utf8(text), Reason.NOT_UTF8.value)
+    return rows.withColumns({part.value: text, reason(part): not_utf8, detail(part): nothing})
+
+
+def _framed(rows: DataFrame, part: Part, kind: Format, written: WriterSchemas) -> DataFrame:
+    """Each payload by the schema that it names; all in the column of the typed table."""
+    payload, number = F.col(raw(part)), F.col(part.schema_id)
+    rows = rows.withColumn(part.schema_id, frames.schema_id_of(payload))
+    body = frames.body_of(payload)
+    read = []
+    for schema in written.schemas:
+        place = frames.Read.of(part, schema.id)
+        mine = F.when(number == schema.id, body)
+        if kind is Format.AVRO:
+            rows = avro.with_record(rows, mine, schema.text, *place)
+        else:
+            fields = json_schema.column_of(schema.text)
+            rows = json_text.with_object(rows, mine.cast("string"), fields, *place)
+        read.append((schema.id, place))
+    return frames.together(
+        rows,
+        payload,
+        number,
+        read,
+        written.refused,
+        written.column,
+        frames.Read(part.value, reason(part), detail(part)),
     )
-
-
-def _parsed(text: Column, schema: Struct) -> Column:
-    both = F.concat(F.lit("["), text, F.lit(f',{{"{_END}":true}}]'))
-    fields = f"ARRAY<STRUCT<{_ddl_fields(schema)}, `{_END}`: BOOLEAN>>"
-    return F.from_json(both, fields, _OPTIONS)
-
-
-def _ddl_fields(schema: Struct) -> str:
-    return ", ".join(f"`{name}`: {_ddl(kind)}" for name, kind in schema.fields)
-
-
-def _ddl(kind: FieldType) -> str:
-    """A type as the parser is to read it: what it would read too leniently, as text."""
-    match kind:
-        case Struct():
-            return f"STRUCT<{_ddl_fields(kind)}>"
-        case ListOf():
-            return f"ARRAY<{_ddl(kind.element)}>"
-        case Decimal(precision=precision, scale=scale):
-            # With as many digits behind the point as there can be: none is cut off unseen.
-            return f"DECIMAL({_MOST_DIGITS},{scale + _MOST_DIGITS - precision})"
-        case _:
-            return "STRING" if kind in _FORMS else str(kind)
-
-
-def _needs_cast(kind: FieldType) -> bool:
-    match kind:
-        case Struct():
-            return any(_needs_cast(each) for _, each in kind.fields)
-        case ListOf():
-            return _needs_cast(kind.element)
-        case _:
-            return isinstance(kind, Decimal) or kind in _FORMS
-
-
-def _value(read: Column, kind: FieldType) -> Column:
-    """What the parser has read, in its own type; null where that cannot be."""
-    match kind:
-        case Struct():
-            fields = [_value(read[name], each).alias(name) for name, each in kind.fields]
-            return F.when(read.isNotNull(), F.struct(*fields))
-        case ListOf() if _needs_cast(kind):
-            return F.transform(read, lambda each: _value(each, kind.element))
-        case _:
-            return read.try_cast(str(kind)) if _needs_cast(kind) else read
-
-
-def _faults(read: Column, made: Column, kind: FieldType, path: str) -> Iterator[tuple[str, Column]]:
-    """Where a value may not be of its type, and whether it is not."""
-    match kind:
-        case Struct():
-            for name, each in kind.fields:
-                place = f"{path}.{name}" if path else name
-                yield from _faults(read[name], made[name], each, place)
-        case ListOf(element=element) if _needs_cast(kind):
-            yield f"{path}[]", F.exists(read, lambda each: _is_wrong(each, element))
-        case _ if _needs_cast(kind):
-            yield path, _differs(read, made, kind)
-
-
-def _is_wrong(read: Column, kind: FieldType) -> Column:
-    """Whether an element of a list is not of its type; never null."""
-    either = F.lit(False)
-    for _, wrong in _faults(read, _value(read, kind), kind, ""):
-        either = either | wrong
-    return F.coalesce(either, F.lit(False))
-
-
-def _differs(read: Column, made: Column, kind: FieldType) -> Column:
-    """Whether what the parser has read is not what was made of it; never null."""
-    if isinstance(kind, Decimal):
-        return read.isNotNull() & ~F.coalesce(made == read, F.lit(False))
-    return read.isNotNull() & (made.isNull() | ~read.rlike(_FORMS[str(kind)]))

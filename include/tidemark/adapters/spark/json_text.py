@@ -1,0 +1,143 @@
+"""JSON objects as Spark columns, with the types of a schema.
+
+Strict where Spark is lenient: its JSON parser ignores what follows the first object, takes a
+number for a timestamp and "12,50" for 1250, and rounds decimals without a word. All that it reads
+as text goes through a double if it was a number: a decimal does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
+
+from tidemark.core.decoding import Reason
+from tidemark.core.fields import Decimal, FieldType, ListOf, Struct
+
+SETTINGS = {"spark.sql.json.enablePartialResults": "false"}
+"""Session settings to decode with: a text with a fault anywhere has no fields at all."""
+
+_END = "__tidemark_end"
+"""Field of an object that is put behind each text: the parser ignores what follows the first."""
+
+_OPTIONS = {
+    "mode": "PERMISSIVE",
+    "allowSingleQuotes": "false",
+    "allowNonNumericNumbers": "false",
+    # In which a comma is no part of a number in quotes.
+    "locale": "de-CH",
+}
+_FORMS = {
+    "date": r"^\d{4}-\d{2}-\d{2}$",
+    "timestamp": (r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}:\d{2})?$"),
+}
+"""ISO 8601, in UTC where no distance from it is said; a digit that would be cut off is too much."""
+_MOST_DIGITS = 38
+
+
+def with_object(
+    rows: DataFrame, text: Column, schema: Struct, value: str, reason: str, detail: str
+) -> DataFrame:
+    """Rows with a text decoded as one JSON object.
+
+    Args:
+        rows: The rows.
+        text: One object each, or null.
+        schema: Its fields.
+        value: What the new column is called; null where it cannot be decoded.
+        reason: And the one that says why, as `Reason`; null where it can.
+        detail: And the one that names the first field with a wrong value; null where nobody knows.
+    """
+    nothing = F.lit(None).cast("string")
+    not_utf8 = F.when(~F.is_valid_utf8(text), Reason.NOT_UTF8.value)
+    parsed, fields = f"__parsed_{value}", f"__fields_{value}"
+    is_whole = (F.size(parsed) == 2) & F.get(parsed, F.lit(1))[_END]
+    wrong = (
+        F.when(is_wrong, path)
+        for path, is_wrong in _faults(F.col(fields), F.col(value), schema, "")
+    )
+    is_malformed = text.isNotNull() & (F.col(fields).isNull() | F.col(detail).isNotNull())
+    # Each in a projection of its own, or Spark would compute it again for whoever needs it.
+    return (
+        rows.withColumn(parsed, _parsed(text, schema))
+        .withColumn(fields, F.when(is_whole, F.get(parsed, F.lit(0))))
+        .withColumn(value, _value(F.col(fields), schema))
+        .withColumn(detail, F.coalesce(*wrong, nothing))
+        .withColumn(reason, F.coalesce(not_utf8, F.when(is_malformed, Reason.MALFORMED.value)))
+        .drop(parsed, fields)
+    )
+
+
+def _parsed(text: Column, schema: Struct) -> Column:
+    both = F.concat(F.lit("["), text, F.lit(f',{{"{_END}":true}}]'))
+    fields = f"ARRAY<STRUCT<{_ddl_fields(schema)}, `{_END}`: BOOLEAN>>"
+    return F.from_json(both, fields, _OPTIONS)
+
+
+def _ddl_fields(schema: Struct) -> str:
+    return ", ".join(f"`{name}`: {_ddl(kind)}" for name, kind in schema.fields)
+
+
+def _ddl(kind: FieldType) -> str:
+    """A type as the parser is to read it: what it would read too leniently, as text."""
+    match kind:
+        case Struct():
+            return f"STRUCT<{_ddl_fields(kind)}>"
+        case ListOf():
+            return f"ARRAY<{_ddl(kind.element)}>"
+        case Decimal(precision=precision, scale=scale):
+            # With as many digits behind the point as there can be: none is cut off unseen.
+            return f"DECIMAL({_MOST_DIGITS},{scale + _MOST_DIGITS - precision})"
+        case _:
+            return "STRING" if kind in _FORMS else str(kind)
+
+
+def _needs_cast(kind: FieldType) -> bool:
+    match kind:
+        case Struct():
+            return any(_needs_cast(each) for _, each in kind.fields)
+        case ListOf():
+            return _needs_cast(kind.element)
+        case _:
+            return isinstance(kind, Decimal) or kind in _FORMS
+
+
+def _value(read: Column, kind: FieldType) -> Column:
+    """What the parser has read, in its own type; null where that cannot be."""
+    match kind:
+        case Struct():
+            fields = [_value(read[name], each).alias(name) for name, each in kind.fields]
+            return F.when(read.isNotNull(), F.struct(*fields))
+        case ListOf() if _needs_cast(kind):
+            return F.transform(read, lambda each: _value(each, kind.element))
+        case _:
+            return read.try_cast(str(kind)) if _needs_cast(kind) else read
+
+
+def _faults(read: Column, made: Column, kind: FieldType, path: str) -> Iterator[tuple[str, Column]]:
+    """Where a value may not be of its type, and whether it is not."""
+    match kind:
+        case Struct():
+            for name, each in kind.fields:
+                place = f"{path}.{name}" if path else name
+                yield from _faults(read[name], made[name], each, place)
+        case ListOf(element=element) if _needs_cast(kind):
+            yield f"{path}[]", F.exists(read, lambda each: _is_wrong(each, element))
+        case _ if _needs_cast(kind):
+            yield path, _differs(read, made, kind)
+
+
+def _is_wrong(read: Column, kind: FieldType) -> Column:
+    """Whether an element of a list is not of its type; never null."""
+    either = F.lit(False)
+    for _, wrong in _faults(read, _value(read, kind), kind, ""):
+        either = either | wrong
+    return F.coalesce(either, F.lit(False))
+
+
+def _differs(read: Column, made: Column, kind: FieldType) -> Column:
+    """Whether what the parser has read is not what was made of it; never null."""
+    if isinstance(kind, Decimal):
+        return read.isNotNull() & ~F.coalesce(made == read, F.lit(False))
+    return read.isNotNull() & (made.isNull() | ~read.rlike(_FORMS[str(kind)]))
