@@ -10,8 +10,9 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import BaseOperator, CronDataIntervalTimetable
 
 from tidemark.core.spec import PipelineSpec
+from tidemark.wiring import App
 from tidemark_airflow.alarms import tell_failure
-from tidemark_airflow.operators import DecodeOperator, TidemarkJobOperator
+from tidemark_airflow.operators import DecodeOperator, TidemarkJobOperator, UpsertOperator
 from tidemark_airflow.tasks import has_left, plan_run, publish_run, table_asset
 
 START_DATE = datetime(2025, 1, 1, tzinfo=UTC)
@@ -87,7 +88,10 @@ def add_chain(spec: PipelineSpec) -> None:
     )
     planned >> ingested >> checked >> published
     if spec.decode:
-        ingested >> decode_task([pipeline])
+        typed = decode_task([pipeline])
+        ingested >> typed
+        if has_latest_rows(pipeline):
+            typed >> upsert_task([pipeline])
     if spec.catch_up:
         published >> _next_run(pipeline)
 
@@ -100,6 +104,23 @@ def decode_task(pipelines: list[str], trigger_rule: str = "none_failed") -> Base
         trigger_rule=trigger_rule,
         execution_timeout=timedelta(hours=6),
         doc_md="Decodes what has landed into typed tables. Starts no Spark if nothing is left.",
+    )
+
+
+def has_latest_rows(pipeline: str) -> bool:
+    """Whether a pipeline has a table of latest rows."""
+    decode = App.from_environment().spec(pipeline).decode
+    return bool(decode and decode.upsert)
+
+
+def upsert_task(pipelines: list[str], trigger_rule: str = "none_failed") -> BaseOperator:
+    """Merge what has been decoded into tables of latest rows."""
+    return UpsertOperator(
+        task_id="upsert",
+        pipelines=pipelines,
+        trigger_rule=trigger_rule,
+        execution_timeout=timedelta(hours=6),
+        doc_md="Merges typed rows by key. Starts no Spark if nothing has changed.",
     )
 
 

@@ -43,7 +43,7 @@ def kafka_environment(*pipelines: str) -> dict[str, str]:
     missing: UnknownConnection | None = None
     specs = [app.spec(pipeline) for pipeline in pipelines]
     # What has landed is decoded without Kafka.
-    for conn_id in sorted({spec.connection for spec in specs if not spec.is_typed}):
+    for conn_id in sorted({spec.connection for spec in specs if spec.reads_kafka}):
         try:
             variables[connection_variable(conn_id)] = connection(conn_id).as_json()
         except UnknownConnection as unknown:

@@ -20,7 +20,7 @@ from tidemark.core.plan import PlanRef
 from tidemark.errors import TidemarkError
 from tidemark.services.together import ASKED_AT_ONCE, each_apart
 from tidemark.wiring import App
-from tidemark_airflow.chain import REQUESTED_BY, decode_task
+from tidemark_airflow.chain import REQUESTED_BY, decode_task, has_latest_rows, upsert_task
 from tidemark_airflow.connections import connected_app
 from tidemark_airflow.failures import airflow_failures, pipelines_failure
 from tidemark_airflow.operators import JobOperator
@@ -154,6 +154,7 @@ def add_group_chain(group: str) -> None:
     """
     run = {"group": group, "requested_by": REQUESTED_BY}
     decoded = [spec.name for spec in App.from_environment().group(group) if spec.decode]
+    upserted = [name for name in decoded if has_latest_rows(name)]
     planned = ShortCircuitOperator(
         task_id="plan",
         python_callable=plan_group,
@@ -196,4 +197,7 @@ def add_group_chain(group: str) -> None:
     planned >> ingested >> checked >> published
     [planned, ingested, checked, published] >> complete
     if decoded:
-        ingested >> decode_task(decoded, trigger_rule=_GOES_ON) >> complete
+        typed = decode_task(decoded, trigger_rule=_GOES_ON)
+        ingested >> typed >> complete
+        if upserted:
+            typed >> upsert_task(upserted, trigger_rule=_GOES_ON) >> complete

@@ -14,6 +14,7 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from tidemark.core.plan import PlanKind, PlanRef
+from tidemark.core.spec import UPSERT
 from tidemark.errors import SetupError, TidemarkError
 from tidemark.services.together import ASKED_AT_ONCE, each_apart
 from tidemark.wiring import App, application_name, plan_arguments
@@ -166,6 +167,30 @@ class DecodeOperator(JobOperator):
     def plans(self) -> list[PlanRef]:
         """One for each pipeline at a time: see `execute`."""
         raise NotImplementedError
+
+
+class UpsertOperator(JobOperator):
+    """Brings tables of latest rows up to date; starts no Spark if they are.
+
+    Args:
+        pipelines: Pipelines with the same Spark settings that have such tables.
+    """
+
+    template_fields: Sequence[str] = ("pipelines",)
+
+    def __init__(self, *, pipelines: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(job="upsert", **kwargs)
+        self.pipelines = list(pipelines)
+
+    def plans(self) -> list[PlanRef]:
+        """The pipelines whose tables are behind, with the versions of their typed tables."""
+        app = App.from_environment()
+        asked = {pipeline: app.upserts(pipeline).next() for pipeline in self.pipelines}
+        return [
+            PlanRef(pipeline=f"{pipeline}@{UPSERT}", sequence=merge.version)
+            for pipeline, merge in asked.items()
+            if merge
+        ]
 
 
 def _is_open(plan: PlanRef) -> bool:

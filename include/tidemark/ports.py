@@ -25,6 +25,7 @@ from tidemark.core.standing import Word
 from tidemark.core.starts import Progress
 from tidemark.core.table import Commit, Holding, TableSize, TableState
 from tidemark.core.upkeep import PlanIsOver, StoredFile, TableFiles
+from tidemark.core.upserts import Changes, Merge
 
 Clock: TypeAlias = Callable[[], datetime]
 """The present, in UTC."""
@@ -345,6 +346,55 @@ class GrowingTable(DataTable, Protocol):
 
         Raises:
             ForeignTable, TableAltered: As in `prepare`.
+            EngineFailed: It may be done or not; do it again.
+        """
+        ...
+
+
+class TypedLog(DataLog, Protocol):
+    """A typed table, for the table of latest rows that follows it."""
+
+    def columns(self) -> Mapping[Part, FieldType]:
+        """As `GrowingTable.columns`."""
+        ...
+
+    def newest(self) -> tuple[int, str]:
+        """Its newest version, and the id of the table; -1 and nothing of one that is not there."""
+        ...
+
+    def changes(self, since: int) -> Changes | None:
+        """What has happened to its rows after a version; None if nobody knows."""
+        ...
+
+
+class LatestRows(Protocol):
+    """A table of latest rows: one for each key."""
+
+    def progress(self, pipeline: str, typed_table: str) -> tuple[str, int | None]:
+        """The transactions that count its merges, and which version of a typed table it shows.
+
+        Raises:
+            ForeignTable: There is something in the table's place, and it is not this pipeline's.
+        """
+        ...
+
+    def prepare(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
+        """Make the table if it is not there, and add what its columns do not have.
+
+        Raises:
+            ForeignTable, TableAltered: As in `DataTable.prepare`.
+            EngineFailed: It may be done or not; do it again.
+        """
+        ...
+
+
+class Merger(Protocol):
+    """Brings a table of latest rows up to date."""
+
+    def merge(self, merge: Merge) -> None:
+        """Do what is to be done, in one commit; nothing if that was done before.
+
+        Raises:
             EngineFailed: It may be done or not; do it again.
         """
         ...

@@ -20,13 +20,15 @@ from tidemark.core.decoding import DecodeSpec, Part
 from tidemark.core.layout import Layout
 from tidemark.core.offsets import size_of
 from tidemark.core.plan import Plan, PlanRef
-from tidemark.core.spec import COPY_NAME, QUARANTINE, TYPED, PipelineSpec
+from tidemark.core.spec import COPY_NAME, QUARANTINE, TYPED, UPSERT, PipelineSpec
 from tidemark.core.table import Footprint
+from tidemark.core.upserts import Merge, UpsertSpec
 from tidemark.errors import (
     InvalidConnection,
     InvalidSelection,
     IsTyped,
     NotDecoded,
+    NotUpserted,
     TidemarkError,
     UnknownConnection,
     UnknownPipeline,
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from tidemark.services.starts import Starts
     from tidemark.services.status import PipelineStatus
     from tidemark.services.undo import Undo
+    from tidemark.services.upserts import Upserts
     from tidemark.services.verdicts import Verdicts
     from tidemark.services.verify import Verify
 
@@ -137,8 +140,10 @@ class App:
             return spec
         if copy == TYPED:
             return spec.typed(self._decode(spec))
+        if copy == UPSERT:
+            return spec.upserted(self._upsert(spec))
         if not re.fullmatch(COPY_NAME, copy) or copy == QUARANTINE:
-            rule = f"a copy's name like {COPY_NAME}, and neither {TYPED!r} nor {QUARANTINE!r}"
+            rule = f"a copy's name like {COPY_NAME}, and none of {TYPED}, {QUARANTINE}, {UPSERT}"
             raise InvalidSelection(rule=rule, seen=repr(copy))
         if re.fullmatch(r"\w+://[^/]*/*", spec.target):
             raise InvalidSelection(
@@ -155,7 +160,7 @@ class App:
             IsTyped: It is that of a typed table.
         """
         spec = self.spec(pipeline)
-        if spec.is_typed:
+        if not spec.reads_kafka:
             raise IsTyped(pipeline=spec.name, origin=spec.origin)
         return spec
 
@@ -173,6 +178,12 @@ class App:
         if spec.decode is None:
             raise NotDecoded(pipeline=spec.origin)
         return spec.decode
+
+    @staticmethod
+    def _upsert(spec: PipelineSpec) -> UpsertSpec:
+        if spec.decode is None or spec.decode.upsert is None:
+            raise NotUpserted(pipeline=spec.origin)
+        return spec.decode.upsert
 
     def group(self, name: str) -> list[PipelineSpec]:
         """The pipelines of a group, by name.
@@ -315,6 +326,36 @@ class App:
             ),
             now=utc_now,
         )
+
+    def upserts(self, pipeline: str) -> Upserts:
+        """Keeps the table of latest rows of a pipeline, by its name; needs no JVM to plan."""
+        from tidemark.adapters.delta.latest import DeltaLatest
+        from tidemark.services.upserts import Upserts
+
+        spec = self.typed_spec(pipeline.removesuffix(f"@{UPSERT}"))
+        upsert = self._upsert(spec)
+        latest = DeltaLatest(self.layout.data_table(upsert.target), upsert.envelope)
+        return Upserts(
+            spec=spec,
+            control=self.control(),
+            typed=self._armed("typed", self._typed_tables(spec)),
+            latest=self._armed("latest", latest),
+        )
+
+    def merge(self, pipeline: str) -> Merge | None:
+        """Bring a table of latest rows up to date; starts or joins this process's Spark session."""
+        from tidemark.adapters.spark.merging import SparkMerger
+        from tidemark.adapters.spark.settings import open_session
+
+        upserts = self.upserts(pipeline)
+        upsert = self._upsert(upserts.spec)
+        merger = SparkMerger(
+            session=open_session(),
+            typed=self.layout.data_table(upserts.spec.target),
+            latest=self.layout.data_table(upsert.target),
+            spec=upsert,
+        )
+        return upserts.execute(self._armed("merger", merger))
 
     def _registry(self, connection: str) -> SchemaRegistry:
         """What is behind the ids of schemas."""
@@ -548,6 +589,7 @@ class App:
             tables.append(spec.name)
             if spec.decode and spec.is_live:
                 tables += [f"{spec.name}@{TYPED}", f"{spec.name}@{QUARANTINE}"]
+                tables += [f"{spec.name}@{UPSERT}"] if spec.decode.upsert else []
         return tables
 
     def maintenance(self, pipeline: str) -> Maintenance:
@@ -564,6 +606,9 @@ class App:
         spec = self.typed_spec(origin) if is_quarantine else self.spec(pipeline)
         target = self._decode(spec).quarantine_target if is_quarantine else spec.target
         upkeep = DeltaUpkeep(self.layout.data_table(target), spec.name)
+        if which == UPSERT:
+            # Nothing waits for its files: a merge that fails is done anew.
+            return Maintenance(table=pipeline, upkeep=self._armed("upkeep", upkeep), now=utc_now)
         return Maintenance(
             table=pipeline,
             upkeep=self._armed("upkeep", upkeep),
@@ -661,7 +706,7 @@ class App:
 
         specs = [self.spec(plan.pipeline) for plan in plans]
         # What has landed is decoded without Kafka.
-        connections = {spec.connection for spec in specs if not spec.is_typed}
+        connections = {spec.connection for spec in specs if spec.reads_kafka}
         return submit(
             self.layout.jobs / f"{job}.py",
             plan_arguments(plans),

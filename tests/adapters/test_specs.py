@@ -539,7 +539,7 @@ def test_a_decoder_has_formats_schemas_and_rules(folders: Folders) -> None:
         (
             "{value: {format: string}, quaratine: 5}",
             "decode.quaratine",
-            "one of key, value, registry, widen, target, rules, quarantine",
+            "one of key, value, registry, widen, target, rules, quarantine, upsert",
         ),
     ],
 )

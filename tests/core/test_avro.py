@@ -56,7 +56,30 @@ _ADDRESS = record(("street", "string"), name="shop.Address")
         ({"type": "map", "values": "float"}, MapOf("float")),
         (["null", "int", "long"], "long"),
         (["float", "double"], "double"),
-        (["int", "string"], Struct((("member0", "integer"), ("member1", "string")))),
+        (["int", "string"], Struct((("member_int", "integer"), ("member_string", "string")))),
+        (
+            ["null", {"type": "enum", "name": "a.E", "symbols": ["X"]}, _ADDRESS, {"type": "int"}],
+            Struct(
+                (
+                    ("member_E", "string"),
+                    ("member_Address", Struct((("street", "string"),))),
+                    ("member_int", "integer"),
+                )
+            ),
+        ),
+        # As Spark reads them: by what they are written as.
+        ([{"type": "int", "logicalType": "date"}, "long"], "long"),
+        (
+            {
+                "type": "fixed",
+                "name": "F",
+                "size": 4,
+                "logicalType": "decimal",
+                "precision": 18,
+                "scale": 2,
+            },
+            "binary",
+        ),
         (
             record(("at", _ADDRESS), ("to", ["null", "shop.Address"]), namespace="shop"),
             Struct(
@@ -137,6 +160,14 @@ def test_what_a_schema_refers_to_is_put_into_it_once() -> None:
     place = Struct((("country", "string"),))
     assert column_of(whole) == Struct((("to", place), ("from", ListOf(place)), ("vat", "string")))
     assert with_references(json.dumps(order), ()) == json.dumps(order)
+    # A name without a namespace stays one, wherever it is put.
+    bare = {"type": "enum", "name": "Bare", "symbols": ["A"]}
+    inner = record(("b", "Bare"), name="other.Inner")
+    outer = record(("b", "Bare"), ("i", inner), name="shop.Outer")
+    whole = with_references(json.dumps(outer), [json.dumps(bare)])
+    # As Java's parser has it, which looks for a name without a namespace as well.
+    assert json.loads(whole)["fields"][0]["type"] == {**bare, "namespace": ""}
+    assert column_of(whole) == Struct((("b", "string"), ("i", Struct((("b", "string"),)))))
 
 
 _LEG = Struct((("qty", "long"),))
@@ -180,6 +211,10 @@ def test_fields_of_two_schemas_come_together(other: FieldType, added: list[str])
             'value.m{} is {"qty": "long"} in the table, not long',
         ),
         ("long", 'value is {"a": "long"'),
+        (
+            Struct((("member_R", Struct((("a", "long"),))), ("member_S", "long"))),
+            "value is one of several types in the table, or in the schema",
+        ),
     ],
 )
 def test_what_does_not_fit_is_told(other: FieldType, difference: str) -> None:

@@ -36,6 +36,32 @@ def schema(properties: Any, **more: Any) -> str:
         ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, "string"),
         ({"type": "object", "additionalProperties": {"type": "integer"}}, "string"),
         ({"enum": ["A", "B"]}, "string"),
+        # As Java's serializer writes what may be left out.
+        ({"oneOf": [{"type": "null", "title": "Not included"}, {"type": "integer"}]}, "long"),
+        # All that holds for a value at once.
+        (
+            {"properties": {"a": {"type": "integer"}}, "allOf": [{"$ref": "#/definitions/leg~1s"}]},
+            {"a": "long", "qty": "long"},
+        ),
+        (
+            {"$ref": "#/definitions/leg~1s", "properties": {"a": {"type": "boolean"}}},
+            {"a": "boolean", "qty": "long"},
+        ),
+        (
+            {"properties": {"a": {"type": "integer"}}, "anyOf": [{"required": ["a"]}, {"not": {}}]},
+            {"a": "long"},
+        ),
+        (
+            {
+                "allOf": [
+                    {"properties": {"a": {"type": "integer"}}},
+                    {"if": {}, "then": {"required": ["a"]}},
+                ]
+            },
+            {"a": "long"},
+        ),
+        ({"allOf": [{"type": "integer"}, {"type": "string"}]}, "string"),
+        ({"$ref": "#/definitions/leg~1%73"}, {"qty": "long"}),
         ({}, "string"),
         (True, "string"),
     ],

@@ -213,7 +213,8 @@ def test_a_pipeline_that_catches_up_starts_its_next_run(probe: Probe, tmp_path: 
 
 def test_a_typed_table_is_decoded_beside_the_quality_check(probe: Probe, tmp_path: Path) -> None:
     """Also when nothing was planned: what was landed before may be left. Its tables are kept."""
-    spec = "name: typed\ntopic: t\nschedule: '@daily'\ndecode: {value: {format: string}}\n"
+    decode = "{value: {format: string}, upsert: {}}"
+    spec = f"name: typed\ntopic: t\nschedule: '@daily'\ndecode: {decode}\n"
     (tmp_path / "typed.yaml").write_text(spec)
     environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
     dag = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"]["tidemark_typed"]
@@ -221,16 +222,20 @@ def test_a_typed_table_is_decoded_beside_the_quality_check(probe: Probe, tmp_pat
     tasks = dag["tasks"]
     assert tasks["ingest"]["downstream"] == ["decode", "quality"]
     assert tasks["decode"]["trigger_rule"] == "none_failed"
+    assert tasks["decode"]["downstream"] == ["upsert"]
     (tmp_path / "typed.yaml").write_text(spec + "group: tides\n")
     tasks = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"][
         "tidemark_group_tides"
     ]["tasks"]
     assert (tasks["decode"]["downstream"], tasks["decode"]["trigger_rule"]) == (
-        ["complete"],
+        ["complete", "upsert"],
         "all_done",
     )
+    assert tasks["upsert"]["downstream"] == ["complete"]
     kept = probe.ask("serialized", file="maintenance.py", environ=environ).value
-    assert all(f'"{name}"' in kept for name in ("typed", "typed@typed", "typed@quarantine"))
+    assert all(
+        f'"{name}"' in kept for name in ("typed", "typed@typed", "typed@quarantine", "typed@upsert")
+    )
 
 
 def test_a_run_that_is_late_is_told(probe: Probe, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -24,17 +24,21 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.file_lake import FileLake, FileSink
+from tests.support.payloads import PayloadLake
 from tests.support.registry import Registry, avro_bytes, framed
 from tests.support.typed_lake import TypedLake
 from tidemark.adapters.registry.client import ConfluentRegistry
 from tidemark.adapters.spark.decoder import SparkDecoder
-from tidemark.core.datafile import DataFile
-from tidemark.core.decoding import DecodedFrom, DecodeSpec, Format, Part, PayloadSpec, Reason
-from tidemark.core.marks import IsolationLevel
+from tidemark.core.decoding import (
+    DecodedFrom,
+    DecodeSpec,
+    Format,
+    Part,
+    PayloadSpec,
+    Reason,
+    RegisteredSchema,
+)
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.core.plan import Plan
-from tidemark.core.records import LogRecord
 from tidemark.errors import (
     InvalidConnection,
     RegistryRefused,
@@ -42,7 +46,7 @@ from tidemark.errors import (
     SchemaConflict,
     SchemaReplaced,
 )
-from tidemark.ports import LogReader, SchemaRegistry
+from tidemark.ports import SchemaRegistry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,47 +71,6 @@ FIRST = trade(("price", ["null", _MONEY]))
 SECOND = trade(("price", ["null", _MONEY]), ("note", ["null", "string"]))
 THIRD = trade(("legs", {"type": "array", "items": trade(("qty", "long")) | {"name": "Leg"}}))
 TEXT_PRICE = trade(("price", "string"))
-
-
-@dataclass
-class Payloads:
-    """A log whose records have keys and values of their own."""
-
-    kafka: LogReader
-    values: Mapping[tuple[int, int], bytes | None]
-    keys: Mapping[tuple[int, int], bytes | None]
-
-    def read(
-        self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
-    ) -> Iterator[LogRecord]:
-        """As `LogReader.read`."""
-        for record in self.kafka.read(topic, isolation_level, spans):
-            place = (record.partition, record.offset)
-            yield replace(record, key=self.keys.get(place), value=self.values[place])
-
-
-class PayloadSink(FileSink):
-    """Its files are for Spark, which would compare them with checksums that are none."""
-
-    def write(self, plan: Plan, records_per_task: int) -> Sequence[DataFile]:
-        """As `Sink.write`."""
-        files = super().write(plan, records_per_task)
-        for each in self.uri.glob("*/.*.crc"):
-            each.unlink()
-        return files
-
-
-@dataclass
-class PayloadLake(FileLake):
-    """A bronze pipeline over records with payloads."""
-
-    values: dict[tuple[int, int], bytes | None] = field(default_factory=dict)
-    keys: dict[tuple[int, int], bytes | None] = field(default_factory=dict)
-
-    @property
-    def sink(self) -> FileSink:
-        """Writes files."""
-        return PayloadSink(self.uri, Payloads(self.kafka, self.values, self.keys))
 
 
 @dataclass
@@ -136,11 +99,7 @@ class FramedLake(TypedLake):
     ) -> None:
         """Land records with these values."""
         assert isinstance(self.bronze, PayloadLake)
-        first = self.bronze.kafka.topics["events"][partition].end
-        for offset, value in enumerate(values, start=first):
-            self.bronze.values[partition, offset] = value
-            self.bronze.keys[partition, offset] = key
-        self.bronze.run(len(values), partition)
+        self.bronze.land_payloads([(key, value) for value in values], partition)
 
     def rows(self) -> dict[tuple[int, int], dict[str, Any]]:
         """Typed rows by place."""
@@ -522,6 +481,104 @@ def test_a_registry_that_was_made_anew_is_noticed(lake: FramedLake, subject: Sub
     assert len(lake.rows()) == 1
 
 
+def test_a_url_that_leads_elsewhere_is_no_unknown_schema(
+    registry: Registry, subject: Subject
+) -> None:
+    """Good records would go into quarantine; only the registry's own word counts."""
+    first = subject.add(FIRST)
+    asked = ConfluentRegistry("right", {"url": registry.url})
+    assert asked.schema(first + 1000) is None
+    assert asked.schema(2**31) is None
+    with pytest.raises(RegistryRefused, match="the url may lack a part"):
+        ConfluentRegistry("short", {"url": registry.url.partition("/apis")[0]}).schema(first)
+
+
+class Failing:
+    """A registry that answers so many times."""
+
+    def __init__(self, there: SchemaRegistry, answers: int) -> None:
+        self.there = there
+        self.left = answers
+        self.asked: list[int] = []
+
+    def schema(self, schema_id: int) -> RegisteredSchema | None:
+        """An answer, as long as there are any left."""
+        self.asked.append(schema_id)
+        if not self.left:
+            raise RegistryUnavailable(connection="x", schema_id=schema_id, reason="HTTP 429")
+        self.left -= 1
+        return self.there.schema(schema_id)
+
+
+def test_answers_are_kept_and_not_asked_for_in_vain(lake: FramedLake, subject: Subject) -> None:
+    """Runs get on where a registry allows few questions; refused ids are none of them."""
+    ids = [subject.add(each) for each in (FIRST, SECOND, THIRD)]
+    values = [
+        framed(ids[0], avro_bytes(FIRST, priced(1))),
+        framed(ids[1], avro_bytes(SECOND, {**priced(2), "note": None})),
+        framed(ids[2], avro_bytes(THIRD, {"id": 3, "legs": []})),
+        framed(2**20, b"x"),
+    ]
+    lake.land_values([*values])
+    there = lake.registry
+    assert there is not None
+    lake.decode = replace(AVRO, refused_schemas=(ids[2],))
+    for _ in range(2):
+        lake.registry = failing = Failing(there, 2)
+        with pytest.raises(RegistryUnavailable):
+            lake.decoding.plan()
+        assert failing.asked == [ids[0], ids[1], 2**20]
+        assert sorted(lake.schemas.store.kept(ids)) == ids[:2]
+    lake.registry = there
+    plan = lake.decoding.plan().plan
+    assert plan is not None
+    # What is planned goes on without it, though nobody can say what the last one is.
+    lake.registry = Failing(there, 0)
+    assert lake.decoding.plan().plan == plan
+    lake.ingest.execute(plan.sequence)
+    assert lake.judge({ids[0]: FIRST, ids[1]: SECOND}) == 2
+
+
+def test_what_is_behind_a_stop_stops_nothing(lake: FramedLake, subject: Subject) -> None:
+    """A schema that will not be decoded makes no column; and a replay elsewhere goes on."""
+    first = subject.add(trade())
+    other = trade(("note", "string"))
+    wide = trade(("note", "long"))
+    lake.land_values([framed(first, avro_bytes(trade(), {"id": 1}))])
+    lake.land_values([framed(first + 1000, b"x")], partition=1)
+    lake.run()
+    clashing = {**trade(), "fields": [{"name": "id", "type": "string"}]}
+    ids = [subject.add(each) for each in (clashing, other, wide)]
+    lake.land_values(
+        [
+            framed(ids[0], avro_bytes(clashing, {"id": "x"})),
+            framed(ids[1], avro_bytes(other, {"id": 2, "note": "n"})),
+        ]
+    )
+    lake.land_values([None, framed(ids[2], avro_bytes(wide, {"id": 3, "note": 4}))], partition=1)
+    with pytest.raises(SchemaConflict) as stopped:
+        lake.run()
+    assert (stopped.value.partition, stopped.value.offset) == (0, 1)
+    assert lake.rows()[1, 2]["value"] == {"id": 3, "note": 4}
+    (kept,) = lake.quarantine.records()
+    plan = lake.decoding.replay(kept.topic_id, {1: SpanSet.of([Span(0, 1)])}).plan
+    assert plan is not None
+
+
+def test_rules_hold_while_the_other_half_has_no_column(lake: FramedLake, subject: Subject) -> None:
+    """Keys that are all null make none."""
+    lake.decode = replace(
+        AVRO, key=PayloadSpec(format=Format.AVRO), rules=(("small", "value.id < 2"), ("k", "key.a"))
+    )
+    first = subject.add(trade())
+    lake.land_values(
+        [framed(first, avro_bytes(trade(), {"id": number})) for number in (1, 2)], key=None
+    )
+    lake.run()
+    assert sorted(lake.rows()) == [(0, 0)]
+    assert [each.reason for each in lake.quarantine.records()] == [Reason.RULE_BROKEN]
+
+
 _SECRET = "s3cret"
 
 
@@ -536,8 +593,8 @@ def guarded(registry: Registry) -> Iterator[str]:
                 self.send_response(401)
                 self.end_headers()
                 return
-            body = b"<html></html>"
-            if not self.path.startswith("/page"):
+            body = b"{}" if self.path.startswith("/health") else b"<html></html>"
+            if not self.path.startswith(("/page", "/health")):
                 with urlopen(registry.url + self.path, timeout=30) as answer:
                     body = answer.read()
             self.send_response(200)
@@ -561,9 +618,10 @@ def guarded(registry: Registry) -> Iterator[str]:
 
 
 def test_credentials_are_the_connections_and_never_told(
-    registry: Registry, subject: Subject
+    registry: Registry, subject: Subject, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In either of the two places that the client takes them from."""
+    """In either of the two places that the client takes them from; no library tells them either."""
+    caplog.set_level("INFO")
     first = subject.add(FIRST)
     with guarded(registry) as place:
         for extra in (
@@ -578,16 +636,19 @@ def test_credentials_are_the_connections_and_never_told(
             with pytest.raises(RegistryRefused, match="HTTP 401") as refused:
                 ConfluentRegistry("door", extra).schema(first)
             assert _SECRET not in str(refused.value)
-        # Its page for people, and no API.
-        with pytest.raises(RegistryRefused, match="none of a schema registry's"):
-            ConfluentRegistry(
-                "door", {"url": f"http://{place}/page", "basic.auth.user.info": f"reader:{_SECRET}"}
-            ).schema(first)
+        # Pages for people and for machines, and no API.
+        for page in ("page", "health"):
+            extra = {"url": f"http://{place}/{page}", "basic.auth.user.info": f"reader:{_SECRET}"}
+            with pytest.raises(RegistryRefused, match="none of a schema registry's"):
+                ConfluentRegistry("door", extra).schema(first)
+    assert _SECRET not in caplog.text
     for wrong in (
         {"url": f"reader:{_SECRET}"},
         {"url": "http://x", "nonsense": _SECRET},
         {"basic.auth.user.info": _SECRET},
         {"url": "http://x", "ssl.ca.location": f"/{_SECRET}"},
+        {"url": "http://x", "timeout": "10"},
+        {"url": "http://x", "max.retries": -1},
     ):
         with pytest.raises(InvalidConnection) as invalid:
             ConfluentRegistry("door", wrong)

@@ -56,7 +56,8 @@ class FileDecoder:
             if row["partition"] == 0 and row["offset"] in self.broken:
                 bad.append({**row, "reason": Reason.MALFORMED.value, "part": "value"})
             else:
-                good.append({**row, "value": (row["value"] or b"").decode()})
+                value = None if row["value"] is None else row["value"].decode()
+                good.append({**row, "value": value})
         schema = pa.schema(typed_schema(DECODE).to_arrow())
         made = self._written(self.typed, folder, good, schema)
         kept = self._written(self.quarantine, folder, bad, pa.schema(QUARANTINE.to_arrow()))

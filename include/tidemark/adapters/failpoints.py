@@ -32,8 +32,10 @@ PORTS: Mapping[str, type] = {
     "bronze": ports.FramedLog,
     "control": ports.ControlTable,
     "groups": ports.GroupOffsets,
+    "latest": ports.LatestRows,
     "log_reader": ports.TopicLogReader,
     "marks": ports.TopicReader,
+    "merger": ports.Merger,
     "quality": ports.QualityChecker,
     "quality_pages": ports.QualityPages,
     "sink": ports.Sink,
@@ -41,6 +43,7 @@ PORTS: Mapping[str, type] = {
     "registry": ports.SchemaRegistry,
     "schemas": ports.SchemaStore,
     "table": ports.GrowingTable,
+    "typed": ports.TypedLog,
     "upkeep": ports.Upkeep,
     "verdicts": ports.VerdictTable,
 }

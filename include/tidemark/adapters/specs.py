@@ -26,6 +26,7 @@ from tidemark.core.decoding import DecodeSpec, Format, PayloadSpec
 from tidemark.core.fields import Struct, parse_type
 from tidemark.core.marks import IsolationLevel
 from tidemark.core.spec import PLANS_AT_ONCE, SUITE_NAME, AlarmRules, PipelineSpec, StartPolicy
+from tidemark.core.upserts import Deletes, Envelope, UpsertSpec
 from tidemark.errors import Problem, SpecError
 
 
@@ -151,6 +152,19 @@ class _Quarantine(_Section):
     schemas: list[int] = Field(default_factory=list)
 
 
+class _Upsert(_Section):
+    target: str | None = Field(default=None, min_length=1)
+    deletes: Literal["soft", "hard"] = "soft"
+    envelope: Literal["none", "debezium"] = "none"
+
+    def to_spec(self, pipeline: str) -> UpsertSpec:
+        return UpsertSpec(
+            target=self.target or f"silver/{pipeline}_latest",
+            deletes=Deletes(self.deletes),
+            envelope=Envelope(self.envelope),
+        )
+
+
 class _Decode(_Section):
     key: _Payload = _Payload(format="binary")
     value: _Payload
@@ -159,6 +173,7 @@ class _Decode(_Section):
     target: str | None = Field(default=None, min_length=1)
     rules: dict[str, str] = Field(default_factory=dict)
     quarantine: _Quarantine = _Quarantine()
+    upsert: _Upsert | None = None
 
     @field_validator("rules")
     @classmethod
@@ -179,6 +194,7 @@ class _Decode(_Section):
             rules=tuple(self.rules.items()),
             most_records=self.quarantine.records,
             most_percent=self.quarantine.percent,
+            upsert=self.upsert.to_spec(pipeline) if self.upsert else None,
         )
 
 
@@ -381,6 +397,7 @@ _SECTIONS: Mapping[str, type[_Section]] = {
     "decode.key": _Payload,
     "decode.value": _Payload,
     "decode.quarantine": _Quarantine,
+    "decode.upsert": _Upsert,
     "quality": _Quality,
     "alarms": _Alarms,
     "start": _StartAt,
@@ -411,6 +428,8 @@ def _targets(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
     if spec.decode:
         yield "decode.target", _normal(spec.decode.target)
         yield "decode.target, with _quarantine", _normal(spec.decode.quarantine_target)
+        if spec.decode.upsert:
+            yield "decode.upsert.target", _normal(spec.decode.upsert.target)
 
 
 def _said_twice(what: str, said: Iterable[tuple[Path, str, str]]) -> list[Problem]:

@@ -13,7 +13,9 @@ from tidemark.cli.console import out, print_error_record, print_json, print_tabl
 from tidemark.cli.spark import Master, Parts
 from tidemark.core.decoding import Reason
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition, without
+from tidemark.core.plan import PlanRef
 from tidemark.core.quarantine import Quarantined
+from tidemark.core.spec import UPSERT
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.services.planner import Planning
 from tidemark.services.together import ASKED_AT_ONCE, each_apart
@@ -31,6 +33,7 @@ _SHOWN = 50
 def register(to: typer.Typer) -> None:
     """Add the command to the command line."""
     to.command(short_help="Decode what has landed into typed tables.")(decode)
+    to.command(short_help="Merge typed rows by key into tables of latest rows.")(upsert)
     to.add_typer(app, name="quarantine")
 
 
@@ -55,6 +58,47 @@ def decode(
         return
     plans = {name: tidemark.decoding(name).plan for name in names}
     _print(*_executed(tidemark, plans, master), as_json=as_json)
+
+
+def upsert(
+    pipelines: Annotated[
+        list[str], typer.Argument(help="Names of specs that have a section `decode.upsert`.")
+    ],
+    master: Master = "local[*]",
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring tables of latest rows up to date: one row for each key, by its newest record.
+
+    They follow the typed tables. A row never goes back to an older record: what a backfill or a
+    replay brings is compared with all that its keys have, and what was undone leaves. Call it again
+    safely. With nothing to merge, no Spark is started.
+    """
+    tidemark = App.from_environment()
+    names = list(dict.fromkeys(pipelines))
+    parts = Parts()
+    refs = []
+    found = each_apart(names, lambda name: tidemark.upserts(name).next(), ASKED_AT_ONCE)
+    for name, answer in zip(names, found, strict=True):
+        if isinstance(answer, TidemarkError):
+            parts.add(name, answer.exit_code, **answer.as_record())
+        elif answer is None:
+            parts.add(name, ExitCode.OK, how="nothing to do")
+        elif dry_run:
+            parts.add(name, ExitCode.OK, **answer.as_record())
+        else:
+            refs.append(PlanRef(pipeline=f"{name}@{UPSERT}", sequence=answer.version))
+    for together in tidemark.applications(refs):
+        parts.add_run(tidemark, "upsert", together, master)
+    told = list(parts.records.values())
+    if as_json:
+        print_json(told)
+    for record in () if as_json else told:
+        if "error" in record:
+            print_error_record(record)
+        else:
+            out.print(f"{record['pipeline']}: {record.get('how', record.get('outcome'))}")
+    parts.exit()
 
 
 @app.command("list", short_help="What is in quarantine, and why.")

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tidemark.core.fields import Decimal, FieldType, ListOf, MapOf, Struct
+from tidemark.core.fields import UNION_MEMBER, Decimal, FieldType, ListOf, MapOf, Struct
 
 _PRIMITIVES = {
     "boolean": "boolean",
@@ -27,6 +27,7 @@ _LOGICAL = {
 }
 _NAMED = {"record", "enum", "fixed"}
 _WIDEST_DECIMAL = 38
+_WIDE = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
 
 
 def with_references(text: str, references: Iterable[str]) -> str:
@@ -57,7 +58,7 @@ def _collect(schema: Any, space: str, found: dict[str, Any]) -> None:
         if kind in _NAMED:
             name = _full_name(schema, space)
             space = name.rpartition(".")[0]
-            found[name] = {**schema, "name": name}
+            found[name] = {**schema, "name": name} | ({} if "." in name else {"namespace": ""})
         for each in _inner(schema):
             _collect(each, space, found)
 
@@ -112,8 +113,8 @@ def _inlined(schema: Any, space: str, others: Mapping[str, Any], known: set[str]
 def column_of(text: str) -> FieldType:
     """The type of the column that records of a schema make.
 
-    An enum is its symbol; a union of several types is a mapping with a field for each, `member0`
-    and so on; logical types but dates, timestamps and decimals are what they are written as.
+    An enum is its symbol; a union of several types is a mapping with a field for each, named after
+    it: `member_int`; logical types but dates, timestamps and decimals are what they are written as.
 
     Raises:
         ValueError: No column can be made of it, with why.
@@ -137,6 +138,7 @@ def _plain_logical(schema: Any) -> Any:
     kept = {
         name: _plain_logical(each) if name in ("type", "items", "values", "fields") else each
         for name, each in schema.items()
+        if name != "spark.sql.catalyst.type"
     }
     if "logicalType" in kept and _logical(schema) is None:
         del kept["logicalType"]
@@ -149,11 +151,19 @@ def _logical(schema: Mapping[str, Any]) -> FieldType | None:
     if logical == "decimal" and kind in ("bytes", "fixed"):
         precision, scale = schema.get("precision"), schema.get("scale", 0)
         if isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision:
+            if kind == "fixed" and not _fits(precision, schema.get("size")):
+                # As Avro has it: then it is no decimal.
+                return None
             if 1 <= precision <= _WIDEST_DECIMAL:
                 return Decimal(precision, scale)
             raise ValueError(f"a decimal has {precision} digits, Delta's widest {_WIDEST_DECIMAL}")
         return None
     return _LOGICAL.get((str(kind), str(logical)))
+
+
+def _fits(precision: int, size: Any) -> bool:
+    """Whether so many bytes hold every number of so many digits."""
+    return isinstance(size, int) and size > 0 and 10**precision <= 2 ** (8 * size - 1)
 
 
 def _column(
@@ -221,15 +231,24 @@ def _union(
     members: list[Any], space: str, known: dict[str, FieldType], above: tuple[str, ...]
 ) -> FieldType:
     kinds = [
-        _column(each, space, known, above)
+        (_type_name(each), _column(each, space, known, above))
         for each in members
-        if each not in ("null", {"type": "null"})
+        if _type_name(each) != "null"
     ]
     if not kinds:
         raise ValueError("a field is null and nothing else")
     if len(kinds) == 1:
-        return kinds[0]
-    if sorted(map(str, kinds)) in (["integer", "long"], ["double", "float"]):
-        # As Spark reads them.
-        return "long" if "long" in kinds else "double"
-    return _struct([(f"member{place}", kind) for place, kind in enumerate(kinds)], "a union")
+        return kinds[0][1]
+    # As Spark reads them, by what they are written as.
+    if wide := _WIDE.get(frozenset(name for name, _ in kinds)):
+        return wide
+    return _struct([(f"{UNION_MEMBER}{name}", kind) for name, kind in kinds], "a union")
+
+
+def _type_name(schema: Any) -> str:
+    """A type's own name, without its namespace, as Spark names members of unions."""
+    while isinstance(schema, dict) and isinstance(schema.get("type"), dict):
+        schema = schema["type"]
+    if isinstance(schema, dict):
+        schema = schema["name"] if schema.get("type") in _NAMED else schema.get("type")
+    return str(schema).rpartition(".")[2]

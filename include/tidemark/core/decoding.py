@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from tidemark.core.fields import FieldType, Struct, plain
+from tidemark.core.upserts import UpsertSpec
 
 
 class Format(StrEnum):
@@ -128,6 +129,7 @@ class DecodeSpec:
             false is quarantined; one for which it is null is not.
         most_records: So many records of a plan may be quarantined, whatever share they are.
         most_percent: Of more records, this share of a plan at most.
+        upsert: The table of latest rows that is made of the typed table; None = there is none.
     """
 
     key: PayloadSpec
@@ -139,6 +141,7 @@ class DecodeSpec:
     rules: tuple[tuple[str, str], ...] = ()
     most_records: int = 100
     most_percent: float = 10.0
+    upsert: UpsertSpec | None = None
 
     @property
     def parts(self) -> Mapping[Part, PayloadSpec]:

@@ -12,6 +12,8 @@ PRIMITIVES = ("string", "boolean", "integer", "long", "double", "date", "timesta
 """Types that a spec names in one word; `decimal(p,s)` is the other one."""
 
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),\s*(\d{1,2})\)")
+UNION_MEMBER = "member_"
+"""What fields are called of which only one has a value: the rest is the name of its type."""
 _WIDEST = 28
 """Ten digits less than Delta's widest decimal: what a value has too many shows in these."""
 
@@ -110,6 +112,8 @@ def conflicts(present: FieldType, wanted: FieldType, path: str) -> Iterator[str]
     Fields that only one of them has are no conflict: they are null in the rows of the other.
     """
     match present, wanted:
+        case Struct(), Struct() if _is_union(present) != _is_union(wanted):
+            yield f"{path} is one of several types in the table, or in the schema, and not in both"
         case Struct(), Struct():
             there = {name.lower(): (name, each) for name, each in present.fields}
             for name, each in wanted.fields:
@@ -124,6 +128,10 @@ def conflicts(present: FieldType, wanted: FieldType, path: str) -> Iterator[str]
         case _:
             if present != wanted:
                 yield f"{path} is {_named(present)} in the table, not {_named(wanted)}"
+
+
+def _is_union(kind: Struct) -> bool:
+    return all(name.startswith(UNION_MEMBER) for name, _ in kind.fields)
 
 
 def additions(present: FieldType, wanted: FieldType, path: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from tidemark.core.decoding import DecodeSpec
 from tidemark.core.marks import IsolationLevel
+from tidemark.core.upserts import UpsertSpec
 
 PLANS_AT_ONCE = "spark.tidemark.plansAtOnce"
 """Tidemark's own setting among a pipeline's Spark settings: plans of an application at a time."""
@@ -24,6 +25,10 @@ TYPED = "typed"
 
 QUARANTINE = "quarantine"
 """What the table of its quarantine is called there."""
+
+
+UPSERT = "upsert"
+"""What its table of latest rows is called there."""
 
 
 SUITE_NAME = r"[a-z][a-z0-9_]{0,63}"
@@ -131,6 +136,11 @@ class PipelineSpec:
         return self.name == self.origin
 
     @property
+    def reads_kafka(self) -> bool:
+        """Whether it lands records of its topic; the others are made of what has landed."""
+        return self.name not in (f"{self.origin}@{TYPED}", f"{self.origin}@{UPSERT}")
+
+    @property
     def is_typed(self) -> bool:
         """Whether it is the pipeline of a typed table, which reads its origin's table."""
         return self.name == f"{self.origin}@{TYPED}"
@@ -140,6 +150,10 @@ class PipelineSpec:
         return replace(
             self, name=f"{self.name}@{TYPED}", target=decode.target, group=None, decode=decode
         )
+
+    def upserted(self, upsert: UpsertSpec) -> PipelineSpec:
+        """The table of latest rows, as if it had a pipeline of its own."""
+        return replace(self, name=f"{self.name}@{UPSERT}", target=upsert.target, group=None)
 
     def into(self, copy: str) -> PipelineSpec:
         """The same records in a table of their own: a pipeline by itself, named `<name>@<copy>`.

@@ -47,6 +47,25 @@ class NotDecoded(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class NotUpserted(TerminalError):
+    """A table of latest rows is asked for, and the pipeline's spec has none."""
+
+    pipeline: str
+
+    def what(self) -> str:
+        return f"pipeline {self.pipeline!r} has no table of latest rows"
+
+    def expected(self) -> str:
+        return "a section `decode.upsert` in its spec"
+
+    def found(self) -> str:
+        return "none"
+
+    def remedy(self) -> str:
+        return "add it, as docs/upsert.md describes it"
+
+
+@dataclass(kw_only=True, eq=False)
 class IsTyped(TerminalError):
     """The pipeline of a typed table was to do what only the one that reads Kafka can."""
 

@@ -21,7 +21,7 @@ from tidemark.core.offsets import SpanSet, shared, size_of, united, without
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.spec import PipelineSpec
 from tidemark.core.table import newest_table_version
-from tidemark.errors import SchemaConflict
+from tidemark.errors import RegistryUnavailable, SchemaConflict
 from tidemark.ports import Clock, ControlTable, DataLog, GrowingTable
 from tidemark.services.abandon import Abandon
 from tidemark.services.conflicts import after_conflicts
@@ -132,10 +132,15 @@ class Decoding:
         return after_conflicts(lambda: self._again(topic_id, spans))
 
     def _again(self, topic_id: str, spans: Mapping[int, SpanSet]) -> Planning:
-        first = self._once()
-        if first.plan is not None:
-            # What is open has to land first; it may be what was asked for.
-            return first
+        try:
+            first = self._once()
+        except SchemaConflict as elsewhere:
+            # What is asked for may be before it, or in another partition.
+            log.warning("not waited for: %s", elsewhere)
+        else:
+            if first.plan is not None:
+                # What is open has to land first; it may be what was asked for.
+                return first
         bronze, ledger = self._ledgers()
         wanted = shared(shared(spans, ledger.landed_of(topic_id)), bronze.landed_of(topic_id))
         again = _Wanted(PlanKind.BACKFILL, topic_id, wanted)
@@ -222,7 +227,12 @@ class Decoding:
             return False
         if plan.gaps(bronze.landed_of(plan.topic_id)):
             return False
-        fit = self.schemas.fit(plan.topic_id, plan.spans())
+        try:
+            fit = self.schemas.fit(plan.topic_id, plan.spans())
+        except RegistryUnavailable:
+            if not all(map(self.schemas.are_kept, source.schemas.values())):
+                raise
+            return True
         if fit.stops or fit.schemas != source.schemas:
             return False
         self._grow(fit)
@@ -283,7 +293,7 @@ class Decoding:
             return {}
         whole = self.control.ledger(self.spec.origin)
         typed = self.control.ledger(self.spec.name)
-        found = {topic_id: stale_offsets(whole, typed, topic_id) for topic_id in _topics(ledger)}
+        found = {topic_id: stale_offsets(whole, typed, topic_id) for topic_id in topics_of(ledger)}
         return {topic_id: spans for topic_id, spans in found.items() if spans}
 
     # -- the plan ---------------------------------------------------------------------------------
@@ -302,6 +312,8 @@ class Decoding:
             if chosen:
                 return self._recorded(bronze, ledger, each, chosen, fit)
         if stopped:
+            for other in stopped[1:]:
+                log.warning("stopped as well: %s", other)
             raise stopped[0]
         return Planning(outcome=PlanOutcome.NOTHING, plan=None)
 
@@ -385,7 +397,7 @@ class _Wanted(NamedTuple):
     spans: Mapping[int, SpanSet]
 
 
-def _topics(ledger: Ledger) -> list[str]:
+def topics_of(ledger: Ledger) -> list[str]:
     """Incarnations of which anything has been planned, sorted."""
     found = {topic_id for topic_id, _ in ledger.settled.landed}
     return sorted(found | {record.plan.topic_id for record in ledger.plans.values()})
@@ -395,7 +407,7 @@ def _more(ledger: Ledger, other: Ledger) -> Mapping[str, Mapping[int, SpanSet]]:
     """Offsets that have landed in one ledger and not in another, by incarnation and partition."""
     found = {
         topic_id: without(ledger.landed_of(topic_id), other.landed_of(topic_id))
-        for topic_id in _topics(ledger)
+        for topic_id in topics_of(ledger)
     }
     return {topic_id: spans for topic_id, spans in found.items() if spans}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidemark.core import avro, json_schema
 from tidemark.core.decoding import DecodeSpec, Format, Part, RegisteredSchema
@@ -32,7 +32,7 @@ class Fit:
     Attributes:
         schemas: Ids that can be read, ascending, by half of a record.
         columns: What the typed table's columns have to be for them.
-        stops: By partition the first record that does not fit, in the order of offsets.
+        stops: By partition the first record of a schema that does not fit; then all else is empty.
     """
 
     schemas: Mapping[Part, tuple[int, ...]]
@@ -51,6 +51,7 @@ class Schemas:
         store: What it has said before.
         bronze: The records.
         table: The typed table.
+        nobodys: Ids that the registry did not know when it was asked.
     """
 
     decode: DecodeSpec
@@ -59,6 +60,7 @@ class Schemas:
     store: SchemaStore
     bronze: FramedLog
     table: GrowingTable
+    nobodys: set[int] = field(default_factory=set)
 
     def fit(self, topic_id: str, spans: Mapping[int, SpanSet]) -> Fit:
         """What records of one incarnation at these offsets are written with. Keeps the schemas.
@@ -70,37 +72,36 @@ class Schemas:
         if not self.decode.framed:
             return Fit(schemas={}, columns={}, stops={})
         schemas, columns = {}, {}
-        stops: dict[int, SchemaConflict] = {}
         present = self.table.columns()
         for part in self.decode.framed:
             seen = self.bronze.schema_ids(topic_id, spans, part)
-            known = self._known({schema_id for _, schema_id in seen})
+            ids = {schema_id for _, schema_id in seen} - set(self.decode.refused_schemas)
+            known = self._known(ids)
             fitting, column = [], present.get(part)
             # As they come in the log: of two that do not agree the earlier one is taken.
             for schema_id in sorted(known, key=lambda each: (_first_of(seen, each), each)):
-                if schema_id in self.decode.refused_schemas:
-                    continue
                 made, differences = self._fitted(part, column, known[schema_id])
                 if made is None:
-                    for partition, first in _places(seen, schema_id):
-                        before = stops.get(partition)
-                        if before is None or first < before.offset:
-                            stops[partition] = SchemaConflict(
-                                pipeline=self.pipeline,
-                                part=str(part),
-                                schema_id=schema_id,
-                                partition=partition,
-                                offset=first,
-                                differences=differences,
-                            )
-                else:
-                    fitting.append(schema_id)
-                    column = made
+                    # What comes behind may be cut off with it, so it decides about nothing.
+                    stops = {
+                        partition: SchemaConflict(
+                            pipeline=self.pipeline,
+                            part=str(part),
+                            schema_id=schema_id,
+                            partition=partition,
+                            offset=first,
+                            differences=differences,
+                        )
+                        for partition, first in _places(seen, schema_id)
+                    }
+                    return Fit(schemas={}, columns={}, stops=stops)
+                fitting.append(schema_id)
+                column = made
             if fitting:
                 schemas[part] = tuple(sorted(fitting))
             if column is not None:
                 columns[part] = column
-        return Fit(schemas=schemas, columns=columns, stops=stops)
+        return Fit(schemas=schemas, columns=columns, stops={})
 
     def _fitted(
         self, part: Part, column: FieldType | None, schema: RegisteredSchema
@@ -123,29 +124,39 @@ class Schemas:
     def _known(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
         """The schemas of some ids; of those that are nobody's, none."""
         kept = self.store.kept(ids)
+        asked: dict[int, RegisteredSchema] = {}
+        away: RegistryUnavailable | None = None
         try:
-            asked = dict(self._asked(ids))
-        except RegistryUnavailable as away:
-            if not set(ids) <= set(kept):
-                raise
-            log.warning("all schemas are kept, so it is not waited for: %s", away)
-            return kept
+            self._ask(set(ids) - self.nobodys, asked)
+        except RegistryUnavailable as failure:
+            away = failure
         for schema_id, schema in kept.items():
             if not asked.get(schema_id, schema).is_same(schema):
                 raise SchemaReplaced(connection=self.decode.registry, schema_id=schema_id)
         new = [each for schema_id, each in asked.items() if schema_id not in kept]
         if new:
+            # Also of those that were answered before one was not: the next run goes on there.
             self.store.keep(new)
-        return {**kept, **asked}
+        known = {**kept, **asked}
+        if away is not None:
+            if not set(ids) <= known.keys() | self.nobodys:
+                raise away
+            log.warning("all schemas are kept, so it is not waited for: %s", away)
+        return known
 
-    def _asked(self, ids: Collection[int]) -> Iterator[tuple[int, RegisteredSchema]]:
-        if not ids:
-            return
-        registry = self.open_registry()
+    def are_kept(self, ids: Collection[int]) -> bool:
+        """Whether some schemas are known without asking anybody."""
+        return set(ids) <= self.store.kept(ids).keys()
+
+    def _ask(self, ids: Collection[int], asked: dict[int, RegisteredSchema]) -> None:
+        registry = self.open_registry() if ids else None
         for schema_id in sorted(ids):
+            assert registry is not None  # noqa: S101  there are ids
             schema = registry.schema(schema_id)
-            if schema is not None:
-                yield schema_id, schema
+            if schema is None:
+                self.nobodys.add(schema_id)
+            else:
+                asked[schema_id] = schema
 
 
 def _places(seen: Mapping[tuple[int, int], int], schema_id: int) -> Iterator[tuple[int, int]]:

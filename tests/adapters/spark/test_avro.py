@@ -134,7 +134,7 @@ def test_each_record_is_read_with_its_own_schema(spark: SparkSession) -> None:
             "price": Decimal("12.50"),
             "at": datetime(2026, 2, 28, 12, 0, 0, 1),
             "legs": [{"qty": 3, "due": None}],
-            "either": {"member0": None, "member1": "x"},
+            "either": {"member_int": None, "member_string": "x"},
             "note": None,
             "code": bytearray(b"abc"),
         },
@@ -148,7 +148,7 @@ def test_each_record_is_read_with_its_own_schema(spark: SparkSession) -> None:
         "legs": [{"qty": 1, "due": "d"}],
     }
     assert (third[0]["price"], third[0]["legs"], third[0]["day"]) == (None, [], date(1, 1, 1))
-    assert third[0]["either"] == {"member0": 5, "member1": None}
+    assert third[0]["either"] == {"member_int": 5, "member_string": None}
     assert tombstone == (None, None, None)
 
 

@@ -11,6 +11,7 @@ from deltalake.schema import ArrayType, MapType, PrimitiveType, StructType
 
 from tidemark.core.decoding import DecodeSpec, Part
 from tidemark.core.fields import Decimal, FieldType, ListOf, MapOf, Struct
+from tidemark.core.upserts import Envelope
 
 PROPERTIES: Mapping[str, str] = {
     # As Spark's: a reader replays the commits since the newest checkpoint.
@@ -94,6 +95,34 @@ def field_type(kind: _Type) -> FieldType:
     if found := re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", str(kind.type)):
         return Decimal(int(found[1]), int(found[2]))
     return str(kind.type)
+
+
+def latest_schema(columns: Mapping[Part, FieldType], envelope: Envelope) -> Schema:
+    """A latest row: the key and the content of a record, and where its newest record is.
+
+    Args:
+        columns: The types of keys and values in the typed table.
+        envelope: What the content is wrapped in.
+
+    Raises:
+        ValueError: The values are not in this envelope.
+    """
+    value = columns[Part.VALUE]
+    if envelope is Envelope.DEBEZIUM:
+        fields = dict(value.fields) if isinstance(value, Struct) else {}
+        if not {"after", "op"} <= fields.keys():
+            raise ValueError("values with the fields `after` and `op`")
+        value = fields["after"]
+    named = {field.name: field for field in BRONZE.fields}
+    places = ("topic_id", "partition", "offset", "timestamp", "plan_sequence")
+    return Schema(
+        [
+            Field("key", _delta_type(columns[Part.KEY]), nullable=True),
+            Field("value", _delta_type(value), nullable=True),
+            _field("deleted", "boolean"),
+            *(named[name] for name in places),
+        ]
+    )
 
 
 QUARANTINE = Schema(

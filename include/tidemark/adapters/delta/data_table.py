@@ -34,6 +34,7 @@ from tidemark.core.table import (
     check_held,
     still_holds,
 )
+from tidemark.core.upserts import Changes
 from tidemark.errors import (
     ColumnsDiffer,
     EngineFailed,
@@ -55,6 +56,9 @@ _FEATURES = {
 _NO_RULES = {"delta.columnMapping.id", "delta.columnMapping.physicalName"}
 """Delta's words on a column that are no rule for its values."""
 
+
+_NO_ROWS = {"added", "abandoned", "fenced"}
+"""What commits tell that change no rows: fields are added, transactions raised."""
 
 Replace: TypeAlias = Callable[[DeltaTable, Plan, Sequence[DataFile], CommitProperties], None]
 """Commits a plan's files in place of rows that a table has, with some properties."""
@@ -188,6 +192,33 @@ class DeltaDataTable:
             Commit(version=version, plan=Plan.from_metadata(metadata, requested_by))
             for version, metadata in (() if table is None else _commits(table))
         )
+
+    def newest(self) -> tuple[int, str]:
+        """As `TypedLog.newest`."""
+        table = self._open()
+        return (-1, "") if table is None else (table.version(), str(table.metadata().id))
+
+    def changes(self, since: int) -> Changes | None:
+        """As `TypedLog.changes`: by what commits tell of themselves."""
+        table = DeltaTable(self._uri)
+        missing = table.version() - since
+        commits = table.history(missing) if missing > 0 else []
+        if len(commits) < missing:
+            return None
+        told = dict(_told(commits))
+        appended: list[Plan] = []
+        replaced: list[Plan] = []
+        discarded: list[int] = []
+        for commit in reversed(commits):
+            metadata = told.get(commit["version"], {})
+            if "fingerprint" in metadata:
+                plan = Plan.from_metadata(metadata, requested_by="")
+                (replaced if plan.replaces else appended).append(plan)
+            elif "discarded" in metadata:
+                discarded.append(metadata["discarded"])
+            elif commit.get("operation") != "OPTIMIZE" and not metadata.keys() & _NO_ROWS:
+                return None
+        return Changes(appended=appended, replaced=replaced, discarded=discarded)
 
     def discards(self) -> Mapping[int, int]:
         """The newest version that took a plan's rows out, by plan, as far back as the log tells."""
@@ -537,6 +568,11 @@ def _bare(kind: Any) -> str:
     return text.replace('"containsNull":false', '"containsNull":true').replace(
         '"nullable":false', '"nullable":true'
     )
+
+
+def newest_restore(table: DeltaTable) -> int:
+    """The version of the newest RESTORE that the log tells of; -1 without one."""
+    return max((restore.at for restore in _restores(table, -1)), default=-1)
 
 
 def _restores(table: DeltaTable, since: int) -> Iterator[Restore]:

@@ -29,6 +29,7 @@ from tidemark.core.plan import Plan
 from tidemark.core.quarantine import Quarantined
 from tidemark.core.records import LogRecord
 from tidemark.core.table import FENCED, Commit, Holding, TableSize, TableState
+from tidemark.core.upserts import Changes
 from tidemark.errors import DecodedDifferently, EngineFailed
 from tidemark.ports import Clock
 from tidemark.storage import folder_of
@@ -237,6 +238,14 @@ class TypedTables:
         """As `GrowingTable.columns`."""
         present = self._typed.columns()
         return {part: present[part] for part in Part if part in present}
+
+    def newest(self) -> tuple[int, str]:
+        """As `TypedLog.newest`, of the typed table."""
+        return self._typed.newest()
+
+    def changes(self, since: int) -> Changes | None:
+        """As `TypedLog.changes`, of the typed table."""
+        return self._typed.changes(since)
 
     def grow(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
         """As `GrowingTable.grow`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 
 from arro3.core import DataType, Field, Schema
 from deltalake import DeltaTable, write_deltalake
@@ -74,8 +75,17 @@ class DeltaSchemas:
             for each in schemas
         ]
         try:
+            self._make()
             write_deltalake(self._uri, from_rows(rows, COLUMNS), mode="append")
         except (DeltaError, OSError) as failed:
             raise EngineFailed(
                 operation=f"keeping schemas in {self._uri}", reason=str(failed)[:500]
             ) from failed
+
+    def _make(self) -> None:
+        """Make the table if it is not there; another planner may do so at the same time."""
+        try:
+            DeltaTable(self._uri)
+        except TableNotFoundError:
+            with suppress(DeltaError):
+                DeltaTable.create(self._uri, schema=COLUMNS, mode="ignore")

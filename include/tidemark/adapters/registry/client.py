@@ -6,6 +6,8 @@ never appear in an error: some are secrets, and a URL may hold one.
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -25,8 +27,13 @@ _RULE = (
     "extra with `url`, and what else confluent-kafka's SchemaRegistryClient takes, such as "
     "basic.auth.user.info or ssl.ca.location"
 )
-_DEFAULTS = {"timeout": 10}
+_DEFAULTS = {"timeout": 10, "max.retries": 2}
+_NO_SUCH_SCHEMA = 40403
+"""The API's own code: any other 404 is of something that is no registry, or of another place."""
+_ID_END = 2**31
+"""Ids are positive numbers of four bytes."""
 _AVRO = "AVRO"
+_IN_JSON = (_AVRO, "JSON")
 _BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 
 
@@ -43,7 +50,10 @@ class ConfluentRegistry:
 
     def __init__(self, connection: str, extra: Mapping[str, Any]) -> None:
         self._connection = connection
+        # It tells whole URLs, and a URL may hold a password.
+        logging.getLogger("httpx2").setLevel(logging.WARNING)
         try:
+            _check_numbers(extra)
             self._client = SchemaRegistryClient({**_DEFAULTS, **extra})
         except (ValueError, TypeError, OSError):
             # Some of the client's own words quote the URL.
@@ -57,14 +67,18 @@ class ConfluentRegistry:
         Raises:
             RegistryUnavailable, RegistryRefused
         """
+        if schema_id >= _ID_END:
+            return None
         try:
             found = self._client.get_schema(schema_id)
             kind = found.schema_type or _AVRO
-            text = found.schema_str or ""
+            text = str(found.schema_str)
+            if kind in _IN_JSON:
+                json.loads(text)
             if found.references and kind == _AVRO:
                 text = with_references(text, self._references(found, set()))
         except SchemaRegistryError as answer:
-            if answer.http_status_code == HTTPStatus.NOT_FOUND:
+            if answer.error_code == _NO_SUCH_SCHEMA:
                 return None
             self._fail(schema_id, answer)
         except (httpx2.HTTPError, httpx2.InvalidURL, OAuthTokenError, OSError) as failure:
@@ -93,6 +107,8 @@ class ConfluentRegistry:
     def _fail(self, schema_id: int, answer: SchemaRegistryError) -> None:
         status = answer.http_status_code
         reason = f"HTTP {status}"
+        if status == HTTPStatus.NOT_FOUND:
+            reason += ": the url may lack a part, such as /apis/ccompat/v7 of Apicurio"
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _BUSY:
             raise RegistryUnavailable(
                 connection=self._connection, schema_id=schema_id, reason=reason
@@ -100,3 +116,11 @@ class ConfluentRegistry:
         raise RegistryRefused(
             connection=self._connection, schema_id=schema_id, reason=reason
         ) from None
+
+
+def _check_numbers(extra: Mapping[str, Any]) -> None:
+    """What the client would stumble over at the first request."""
+    for name, least in (("timeout", 1), ("max.retries", 0)):
+        number = extra.get(name, least)
+        if not isinstance(number, int) or isinstance(number, bool) or number < least:
+            raise ValueError(f"{name}: a whole number from {least} on")

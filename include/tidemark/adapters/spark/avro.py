@@ -16,6 +16,7 @@ from pyspark.sql.avro.functions import from_avro
 
 from tidemark.core.avro import as_spark_reads
 from tidemark.core.decoding import Reason
+from tidemark.core.fields import UNION_MEMBER
 
 _END = secrets.token_bytes(16)
 """What is put behind each record: no record ends with it by itself."""
@@ -24,6 +25,9 @@ _OPTIONS = {
     "mode": "PERMISSIVE",
     # Days before 1582 are those of the calendar that Avro's specification means.
     "datetimeRebaseMode": "CORRECTED",
+    # Members of unions by the names of their types, wherever they stand.
+    "enableStableIdentifiersForUnionType": "true",
+    "stableIdentifierPrefixForUnionType": UNION_MEMBER,
 }
 
 

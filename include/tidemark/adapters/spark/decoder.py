@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import reduce
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
 from tidemark.adapters.spark import parquet
+from tidemark.adapters.spark.conditions import at_offsets
 from tidemark.adapters.spark.failures import condition_of, root_cause
 from tidemark.adapters.spark.payloads import (
     SETTINGS,
@@ -27,7 +27,6 @@ from tidemark.adapters.spark.payloads import (
 )
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.decoding import DecodedFrom, DecodeSpec, Part, Reason
-from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.errors import DecoderChanged, EngineFailed, InvalidRule, TooManyQuarantined
 from tidemark.storage import folder_of
@@ -124,11 +123,7 @@ class SparkDecoder:
             .option("versionAsOf", newest["version"])
             .load(self._bronze)
         )
-        places = [
-            (F.col("partition") == partition) & _any_of(list(_places(spans)))
-            for partition, spans in plan.spans().items()
-        ]
-        return table.where((F.col("topic_id") == plan.topic_id) & _any_of(places))
+        return table.where((F.col("topic_id") == plan.topic_id) & at_offsets(plan.spans()))
 
     def _written_with(self, source: DecodedFrom) -> Mapping[Part, WriterSchemas]:
         """The schemas of a plan's records; raises ValueError if one is not kept, or no column."""
@@ -175,16 +170,19 @@ class SparkDecoder:
             }
         )
         without_column = [part for part, some in written.items() if some.column is None]
-        # Nothing of it can be decoded, so there is nothing that a rule could be over.
-        return decoded.drop(*without_column) if without_column else self._with_rules(decoded, plan)
+        return self._with_rules(decoded.drop(*without_column), plan, without_column)
 
-    def _with_rules(self, rows: DataFrame, plan: Plan) -> DataFrame:
+    def _with_rules(self, rows: DataFrame, plan: Plan, missing: Sequence[Part]) -> DataFrame:
+        """Rows with the rules that they break; `missing` are halves that have no column yet."""
         broken = []
         for name, sql in self._spec.rules:
             try:
                 (field,) = rows.select(F.expr(sql).alias(name)).schema.fields
                 seen = field.dataType.simpleString()
             except AnalysisException as unknown:
+                if missing:
+                    # Over what no record has.
+                    continue
                 seen = root_cause(unknown)
             if seen != "boolean":
                 raise InvalidRule(pipeline=plan.pipeline, rule=name, sql=sql, seen=seen)
@@ -260,25 +258,6 @@ class SparkDecoder:
             allowed=allowed,
             reasons=tuple(f"{row['count']:,} {' '.join(filter(None, row[:3]))}" for row in found),
         )
-
-
-def _places(spans: SpanSet) -> Iterator[Column]:
-    """Conditions for the offsets of one partition; those of single ones are one look-up."""
-    offset = F.col("offset")
-    single = [span.start for span in spans if span.size == 1]
-    if single:
-        yield offset.isin(single)
-    for span in spans:
-        if span.size > 1:
-            yield (offset >= span.start) & (offset < span.end)
-
-
-def _any_of(conditions: Sequence[Column]) -> Column:
-    """Conditions in pairs of pairs: thousands of them in a row are too deep for a planner."""
-    if len(conditions) <= 2:
-        return reduce(Column.__or__, conditions)
-    middle = len(conditions) // 2
-    return _any_of(conditions[:middle]) | _any_of(conditions[middle:])
 
 
 def _counts(seen: Observation, rows: DataFrame) -> tuple[int, int]:

@@ -6,7 +6,7 @@ What was measured, and what was tried and dropped, is in docs/adr/0005-settings.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tidemark.core.layout import Layout
@@ -87,7 +87,6 @@ def submit_settings(
         "-Xshare:auto",
         "-Xlog:cds=off",
         "-Xlog:cds+dynamic=off",
-        *AVRO_LIMITS,
         *(_SHORT_RUN_OPTIONS if records is not None and records <= SHORT_RUN_RECORDS else ()),
     ]
     return {
@@ -95,12 +94,18 @@ def submit_settings(
         # On the class path, not `--jars`: nothing is copied for each application.
         "spark.driver.extraClassPath": jars,
         "spark.executor.extraClassPath": jars,
-        "spark.driver.extraJavaOptions": " ".join(java_options),
-        "spark.executor.extraJavaOptions": " ".join(AVRO_LIMITS),
         "spark.pyspark.python": sys.executable,
         "spark.sql.warehouse.dir": str(layout.home / "spark-warehouse"),
         **overrides,
+        "spark.driver.extraJavaOptions": _with_limits(overrides, "driver", java_options),
+        "spark.executor.extraJavaOptions": _with_limits(overrides, "executor", ()),
     }
+
+
+def _with_limits(overrides: Mapping[str, str], of: str, usual: Iterable[str]) -> str:
+    """Java options, those of the spec in the place of ours; Avro's limits are not for choice."""
+    own = overrides.get(f"spark.{of}.extraJavaOptions")
+    return " ".join((*AVRO_LIMITS, *(usual if own is None else (own,))))
 
 
 def open_session(

@@ -1,0 +1,156 @@
+"""Merging typed rows into the table of latest rows, with Spark's own MERGE."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
+
+from tidemark.adapters.spark.conditions import at_offsets
+from tidemark.adapters.spark.failures import condition_of
+from tidemark.core.offsets import SpanSet, united
+from tidemark.core.upserts import Deletes, Envelope, How, Merge, UpsertSpec
+from tidemark.errors import EngineFailed
+
+_PLACE = ("topic_id", "partition", "offset", "timestamp", "plan_sequence")
+_GONE = "__gone"
+"""Whether a key has no record any more, or a deletion that takes its row."""
+
+
+class SparkMerger:
+    """Brings one table of latest rows up to date.
+
+    Args:
+        session: Spark.
+        typed: The typed table.
+        latest: The table of latest rows, which is there already.
+        spec: What a latest row is.
+    """
+
+    def __init__(self, session: SparkSession, typed: str, latest: str, spec: UpsertSpec) -> None:
+        # Transactions are settings of a session: another merge beside this one has its own.
+        self._session = session.newSession()
+        self._typed = typed
+        self._latest = latest
+        self._spec = spec
+
+    def merge(self, merge: Merge) -> None:
+        """As `Merger.merge`."""
+        settings = {
+            "spark.databricks.delta.write.txnAppId": merge.app_id,
+            "spark.databricks.delta.write.txnVersion": str(merge.version),
+            "spark.databricks.delta.commitInfo.userMetadata": f"{merge.how}: {merge.version}",
+        }
+        for name, value in settings.items():
+            self._session.conf.set(name, value)
+        try:
+            self._do(merge)
+        except (PySparkException, Py4JError, ValueError) as failure:
+            # Never the values of a record, which Spark's message has.
+            raise EngineFailed(
+                operation=f"merging {self._typed} into {self._latest}", reason=condition_of(failure)
+            ) from None
+
+    def _do(self, merge: Merge) -> None:
+        rows = self._rows(merge.version)
+        if merge.how is How.ALL:
+            made = self._newest(rows, merge.order).where(~F.col(_GONE)).drop(_GONE, "known")
+            made.write.format("delta").mode("overwrite").save(self._latest)
+            return
+        if merge.how is How.KEYS:
+            keys = self._keys(merge)
+            known = rows.join(keys, self._same_key(rows, keys), "left_semi")
+            newest = self._newest(known, merge.order)
+            source = keys.join(newest, self._same_key(keys, newest), "left").select(
+                keys["partition"],
+                keys["key"],
+                *(newest[name] for name in newest.columns if name not in ("partition", "key")),
+            )
+            source = source.withColumn(_GONE, F.coalesce(_GONE, F.lit(True)))
+        else:
+            plans = [plan.sequence for plan in merge.changes.appended]
+            source = self._newest(rows.where(F.col("plan_sequence").isin(plans)), merge.order)
+        self._into_table(source, whole=merge.how is How.KEYS)
+
+    def _rows(self, version: int) -> DataFrame:
+        """Typed rows that have a key."""
+        table = self._session.read.format("delta").option("versionAsOf", version).load(self._typed)
+        return table.where(F.col("key").isNotNull())
+
+    def _keys(self, merge: Merge) -> DataFrame:
+        """Keys that something has happened to, by partition."""
+        new, since = self._rows(merge.version), self._rows(merge.since or 0)
+        changes = merge.changes
+        came = [plan.sequence for plan in (*changes.appended, *changes.replaced)]
+        by_topic: dict[str, Mapping[int, SpanSet]] = {}
+        for plan in changes.replaced:
+            by_topic[plan.topic_id] = united([by_topic.get(plan.topic_id, {}), plan.spans()])
+        went = F.col("plan_sequence").isin(list(changes.discarded))
+        for topic_id, spans in by_topic.items():
+            went = went | ((F.col("topic_id") == topic_id) & at_offsets(spans))
+        both = new.where(F.col("plan_sequence").isin(came)).select("partition", "key")
+        return both.union(since.where(went).select("partition", "key")).distinct()
+
+    @staticmethod
+    def _same_key(left: DataFrame, right: DataFrame) -> Column:
+        return (left["partition"] == right["partition"]) & left["key"].eqNullSafe(right["key"])
+
+    def _newest(self, rows: DataFrame, order: Collection[str]) -> DataFrame:
+        """One row for each key: its newest record's place, its last content, whether it goes."""
+        content, deleted = F.col("value"), F.col("value").isNull()
+        if self._spec.envelope is Envelope.DEBEZIUM:
+            content = F.col("value")["after"]
+            deleted = deleted | (F.col("value")["op"] == "d")
+            # Messages, and what tells of no row.
+            rows = rows.where(deleted | content.isNotNull())
+        ranks = {topic_id: rank for rank, topic_id in enumerate(order)}
+        rank = F.coalesce(
+            *(F.when(F.col("topic_id") == each, number) for each, number in ranks.items()),
+            F.lit(-1),
+        )
+        at = F.struct(rank.alias("rank"), F.col("offset"))
+        found = rows.groupBy("partition", "key").agg(
+            F.max_by(F.struct(*_PLACE, deleted.alias("deleted")), at).alias("newest"),
+            F.max_by(
+                F.struct(content.alias("value")), F.when(content.isNotNull() & ~deleted, at)
+            ).alias("last"),
+        )
+        is_hard = self._spec.deletes is Deletes.HARD
+        return found.select(
+            "key",
+            F.col("last")["value"].alias("value"),
+            F.col("newest")["deleted"].alias("deleted"),
+            *(
+                F.col("newest")[name].alias(name) if name != "partition" else F.col(name)
+                for name in _PLACE
+            ),
+            F.col("last").isNotNull().alias("known"),
+            (F.col("newest")["deleted"] & F.lit(is_hard)).alias(_GONE),
+        )
+
+    def _into_table(self, source: DataFrame, *, whole: bool) -> None:
+        """Merge; `whole` says that the source knows all of a key's records."""
+        table = DeltaTable.forPath(self._session, self._latest)
+        new = {name: F.col(f"s.{name}") for name in ("key", "value", "deleted", *_PLACE)}
+        # Of a deletion whose content came before, the content stays.
+        content = (
+            new["value"]
+            if whole
+            else F.when(F.col("s.known"), F.col("s.value")).otherwise(F.col("t.value"))
+        )
+        (
+            table.alias("t")
+            .merge(
+                source.alias("s"),
+                (F.col("t.partition") == F.col("s.partition"))
+                & F.col("t.key").eqNullSafe(F.col("s.key")),
+            )
+            .whenMatchedDelete(F.col(f"s.{_GONE}"))
+            .whenMatchedUpdate(set={**new, "value": content})
+            .whenNotMatchedInsert(~F.col(f"s.{_GONE}"), values=new)
+            .execute()
+        )

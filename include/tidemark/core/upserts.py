@@ -1,0 +1,135 @@
+"""The table of latest rows: one for each key, by the newest record of its partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tidemark.core.offsets import SpanSet, united, without
+from tidemark.core.plan import Plan
+
+
+class Deletes(StrEnum):
+    """What becomes of a row whose newest record is a deletion."""
+
+    SOFT = "soft"
+    """It stays, marked as deleted, with the last content that it had."""
+    HARD = "hard"
+    """It goes. The typed table still has its records."""
+
+
+class Envelope(StrEnum):
+    """What the content of a record is wrapped in."""
+
+    NONE = "none"
+    """Nothing: the value is the content, and no value is a deletion."""
+    DEBEZIUM = "debezium"
+    """Debezium's: the content is `after`, and `op` says whether it is a deletion."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpsertSpec:
+    """How a typed table becomes a table of latest rows.
+
+    Attributes:
+        target: The table's path, as of a pipeline's `target`.
+        deletes: What becomes of rows whose newest record is a deletion.
+        envelope: What the content is wrapped in.
+    """
+
+    target: str
+    deletes: Deletes = Deletes.SOFT
+    envelope: Envelope = Envelope.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What has happened to a typed table between two versions.
+
+    Attributes:
+        appended: Plans whose rows have come, and in whose place there was nothing.
+        replaced: Plans whose rows have come in the place of others.
+        discarded: Numbers of plans whose rows have gone.
+    """
+
+    appended: Sequence[Plan] = ()
+    replaced: Sequence[Plan] = ()
+    discarded: Sequence[int] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.appended or self.replaced or self.discarded)
+
+
+class How(StrEnum):
+    """What a merge looks at."""
+
+    NEW = "new rows"
+    """The rows that have come: all of them are newer than what was merged before."""
+    KEYS = "all rows of their keys"
+    """All rows of the keys that something has happened to."""
+    ALL = "all rows"
+    """All rows: nobody knows what has happened since."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """What brings a table of latest rows up to date.
+
+    Attributes:
+        how: What it looks at.
+        since: Version of the typed table that it shows; None if nobody knows.
+        version: Version that it shows afterwards.
+        changes: What has happened in between; nothing for `How.ALL`.
+        order: Incarnations of the topic, the oldest first.
+        app_id: Under which transactions of the table it is counted.
+    """
+
+    how: How
+    since: int | None
+    version: int
+    changes: Changes
+    order: tuple[str, ...]
+    app_id: str
+
+    def as_record(self) -> dict[str, Any]:
+        """The merge as plain values, for `--json`."""
+        return {
+            "how": str(self.how),
+            "since": self.since,
+            "typed_version": self.version,
+            "plans": [plan.sequence for plan in (*self.changes.appended, *self.changes.replaced)],
+            "undone": list(self.changes.discarded),
+        }
+
+
+def how_to_merge(
+    changes: Changes | None,
+    landed: Mapping[str, Mapping[int, SpanSet]],
+    order: Sequence[str],
+) -> How:
+    """What has to be looked at, so that no row goes back to an older record.
+
+    Args:
+        changes: What has happened; None if nobody knows.
+        landed: All that the typed table has, by incarnation and partition.
+        order: The incarnations, the oldest first.
+    """
+    if changes is None:
+        return How.ALL
+    if changes.replaced or changes.discarded:
+        return How.KEYS
+    new: dict[str, Mapping[int, SpanSet]] = {}
+    for plan in changes.appended:
+        new[plan.topic_id] = united([new.get(plan.topic_id, {}), plan.spans()])
+    for topic_id, spans in new.items():
+        before = without(landed.get(topic_id, {}), spans)
+        later = [each for each in order[order.index(topic_id) + 1 :] if landed.get(each)]
+        is_older = any(
+            partition in before and each.spans[0].start < before[partition].spans[-1].end
+            for partition, each in spans.items()
+        )
+        if later or is_older:
+            return How.KEYS
+    return How.NEW

@@ -1,0 +1,66 @@
+"""A bronze pipeline whose records have keys and values of their own, in files that Spark reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tests.support.file_lake import FileLake, FileSink
+from tidemark.core.datafile import DataFile
+from tidemark.core.marks import IsolationLevel
+from tidemark.core.offsets import SpanSet
+from tidemark.core.plan import Plan
+from tidemark.core.records import LogRecord
+from tidemark.ports import LogReader
+
+
+@dataclass
+class Payloads:
+    """A log whose records have keys and values of their own."""
+
+    kafka: LogReader
+    values: Mapping[tuple[int, int], bytes | None]
+    keys: Mapping[tuple[int, int], bytes | None]
+
+    def read(
+        self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
+    ) -> Iterator[LogRecord]:
+        """As `LogReader.read`."""
+        for record in self.kafka.read(topic, isolation_level, spans):
+            place = (record.partition, record.offset)
+            yield replace(record, key=self.keys.get(place), value=self.values[place])
+
+
+class PayloadSink(FileSink):
+    """Its files are for Spark, which would compare them with checksums that are none."""
+
+    def write(self, plan: Plan, records_per_task: int) -> Sequence[DataFile]:
+        """As `Sink.write`."""
+        files = super().write(plan, records_per_task)
+        for each in self.uri.glob("*/.*.crc"):
+            each.unlink()
+        return files
+
+
+@dataclass
+class PayloadLake(FileLake):
+    """A bronze pipeline over records with payloads."""
+
+    values: dict[tuple[int, int], bytes | None] = field(default_factory=dict)
+    keys: dict[tuple[int, int], bytes | None] = field(default_factory=dict)
+
+    @property
+    def sink(self) -> FileSink:
+        """Writes files."""
+        return PayloadSink(self.uri, Payloads(self.kafka, self.values, self.keys))
+
+    def land_payloads(
+        self, payloads: Sequence[tuple[bytes | None, bytes | None]], partition: int = 0
+    ) -> Plan:
+        """Land records with these keys and values."""
+        for offset, (key, value) in enumerate(
+            payloads, start=self.kafka.topics["events"][partition].end
+        ):
+            self.keys[partition, offset] = key
+            self.values[partition, offset] = value
+        return self.run(len(payloads), partition)

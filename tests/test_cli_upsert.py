@@ -1,0 +1,95 @@
+"""`tidemark upsert` on real parts: from Kafka to one row for each key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.conftest import TopicFactory
+from tests.support.commands import Command
+from tests.support.kafka_judge import read_ranges
+from tests.support.transactions import Record, produce_records
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.errors import ExitCode
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
+
+_SPEC = """
+name: events
+topic: {topic}
+schedule: "@daily"
+start: earliest
+decode:
+  key: {{format: string}}
+  value: {{format: string}}
+  upsert: {{deletes: hard}}
+"""
+
+
+def test_from_kafka_to_the_latest_rows(
+    tmp_path: Path, broker: BrokerStatus, topic: TopicFactory, tidemark: Command
+) -> None:
+    """Judged by librdkafka: the last record of each key in its partition, tombstones left out."""
+    name = topic(partitions=2)
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "events.yaml").write_text(_SPEC.format(topic=name))
+
+    def latest() -> dict[tuple[int, str], tuple[int, str]]:
+        rows = pa.table(
+            DeltaTable(tmp_path / "lakehouse" / "silver" / "events_latest").scan()
+        ).to_pylist()
+        found = {(row["partition"], row["key"]): (row["offset"], row["value"]) for row in rows}
+        assert len(found) == len(rows)
+        return found
+
+    def judged() -> dict[tuple[int, str], tuple[int, str]]:
+        found: dict[tuple[int, str], tuple[int, str]] = {}
+        for record in read_ranges(broker.bootstrap, name, {0: (0, 10**9), 1: (0, 10**9)}):
+            if record.key is None:
+                continue
+            place = (record.partition, record.key.decode())
+            found.pop(place, None)
+            if record.value is not None:
+                found[place] = (record.offset, record.value.decode())
+        return found
+
+    assert "nothing to do" in tidemark("upsert", "events").out
+    for number in range(2):
+        produce_records(
+            broker.bootstrap,
+            name,
+            [
+                Record(
+                    value=None if (n + number) % 7 == 0 else b"%d" % (n + 100 * number),
+                    key=None if n % 11 == 0 else b"k%d" % (n % 9),
+                    partition=n % 2,
+                )
+                for n in range(40)
+            ],
+        )
+        for command in ("ingest", "decode"):
+            assert tidemark(command, "events").code == ExitCode.OK
+        (draft,) = tidemark("upsert", "events", "--dry-run", "--json").json
+        (done,) = tidemark("upsert", "events", "--json").json
+        assert draft["how"] == done["how"] == ("all rows", "new rows")[number]
+        assert latest() == judged()
+        assert "nothing to do" in tidemark("upsert", "events").out
+
+
+def test_a_pipeline_without_the_section_says_so(
+    tmp_path: Path, topic: TopicFactory, tidemark: Command
+) -> None:
+    """And its table is no pipeline that reads Kafka."""
+    (tmp_path / "pipelines").mkdir()
+    spec = tmp_path / "pipelines" / "events.yaml"
+    spec.write_text(_SPEC.format(topic=topic()))
+    refused = tidemark("plan", "events@upsert", "--json")
+    assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "IsTyped")
+    spec.write_text(spec.read_text().partition("  upsert:")[0])
+    for words in (("upsert", "events"), ("plan", "events@upsert")):
+        refused = tidemark(*words, "--json")
+        told = refused.json[0] if isinstance(refused.json, list) else refused.json
+        assert (refused.code, told["error"]) == (ExitCode.REFUSED, "NotUpserted")
