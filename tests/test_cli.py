@@ -59,9 +59,10 @@ REPORTS_NOTHING = {("demo",)}
 """Prints what it does as it goes."""
 WRITES_NOTHING = {
     *{("status",), ("verify",), ("sample", "list"), ("broker", "status")},
-    *{("verdict", "list"), ("verdict", "view"), ("quarantine", "list")},
+    *{("verdict", "list"), ("verdict", "view"), ("quarantine", "list"), ("report",)},
 }
-"""Status keeps what it sees only if `--record` is said, and shows the same without."""
+"""Status keeps what it sees only if `--record` is said, and shows the same without. A report writes
+its page and no table."""
 STARTS_AND_STOPS = {("up",), ("down",), ("demo",), ("broker", "start"), ("broker", "stop")}
 
 

@@ -21,6 +21,7 @@ from tidemark.core.pace import Pace
 from tidemark.core.plan import Plan
 from tidemark.core.quality import QualityReport, SliceExpectation, SliceRef
 from tidemark.core.records import LogRecord
+from tidemark.core.reports import CheckedPlan
 from tidemark.core.standing import Word
 from tidemark.core.starts import Progress
 from tidemark.core.table import Commit, Holding, TableSize, TableState
@@ -183,6 +184,10 @@ class ControlReader(Protocol):
 
     def pace(self, pipeline: str) -> Pace:
         """The newest scheduled plans that landed: at most ten."""
+        ...
+
+    def landed_at(self, pipeline: str) -> Mapping[int, datetime]:
+        """When each plan was recorded as landed, the newest time of several."""
         ...
 
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
@@ -516,6 +521,14 @@ class Upkeep(Protocol):
         Raises:
             EngineFailed: Some may be gone; do it again.
         """
+        ...
+
+
+class QualityHistory(Protocol):
+    """What checks have found."""
+
+    def checked(self, pipeline: str, plans: Collection[int]) -> Sequence[CheckedPlan]:
+        """The newest check of each of some plans; of plans that nobody has checked, none."""
         ...
 
 

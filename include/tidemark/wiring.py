@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tidemark.adapters.failpoints import FailPoint
     from tidemark.adapters.spark.submit import JobRun
     from tidemark.core.fields import FieldType
+    from tidemark.core.reports import PipelineReport
     from tidemark.ports import (
         ControlTable,
         DataTable,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from tidemark.services.profiling import Profiling
     from tidemark.services.quality import Quality
     from tidemark.services.repair import Repair
+    from tidemark.services.reports import Reports
     from tidemark.services.starts import Starts
     from tidemark.services.status import PipelineStatus
     from tidemark.services.undo import Undo
@@ -638,6 +640,36 @@ class App:
         from tidemark.adapters.quality.docs import DataDocs
 
         return self._armed("quality_pages", DataDocs(self.layout.quality_home))
+
+    def reports(self, pipeline: str) -> Reports:
+        """Tells a data owner of a pipeline; needs neither a JVM nor Kafka."""
+        from tidemark.adapters.quality.results import DeltaQualityHistory
+        from tidemark.services.reports import Reports
+
+        spec = self.kafka_spec(pipeline)
+        return Reports(
+            spec=spec,
+            control=self.control(),
+            data_log=self.table(spec),
+            history=self._armed("history", DeltaQualityHistory(self.layout.quality_results)),
+            verdicts=self.verdicts(pipeline),
+            quarantine=self.quarantine(self.typed_spec(pipeline)).records if spec.decode else None,
+            now=utc_now,
+        )
+
+    def write_report(self, report: PipelineReport, output: Path | None) -> Path:
+        """Write a report's page; without a place beside the pipeline's Data Docs. The page."""
+        from tidemark.adapters.quality.docs import DocsFolders
+        from tidemark.adapters.quality.report_page import render
+        from tidemark.files import replace_text
+
+        certificate = report.certificate
+        folders = DocsFolders(home=self.layout.quality_home, pipeline=certificate.pipeline)
+        name = f"{certificate.since:%Y%m%d}-{certificate.until:%Y%m%d}.html"
+        page = output or folders.site / "reports" / name
+        page.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(page, render(report))
+        return page.resolve()
 
     def status(self, pipeline: str) -> PipelineStatus:
         """How far one pipeline is behind its topic."""

@@ -32,6 +32,7 @@ PORTS: Mapping[str, type] = {
     "bronze": ports.FramedLog,
     "control": ports.ControlTable,
     "groups": ports.GroupOffsets,
+    "history": ports.QualityHistory,
     "latest": ports.LatestRows,
     "log_reader": ports.TopicLogReader,
     "marks": ports.TopicReader,

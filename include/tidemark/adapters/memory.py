@@ -242,6 +242,14 @@ class MemoryControlTable:
             },
         )
 
+    def landed_at(self, pipeline: str) -> Mapping[int, datetime]:
+        """As `ControlReader.landed_at`."""
+        return {
+            row["plan_sequence"]: row["recorded_at"]
+            for row in self.rows
+            if row["pipeline"] == pipeline and row["event"] == EventKind.LANDED
+        }
+
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
         """As `ControlTable.plan_record`."""
         return self.ledger(pipeline).plans.get(sequence)

@@ -17,6 +17,7 @@ from tidemark.cli import (
     offsets,
     pipelines,
     repairs,
+    reports,
     sample,
     service,
     spark,
@@ -48,6 +49,7 @@ backfill.register(app)
 offsets.register(app)
 repairs.register(app)
 maintenance.register(app)
+reports.register(app)
 app.add_typer(suites.app, name="suite")
 app.add_typer(verdicts.app, name="verdict")
 app.add_typer(sample.app, name="sample")

@@ -9,13 +9,13 @@ from tidemark.errors.base import TerminalError, TransientError
 
 @dataclass(kw_only=True, eq=False)
 class NothingLanded(TerminalError):
-    """A typed table was to be made from a pipeline that has landed nothing."""
+    """A typed table, or a report, was to be made of a pipeline that has landed nothing."""
 
     pipeline: str
     topic: str
 
     def what(self) -> str:
-        return f"there is nothing to decode of pipeline {self.pipeline!r}"
+        return f"nothing of pipeline {self.pipeline!r} has landed"
 
     def expected(self) -> str:
         return f"records of topic {self.topic!r} that have landed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from arro3.core import DataType, Field, Schema
@@ -11,7 +11,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from tidemark.adapters.delta.pace import read_pace
-from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, to_rows
+from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, query, to_rows
 from tidemark.adapters.delta.settled import read_settled
 from tidemark.core.event_rows import decode, encode, requested_in
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
@@ -105,6 +105,20 @@ class DeltaControlTable:
         """The newest scheduled plans that landed."""
         table = self._open()
         return Pace() if table is None else read_pace(table, pipeline)
+
+    def landed_at(self, pipeline: str) -> Mapping[int, datetime]:
+        """When each plan was recorded as landed, the newest time of several."""
+        table = self._open()
+        if table is None:
+            return {}
+        rows = query(
+            table,
+            f"""
+            SELECT plan_sequence, max(recorded_at) AS landed_at FROM t
+            WHERE pipeline = '{pipeline}' AND event = '{EventKind.LANDED}' GROUP BY plan_sequence
+            """,
+        )
+        return {row["plan_sequence"]: row["landed_at"] for row in rows}
 
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
         """One plan and what became of it; None if the table has no such plan."""

@@ -60,7 +60,7 @@ class DataDocs:
         self._home = home
 
     def prune(self, before: datetime, *, dry_run: bool = False) -> int:
-        """Remove pages of checks before a moment, but for each pipeline's newest.
+        """Remove pages of checks and reports before a moment, but for each pipeline's newest check.
 
         The start pages list no run whose pages are gone. What came of the checks stays in the
         results table.
@@ -85,9 +85,10 @@ class DataDocs:
                 if number == 0 or datetime.fromisoformat(run["run_at"]) >= before
             ]
             linked = {folders.site / page for run in kept for page in run["pages"].values()}
+            pages = (*folders.site.glob("validations/**/*.html"), *folders.site.glob("reports/*"))
             old = [
                 page
-                for page in folders.site.glob("validations/**/*.html")
+                for page in pages
                 if page not in linked and page.stat().st_mtime < before.timestamp()
             ]
             if not dry_run:

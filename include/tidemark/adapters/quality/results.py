@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
-from tidemark.core.quality import QualityReport, SliceRef
+from tidemark.core.quality import CheckResult, QualityReport, Severity, SliceRef
+from tidemark.core.reports import CheckedPlan
 from tidemark.errors import EngineFailed
 
 SCHEMA = pa.schema(
@@ -112,6 +116,65 @@ _EARLIER = """
     WHERE attempt = 1 AND back <= {plans} AND value IS NOT NULL
     ORDER BY plan_sequence DESC
 """
+
+
+class DeltaQualityHistory:
+    """What checks have found, from the results table.
+
+    Args:
+        table: The results table.
+    """
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+
+    def checked(self, pipeline: str, plans: Collection[int]) -> list[CheckedPlan]:
+        """As `QualityHistory.checked`."""
+        try:
+            results = DeltaTable(self._table)
+        except TableNotFoundError:
+            return []
+        if not plans:
+            return []
+        wanted = ", ".join(map(str, sorted(plans)))
+        found = (
+            QueryBuilder()
+            .register("t", results)
+            .execute(_CHECKED.format(pipeline=pipeline, plans=wanted))
+        )
+        by_plan: dict[int, list[dict[str, Any]]] = {}
+        for row in pa.table(found.read_all()).to_pylist():
+            by_plan.setdefault(row["plan_sequence"], []).append(row)
+        return [
+            CheckedPlan(
+                sequence=sequence,
+                run_at=rows[0]["run_at"],
+                verdict=rows[0]["verdict"],
+                results=[_result(row) for row in rows],
+            )
+            for sequence, rows in by_plan.items()
+        ]
+
+
+_CHECKED = """
+    SELECT * FROM (
+        SELECT *, rank() OVER (PARTITION BY plan_sequence ORDER BY run_at DESC) AS attempt
+        FROM t WHERE pipeline = '{pipeline}' AND plan_sequence IN ({plans})
+    )
+    WHERE attempt = 1 ORDER BY plan_sequence, position
+"""
+
+
+def _result(row: dict[str, Any]) -> CheckResult:
+    names = ("check", "column", "observed", "expectation", "passed")
+    return CheckResult(
+        **{name: row[name] for name in names},
+        severity=Severity(row["severity"]),
+        unexpected_count=row["unexpected_count"],
+        unexpected_percent=row["unexpected_percent"],
+        # A table from before it was kept.
+        value=row.get("value"),
+    )
 
 
 def _rows(report: QualityReport) -> pa.Table:

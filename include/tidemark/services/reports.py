@@ -1,0 +1,74 @@
+"""Putting together what a data owner is told of a pipeline. Reads tables, writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from tidemark.core.certificate import certify
+from tidemark.core.quarantine import Quarantined
+from tidemark.core.reports import PipelineReport
+from tidemark.core.spec import PipelineSpec
+from tidemark.errors import NothingLanded
+from tidemark.ports import Clock, ControlReader, DataLog, QualityHistory
+from tidemark.services.recording import checked_ledger
+from tidemark.services.verdicts import Verdicts
+
+_UNCHECKED = "not checked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reports:
+    """The report of one pipeline.
+
+    Attributes:
+        spec: The pipeline.
+        control: What was planned, and what became of it.
+        data_log: The data table's log, which has to agree.
+        history: What checks have found.
+        verdicts: What is published.
+        quarantine: Reads what is in quarantine; None if the pipeline decodes nothing.
+        now: The clock.
+    """
+
+    spec: PipelineSpec
+    control: ControlReader
+    data_log: DataLog
+    history: QualityHistory
+    verdicts: Verdicts
+    quarantine: Callable[[], Sequence[Quarantined]] | None
+    now: Clock
+
+    def report(self, since: datetime, until: datetime) -> PipelineReport:
+        """All that is known of what landed in a period.
+
+        Args:
+            since: Its begin.
+            until: Its end, which is not in it.
+
+        Raises:
+            NothingLanded: Nothing ever has.
+            TableBehindLedger, LedgerBehindTable, TableRestored: Data table and control table are
+                not of one history: nothing could be certified.
+        """
+        checked_ledger(self.control, self.spec.name, self.data_log)
+        ledger = self.control.ledger(self.spec.name)
+        if ledger.topic is None:
+            raise NothingLanded(pipeline=self.spec.name, topic=self.spec.topic)
+        landed_at = self.control.landed_at(self.spec.name)
+        certificate = certify(ledger, landed_at, since, until)
+        plans = {plan.sequence for plan in certificate.plans}
+        standings: dict[str, list[int]] = {}
+        for judged in self.verdicts.judged():
+            if judged.plan.sequence in plans:
+                said = str(judged.word.standing) if judged.word else _UNCHECKED
+                standings.setdefault(said, []).append(judged.plan.sequence)
+        return PipelineReport(
+            made_at=self.now(),
+            description=self.spec.description,
+            certificate=certificate,
+            checked=self.history.checked(self.spec.name, plans),
+            standings=standings,
+            quarantined=None if self.quarantine is None else self.quarantine(),
+        )

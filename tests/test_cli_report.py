@@ -1,0 +1,170 @@
+"""`tidemark report`: the page and its JSON, over real tables without Spark or Kafka."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.commands import Command, command_in
+from tests.support.file_lake import FileLake, home_lake
+from tests.support.services import NOW
+from tidemark.adapters.delta.verdicts import DeltaVerdictTable
+from tidemark.adapters.quality.results import append_report
+from tidemark.core.plan import PlanKind
+from tidemark.core.quality import CheckResult, QualityReport, Severity
+from tidemark.core.standing import Word
+from tidemark.errors import ExitCode
+
+_SINCE, _UNTIL = (f"{NOW + timedelta(days=days):%Y-%m-%d}" for days in (-1, 1))
+PERIOD = ("--since", _SINCE, "--until", _UNTIL)
+_SCRIPT = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileLake:
+    """Three plans of three records; the second was blocked."""
+    lake = home_lake(tmp_path)
+    for sequence in (1, 2, 3):
+        passed = sequence != 2
+        result = CheckResult(
+            check="null_key_percent",
+            column=None,
+            severity=Severity.CRITICAL,
+            passed=passed,
+            observed=f"{sequence * 10} {_SCRIPT}",
+            expectation="at most 15",
+            value=sequence * 10.0,
+        )
+        report = QualityReport(
+            pipeline="events",
+            plan_sequence=sequence,
+            table_version=sequence,
+            kind=PlanKind.LIVE,
+            run_at=NOW,
+            results=(result,),
+            data_docs="none",
+        )
+        append_report(str(tmp_path / "lakehouse" / "quality" / "results"), report)
+        record = lake.control.plan_record("events", sequence)
+        assert record is not None
+        assert record.landing is not None
+        verdicts = DeltaVerdictTable(
+            str(tmp_path / "lakehouse" / "quality" / "verdicts"), str(lake.uri)
+        )
+        verdicts.say(record.plan, record.landing, Word.of(report))
+    return lake
+
+
+@pytest.fixture
+def tidemark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Runs commands; there is no Kafka."""
+    return command_in(tmp_path, "127.0.0.1:1", monkeypatch, capsys)
+
+
+class Page(HTMLParser):
+    """What a page shows, and what it would fetch."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[tuple[str, Any]] = []
+        self.texts: list[str] = []
+        self.feed(file.read_text())
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        """Keep elements that have an end, and whatever names another place."""
+        if tag not in ("meta", "br", "link", "polyline", "circle"):
+            self.open.append(tag)
+        self.fetched += [each for each in attrs if each[0] in ("src", "href", "srcset", "data")]
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:  # noqa: ARG002  the parser's
+        """Elements without an end."""
+        self.fetched += [each for each in attrs if each[0] in ("src", "href", "srcset", "data")]
+
+    def handle_endtag(self, tag: str) -> None:
+        """Elements end in the order in which they began."""
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        """Text, as a reader sees it."""
+        if self.open and self.open[-1] != "style":
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return " ".join(" ".join(self.texts).split())
+
+
+def test_the_page_says_what_landed_and_that_it_is_complete(
+    lake: FileLake, tidemark: Command
+) -> None:
+    """With what is published, what rules found, and how figures went; one file, all escaped."""
+    done = tidemark("report", "events", *PERIOD)
+    assert (done.code, "3 plan(s), 9 record(s): complete" in done.out) == (ExitCode.OK, True)
+    page = Page(Path(done.out.splitlines()[-1]))
+    assert "Complete. Every offset from the first to the last of the period" in page.text
+    assert "published 2 1, 3" in page.text
+    assert "blocked 1 2" in page.text
+    assert "null_key_percent at most 15 critical" in page.text
+    assert "1 of 3" in page.text
+    # Nothing is fetched, and what a table says is text.
+    assert (page.fetched, page.open) == ([], [])
+    assert _SCRIPT in page.text
+    assert not re.search(r"url\(|@import|https?:", Path(done.out.splitlines()[-1]).read_text())
+
+    told = tidemark("report", "events", *PERIOD, "--json").json
+    assert told["certificate"]["complete"] is True
+    (account,) = told["certificate"]["partitions"]
+    rows = [offset for _, offset in lake.rows()]
+    assert (account["start"], account["end"]) == (min(rows), max(rows) + 1)
+    assert (account["records"], account["missing"]) == (len(rows), [])
+    assert told["standings"] == {"published": [1, 3], "blocked": [2]}
+    (rule,) = told["rules"]
+    assert (rule["broken_by"], rule["values"]) == ([2], [[1, 10.0], [2, 20.0], [3, 30.0]])
+    assert told["quarantine"] is None
+
+
+def test_what_is_missing_in_between_is_told(lake: FileLake, tidemark: Command) -> None:
+    """It was undone, so the period is not complete any more; a script can ask for that."""
+    lake.undo.undo(2, "test", "not meant")
+    done = tidemark("report", "events", *PERIOD, "--check")
+    assert (done.code, "NOT complete" in done.out) == (ExitCode.REFUSED, True)
+    page = Page(Path(done.out.splitlines()[-1]))
+    assert "Not complete: 3 offset(s) between the first and the last" in page.text
+    told = tidemark("report", "events", *PERIOD, "--json").json["certificate"]
+    assert (told["missing"], told["partitions"][0]["missing"]) == (3, [[3, 6]])
+
+
+def test_a_period_without_landings_certifies_nothing(lake: FileLake, tidemark: Command) -> None:
+    """It is told as such; a period that ends before it begins is wrong usage."""
+    done = tidemark("report", "events", "--since", "2001-01-01", "--until", "2001-02-01")
+    assert "Nothing landed in this period" in Page(Path(done.out.splitlines()[-1])).text
+    wrong = tidemark("report", "events", "--since", "2001-02-01", "--until", "2001-01-01")
+    assert wrong.code == ExitCode.USAGE
+    nothing = tidemark("report", "idle", "--json")
+    assert (nothing.code, nothing.json["error"]) == (ExitCode.REFUSED, "NothingLanded")
+
+
+def test_old_pages_go_with_the_others(lake: FileLake, tidemark: Command, tmp_path: Path) -> None:
+    """`maintain` removes them."""
+    done = tidemark("report", "events", *PERIOD)
+    page = Path(done.out.splitlines()[-1])
+    assert page.parent == tmp_path / "quality" / "data_docs" / "events" / "reports"
+    assert tidemark("maintain", "events").code == ExitCode.OK
+    assert page.exists()
+    # Sites are found by their lists of runs.
+    (page.parents[1] / "runs.json").write_text("[]")
+    old = datetime(2001, 1, 1, tzinfo=UTC).timestamp()
+
+    os.utime(page, (old, old))
+    assert tidemark("maintain", "events").code == ExitCode.OK
+    assert not page.exists()
