@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.python import PythonOperator, ShortCircuitOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import BaseOperator, CronDataIntervalTimetable
@@ -91,7 +92,13 @@ def add_chain(spec: PipelineSpec) -> None:
         typed = decode_task([pipeline])
         ingested >> typed
         if has_latest_rows(pipeline):
-            typed >> upsert_task([pipeline])
+            # What could be decoded is merged also if a partition has stopped; the run still fails.
+            complete = EmptyOperator(
+                task_id="complete",
+                execution_timeout=timedelta(minutes=1),
+                doc_md="Fails with the run if something could not be decoded.",
+            )
+            typed >> [upsert_task([pipeline], trigger_rule="all_done"), complete]
     if spec.catch_up:
         published >> _next_run(pipeline)
 

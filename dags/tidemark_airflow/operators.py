@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from tidemark.core.plan import PlanKind, PlanRef
 from tidemark.core.spec import UPSERT
+from tidemark.core.upserts import Merge
 from tidemark.errors import SetupError, TidemarkError
 from tidemark.services.together import ASKED_AT_ONCE, each_apart
 from tidemark.wiring import App, application_name, plan_arguments
@@ -182,15 +183,30 @@ class UpsertOperator(JobOperator):
         super().__init__(job="upsert", **kwargs)
         self.pipelines = list(pipelines)
 
-    def plans(self) -> list[PlanRef]:
-        """The pipelines whose tables are behind, with the versions of their typed tables."""
+    def execute(self, context: Context) -> None:
+        """Submit a job for those that are behind; one that is refused does not stop the others.
+
+        Raises:
+            AirflowFailException, AirflowException: As for other jobs, after the others.
+        """
         app = App.from_environment()
-        asked = {pipeline: app.upserts(pipeline).next() for pipeline in self.pipelines}
-        return [
-            PlanRef(pipeline=f"{pipeline}@{UPSERT}", sequence=merge.version)
-            for pipeline, merge in asked.items()
-            if merge
+        with airflow_failures():
+            found = each_apart(self.pipelines, lambda name: app.upserts(name).next(), ASKED_AT_ONCE)
+        asked = dict(zip(self.pipelines, found, strict=True))
+        refused = {name: each for name, each in asked.items() if isinstance(each, TidemarkError)}
+        behind = [
+            PlanRef(pipeline=f"{name}@{UPSERT}", sequence=merge.version)
+            for name, merge in asked.items()
+            if isinstance(merge, Merge)
         ]
+        if behind:
+            self._submit(context, behind)
+        if refused:
+            raise pipelines_failure(refused)
+
+    def plans(self) -> list[PlanRef]:
+        """Those that are behind: see `execute`."""
+        raise NotImplementedError
 
 
 def _is_open(plan: PlanRef) -> bool:

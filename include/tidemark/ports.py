@@ -26,7 +26,7 @@ from tidemark.core.standing import Word
 from tidemark.core.starts import Progress
 from tidemark.core.table import Commit, Holding, TableSize, TableState
 from tidemark.core.upkeep import PlanIsOver, StoredFile, TableFiles
-from tidemark.core.upserts import Changes, Merge
+from tidemark.core.upserts import Changes, Merge, Shown
 
 Clock: TypeAlias = Callable[[], datetime]
 """The present, in UTC."""
@@ -375,11 +375,23 @@ class TypedLog(DataLog, Protocol):
 class LatestRows(Protocol):
     """A table of latest rows: one for each key."""
 
-    def progress(self, pipeline: str, typed_table: str) -> tuple[str, int | None]:
-        """The transactions that count its merges, and which version of a typed table it shows.
+    def progress(self, pipeline: str) -> Shown | None:
+        """What it shows; None if nobody knows, or it is not there.
 
         Raises:
             ForeignTable: There is something in the table's place, and it is not this pipeline's.
+        """
+        ...
+
+    def version(self) -> int:
+        """Its own newest version; -1 of one that is not there."""
+        ...
+
+    def fits(self, columns: Mapping[Part, FieldType]) -> bool:
+        """Whether its columns are those of a typed table, or become so by fields at their ends.
+
+        Raises:
+            ColumnsDiffer: No latest rows can be made of such columns.
         """
         ...
 

@@ -339,6 +339,7 @@ class App:
         latest = DeltaLatest(self.layout.data_table(upsert.target), upsert.envelope)
         return Upserts(
             spec=spec,
+            upsert=upsert,
             control=self.control(),
             typed=self._armed("typed", self._typed_tables(spec)),
             latest=self._armed("latest", latest),

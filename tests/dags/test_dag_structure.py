@@ -222,7 +222,8 @@ def test_a_typed_table_is_decoded_beside_the_quality_check(probe: Probe, tmp_pat
     tasks = dag["tasks"]
     assert tasks["ingest"]["downstream"] == ["decode", "quality"]
     assert tasks["decode"]["trigger_rule"] == "none_failed"
-    assert tasks["decode"]["downstream"] == ["upsert"]
+    assert tasks["decode"]["downstream"] == ["complete", "upsert"]
+    assert tasks["upsert"]["trigger_rule"] == "all_done"
     (tmp_path / "typed.yaml").write_text(spec + "group: tides\n")
     tasks = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"][
         "tidemark_group_tides"

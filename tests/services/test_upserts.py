@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,13 +58,23 @@ class LatestLake(TypedLake):
     def upserts(self) -> Upserts:
         """What keeps it."""
         latest = DeltaLatest(str(self.latest_uri), Envelope.NONE)
-        return Upserts(spec=self.spec, control=self.control, typed=self.table, latest=latest)
+        return Upserts(
+            spec=self.spec,
+            upsert=self.upsert,
+            control=self.control,
+            typed=self.table,
+            latest=latest,
+        )
+
+    @property
+    def upsert(self) -> UpsertSpec:
+        """What a latest row is."""
+        return UpsertSpec(target="silver/latest", deletes=self.deletes)
 
     @property
     def merger(self) -> SparkMerger:
         """What merges."""
-        spec = UpsertSpec(target="silver/latest", deletes=self.deletes)
-        return SparkMerger(self.spark, str(self.typed_uri), str(self.latest_uri), spec)
+        return SparkMerger(self.spark, str(self.typed_uri), str(self.latest_uri), self.upsert)
 
     def merge(self) -> Merge | None:
         """Decode and merge what is missing."""
@@ -217,12 +228,81 @@ def test_a_table_that_was_taken_back_or_lost_is_made_anew(lake: LatestLake) -> N
     assert set(lake.shown().values()) == {"changed"}
 
 
+def test_two_drivers_from_one_place_are_noticed(lake: LatestLake) -> None:
+    """Each was right by itself; what was undone in between would stay."""
+    lake.land_records(("a", "1"))
+    lake.merge()
+    undone = lake.land_records(("a", "2"), ("b", "1"))
+    lake.run()
+    first = lake.upserts.next()
+    lake.bronze.undo.undo(undone, "test", "not meant")
+    lake.run()
+    second = lake.upserts.next()
+    assert first is not None
+    assert second is not None
+    lake.merger.merge(first)
+    lake.merger.merge(second)
+    merge = lake.merge()
+    assert merge is not None
+    assert merge.how is How.ALL
+    lake.check()
+
+
+def test_what_others_do_to_the_table_is_mended(lake: LatestLake) -> None:
+    """Rows that they delete, a folder that is gone while a driver was under way."""
+    lake.land_records(("a", "1"), ("b", "1"))
+    lake.merge()
+    DeltaTable(lake.latest_uri).delete("key IS NOT NULL")
+    lake.merge()
+    lake.check()
+    lake.land_records(("c", "1"))
+    lake.run()
+    late = lake.upserts.next()
+    assert late is not None
+    shutil.rmtree(lake.latest_uri)
+    lake.upserts.latest.prepare("events", lake.table.columns())
+    lake.merger.merge(late)
+    lake.merge()
+    lake.check()
+
+
+def test_another_rule_makes_the_table_anew(lake: LatestLake) -> None:
+    """Deletions are shown in the other way, those of before as well."""
+    lake.land_records(("a", "1"), ("a", None), ("b", "1"))
+    lake.merge()
+    lake.deletes = Deletes.SOFT
+    merge = lake.merge()
+    assert merge is not None
+    assert merge.how is How.ALL
+    lake.check()
+    assert lake.latest()[0, b"a"]["value"] == "1"
+
+
+def test_rows_of_before_that_cannot_be_read_any_more(lake: LatestLake) -> None:
+    """Maintenance has removed their files: all rows are looked at instead."""
+    first = lake.land_records(("a", "1"))
+    lake.land_records(("a", "2"), ("b", "1"))
+    lake.merge()
+    lake.bronze.undo.undo(first, "test", "not meant")
+    lake.run()
+    DeltaTable(lake.typed_uri).vacuum(
+        retention_hours=0, dry_run=False, enforce_retention_duration=False
+    )
+    merge = lake.merge()
+    assert merge is not None
+    assert merge.how is How.KEYS
+    lake.check()
+
+
 def test_compaction_and_fences_are_no_reason_to_merge(lake: LatestLake) -> None:
     """They change no row."""
     for number in range(3):
         lake.land_records(("a", str(number)))
     lake.merge()
     DeltaTable(lake.typed_uri).optimize.compact()
+    DeltaTable(lake.typed_uri).alter.set_table_properties(
+        {"delta.logRetentionDuration": "interval 9 days"}
+    )
     assert lake.upserts.next() is None
     lake.check()
 
@@ -352,6 +432,7 @@ def test_debeziums_envelope_is_taken_off(
         ("b", None),
         ("c", {"before": old, "after": None, "op": "d"}),
         ("d", {"before": None, "after": None, "op": "m"}),
+        ("e", {"before": None, "after": old, "op": None}),
         (None, {"before": None, "after": None, "op": "t"}),
     ]
     typed, uri = tmp_path / "typed", tmp_path / "latest"
@@ -362,7 +443,14 @@ def test_debeziums_envelope_is_taken_off(
     latest.prepare("events", {part: columns[part] for part in Part})
     spec = UpsertSpec(target="latest", deletes=deletes, envelope=Envelope.DEBEZIUM)
     merge = Merge(
-        how=How.ALL, since=None, version=0, changes=Changes(), order=("id-1",), app_id="one"
+        how=How.ALL,
+        since=None,
+        version=0,
+        changes=Changes(),
+        order=("id-1",),
+        typed_table="typed",
+        rule="any",
+        base="one",
     )
     SparkMerger(spark, str(typed), str(uri), spec).merge(merge)
     found = {
@@ -370,7 +458,7 @@ def test_debeziums_envelope_is_taken_off(
         for row in pa.table(DeltaTable(uri).scan()).to_pylist()
     }
     kept = {"b": (old, True, 4), "c": (None, True, 5)} if deletes is Deletes.SOFT else {}
-    assert found == {"a": (new, False, 1), **kept}
+    assert found == {"a": (new, False, 1), "e": (old, False, 7), **kept}
 
 
 def test_values_that_are_in_no_envelope_are_refused(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def upsert(
     safely. With nothing to merge, no Spark is started.
     """
     tidemark = App.from_environment()
-    names = list(dict.fromkeys(pipelines))
+    names = list(dict.fromkeys(tidemark.upserts(name).spec.origin for name in pipelines))
     parts = Parts()
     refs = []
     found = each_apart(names, lambda name: tidemark.upserts(name).next(), ASKED_AT_ONCE)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from tidemark.core.offsets import SpanSet, united, without
 from tidemark.core.plan import Plan
@@ -62,6 +63,28 @@ class Changes:
         return bool(self.appended or self.replaced or self.discarded)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a table of latest rows shows.
+
+    Attributes:
+        version: Version of the typed table.
+        typed_table: Which typed table.
+        rule: What a row is.
+        base: Transactions that the next merge is counted under.
+    """
+
+    version: int
+    typed_table: str
+    rule: str
+    base: str
+
+
+def rule_of(spec: UpsertSpec, order: Sequence[str]) -> str:
+    """What a latest row is: if that has changed, all have to be looked at again."""
+    return json.dumps([str(spec.deletes), str(spec.envelope), list(order)])
+
+
 class How(StrEnum):
     """What a merge looks at."""
 
@@ -83,7 +106,10 @@ class Merge:
         version: Version that it shows afterwards.
         changes: What has happened in between; nothing for `How.ALL`.
         order: Incarnations of the topic, the oldest first.
-        app_id: Under which transactions of the table it is counted.
+        typed_table: Id of the typed table.
+        rule: What a latest row is, by `rule_of`.
+        base: Transactions of the table that it is counted under: those of the merge that made the
+            rows anew which it goes on from.
     """
 
     how: How
@@ -91,7 +117,25 @@ class Merge:
     version: int
     changes: Changes
     order: tuple[str, ...]
-    app_id: str
+    typed_table: str
+    rule: str
+    base: str
+
+    def anew(self) -> Self:
+        """The same, looking at all rows."""
+        return replace(self, how=How.ALL, since=None, changes=Changes(), base=f"{self.base}+")
+
+    def told(self) -> str:
+        """What its commit tells, so that the next one knows what it goes on from."""
+        merge = {
+            "how": str(self.how),
+            "since": self.since,
+            "version": self.version,
+            "typed": self.typed_table,
+            "rule": self.rule,
+            "base": self.base,
+        }
+        return json.dumps({"merge": merge})
 
     def as_record(self) -> dict[str, Any]:
         """The merge as plain values, for `--json`."""

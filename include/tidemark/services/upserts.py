@@ -1,7 +1,7 @@
 """Keeping a table of latest rows as its typed table says.
 
 It has no offsets of its own to account for: all that it is made from is in the typed table, and how
-far it is, as a version of that table, is in its own transactions. So whatever happens to the typed
+far it is, as a version of that table, is in its own commits. So whatever happens to the typed
 table - landings in any order, replays, undo - it follows, and can be made anew at any time.
 """
 
@@ -12,9 +12,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from tidemark.core.decoding import Part
-from tidemark.core.plan import PlanKind
 from tidemark.core.spec import PipelineSpec
-from tidemark.core.upserts import Changes, Merge, how_to_merge
+from tidemark.core.upserts import Changes, How, Merge, UpsertSpec, how_to_merge, rule_of
 from tidemark.ports import ControlReader, LatestRows, Merger, TypedLog
 from tidemark.services.decoding import topics_of
 from tidemark.services.recording import checked_ledger
@@ -31,9 +30,11 @@ class Upserts:
         control: The control table.
         typed: The typed table.
         latest: The table of latest rows.
+        upsert: What a latest row is.
     """
 
     spec: PipelineSpec
+    upsert: UpsertSpec
     control: ControlReader
     typed: TypedLog
     latest: LatestRows
@@ -48,24 +49,34 @@ class Upserts:
         """
         ledger = checked_ledger(self.control, self.spec.name, self.typed)
         version, table_id = self.typed.newest()
-        if len(self.typed.columns()) < len(Part):
+        columns = self.typed.columns()
+        if len(columns) < len(Part):
             # Nothing has been decoded, or nothing that had both a key and a value.
             return None
-        app_id, since = self.latest.progress(self.spec.origin, table_id)
-        changes = None if since is None else self.typed.changes(since)
-        if changes is not None and not changes:
-            return None
+        seen = self.latest.version()
+        shown = self.latest.progress(self.spec.origin)
+        known = shown if shown and shown.typed_table == table_id else None
+        changes = self.typed.changes(known.version) if known else None
         appended = changes.appended if changes else ()
         topics = {*topics_of(ledger), *(plan.topic_id for plan in appended)}
-        order = self._order(topics)
+        order = self._order(topics, ledger.topic_id)
+        rule = rule_of(self.upsert, order)
+        if known is None or known.rule != rule or not self.latest.fits(columns):
+            known, changes = None, None
+        if changes is not None and not changes:
+            return None
         landed = {topic_id: ledger.landed_of(topic_id) for topic_id in topics}
+        how = how_to_merge(changes, landed, order)
+        base = f"tidemark:{self.spec.origin}:upsert:{table_id}:{seen}"
         return Merge(
-            how=how_to_merge(changes, landed, order),
-            since=since,
+            how=how,
+            since=None if how is How.ALL or known is None else known.version,
             version=version,
             changes=changes or Changes(),
             order=order,
-            app_id=app_id,
+            typed_table=table_id,
+            rule=rule,
+            base=base if how is How.ALL or known is None else known.base,
         )
 
     def execute(self, merger: Merger) -> Merge | None:
@@ -82,11 +93,10 @@ class Upserts:
         log.info("merged pipeline=%s how=%s version=%d", self.spec.name, merge.how, merge.version)
         return merge
 
-    def _order(self, topics: Collection[str]) -> tuple[str, ...]:
-        """Incarnations of the topic, the oldest first: by the first live plan of each."""
+    def _order(self, topics: Collection[str], newest: str | None) -> tuple[str, ...]:
+        """Incarnations of the topic, the oldest first: by the first plan of each."""
         first: dict[str, int] = {}
         if len(topics) > 1:
             for record in self.control.ledger(self.spec.origin).plans.values():
-                if record.plan.kind is PlanKind.LIVE:
-                    first.setdefault(record.plan.topic_id, record.plan.sequence)
-        return tuple(sorted(topics, key=lambda topic_id: (first.get(topic_id, 0), topic_id)))
+                first.setdefault(record.plan.topic_id, record.plan.sequence)
+        return tuple(sorted(topics, key=lambda each: (each == newest, first.get(each, 0), each)))

@@ -57,6 +57,12 @@ _NO_RULES = {"delta.columnMapping.id", "delta.columnMapping.physicalName"}
 """Delta's words on a column that are no rule for its values."""
 
 
+NEUTRAL = {
+    *("OPTIMIZE", "VACUUM START", "VACUUM END", "COMPUTE STATS", "UPGRADE PROTOCOL"),
+    *("SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPDATE TABLE METADATA", "SET TABLE PROPERTIES"),
+    *("ADD COLUMN", "ADD COLUMNS", "CHANGE COLUMN", "ADD FEATURE", "CREATE TABLE"),
+}
+"""Operations that change no row of a table."""
 _NO_ROWS = {"added", "abandoned", "fenced"}
 """What commits tell that change no rows: fields are added, transactions raised."""
 
@@ -202,8 +208,9 @@ class DeltaDataTable:
         """As `TypedLog.changes`: by what commits tell of themselves."""
         table = DeltaTable(self._uri)
         missing = table.version() - since
+        # It may be a copy from before.
         commits = table.history(missing) if missing > 0 else []
-        if len(commits) < missing:
+        if missing < 0 or len(commits) < missing:
             return None
         told = dict(_told(commits))
         appended: list[Plan] = []
@@ -216,7 +223,7 @@ class DeltaDataTable:
                 (replaced if plan.replaces else appended).append(plan)
             elif "discarded" in metadata:
                 discarded.append(metadata["discarded"])
-            elif commit.get("operation") != "OPTIMIZE" and not metadata.keys() & _NO_ROWS:
+            elif commit.get("operation") not in NEUTRAL and not metadata.keys() & _NO_ROWS:
                 return None
         return Changes(appended=appended, replaced=replaced, discarded=discarded)
 
@@ -568,11 +575,6 @@ def _bare(kind: Any) -> str:
     return text.replace('"containsNull":false', '"containsNull":true').replace(
         '"nullable":false', '"nullable":true'
     )
-
-
-def newest_restore(table: DeltaTable) -> int:
-    """The version of the newest RESTORE that the log tells of; -1 without one."""
-    return max((restore.at for restore in _restores(table, -1)), default=-1)
 
 
 def _restores(table: DeltaTable, since: int) -> Iterator[Restore]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 
 from delta.tables import DeltaTable
@@ -15,6 +16,8 @@ from tidemark.adapters.spark.failures import condition_of
 from tidemark.core.offsets import SpanSet, united
 from tidemark.core.upserts import Deletes, Envelope, How, Merge, UpsertSpec
 from tidemark.errors import EngineFailed
+
+log = logging.getLogger(__name__)
 
 _PLACE = ("topic_id", "partition", "offset", "timestamp", "plan_sequence")
 _GONE = "__gone"
@@ -39,11 +42,20 @@ class SparkMerger:
         self._spec = spec
 
     def merge(self, merge: Merge) -> None:
-        """As `Merger.merge`."""
+        """As `Merger.merge`; if rows of before cannot be read any more, all are looked at."""
+        try:
+            self._settled(merge)
+        except EngineFailed as failed:
+            if merge.how is not How.KEYS:
+                raise
+            log.warning("made anew instead: %s", failed)
+            self._settled(merge.anew())
+
+    def _settled(self, merge: Merge) -> None:
         settings = {
-            "spark.databricks.delta.write.txnAppId": merge.app_id,
+            "spark.databricks.delta.write.txnAppId": merge.base,
             "spark.databricks.delta.write.txnVersion": str(merge.version),
-            "spark.databricks.delta.commitInfo.userMetadata": f"{merge.how}: {merge.version}",
+            "spark.databricks.delta.commitInfo.userMetadata": merge.told(),
         }
         for name, value in settings.items():
             self._session.conf.set(name, value)
@@ -59,7 +71,8 @@ class SparkMerger:
         rows = self._rows(merge.version)
         if merge.how is How.ALL:
             made = self._newest(rows, merge.order).where(~F.col(_GONE)).drop(_GONE, "known")
-            made.write.format("delta").mode("overwrite").save(self._latest)
+            whole = made.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+            whole.save(self._latest)
             return
         if merge.how is How.KEYS:
             keys = self._keys(merge)
@@ -83,8 +96,7 @@ class SparkMerger:
 
     def _keys(self, merge: Merge) -> DataFrame:
         """Keys that something has happened to, by partition."""
-        new, since = self._rows(merge.version), self._rows(merge.since or 0)
-        changes = merge.changes
+        new, changes = self._rows(merge.version), merge.changes
         came = [plan.sequence for plan in (*changes.appended, *changes.replaced)]
         by_topic: dict[str, Mapping[int, SpanSet]] = {}
         for plan in changes.replaced:
@@ -92,8 +104,11 @@ class SparkMerger:
         went = F.col("plan_sequence").isin(list(changes.discarded))
         for topic_id, spans in by_topic.items():
             went = went | ((F.col("topic_id") == topic_id) & at_offsets(spans))
-        both = new.where(F.col("plan_sequence").isin(came)).select("partition", "key")
-        return both.union(since.where(went).select("partition", "key")).distinct()
+        keys = new.where(F.col("plan_sequence").isin(came)).select("partition", "key")
+        if changes.replaced or changes.discarded:
+            before = self._rows(merge.since or 0).where(went)
+            keys = keys.union(before.select("partition", "key"))
+        return keys.distinct()
 
     @staticmethod
     def _same_key(left: DataFrame, right: DataFrame) -> Column:
@@ -104,7 +119,7 @@ class SparkMerger:
         content, deleted = F.col("value"), F.col("value").isNull()
         if self._spec.envelope is Envelope.DEBEZIUM:
             content = F.col("value")["after"]
-            deleted = deleted | (F.col("value")["op"] == "d")
+            deleted = deleted | F.coalesce(F.col("value")["op"] == "d", F.lit(False))
             # Messages, and what tells of no row.
             rows = rows.where(deleted | content.isNotNull())
         ranks = {topic_id: rank for rank, topic_id in enumerate(order)}
@@ -136,21 +151,17 @@ class SparkMerger:
         """Merge; `whole` says that the source knows all of a key's records."""
         table = DeltaTable.forPath(self._session, self._latest)
         new = {name: F.col(f"s.{name}") for name in ("key", "value", "deleted", *_PLACE)}
-        # Of a deletion whose content came before, the content stays.
-        content = (
-            new["value"]
-            if whole
-            else F.when(F.col("s.known"), F.col("s.value")).otherwise(F.col("t.value"))
+        same = (F.col("t.partition") == F.col("s.partition")) & F.col("t.key").eqNullSafe(
+            F.col("s.key")
         )
+        # Of a deletion whose content came before, the content stays.
+        place = {name: each for name, each in new.items() if name != "value"}
         (
             table.alias("t")
-            .merge(
-                source.alias("s"),
-                (F.col("t.partition") == F.col("s.partition"))
-                & F.col("t.key").eqNullSafe(F.col("s.key")),
-            )
+            .merge(source.alias("s"), same)
             .whenMatchedDelete(F.col(f"s.{_GONE}"))
-            .whenMatchedUpdate(set={**new, "value": content})
+            .whenMatchedUpdate(F.lit(whole) | F.col("s.known"), set=new)
+            .whenMatchedUpdate(set=place)
             .whenNotMatchedInsert(~F.col(f"s.{_GONE}"), values=new)
             .execute()
         )
