@@ -75,8 +75,9 @@ archive: jvm
 setup: preflight $(INSTALLED) jvm archive ## Install all that Tidemark needs to run (.venv, .tidemark/jvm)
 
 .PHONY: registry
-registry: $(INSTALLED_DEV)
-	@$(PYTHON) -m tests.support.registry
+registry: $(INSTALLED)
+	@$(PYTHON) include/jvm/fetch.py --parts tests/registry --into .tidemark/registry \
+	    --heading "[+] Schema registry of the tests (100 MB the first time)"
 
 .PHONY: setup-dev
 setup-dev: setup $(INSTALLED_DEV) registry ## Install the tools for checks and tests as well

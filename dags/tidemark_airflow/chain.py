@@ -11,7 +11,6 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import BaseOperator, CronDataIntervalTimetable
 
 from tidemark.core.spec import PipelineSpec
-from tidemark.wiring import App
 from tidemark_airflow.alarms import tell_failure
 from tidemark_airflow.operators import DecodeOperator, TidemarkJobOperator, UpsertOperator
 from tidemark_airflow.tasks import has_left, plan_run, publish_run, table_asset
@@ -91,7 +90,7 @@ def add_chain(spec: PipelineSpec) -> None:
     if spec.decode:
         typed = decode_task([pipeline])
         ingested >> typed
-        if has_latest_rows(pipeline):
+        if spec.decode.upsert:
             # What could be decoded is merged also if a partition has stopped; the run still fails.
             complete = EmptyOperator(
                 task_id="complete",
@@ -112,12 +111,6 @@ def decode_task(pipelines: list[str], trigger_rule: str = "none_failed") -> Base
         execution_timeout=timedelta(hours=6),
         doc_md="Decodes what has landed into typed tables. Starts no Spark if nothing is left.",
     )
-
-
-def has_latest_rows(pipeline: str) -> bool:
-    """Whether a pipeline has a table of latest rows."""
-    decode = App.from_environment().spec(pipeline).decode
-    return bool(decode and decode.upsert)
 
 
 def upsert_task(pipelines: list[str], trigger_rule: str = "none_failed") -> BaseOperator:

@@ -20,7 +20,7 @@ from tidemark.core.plan import PlanRef
 from tidemark.errors import TidemarkError
 from tidemark.services.together import ASKED_AT_ONCE, each_apart
 from tidemark.wiring import App
-from tidemark_airflow.chain import REQUESTED_BY, decode_task, has_latest_rows, upsert_task
+from tidemark_airflow.chain import REQUESTED_BY, decode_task, upsert_task
 from tidemark_airflow.connections import connected_app
 from tidemark_airflow.failures import airflow_failures, pipelines_failure
 from tidemark_airflow.operators import JobOperator
@@ -153,8 +153,11 @@ def add_group_chain(group: str) -> None:
     one does nothing: it fails a run in which any task has failed.
     """
     run = {"group": group, "requested_by": REQUESTED_BY}
-    decoded = [spec.name for spec in App.from_environment().group(group) if spec.decode]
-    upserted = [name for name in decoded if has_latest_rows(name)]
+    typed_tables = {
+        spec.name: spec.decode for spec in App.from_environment().group(group) if spec.decode
+    }
+    decoded = list(typed_tables)
+    upserted = [name for name, decode in typed_tables.items() if decode.upsert]
     planned = ShortCircuitOperator(
         task_id="plan",
         python_callable=plan_group,

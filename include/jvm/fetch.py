@@ -1,4 +1,4 @@
-"""Bring the JVM parts of ivy.xml to .tidemark/jvm, and let nothing in that is not in the checksums.
+"""Bring the JVM parts of an ivy.xml to a folder, and let nothing in that is not in the checksums.
 
 Apache Ivy does the resolving; PySpark ships it, so no Maven is needed. Jars are retrieved to a
 folder aside, checked there, and moved into place one by one: an interrupted run leaves either the
@@ -50,6 +50,11 @@ class Parts:
     ivy_file: Path
     checksums: Path
     folder: Path
+
+    @property
+    def settings(self) -> Path:
+        """Ivy's settings, beside the list; where there are none Ivy's own hold."""
+        return self.ivy_file.with_name("ivysettings.xml")
 
     @property
     def stamp(self) -> Path:
@@ -108,7 +113,7 @@ def read_checksums(path: Path) -> dict[str, str]:
     """
     sums = {}
     for number, line in enumerate(path.read_text().splitlines(), start=1):
-        match = re.fullmatch(r"([0-9a-f]{64})  ([\w.-]+/[\w.-]+\.jar)", line)
+        match = re.fullmatch(r"([0-9a-f]{64})  ([\w.-]+/[\w.-]+\.(?:jar|tar\.gz))", line)
         if match is None:
             raise Refused(f"{path.name} line {number}: expected `<sha256>  <folder>/<jar>`")
         sums[match[2]] = match[1]
@@ -222,8 +227,10 @@ def retrieve(parts: Parts, incoming: Path) -> None:
     Raises:
         Refused: Ivy failed; the message ends with what Ivy said last.
     """
-    pattern = f"{incoming}/[conf]/[artifact]-[revision].[ext]"
+    pattern = f"{incoming}/[conf]/[artifact]-[revision](-[classifier]).[ext]"
     command = [find_java(), "-cp", str(find_ivy()), "org.apache.ivy.Main"]
+    if parts.settings.exists():
+        command += ["-settings", str(parts.settings)]
     command += ["-ivy", str(parts.ivy_file), "-confs", *parts.configurations()]
     command += ["-retrieve", pattern]
     last: deque[str] = deque(maxlen=15)
@@ -307,6 +314,9 @@ def _read(path: Path) -> str | None:
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line, do it, and turn a refusal into one message and exit code 1."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument(
+        "--parts", type=Path, default=HERE, help="folder with ivy.xml and checksums.sha256"
+    )
     parser.add_argument("--into", type=Path, default=PROJECT / ".tidemark" / "jvm")
     parser.add_argument(
         "--write-checksums",
@@ -316,8 +326,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--heading", default="JVM parts", help="what to say before the work")
     options = parser.parse_args(arguments)
     parts = Parts(
-        ivy_file=HERE / "ivy.xml",
-        checksums=HERE / "checksums.sha256",
+        ivy_file=options.parts.absolute() / "ivy.xml",
+        checksums=options.parts.absolute() / "checksums.sha256",
         folder=options.into.absolute(),
     )
     try:

@@ -1,18 +1,15 @@
 """A schema registry of our own: Apicurio, on a free port of this machine, with Confluent's API.
 
-`python -m tests.support.registry` brings it to .tidemark/registry; `make setup-dev` calls that.
+`make setup-dev` brings it to .tidemark/registry; it is unpacked by the first who needs it.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import io
 import json
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,16 +23,13 @@ import fastavro
 
 from tests.support.crashes import wait_until
 from tidemark.adapters.broker.settings import HOST
+from tidemark.files import locked
 from tidemark.sockets import free_ports
 
 VERSION = "3.0.9"
-_ARCHIVE = (
-    "https://repo1.maven.org/maven2/io/apicurio/apicurio-registry-app/"
-    f"{VERSION}/apicurio-registry-app-{VERSION}-all.tar.gz"
-)
-_SHA256 = "2b28181501a20cbf6efcd77f9b7153908fc01f3d3a7c32024c0bd9e1b04c8a43"
 _FOLDER = Path(__file__).resolve().parents[2] / ".tidemark" / "registry"
-_RUNNER = f"apicurio-registry-app-{VERSION}-runner.jar"
+_ARCHIVE = _FOLDER / "registry" / f"apicurio-registry-app-{VERSION}-all.tar.gz"
+_RUNNER = _FOLDER / VERSION / f"apicurio-registry-app-{VERSION}-runner.jar"
 _API = "/apis/ccompat/v7"
 _JSON = "application/vnd.schemaregistry.v1+json"
 
@@ -101,13 +95,13 @@ def running_registry(home: Path, settings: Mapping[str, str] | None = None) -> I
         home: Folder of its log.
         settings: Apicurio's, in the environment; without them it keeps its schemas in memory.
     """
-    bring()
+    _unpack()
     (port,) = free_ports(HOST, 1)
     home.mkdir(parents=True, exist_ok=True)
     command = ["java", "-Xmx256m", f"-Dquarkus.http.host={HOST}", f"-Dquarkus.http.port={port}"]
     with (home / "registry.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "-jar", str(_FOLDER / _RUNNER)],
+            [*command, "-jar", str(_RUNNER)],
             cwd=home,
             stdout=log,
             stderr=log,
@@ -132,27 +126,12 @@ def _answers(registry: Registry, process: subprocess.Popen[bytes]) -> bool:
         return False
 
 
-def bring() -> None:
-    """Have the registry's files in place, downloaded once and checked."""
-    if (_FOLDER / _RUNNER).exists():
-        return
-    _FOLDER.parent.mkdir(parents=True, exist_ok=True)
-    with (_FOLDER.parent / "registry.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if (_FOLDER / _RUNNER).exists():
+def _unpack() -> None:
+    with locked(_FOLDER / ".unpacking"):
+        if _RUNNER.exists():
             return
-        sys.stdout.write("[+] Schema registry of the tests (100 MB)\n")
-        with urlopen(_ARCHIVE, timeout=60) as answer:
-            archive = answer.read()
-        if (seen := hashlib.sha256(archive).hexdigest()) != _SHA256:
-            raise RuntimeError(f"{_ARCHIVE} has the SHA-256 {seen}, not {_SHA256}")
-        aside = _FOLDER.with_suffix(".incoming")
+        aside = _FOLDER / ".incoming-app"
         shutil.rmtree(aside, ignore_errors=True)
-        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        with tarfile.open(_ARCHIVE) as files:
             files.extractall(aside, filter="data")
-        shutil.rmtree(_FOLDER, ignore_errors=True)
-        aside.rename(_FOLDER)
-
-
-if __name__ == "__main__":
-    bring()
+        aside.rename(_RUNNER.parent)

@@ -149,9 +149,10 @@ class Schemas:
         return set(ids) <= self.store.kept(ids).keys()
 
     def _ask(self, ids: Collection[int], asked: dict[int, RegisteredSchema]) -> None:
-        registry = self.open_registry() if ids else None
+        if not ids:
+            return
+        registry = self.open_registry()
         for schema_id in sorted(ids):
-            assert registry is not None  # noqa: S101  there are ids
             schema = registry.schema(schema_id)
             if schema is None:
                 self.nobodys.add(schema_id)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tidemark.core.decoding import Part
 from tidemark.core.spec import PipelineSpec
-from tidemark.core.upserts import Changes, How, Merge, UpsertSpec, how_to_merge, rule_of
+from tidemark.core.upserts import Changes, Merge, UpsertSpec, how_to_merge, rule_of
 from tidemark.ports import ControlReader, LatestRows, Merger, TypedLog
 from tidemark.services.decoding import topics_of
 from tidemark.services.recording import checked_ledger
@@ -62,21 +62,22 @@ class Upserts:
         order = self._order(topics, ledger.topic_id)
         rule = rule_of(self.upsert, order)
         if known is None or known.rule != rule or not self.latest.fits(columns):
-            known, changes = None, None
-        if changes is not None and not changes:
+            changes = None
+        if changes is None:
+            known = None
+        elif not changes:
             return None
         landed = {topic_id: ledger.landed_of(topic_id) for topic_id in topics}
-        how = how_to_merge(changes, landed, order)
         base = f"tidemark:{self.spec.origin}:upsert:{table_id}:{seen}"
         return Merge(
-            how=how,
-            since=None if how is How.ALL or known is None else known.version,
+            how=how_to_merge(changes, landed, order),
+            since=known.version if known else None,
             version=version,
             changes=changes or Changes(),
             order=order,
             typed_table=table_id,
             rule=rule,
-            base=base if how is How.ALL or known is None else known.base,
+            base=known.base if known else base,
         )
 
     def execute(self, merger: Merger) -> Merge | None:

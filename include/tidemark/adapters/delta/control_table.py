@@ -8,10 +8,10 @@ from datetime import datetime
 
 from arro3.core import DataType, Field, Schema
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.adapters.delta.pace import read_pace
-from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, query, to_rows
+from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, opened, query, to_rows
 from tidemark.adapters.delta.settled import read_settled
 from tidemark.core.event_rows import decode, encode, requested_in
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
@@ -75,7 +75,7 @@ class DeltaControlTable:
 
     def ledger(self, pipeline: str) -> Ledger:
         """The pipeline's state now."""
-        table = self._open()
+        table = opened(self._uri)
         if table is None:
             return Ledger(pipeline=pipeline)
         rows = to_rows(table.scan(predicate=f"pipeline = '{pipeline}'").read_all())
@@ -85,7 +85,7 @@ class DeltaControlTable:
 
     def summary(self, pipeline: str) -> Ledger:
         """The pipeline's state now, settled plans added up."""
-        table = self._open()
+        table = opened(self._uri)
         if table is None:
             return Ledger(pipeline=pipeline)
         if {field.name for field in table.schema().fields} != set(COLUMNS.names):
@@ -103,12 +103,12 @@ class DeltaControlTable:
 
     def pace(self, pipeline: str) -> Pace:
         """The newest scheduled plans that landed."""
-        table = self._open()
+        table = opened(self._uri)
         return Pace() if table is None else read_pace(table, pipeline)
 
     def landed_at(self, pipeline: str) -> Mapping[int, datetime]:
         """When each plan was recorded as landed, the newest time of several."""
-        table = self._open()
+        table = opened(self._uri)
         if table is None:
             return {}
         rows = query(
@@ -122,7 +122,7 @@ class DeltaControlTable:
 
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
         """One plan and what became of it; None if the table has no such plan."""
-        table = self._open()
+        table = opened(self._uri)
         if table is None:
             return None
         wanted = f"pipeline = '{pipeline}' AND plan_sequence = {sequence}"
@@ -136,7 +136,7 @@ class DeltaControlTable:
         self, pipeline: str, requested_by: str | None = None
     ) -> Sequence[BackfillRequested]:
         """What was asked to be landed, oldest first; by one requester if they are named."""
-        table = self._open()
+        table = opened(self._uri)
         if table is None or "chunk" not in {field.name for field in table.schema().fields}:
             return ()
         wanted = f"pipeline = '{pipeline}' AND event = '{EventKind.BACKFILL_REQUESTED}'"
@@ -154,7 +154,7 @@ class DeltaControlTable:
         """
         number = ledger.event_number + 1
         conflict = ControlConflict(pipeline=ledger.pipeline, event_number=number)
-        table = self._open() or self._create()
+        table = opened(self._uri) or self._create()
         # delta-rs compares against its snapshot only: a snapshot that is newer than the ledger
         # would let a second writer of the same number through.
         if (table.transaction_version(ledger.pipeline) or 0) != ledger.event_number:
@@ -182,12 +182,6 @@ class DeltaControlTable:
             DeltaTable(self._uri).optimize.compact(partition_filters=[("pipeline", "=", pipeline)])
         except (DeltaError, OSError) as failed:
             log.warning("not compacted pipeline=%s reason=%s", pipeline, failed)
-
-    def _open(self) -> DeltaTable | None:
-        try:
-            return DeltaTable(self._uri)
-        except TableNotFoundError:
-            return None
 
     def _create(self) -> DeltaTable:
         try:

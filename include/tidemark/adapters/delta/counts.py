@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
-
-from tidemark.adapters.delta.rows import query, to_rows
+from tidemark.adapters.delta.rows import opened, query, to_rows
 from tidemark.core.plan import PlanRef
 
 
@@ -27,9 +24,8 @@ class TableCount:
 
 def count_bronze(uri: str) -> TableCount:
     """Count a bronze table; a table that does not exist has no rows."""
-    try:
-        table = DeltaTable(uri)
-    except TableNotFoundError:
+    table = opened(uri)
+    if table is None:
         return TableCount(rows=0, records=0)
     (counted,) = query(
         table,
@@ -68,9 +64,8 @@ def newest_verdicts(uri: str, plans: Collection[PlanRef] | None = None) -> list[
     """
     if plans is not None and not plans:
         return []
-    try:
-        table = DeltaTable(uri)
-    except TableNotFoundError:
+    table = opened(uri)
+    if table is None:
         return []
     columns = ["run_at", "pipeline", "plan_sequence", "verdict", "data_docs"]
     wanted = " OR ".join(

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
 from tidemark.adapters.delta import contents
 from tidemark.adapters.delta.columns import BRONZE, PROPERTIES, field_type
 from tidemark.adapters.delta.landed import landed_counts
 from tidemark.adapters.delta.replacing import refuse_losses, replace_rows
+from tidemark.adapters.delta.rows import opened
 from tidemark.core.datafile import DataFile
 from tidemark.core.decoding import Part
 from tidemark.core.fields import FieldType, additions, conflicts
@@ -57,7 +58,7 @@ _NO_RULES = {"delta.columnMapping.id", "delta.columnMapping.physicalName"}
 """Delta's words on a column that are no rule for its values."""
 
 
-NEUTRAL = {
+_NEUTRAL = {
     *("OPTIMIZE", "VACUUM START", "VACUUM END", "COMPUTE STATS", "UPGRADE PROTOCOL"),
     *("SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPDATE TABLE METADATA", "SET TABLE PROPERTIES"),
     *("ADD COLUMN", "ADD COLUMNS", "CHANGE COLUMN", "ADD FEATURE", "CREATE TABLE"),
@@ -112,7 +113,7 @@ class DeltaDataTable:
             OverfullRange: More rows of the plan than it has offsets.
             TableRestored: A RESTORE took the commit out of the table again.
         """
-        table = self._open()
+        table = opened(self._uri)
         if table is None or not _is_taken(table, plan):
             return None
         for version, metadata in _commits(table):
@@ -134,7 +135,7 @@ class DeltaDataTable:
         self, topic_id: str, spans: Mapping[int, SpanSet], part: Part
     ) -> Mapping[tuple[int, int], int]:
         """Ids that keys or values begin with, at some offsets, as `FramedLog.schema_ids`."""
-        table = self._open()
+        table = opened(self._uri)
         return {} if table is None else contents.schema_ids(table, topic_id, spans, part)
 
     def held(self, plan: Plan) -> Landing:
@@ -155,22 +156,22 @@ class DeltaDataTable:
 
     def size(self) -> TableSize:
         """What rows of the newest version take, by what its log says of its files."""
-        table = self._open()
+        table = opened(self._uri)
         return TableSize(records=0, bytes=0) if table is None else contents.size(table)
 
     def files_with(self, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
         """How many files of the newest version may hold rows at these offsets."""
-        table = self._open()
+        table = opened(self._uri)
         return 0 if table is None else contents.files_with(table, topic_id, spans)
 
     def is_taken(self, plan: Plan) -> bool:
         """Whether the plan's transaction is in the table: by its own commit, or by a fence."""
-        table = self._open()
+        table = opened(self._uri)
         return table is not None and _is_taken(table, plan)
 
     def held_plans(self, sequences: Collection[int]) -> frozenset[int]:
         """Those of some plans of which the newest version has the commit, or rows."""
-        table = self._open()
+        table = opened(self._uri)
         if table is None or not sequences:
             return frozenset()
         restores = tuple(_restores(table, -1))
@@ -188,12 +189,12 @@ class DeltaDataTable:
 
     def holdings(self) -> tuple[Holding, ...]:
         """What the newest version holds, by plan, incarnation and partition."""
-        table = self._open()
+        table = opened(self._uri)
         return () if table is None else contents.holdings(table)
 
     def commits_of_plans(self, requested_by: str) -> tuple[Commit, ...]:
         """Plans' commits, newest first, as far back as the log tells of them."""
-        table = self._open()
+        table = opened(self._uri)
         return tuple(
             Commit(version=version, plan=Plan.from_metadata(metadata, requested_by))
             for version, metadata in (() if table is None else _commits(table))
@@ -201,7 +202,7 @@ class DeltaDataTable:
 
     def newest(self) -> tuple[int, str]:
         """As `TypedLog.newest`."""
-        table = self._open()
+        table = opened(self._uri)
         return (-1, "") if table is None else (table.version(), str(table.metadata().id))
 
     def changes(self, since: int) -> Changes | None:
@@ -212,7 +213,7 @@ class DeltaDataTable:
         commits = table.history(missing) if missing > 0 else []
         if missing < 0 or len(commits) < missing:
             return None
-        told = dict(_told(commits))
+        told = dict(commits_told(commits))
         appended: list[Plan] = []
         replaced: list[Plan] = []
         discarded: list[int] = []
@@ -223,14 +224,14 @@ class DeltaDataTable:
                 (replaced if plan.replaces else appended).append(plan)
             elif "discarded" in metadata:
                 discarded.append(metadata["discarded"])
-            elif commit.get("operation") not in NEUTRAL and not metadata.keys() & _NO_ROWS:
+            elif not keeps_rows(commit, metadata):
                 return None
         return Changes(appended=appended, replaced=replaced, discarded=discarded)
 
     def discards(self) -> Mapping[int, int]:
         """The newest version that took a plan's rows out, by plan, as far back as the log tells."""
-        table = self._open()
-        told = [] if table is None else list(_told(table.history()))
+        table = opened(self._uri)
+        told = [] if table is None else list(commits_told(table.history()))
         return {
             metadata["discarded"]: version
             for version, metadata in reversed(told)
@@ -239,7 +240,7 @@ class DeltaDataTable:
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         """Rows of one incarnation's partition at these offsets: the plan and the record."""
-        table = self._open()
+        table = opened(self._uri)
         return iter(()) if table is None else contents.rows_of(table, topic_id, partition, span)
 
     def prepare(self, pipeline: str) -> TableSize:
@@ -263,7 +264,7 @@ class DeltaDataTable:
 
     def columns(self) -> Mapping[str, FieldType]:
         """The types of its columns by name; none of a table that is not there."""
-        table = self._open()
+        table = opened(self._uri)
         return {} if table is None else _columns(table.schema())
 
     def _additions(self, table: DeltaTable) -> list[str]:
@@ -300,12 +301,12 @@ class DeltaDataTable:
 
     def _present(self) -> DeltaTable | None:
         """The table; None if there is nothing in its place."""
-        table = self._open()
+        table = opened(self._uri)
         if table is None and "://" not in self._uri:
             # A log without a commit is of a table that another driver is just making.
             others = [each for each in Path(self._uri).glob("[!.]*") if each.name != "_delta_log"]
             # It may have made it between the look for it and this one.
-            table = self._open() if others else None
+            table = opened(self._uri) if others else None
             if others and table is None:
                 self._refuse("a folder with files in it that are no Delta table")
         return table
@@ -401,7 +402,7 @@ class DeltaDataTable:
         Raises:
             EngineFailed: The rows may be there or not; do it again.
         """
-        table = self._open()
+        table = opened(self._uri)
         if table is None:
             return 0, 0
         metadata = json.dumps({"discarded": plan.sequence})
@@ -438,12 +439,6 @@ class DeltaDataTable:
             raise TransactionConflict(pipeline=pipeline, sequence=FENCED) from conflict
         return int(DeltaTable(self._uri).version())
 
-    def _open(self) -> DeltaTable | None:
-        try:
-            return DeltaTable(self._uri)
-        except TableNotFoundError:
-            return None
-
     def _create(self, pipeline: str) -> DeltaTable:
         try:
             DeltaTable.create(
@@ -456,7 +451,7 @@ class DeltaDataTable:
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
         except (CommitFailedError, DeltaError):
-            if self._open() is None:
+            if opened(self._uri) is None:
                 raise
             log.info("table made by another driver pipeline=%s uri=%s", pipeline, self._uri)
         return DeltaTable(self._uri)
@@ -597,10 +592,10 @@ def _commits(table: DeltaTable) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _landings(history: list[dict[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    return (told for told in _told(history) if "fingerprint" in told[1])
+    return (told for told in commits_told(history) if "fingerprint" in told[1])
 
 
-def _told(history: list[dict[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def commits_told(history: list[dict[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Versions whose commits tell something in JSON, newest first."""
     for commit in history:
         try:
@@ -609,6 +604,11 @@ def _told(history: list[dict[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any
             continue
         if isinstance(metadata, dict):
             yield commit["version"], metadata
+
+
+def keeps_rows(commit: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
+    """Whether a commit, by what it tells in JSON, has changed no row."""
+    return commit.get("operation") in _NEUTRAL or bool(metadata.keys() & _NO_ROWS)
 
 
 def _same_transaction(metadata: Mapping[str, Any], plan: Plan) -> bool:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
 from tidemark.adapters.delta import contents
 from tidemark.adapters.delta.columns import AS_LANDED, QUARANTINE
 from tidemark.adapters.delta.data_table import DeltaDataTable
 from tidemark.adapters.delta.replacing import Store, batches, offsets_in, replace_rows
-from tidemark.adapters.delta.rows import query, read
+from tidemark.adapters.delta.rows import opened, query, read
 from tidemark.core.datafile import DataFile
 from tidemark.core.decoding import Part, Reason
 from tidemark.core.fields import FieldType
@@ -113,7 +113,7 @@ class DeltaQuarantine:
 
     def _held(self) -> list[int]:
         """Plans that are named here and that the typed table has."""
-        table = self._present()
+        table = opened(self._uri)
         if table is None or not table.file_uris():
             return []
         named = query(
@@ -130,24 +130,24 @@ class DeltaQuarantine:
 
     def committed_spans(self, sequence: int) -> Mapping[int, SpanSet]:
         """Offsets of a plan's records, landed or not, by partition."""
-        table = self._present()
+        table = opened(self._uri)
         return {} if table is None else contents.landed_spans(table, sequence)
 
     def spans(self, sequence: int) -> Mapping[int, SpanSet]:
         """Offsets of a plan's open records, by partition."""
-        table = self._present()
+        table = opened(self._uri)
         if table is None:
             return {}
         return contents.spans_where(table, f"plan_sequence = {sequence} AND {self._open()}")
 
     def holdings(self) -> tuple[Holding, ...]:
         """Open records, by plan, incarnation and partition."""
-        table = self._present()
+        table = opened(self._uri)
         return () if table is None else contents.holdings(table, self._open())
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         """Open records of one incarnation's partition at these offsets, with their plans."""
-        table = self._present()
+        table = opened(self._uri)
         if table is None:
             return iter(())
         return contents.rows_of(table, topic_id, partition, span, condition=self._open())
@@ -162,7 +162,7 @@ class DeltaQuarantine:
         Raises:
             EngineFailed: Some of it may be done; do it again.
         """
-        table = self._present()
+        table = opened(self._uri)
         if table is None:
             return
         try:
@@ -182,7 +182,7 @@ class DeltaQuarantine:
 
         Of a record's content nothing but its length.
         """
-        table = self._present()
+        table = opened(self._uri)
         if table is None:
             return []
         # A table of before has it from the next plan on.
@@ -207,12 +207,6 @@ class DeltaQuarantine:
             )
             for row in found
         ]
-
-    def _present(self) -> DeltaTable | None:
-        try:
-            return DeltaTable(self._uri)
-        except TableNotFoundError:
-            return None
 
 
 class TypedTables:

@@ -13,11 +13,20 @@ from typing import Any
 
 from arro3.core import Array, DataType, Schema, Table
 from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import TableNotFoundError
 
 TIMESTAMP = DataType.timestamp("us", tz="UTC")
 """Microseconds since 1970 in UTC, the resolution of Delta and Spark."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def opened(uri: str) -> DeltaTable | None:
+    """A table; None if it is not there."""
+    try:
+        return DeltaTable(uri)
+    except TableNotFoundError:
+        return None
 
 
 def to_rows(table: Any) -> list[dict[str, Any]]:

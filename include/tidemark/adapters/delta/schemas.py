@@ -7,9 +7,9 @@ from contextlib import suppress
 
 from arro3.core import DataType, Field, Schema
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
-from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, query
+from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, opened, query
 from tidemark.core.decoding import RegisteredSchema
 from tidemark.errors import EngineFailed
 from tidemark.ports import Clock
@@ -42,11 +42,8 @@ class DeltaSchemas:
 
     def kept(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
         """Those of some schemas that are here, by id."""
-        try:
-            table = DeltaTable(self._uri)
-        except TableNotFoundError:
-            return {}
-        if not ids:
+        table = opened(self._uri) if ids else None
+        if table is None:
             return {}
         wanted = ", ".join(map(str, sorted(ids)))
         rows = query(
@@ -84,8 +81,6 @@ class DeltaSchemas:
 
     def _make(self) -> None:
         """Make the table if it is not there; another planner may do so at the same time."""
-        try:
-            DeltaTable(self._uri)
-        except TableNotFoundError:
+        if opened(self._uri) is None:
             with suppress(DeltaError):
                 DeltaTable.create(self._uri, schema=COLUMNS, mode="ignore")

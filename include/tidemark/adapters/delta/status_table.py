@@ -8,9 +8,9 @@ from typing import Any
 
 from arro3.core import DataType, Field, Schema
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError
 
-from tidemark.adapters.delta.rows import TIMESTAMP, from_rows
+from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, opened
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +47,7 @@ def write_status(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool = 
         rows: At least one, each with a `pipeline` of its own.
         of_all: There are no other pipelines: rows of any others go. Else they stay.
     """
-    try:
-        DeltaTable(uri)
-    except TableNotFoundError:
+    if opened(uri) is None:
         DeltaTable.create(uri, schema=COLUMNS, mode="ignore")
     names = ", ".join(f"'{row['pipeline']}'" for row in rows)
     try:

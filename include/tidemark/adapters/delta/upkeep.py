@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.adapters.delta.columns import AS_LANDED
 from tidemark.adapters.delta.data_table import check_owner
+from tidemark.adapters.delta.rows import opened
 from tidemark.core.datafile import plan_of_folder
 from tidemark.core.upkeep import PlanIsOver, StoredFile, TableFiles, name_of, reclaimable
 from tidemark.errors import CompactionConflict, EngineFailed, SetupError
@@ -55,9 +56,8 @@ class DeltaUpkeep:
             ForeignTable: It is not the pipeline's.
             SetupError: Nobody knows how long it keeps removed files.
         """
-        try:
-            table = DeltaTable(self._uri)
-        except TableNotFoundError:
+        table = opened(self._uri)
+        if table is None:
             return None
         if self._pipeline is not None:
             check_owner(table, self._uri, self._pipeline)

@@ -7,9 +7,9 @@ from typing import assert_never
 
 from arro3.core import DataType, Field, Schema, Table
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
-from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, query
+from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, opened, query
 from tidemark.core.landing import Landing
 from tidemark.core.plan import Plan
 from tidemark.core.standing import Standing, Word
@@ -100,9 +100,8 @@ class DeltaVerdictTable:
 
     def words(self, pipeline: str) -> list[Word]:
         """All that was said of a pipeline's plans, in any order."""
-        try:
-            table = DeltaTable(self._uri)
-        except TableNotFoundError:
+        table = opened(self._uri)
+        if table is None:
             return []
         found = query(
             table,
@@ -123,10 +122,8 @@ class DeltaVerdictTable:
 
 def _id_of(data_table: str) -> str:
     """A table's Delta id; empty if there is no table, of which nothing can have been said."""
-    try:
-        return str(DeltaTable(data_table).metadata().id)
-    except TableNotFoundError:
-        return ""
+    table = opened(data_table)
+    return "" if table is None else str(table.metadata().id)
 
 
 class Engine(StrEnum):

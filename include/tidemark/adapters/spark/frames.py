@@ -76,7 +76,8 @@ def together(
     """
     values, why, where = [], [], []
     for number, place in read:
-        assert column is not None  # noqa: S101  there is one if there is a schema
+        if column is None:
+            raise ValueError(f"the typed table has no column {made.value}")
         value = aligned(F.col(place.value), rows.schema[place.value].dataType, column, made.value)
         # Of the row's own schema, and not null by any other.
         values.append(F.when((schema_id == number) & F.col(place.reason).isNull(), value))
