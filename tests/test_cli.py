@@ -60,6 +60,7 @@ REPORTS_NOTHING = {("demo",)}
 WRITES_NOTHING = {
     *{("status",), ("verify",), ("sample", "list"), ("broker", "status")},
     *{("verdict", "list"), ("verdict", "view"), ("quarantine", "list"), ("report",)},
+    ("schema", "init"),
 }
 """Status keeps what it sees only if `--record` is said, and shows the same without. A report writes
 its page and no table."""

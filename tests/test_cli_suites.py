@@ -1,4 +1,4 @@
-"""`tidemark suite init` over real tables; neither Spark nor Kafka is there."""
+"""`tidemark suite init` and `schema init` over real tables; neither Spark nor Kafka is there."""
 
 from __future__ import annotations
 
@@ -113,3 +113,27 @@ def test_without_records_there_is_nothing_to_draft_from(
     assert not (tmp_path / "include").exists()
     unknown = tidemark("suite", "init", "nosuch", "--json")
     assert unknown.json["error"] == "UnknownPipeline"
+
+
+def test_a_section_of_the_spec_is_drafted(
+    lake: HomeFileLake, tidemark: Command, tmp_path: Path
+) -> None:
+    """What is printed can be put behind the spec as it is; nothing is written."""
+    refused = tidemark("schema", "init", "events", "--json")
+    assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "NothingToProfile")
+    lake.run(300)
+    spec = tmp_path / "pipelines" / "events.yaml"
+    before = spec.read_text(encoding="utf-8")
+    shown = tidemark("schema", "init", "events")
+    assert (shown.code, spec.read_text(encoding="utf-8")) == (ExitCode.OK, before)
+    spec.write_text(before + shown.out, encoding="utf-8")
+    assert tidemark("decode", "events", "--dry-run").code == ExitCode.OK
+    found = tidemark("schema", "init", "events", "--records", "20", "--json").json
+    assert found == {
+        "records": 20,
+        "decode": {
+            "key": {"format": "string"},
+            "value": {"format": "json", "schema": {"price": "long", "side": "string"}},
+        },
+        "left_out": [],
+    }

@@ -19,6 +19,7 @@ from tidemark.cli import (
     repairs,
     reports,
     sample,
+    schemas,
     service,
     spark,
     suites,
@@ -50,6 +51,7 @@ offsets.register(app)
 repairs.register(app)
 maintenance.register(app)
 reports.register(app)
+app.add_typer(schemas.app, name="schema")
 app.add_typer(suites.app, name="suite")
 app.add_typer(verdicts.app, name="verdict")
 app.add_typer(sample.app, name="sample")

@@ -137,7 +137,7 @@ class Profile:
         if record.value is None:
             self.tombstones += 1
             return
-        content = _object(record.value)
+        content = json_object(record.value)
         if content is None:
             return
         self.objects += 1
@@ -167,7 +167,7 @@ def _decoded(data: bytes | None) -> str | None:
         return None
 
 
-def _object(data: bytes) -> Mapping[str, Any] | None:
+def json_object(data: bytes) -> Mapping[str, Any] | None:
     """The JSON object that a value is; None for all else."""
     try:
         # Spark reads UTF-8 without a mark. NaN and its like are not JSON, though Python reads them.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from tidemark.core import decode_draft
+from tidemark.core.decode_draft import DecodeDraft
 from tidemark.core.offsets import SpanSet
 from tidemark.core.profile import Profile
 from tidemark.core.records import LogRecord
@@ -36,13 +38,23 @@ class Profiling:
             ForeignTable, ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished,
                 TableRestored: The two tables are not of one history.
         """
-        ledger = checked_ledger(self.control, self.spec.name, self.data_log)
-        found = Profile.of(self._newest(ledger.topic_id or "", ledger.landed, records))
+        found = Profile.of(self._newest(records))
         if not found.records:
             raise NothingToProfile(pipeline=self.spec.name)
         return found
 
-    def _newest(
+    def decode_draft(self, records: int = USUAL_SAMPLE) -> DecodeDraft:
+        """How the same records could be decoded. Takes and raises what `profile` does."""
+        found = decode_draft.draft(self._newest(records))
+        if not found.records:
+            raise NothingToProfile(pipeline=self.spec.name)
+        return found
+
+    def _newest(self, records: int) -> Iterator[LogRecord]:
+        ledger = checked_ledger(self.control, self.spec.name, self.data_log)
+        return self._newest_of(ledger.topic_id or "", ledger.landed, records)
+
+    def _newest_of(
         self, topic_id: str, landed: Mapping[int, SpanSet], records: int
     ) -> Iterator[LogRecord]:
         share = max(1, records // max(1, len(landed)))

@@ -1,0 +1,50 @@
+"""`tidemark schema`: schemas of typed tables."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+import yaml
+
+from tidemark.cli.arguments import AsJson, Pipeline
+from tidemark.cli.console import note, out, print_json
+from tidemark.services.profiling import USUAL_SAMPLE
+from tidemark.wiring import App
+
+app = typer.Typer(
+    help="Schemas of typed tables: what the fields of JSON are.",
+    short_help="Schemas of typed tables.",
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def _group() -> None:
+    """Or the only command would be the group itself."""
+
+
+@app.command(short_help="Draft the section `decode` of a spec from what has landed.")
+def init(
+    pipeline: Pipeline,
+    records: Annotated[
+        int, typer.Option(min=1, help="How many of the newest landed records are looked at.")
+    ] = USUAL_SAMPLE,
+    as_json: AsJson = False,
+) -> None:
+    """Print a section `decode` for the spec of a pipeline, as its newest landed records are.
+
+    No Spark is started, Kafka is not asked, and nothing is written: put what is printed into the
+    spec and edit it. The schema is frozen there, and what does not fit later goes into quarantine.
+    Fields of which nothing is known yet, because they were always null, are named in a comment.
+    """
+    found = App.from_environment().profiling(pipeline).decode_draft(records)
+    left_out = [{"field": path, "why": why} for path, why in found.left_out]
+    if as_json:
+        section = found.as_section()
+        print_json({"records": found.records, "decode": section, "left_out": left_out})
+        return
+    note(f"looked at {found.records:,} record(s) of {pipeline}")
+    lines = [f"# not in it: {each['field']} ({each['why']})" for each in left_out]
+    lines.append(yaml.safe_dump({"decode": found.as_section()}, sort_keys=False).rstrip())
+    out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
