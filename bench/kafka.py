@@ -18,6 +18,7 @@ RECORD_BYTES = 200
 _PARTITIONS_AT_ONCE = 5_000
 """Kafka's controller writes at most 10,000 records for one request."""
 _JARS = PROJECT / ".tidemark" / "jvm" / "kafka"
+_Produce = Callable[[bytes, int, bytes | None], None]
 _ACKNOWLEDGED = re.compile(r"^(\d+) records sent", re.MULTILINE)
 
 
@@ -64,12 +65,21 @@ def fill_topic(
 
 
 def fill_values(
-    context: Context, topic: str, partitions: int, records: int, values: Sequence[bytes]
+    context: Context,
+    topic: str,
+    partitions: int,
+    records: int,
+    values: Sequence[bytes],
+    keys: Sequence[bytes] | None = None,
 ) -> None:
-    """Produce so many records with these values, one after the other, spread evenly, acks=all."""
+    """Produce so many records with these values, one after the other, spread evenly, acks=all.
+
+    Each has the key that stands where its value does; none without `keys`.
+    """
     with _producing(context, topic) as produce:
         for number in range(records):
-            produce(values[number % len(values)], number % partitions)
+            place = number % len(values)
+            produce(values[place], number % partitions, keys[place] if keys else None)
 
 
 def fill_partitions(context: Context, topic: str, partitions: int, records: int) -> None:
@@ -77,12 +87,12 @@ def fill_partitions(context: Context, topic: str, partitions: int, records: int)
     with _producing(context, topic) as produce:
         for partition in range(partitions):
             for _ in range(records):
-                produce(b"x", partition)
+                produce(b"x", partition, None)
 
 
 @contextmanager
-def _producing(context: Context, topic: str) -> Iterator[Callable[[bytes, int], None]]:
-    """Produces a value to a partition; at the end all are acknowledged."""
+def _producing(context: Context, topic: str) -> Iterator[_Produce]:
+    """Produces a value to a partition, with a key; at the end all are acknowledged."""
     lost = []
     noted = {
         "on_delivery": lambda error, _: lost.append(error) if error else None,
@@ -91,10 +101,10 @@ def _producing(context: Context, topic: str) -> Iterator[Callable[[bytes, int], 
     }
     producer = Producer({**_client(context), **noted})
 
-    def produce(value: bytes, partition: int) -> None:
+    def produce(value: bytes, partition: int, key: bytes | None) -> None:
         while True:
             try:
-                producer.produce(topic, value, partition=partition)
+                producer.produce(topic, value, key, partition=partition)
                 break
             except BufferError:
                 producer.poll(0.1)

@@ -165,6 +165,39 @@ class DecodePipeline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckPipeline:
+    """Tidemark: a landing, and then the judgement on it, in the same session.
+
+    Attributes:
+        landing: The pipeline, whose spec has a suite.
+        whole: The whole check with its pages; else what blocks a slice, and no more.
+    """
+
+    landing: LandPipeline
+    whole: bool
+
+    def land(self) -> dict[str, float]:
+        """Land and check, in the session of this process."""
+        # Before the clock: it takes seconds, and once in a process.
+        from tidemark.adapters.quality import validation  # noqa: F401
+        from tidemark.adapters.quality.ranges import range_figures
+        from tidemark.core.quality import SliceExpectation
+        from tidemark.wiring import App
+
+        app = App.from_environment(self.landing.environ)
+        quality = app.quality(self.landing.pipeline)
+        with timed(_own_cpu) as watch:
+            landed = self.landing.land()
+            if self.whole:
+                quality.check(1)
+            else:
+                plan, landing = quality.landed(1)
+                range_figures(quality.slice_of(plan, landing), SliceExpectation.of(plan, landing))
+        told = watch.metrics()
+        return {**told, "check_seconds": told["seconds"] - landed["seconds"]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeStream:
     """Structured Streaming: availableNow into a bronze and a typed table, default options.
 
@@ -234,7 +267,7 @@ class DecodeStream:
         query.awaitTermination()
 
 
-Landing = LandPipeline | LandBatch | LandStream | DecodePipeline | DecodeStream
+Landing = LandPipeline | LandBatch | LandStream | DecodePipeline | CheckPipeline | DecodeStream
 
 
 def plain_settings(master: str) -> dict[str, str]:

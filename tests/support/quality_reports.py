@@ -6,9 +6,27 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
+
 from tidemark.adapters.quality.docs import DocsFolders, write_index
 from tidemark.adapters.quality.results import append_report
 from tidemark.core.quality import CheckResult, QualityReport, Severity
+
+BRONZE = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestamp_type", pa.int32()),
+        ("topic_id", pa.string()),
+        ("plan_sequence", pa.int64()),
+        ("ingested_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
 
 REPORT = QualityReport(
     pipeline="",

@@ -97,6 +97,29 @@ class SliceExpectation:
         return f"partition {self.partition} [{self.start}, {self.end})"
 
 
+MOST_EXAMPLES = 10
+"""Rows that a result shows of those that broke its rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A row that broke a rule.
+
+    Attributes:
+        partition: Where it is.
+        offset: The record that it was made of.
+        value: What the rule looked at, as text, shortened; None if it was null.
+    """
+
+    partition: int
+    offset: int
+    value: str | None
+
+    def as_record(self) -> dict[str, Any]:
+        """The example as plain values."""
+        return {"partition": self.partition, "offset": self.offset, "value": self.value}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
     """What one check found.
@@ -107,10 +130,11 @@ class CheckResult:
         severity: What a failure means.
         passed: Whether it held.
         observed: What was found; None if there was nothing to look at.
-        value: The same as a number, where it is one.
+        value: The same as a number; of a rule on rows, the percent that broke it.
         expectation: What should be found, as a sentence.
         unexpected_count: Rows that broke the rule; None where rows are not counted.
         unexpected_percent: Their share of the rows with a value, 0 to 100; None as above.
+        examples: Some of these rows, `MOST_EXAMPLES` at most.
     """
 
     check: str
@@ -122,6 +146,7 @@ class CheckResult:
     unexpected_count: int | None = None
     unexpected_percent: float | None = None
     value: float | None = None
+    examples: tuple[Example, ...] = ()
 
     @property
     def name(self) -> str:
@@ -140,6 +165,7 @@ class CheckResult:
             "expectation": self.expectation,
             "unexpected_count": self.unexpected_count,
             "unexpected_percent": self.unexpected_percent,
+            "examples": [example.as_record() for example in self.examples],
         }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
+from tidemark.core.landing import Landing
+from tidemark.core.plan import Plan
 from tidemark.core.quality import QualityReport, SliceExpectation, SliceRef
 from tidemark.core.spec import PipelineSpec
 from tidemark.core.standing import Word
@@ -48,25 +50,34 @@ class Quality:
             PlanAbandoned: It was given up.
             PlanNotLanded: Nothing to check yet.
         """
+        plan, landing = self.landed(sequence)
+        expected = SliceExpectation.of(plan, landing)
+        ref = self.slice_of(plan, landing)
+        report = self.checker.check(ref, expected, self.spec.suite, self.now())
+        self.checker.record(report)
+        self.verdicts.say(plan, landing, Word.of(report))
+        log.info("checked pipeline=%s plan=%d verdict=%s", self.spec.name, sequence, report.verdict)
+        return report
+
+    def landed(self, sequence: int) -> tuple[Plan, Landing]:
+        """A plan that can be checked, and what is there of it. Raises what `check` does."""
         record = recorded_plan(self.control, self.spec.name, sequence)
         landing = landing_of(record)
         if record.landing is not None and record.landing.counts != landing.counts:
             # It has lost rows to others: what is left of it is in the newest version alone.
             newest = self.data_log.held(record.plan).table_version
             landing = replace(record.landing, table_version=newest)
-        ref = SliceRef(
+        return record.plan, landing
+
+    def slice_of(self, plan: Plan, landing: Landing) -> SliceRef:
+        """Where the rows of a landed plan are."""
+        return SliceRef(
             pipeline=self.spec.name,
             table=self.data_table,
             table_version=landing.table_version,
-            plan_sequence=sequence,
-            kind=record.plan.kind,
+            plan_sequence=plan.sequence,
+            kind=plan.kind,
         )
-        expected = SliceExpectation.of(record.plan, landing)
-        report = self.checker.check(ref, expected, self.spec.suite, self.now())
-        self.checker.record(report)
-        self.verdicts.say(record.plan, landing, Word.of(report))
-        log.info("checked pipeline=%s plan=%d verdict=%s", self.spec.name, sequence, report.verdict)
-        return report
 
 
 def raise_if_failed(report: QualityReport) -> None:

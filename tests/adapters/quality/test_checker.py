@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from tests.conftest import PROJECT
-from tests.support.quality_reports import report_often
+from tests.support.quality_reports import BRONZE, report_often
 from tidemark.adapters.delta import contents
 from tidemark.adapters.quality import GreatExpectationsQuality
 from tidemark.adapters.quality.suite import SLICE_COLUMNS
@@ -26,6 +26,7 @@ from tidemark.core.offsets import Span
 from tidemark.core.profile import Profile
 from tidemark.core.quality import (
     CheckResult,
+    Example,
     QualityReport,
     Severity,
     SliceExpectation,
@@ -38,22 +39,6 @@ from tidemark.errors import EngineFailed, SuiteError
 
 SHIPPED = PROJECT / "include" / "expectations"
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-BRONZE = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("timestamp_type", pa.int32()),
-        ("topic_id", pa.string()),
-        ("plan_sequence", pa.int64()),
-        ("ingested_at", pa.timestamp("us", tz="UTC")),
-    ]
-)
 
 Row = dict[str, Any]
 
@@ -404,6 +389,42 @@ def test_bad_values_are_counted_and_shown(shipped: Check) -> None:
     shown = " ".join(re.sub(r"<[^>]+>", " ", page(report, "prices")).split())
     assert "Unexpected Value Count partition offset not JSON 1 0 18" in shown
     assert "Unexpected Value Count partition offset -1.0 1 0 19" in shown
+    assert of(report, "price").examples == (Example(0, 19, "-1.0"),)
+    assert bad.examples == (Example(0, 18, "not JSON"),)
+    assert of(report, "currency").examples == ()
+
+
+def test_no_report_shows_what_a_suite_masks(check: Check) -> None:
+    """Not the pages, not the table, not what is returned; how many and where stays."""
+    check.land([row(0, key=b"secret-key", value=b"secret-value"), row(1, value=None)])
+    in_set = {"type": "expect_column_values_to_be_in_set"}
+    rules: list[dict[str, Any]] = [
+        {**in_set, "kwargs": {"value_set": ["x"], "column": column}}
+        for column in ("key_text", "value_text", "topic")
+    ]
+    rules += [
+        {"type": "expect_column_max_to_be_between", "kwargs": {"column": "number", **limits}}
+        for limits in ({"max_value": 1}, {"max_value": 10**9})
+    ]
+    rules.append(
+        {
+            "type": "expect_column_pair_values_to_be_equal",
+            "kwargs": {"column_A": "topic", "column_B": "value_text"},
+        }
+    )
+    masked = ["key_text", "value_text", "number"]
+    suite = check.suite(rules, columns={"number": "if(value IS NULL, 0, 987654)"}, masked=masked)
+    report = check(planned(0, 2), suite=suite)
+    check.quality.record(report)
+    keys, values, topics, *_ = report.results[-len(rules) :]
+    assert keys.examples == (Example(0, 0, "(masked)"), Example(0, 1, "(masked)"))
+    assert (values.examples, values.unexpected_count) == ((Example(0, 0, "(masked)"),), 1)
+    assert [example.value for example in topics.examples] == ["t", "t"]
+    kept = str(pa.table(DeltaTable(check.results_table).scan()).to_pylist())
+    pages = [file.read_text(encoding="utf-8") for file in check.home.rglob("*.html")]
+    assert len(pages) > 1
+    for text in (*pages, kept, str(report.as_record())):
+        assert not re.search("secret|987,?654", text)
 
 
 def test_tombstones_break_no_rule_on_values(shipped: Check) -> None:

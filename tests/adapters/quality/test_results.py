@@ -11,9 +11,17 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from tests.support.quality_reports import REPORT
-from tidemark.adapters.quality.results import SCHEMA, append_report, earlier_figures
+from tidemark.adapters.quality.results import (
+    SCHEMA,
+    DeltaQualityHistory,
+    append_report,
+    earlier_figures,
+)
 from tidemark.core.plan import PlanKind
-from tidemark.core.quality import QualityReport, SliceRef
+from tidemark.core.quality import Example, QualityReport, SliceRef
+
+_LATER = ("value", "kind", "examples")
+"""Columns that older tables do not have."""
 
 
 def measured(
@@ -66,7 +74,7 @@ def test_reports_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
 def test_a_table_from_before_figures_were_kept_gets_their_columns(tmp_path: Path) -> None:
     """Its rows stay as they are, and are nobody's history."""
     table = str(tmp_path / "results")
-    old = pa.schema([field for field in SCHEMA if field.name not in ("value", "kind")])
+    old = pa.schema([field for field in SCHEMA if field.name not in _LATER])
     told = {
         "pipeline": "prices",
         "plan_sequence": 1,
@@ -88,8 +96,13 @@ def test_a_table_from_before_figures_were_kept_gets_their_columns(tmp_path: Path
         configuration={"delta.appendOnly": "true"},
     )
     assert before(table, 9) == {}
-    append_report(table, measured(2, 20))
+    examples = (Example(3, 2**40, "-1"), Example(0, 0, None))
+    report = measured(2, 20)
+    report = replace(report, results=(replace(report.results[0], examples=examples),))
+    append_report(table, report)
     assert before(table, 9) == {"records": [20]}
+    first, second = DeltaQualityHistory(table).checked("prices", [1, 2])
+    assert (first.results[0].examples, second.results[0].examples) == ((), examples)
     kept = pa.table(DeltaTable(table).scan()).to_pylist()
     assert sorted((row["plan_sequence"], row["observed"], row["value"]) for row in kept) == [
         (1, "10", None),

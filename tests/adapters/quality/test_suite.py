@@ -59,6 +59,7 @@ def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
                             "top_key_percent": {"limit": "many", "severity": "fatal", "max": 1},
                         },
                         "rows": {},
+                        "masked": ["email", ["price"]],
                     }
                 },
                 "expectations": [
@@ -79,6 +80,7 @@ def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
         "owner",
         "name",
         "meta.tidemark.rows",
+        "meta.tidemark.masked",
         "meta.tidemark.columns.offset",
         "meta.tidemark.columns.price",
         "meta.tidemark.checks.duplicate_records",
@@ -116,7 +118,14 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "meta", [[], {"tidemark": []}, {"tidemark": {"columns": []}}, {"tidemark": {"checks": 1}}]
+    "meta",
+    [
+        [],
+        {"tidemark": []},
+        {"tidemark": {"columns": []}},
+        {"tidemark": {"checks": 1}},
+        {"tidemark": {"masked": "key"}},
+    ],
 )
 def test_wrong_shapes_in_meta_are_refused(tmp_path: Path, meta: Any) -> None:
     """A wrong type is a problem with a place, not a crash."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,10 +74,14 @@ class GreatExpectationsQuality:
         # Imported here: they bring Great Expectations and Spark, which take seconds.
         from tidemark.adapters.quality import slices, validation
         from tidemark.adapters.quality.context import open_context, publish
+        from tidemark.adapters.quality.ranges import range_figures
         from tidemark.adapters.quality.results import earlier_figures
 
         rows = slices.with_columns(slices.read_slice(self._spark(), ref), chosen)
-        taken = figures(slices.range_figures(rows, expected), slices.top_key(rows), expected)
+        top = slices.top_key(rows)
+        if not chosen.masked.isdisjoint(("key", "key_text")):
+            top = replace(top, key=None)
+        taken = figures(range_figures(ref, expected), top, expected)
         taken |= drifts(taken, earlier_figures(self._results_table, ref, HISTORY))
         checks = list(chosen.checks.values())
         with folders.locked():

@@ -9,10 +9,11 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
-from tidemark.core.quality import CheckResult, QualityReport, Severity, SliceRef
+from tidemark.core.quality import CheckResult, Example, QualityReport, Severity, SliceRef
 from tidemark.core.reports import CheckedPlan
 from tidemark.errors import EngineFailed
 
+_EXAMPLE = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
 SCHEMA = pa.schema(
     [
         pa.field("pipeline", pa.string(), nullable=False),
@@ -32,6 +33,7 @@ SCHEMA = pa.schema(
         pa.field("value", pa.float64()),
         pa.field("kind", pa.string()),
         pa.field("data_docs", pa.string(), nullable=False),
+        pa.field("examples", pa.list_(_EXAMPLE)),
     ]
 )
 """`run_at` names the attempt; the newest one of a plan counts."""
@@ -148,8 +150,6 @@ class DeltaQualityHistory:
         return [
             CheckedPlan(
                 sequence=sequence,
-                run_at=rows[0]["run_at"],
-                verdict=rows[0]["verdict"],
                 results=[_result(row) for row in rows],
             )
             for sequence, rows in by_plan.items()
@@ -172,8 +172,9 @@ def _result(row: dict[str, Any]) -> CheckResult:
         severity=Severity(row["severity"]),
         unexpected_count=row["unexpected_count"],
         unexpected_percent=row["unexpected_percent"],
-        # A table from before it was kept.
+        # A table from before they were kept.
         value=row.get("value"),
+        examples=tuple(Example(**each) for each in row.get("examples") or ()),
     )
 
 

@@ -41,7 +41,7 @@ SLICE_COLUMNS = (
 
 _FILE_KEYS = ("name", "notes", "meta", "expectations")
 _META_KEYS = ("great_expectations_version", "tidemark")
-_TIDEMARK_KEYS = ("columns", "checks")
+_TIDEMARK_KEYS = ("columns", "checks", "masked")
 _CHECK_KEYS = ("limit", "severity")
 _EXPECTATION_KEYS = ("type", "kwargs", "severity", "description", "notes", "meta")
 _TIDEMARK_DECIDES = ("id", "batch_id", "result_format", "catch_exceptions", "rendered_content")
@@ -59,6 +59,7 @@ class Suite:
         expectations: Expectation configurations of Great Expectations, as the file has them.
         columns: Spark SQL expressions of the columns that the suite adds to a slice, in order.
         checks: The built-in checks with the suite's limits and severities.
+        masked: Columns whose values no report shows.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Suite:
     expectations: tuple[Mapping[str, Any], ...] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
     checks: Mapping[str, BuiltInCheck] = field(default_factory=lambda: BUILT_IN_CHECKS)
+    masked: frozenset[str] = frozenset()
 
 
 BUILT_IN_SUITE = Suite(
@@ -109,6 +111,7 @@ def load_suite(path: Path) -> Suite:
                 for name, check in BUILT_IN_CHECKS.items()
             }
         ),
+        masked=frozenset(own.get("masked", ())),
     )
 
 
@@ -168,6 +171,14 @@ def _meta(meta: Mapping[str, Any], columns: set[str]) -> _Found:
         return
     for name, override in checks.items():
         yield from _check(name, override, f"meta.tidemark.checks.{name}")
+    masked = own.get("masked", [])
+    if not isinstance(masked, list):
+        yield "meta.tidemark.masked", "a list of columns", _kind(masked)
+        return
+    for name in masked:
+        if not isinstance(name, str) or name not in columns:
+            known = ", ".join(sorted(columns))
+            yield "meta.tidemark.masked", f"columns, of {known}", repr(name)
 
 
 def _columns(added: Any, columns: set[str]) -> _Found:
@@ -219,7 +230,7 @@ def _expectation(expectation: Any, key: str, columns: set[str]) -> _Found:
         yield f"{key}.type", f"one of {', '.join(sorted(schemas))}", repr(expectation.get("type"))
         return
     yield from _kwargs(kwargs, schema, f"{key}.kwargs")
-    for argument, value in _named_columns(kwargs):
+    for argument, value in named_columns(kwargs):
         if value not in columns:
             known = ", ".join(sorted(columns))
             yield f"{key}.kwargs.{argument}", f"one of the columns {known}", repr(value)
@@ -240,7 +251,8 @@ def _kwargs(kwargs: Mapping[str, Any], schema: Mapping[str, Any], key: str) -> _
                 yield f"{key}.{name}", f"what {schema['title']} takes", error.message
 
 
-def _named_columns(kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def named_columns(kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The columns that an expectation's arguments name, each with its argument."""
     for argument in ("column", "column_A", "column_B"):
         if argument in kwargs:
             yield argument, kwargs[argument]

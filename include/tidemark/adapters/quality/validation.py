@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 from pyspark.sql import DataFrame
 
 from tidemark.adapters.quality.context import ExpectationConfiguration, gx
-from tidemark.adapters.quality.suite import BUILT_IN_SUITE, Suite
-from tidemark.core.quality import CheckResult, Severity
+from tidemark.adapters.quality.suite import BUILT_IN_SUITE, Suite, named_columns
+from tidemark.core.quality import MOST_EXAMPLES, CheckResult, Example, Severity
 from tidemark.core.quality_checks import BuiltInCheck, Figure
 from tidemark.errors import EngineFailed, Problem, SuiteError
+
+PLACE = ("partition", "offset")
+"""Columns that say where a row is."""
 
 COUNTS = {"result_format": "BASIC", "partial_unexpected_count": 0}
 """Counts without examples. Every expectation of the suite shares one Spark aggregation: Spark
@@ -21,12 +24,16 @@ answers the query for no examples at all without running a job."""
 
 EXAMPLES = {
     "result_format": "SUMMARY",
-    "partial_unexpected_count": 10,
-    "unexpected_index_column_names": ["partition", "offset"],
+    "partial_unexpected_count": MOST_EXAMPLES,
+    "unexpected_index_column_names": list(PLACE),
 }
-"""Ten examples with their partition and offset; some Spark jobs for each expectation."""
+"""Some examples with their partition and offset; some Spark jobs for each expectation."""
+
+MASKED = "(masked)"
+"""Stands for each value of a column that the suite masks."""
 
 _POSITION = "tidemark_position"
+_VALUE_SHOWN = 80
 
 
 def validate_figures(
@@ -82,7 +89,29 @@ def validate_rows(
         shown = batch.validate(again, result_format=EXAMPLES).results
         by_position = {_position(one): _with_places(one) for one in shown if not _failure(one)}
         result.results = [by_position.get(_position(one), one) for one in result.results]
+    for one in result.results:
+        if suite.masked.intersection(_columns(one)):
+            _mask(one)
     return result
+
+
+def _columns(one: Any) -> list[str]:
+    """The columns that an expectation looks at."""
+    return [column for _, column in named_columns(one.expectation_config.kwargs)]
+
+
+def _mask(one: Any) -> None:
+    """Leave of a result's values nothing but how many and where they are."""
+    result, columns = one.result, _columns(one)
+    for name in ("unexpected_index_list", "partial_unexpected_index_list"):
+        for place in result.get(name) or ():
+            place.update((column, MASKED) for column in place if column not in PLACE)
+    if shown := result.get("partial_unexpected_list"):
+        result["partial_unexpected_list"] = [MASKED] * len(shown)
+        result["partial_unexpected_counts"] = [{"value": MASKED, "count": len(shown)}]
+    if result.get("observed_value") is not None and columns:
+        result["observed_value"] = MASKED
+    result.pop("details", None)
 
 
 def _with_places(one: Any) -> Any:
@@ -184,16 +213,30 @@ def _row_result(expectation: Mapping[str, Any], one: Any) -> CheckResult:
     arguments = expectation.get("kwargs", {})
     named = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     result = one.result or {}
+    observed: Any = result.get("observed_value", result.get("unexpected_percent"))
     return CheckResult(
         check=expectation["type"],
         column=arguments.get("column"),
         severity=_severity(expectation),
         passed=bool(one.success),
         observed=_observed(result),
+        value=float(observed) if type(observed) in (int, float) else None,
         expectation=expectation.get("description") or f"{expectation['type']}({named})",
         unexpected_count=result.get("unexpected_count"),
         unexpected_percent=result.get("unexpected_percent"),
+        examples=tuple(_examples(result)),
     )
+
+
+def _examples(result: Mapping[str, Any]) -> Iterator[Example]:
+    for row in (result.get("partial_unexpected_index_list") or ())[:MOST_EXAMPLES]:
+        values = [value for name, value in row.items() if name not in PLACE]
+        shown = None if values == [None] else ", ".join(map(str, values))
+        yield Example(
+            partition=row["partition"],
+            offset=row["offset"],
+            value=shown and shown[:_VALUE_SHOWN],
+        )
 
 
 def _severity(expectation: Mapping[str, Any]) -> Severity:

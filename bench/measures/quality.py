@@ -1,0 +1,109 @@
+"""P10: what judging a landed slice costs on top of landing it, in one warm session."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+from bench.context import Context, write_spec
+from bench.frame import Benchmark, Metrics, Ratio, Setup, Side
+from bench.kafka import fill_values, make_topic
+from bench.tables import verified
+from bench.worker import CheckPipeline, Landing, LandPipeline, local_network, started
+
+PARTITIONS = 6
+_NAME = "prices"
+"""The pipeline and its suite, which is the project's example."""
+_VALUES = 200_000
+_SEED = 10
+
+
+def _quotes() -> tuple[list[bytes], list[bytes]]:
+    """Keys and values that the example's suite has nothing against."""
+    random = Random(_SEED)
+    tickers = [f"{a}{b}{c}" for a in "ABCDEFGH" for b in "KLMNOPQR" for c in "STUVWXYZ"]
+    keys, values = [], []
+    for number in range(_VALUES):
+        ticker = random.choice(tickers)
+        keys.append(ticker.encode())
+        quote = {
+            "quote_id": f"{random.getrandbits(128):032x}",
+            "ticker": ticker,
+            "price": random.randrange(1, 10**7) / 100,
+            "currency": random.choice(["EUR", "USD", "GBP"]),
+            "event_time": f"2026-03-{1 + number % 28:02}T{number % 24:02}:{number % 60:02}:00Z",
+            "venue": "".join(random.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZ", k=40)),
+        }
+        values.append(json.dumps(quote).encode())
+    return keys, values
+
+
+@contextmanager
+def _open(context: Context) -> Iterator[Setup]:
+    specs, tables = context.home / "pipelines", context.home / "tables"
+    context.say(f"producing {context.records:,} quotes")
+    make_topic(context, _NAME, PARTITIONS)
+    keys, values = _quotes()
+    fill_values(context, _NAME, PARTITIONS, context.records, values, keys)
+    write_spec(specs, _NAME, _NAME, context.conf, quality={"suite": _NAME})
+    app = context.app(tables, specs)
+    settings = {**app.spark_settings(app.spec(_NAME)), **local_network()}
+
+    def landing(folder: Path) -> LandPipeline:
+        return LandPipeline(
+            environ=context.environ(folder, specs), pipeline=_NAME, requested_by="bench:quality"
+        )
+
+    def checked(*, whole: bool) -> Callable[[Path], Landing]:
+        return lambda folder: CheckPipeline(landing=landing(folder), whole=whole)
+
+    context.say("starting the session")
+    place = context.home / "tidemark.log"
+    with started("tidemark", {**settings, "spark.master": context.master}, place) as worker:
+
+        def side(name: str, what: str, made: Callable[[Path], Landing]) -> Side:
+            def run(number: int) -> Metrics:
+                folder = tables / f"{name}{number}"
+                try:
+                    metrics = worker.land(made(folder))
+                    verified(str(folder / "bronze" / _NAME), context.records)
+                finally:
+                    shutil.rmtree(folder, ignore_errors=True)
+                return metrics
+
+            return Side(name=name, what=what, run=run)
+
+        yield Setup(
+            sides=[
+                side("landed", "plan, land, record", landing),
+                side("blocked_or_not", "and what blocks a slice", checked(whole=False)),
+                side("reported", "and the whole check: all rules, pages", checked(whole=True)),
+            ],
+            data={
+                "records": context.records,
+                "values": f"{_VALUES:,} of JSON with a key, seed {_SEED}",
+                "partitions": PARTITIONS,
+                "suite": f"include/expectations/{_NAME}.json",
+            },
+            warm_ups=1,
+        )
+
+
+BENCHMARKS = [
+    Benchmark(
+        name="quality",
+        title="P10: landing and judging what landed against landing alone, warm",
+        ratios=[
+            Ratio(over="blocked_or_not", under="landed", metric="seconds", at_most=1.1),
+            Ratio(over="blocked_or_not", under="landed", metric="cpu_seconds"),
+            Ratio(over="reported", under="landed", metric="seconds"),
+        ],
+        open=_open,
+        records=1_000_000,
+        full_records=5_000_000,
+    )
+]
