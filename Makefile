@@ -79,8 +79,12 @@ registry: $(INSTALLED)
 	@$(PYTHON) include/jvm/fetch.py --parts tests/registry --into .tidemark/registry \
 	    --heading "[+] Schema registry of the tests (100 MB the first time)"
 
+.PHONY: browser
+browser:
+	@sh tests/browser.sh --install > /dev/null
+
 .PHONY: setup-dev
-setup-dev: setup $(INSTALLED_DEV) registry ## Install the tools for checks and tests as well
+setup-dev: setup $(INSTALLED_DEV) registry browser ## Install the tools for checks and tests as well
 
 .PHONY: lock
 lock: $(MADE) ## Resolve requirements*.in anew into requirements*.txt

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from tests.support.browser import seen
 from tests.support.commands import Command, command_in
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.services import NOW
 from tidemark.adapters.delta.verdicts import DeltaVerdictTable
 from tidemark.adapters.quality.results import append_report
 from tidemark.core.plan import PlanKind
-from tidemark.core.quality import CheckResult, QualityReport, Severity
+from tidemark.core.quality import CheckResult, Example, QualityReport, Severity
 from tidemark.core.standing import Word
 from tidemark.errors import ExitCode
 
@@ -41,13 +42,23 @@ def lake(tmp_path: Path) -> FileLake:
             expectation="at most 15",
             value=sequence * 10.0,
         )
+        low = CheckResult(
+            check="expect_column_values_to_be_between",
+            column="price",
+            severity=Severity.WARNING,
+            passed=passed,
+            observed="2 of 3 unexpected",
+            expectation="every price is above 0",
+            unexpected_count=2,
+            examples=() if passed else (Example(0, 4, f"-1 {_SCRIPT}"), Example(0, 5, None)),
+        )
         report = QualityReport(
             pipeline="events",
             plan_sequence=sequence,
             table_version=sequence,
             kind=PlanKind.LIVE,
             run_at=NOW,
-            results=(result,),
+            results=(result, low),
             data_docs="none",
         )
         append_report(str(tmp_path / "lakehouse" / "quality" / "results"), report)
@@ -114,7 +125,7 @@ def test_the_page_says_what_landed_and_that_it_is_complete(
     assert "Complete. Every offset from the first to the last of the period" in page.text
     assert "published 2 1, 3" in page.text
     assert "blocked 1 2" in page.text
-    assert "null_key_percent at most 15 critical" in page.text
+    assert "at most 15 null_key_percent critical" in page.text
     assert "1 of 3" in page.text
     # Nothing is fetched, and what a table says is text.
     assert (page.fetched, page.open) == ([], [])
@@ -128,9 +139,33 @@ def test_the_page_says_what_landed_and_that_it_is_complete(
     assert (account["start"], account["end"]) == (min(rows), max(rows) + 1)
     assert (account["records"], account["missing"]) == (len(rows), [])
     assert told["standings"] == {"published": [1, 3], "blocked": [2]}
-    (rule,) = told["rules"]
+    rule, low = told["rules"]
     assert (rule["broken_by"], rule["values"]) == ([2], [[1, 10.0], [2, 20.0], [3, 30.0]])
     assert told["quarantine"] is None
+    assert low["examples"] == [
+        {"partition": 0, "offset": 4, "value": f"-1 {_SCRIPT}"},
+        {"partition": 0, "offset": 5, "value": None},
+    ]
+    assert f"0 4 -1 {_SCRIPT} 0 5 nothing Of plan 2" in page.text
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("width", [1000, 500])
+def test_a_browser_shows_it_whole(
+    lake: FileLake, tidemark: Command, tmp_path: Path, width: int
+) -> None:
+    """Nothing is fetched, nothing complained about, nothing hidden or cut, on a phone as well."""
+    lake.undo.undo(3, "test", "not meant")
+    done = tidemark("report", "events", *PERIOD)
+    shown = seen(Path(done.out.splitlines()[-1]), tmp_path, width=width)
+    assert (shown.fetched, shown.words, shown.overflow) == ([], [], 0)
+    headings = [text for tag, text in shown.elements if tag == "H2"]
+    assert headings == ["Completeness", "Published", "Rules", "Trends"]
+    rules = [text for tag, text in shown.elements if tag == "TD" and "price" in text]
+    assert rules == ["every price is above 0expect_column_values_to_be_between of column price"]
+    assert [tag for tag, _ in shown.elements].count("polyline") == 2
+    assert [each for each in shown.unseen if each[1]] == []
+    assert (tmp_path / "page.png").stat().st_size > 0
 
 
 def test_what_is_missing_in_between_is_told(lake: FileLake, tidemark: Command) -> None:
@@ -148,6 +183,10 @@ def test_a_period_without_landings_certifies_nothing(lake: FileLake, tidemark: C
     """It is told as such; a period that ends before it begins is wrong usage."""
     done = tidemark("report", "events", "--since", "2001-01-01", "--until", "2001-02-01")
     assert "Nothing landed in this period" in Page(Path(done.out.splitlines()[-1])).text
+    assert "0 plan(s), 0 record(s): nothing landed" in done.out
+    checked = tidemark("report", "events", "--since", "2001-01-01", "--until", "2001-02-01",
+                       "--check", "--json")  # fmt: skip
+    assert (checked.code, checked.json["certificate"]["complete"]) == (ExitCode.REFUSED, False)
     wrong = tidemark("report", "events", "--since", "2001-02-01", "--until", "2001-01-01")
     assert wrong.code == ExitCode.USAGE
     nothing = tidemark("report", "idle", "--json")
@@ -161,8 +200,6 @@ def test_old_pages_go_with_the_others(lake: FileLake, tidemark: Command, tmp_pat
     assert page.parent == tmp_path / "quality" / "data_docs" / "events" / "reports"
     assert tidemark("maintain", "events").code == ExitCode.OK
     assert page.exists()
-    # Sites are found by their lists of runs.
-    (page.parents[1] / "runs.json").write_text("[]")
     old = datetime(2001, 1, 1, tzinfo=UTC).timestamp()
 
     os.utime(page, (old, old))

@@ -56,6 +56,8 @@ def report(
         page = app.write_report(found, output)
         certificate = found.certificate
         word = "complete" if certificate.is_complete else "NOT complete"
+        if not certificate.plans:
+            word = "nothing landed"
         records = certificate.total("records")
         out.print(f"{len(certificate.plans):,} plan(s), {records:,} record(s): {word}")
         out.print(str(page), markup=False, soft_wrap=True)

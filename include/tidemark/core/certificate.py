@@ -107,8 +107,11 @@ class Certificate:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every offset between the first and the last of the period is accounted for."""
-        return self.missing == 0
+        """Whether every offset between the first and the last of the period is accounted for.
+
+        Where nothing landed there is nothing to account for, and nothing is certified.
+        """
+        return bool(self.partitions) and self.missing == 0
 
     def total(self, name: str) -> int:
         """A figure of all partitions together."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from tidemark.core.certificate import Certificate
-from tidemark.core.quality import CheckResult
+from tidemark.core.quality import CheckResult, Example
 from tidemark.core.quarantine import Quarantined
 
 EXAMPLES = 20
@@ -21,14 +21,10 @@ class CheckedPlan:
 
     Attributes:
         sequence: The plan.
-        run_at: When it was checked.
-        verdict: What came of it.
         results: What each rule found.
     """
 
     sequence: int
-    run_at: datetime
-    verdict: str
     results: Sequence[CheckResult]
 
 
@@ -44,6 +40,7 @@ class RuleSummary:
         plans: How many plans it looked at.
         broken: The plans that broke it, oldest first.
         values: What was found as a number, by plan, oldest first.
+        examples: Some rows that broke it, of the newest plan that has any.
     """
 
     name: str
@@ -53,6 +50,7 @@ class RuleSummary:
     plans: int
     broken: tuple[int, ...]
     values: tuple[tuple[int, float], ...]
+    examples: tuple[Example, ...]
 
     def as_record(self) -> dict[str, Any]:
         """The summary as plain values."""
@@ -64,7 +62,13 @@ class RuleSummary:
             "plans": self.plans,
             "broken_by": list(self.broken),
             "values": [list(each) for each in self.values],
+            "examples": [each.as_record() for each in self.examples],
         }
+
+
+def _newest_examples(results: Sequence[tuple[int, CheckResult]]) -> tuple[Example, ...]:
+    """Of the newest plan that broke the rule."""
+    return next((result.examples for _, result in reversed(results) if not result.passed), ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,7 @@ class PipelineReport:
         description: What the spec says of the pipeline.
         certificate: What became of every offset.
         checked: Plans of the period that were checked.
-        standings: Plans of the period by what was said of them; None is not checked.
+        standings: Plans of the period by what was said of them, or that nothing was.
         quarantined: What is in quarantine and open; None if the pipeline decodes nothing.
     """
 
@@ -105,6 +109,7 @@ class PipelineReport:
                 values=tuple(
                     (number, result.value) for number, result in each if result.value is not None
                 ),
+                examples=_newest_examples(each),
             )
             for name, each in found.items()
         ]

@@ -72,8 +72,9 @@ class DataDocs:
         Returns:
             The number of pages.
         """
-        sites = sorted(self._home.glob("data_docs/*/" + _RUNS))
-        return sum(self._prune_site(listed.parent.name, before, dry_run) for listed in sites)
+        # Of a pipeline that was never checked there may be reports.
+        sites = sorted(site for site in self._home.glob("data_docs/*") if site.is_dir())
+        return sum(self._prune_site(site.name, before, dry_run) for site in sites)
 
     def _prune_site(self, pipeline: str, before: datetime, dry_run: bool) -> int:
         folders = DocsFolders(home=self._home, pipeline=pipeline)
