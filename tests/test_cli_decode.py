@@ -26,6 +26,7 @@ from tests.support.transactions import (
     produce_records,
 )
 from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.core.samples import SAMPLES
 from tidemark.errors import ExitCode
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
@@ -157,6 +158,32 @@ def pipeline(tmp_path: Path, broker: BrokerStatus, topic: TopicFactory) -> Pipel
     produce_aborted(broker.bootstrap, name, [Record(value=b"{}", partition=p) for p in (0, 1)])
     produce_committed(broker.bootstrap, name, [Record(value=b"{}", partition=p) for p in (0, 1)])
     return made
+
+
+@pytest.mark.parametrize("sample", ["prices", "orders"])
+def test_a_drafted_schema_takes_what_it_was_drafted_from(
+    tmp_path: Path, broker: BrokerStatus, topic: TopicFactory, tidemark: Command, sample: str
+) -> None:
+    """Nothing of it goes into quarantine, and what Python reads is what the table has."""
+    name = topic()
+    records = list(SAMPLES[sample].records(seed=1, start=0, count=200, base_ms=0))
+    produce_records(broker.bootstrap, name, [Record(value=r.value, key=r.key) for r in records])
+    spec = tmp_path / "pipelines" / "events.yaml"
+    spec.parent.mkdir()
+    spec.write_text(f'name: events\ntopic: {name}\nschedule: "@daily"\nstart: earliest\n')
+    assert tidemark("ingest", "events").code == ExitCode.OK
+    spec.write_text(spec.read_text() + tidemark("schema", "init", "events").out)
+    (done,) = [each for each in tidemark("decode", "events", "--json").json if "records" in each]
+    assert (done["records"], done["quarantined"]) == (200, 0)
+    rows = pa.table(DeltaTable(tmp_path / "lakehouse" / "silver" / "events").scan()).to_pylist()
+    for row in rows:
+        value = records[row["offset"]].value
+        assert row["key"] == (records[row["offset"]].key or b"").decode()
+        if value is None:
+            assert row["value"] is None
+            continue
+        plain = {k: v for k, v in json.loads(value).items() if not k.endswith(("time", "_at"))}
+        assert plain.items() <= row["value"].items()
 
 
 def test_bronze_to_typed_and_quarantine_and_back(pipeline: Pipeline, tidemark: Command) -> None:

@@ -25,6 +25,8 @@ def pipeline_page(spec: PipelineSpec, layout: Layout) -> str:
         if spec.decode
         else "none"
     )
+    or_decode = ", and nothing left to decode" if spec.decode else ""
+    latest = spec.decode.upsert if spec.decode else None
     return f"""\
 ### {spec.name}
 
@@ -35,14 +37,15 @@ def pipeline_page(spec: PipelineSpec, layout: Layout) -> str:
 | Kafka topic | `{spec.topic}`, connection `{spec.connection}`, {spec.isolation_level.value} |
 | Data table | `{layout.data_table(spec.target)}` |
 | Typed table | {typed} |
+| Latest rows | {f"`{layout.data_table(latest.target)}`, by **upsert**" if latest else "none"} |
 | Control table | `{layout.control_table}` |
 | Quality suite | {f"`{spec.suite}`" if spec.suite else "built-in checks only"} |
 | First run starts at | {start} |
 | Taken by one run | {limit} |
 
-**plan** records which offsets this run reads. With nothing new to read, the run ends there and no
-Spark starts. **ingest** lands exactly those offsets, once. **quality** checks what landed.
-**publish** reports the table version and the offset ranges as an asset event.
+**plan** records which offsets this run reads. With nothing new to read{or_decode}, the run
+ends there and no Spark starts. **ingest** lands exactly those offsets, once. **quality** checks
+what landed. **publish** reports the table version and the offset ranges as an asset event.
 
 **Clearing a task is safe.** A run keeps its plan: `ingest` does not land a landed plan again,
 `quality` adds another attempt to its results, `publish` adds another event.
@@ -70,8 +73,10 @@ def group_page(group: str, members: Sequence[PipelineSpec], layout: Layout) -> s
 The control table is `{layout.control_table}`.
 
 **plan** records for each pipeline which offsets this run reads. With nothing new to read in any,
-the run ends there and no Spark starts. **ingest** lands them in one Spark application, **quality**
-checks them in another. **publish** reports an asset event for each table that landed and passed.
+and nothing left to decode or to merge, the run ends there and no Spark starts. **ingest** lands
+them in one Spark application, **quality** checks them in another; **decode** and **upsert** make
+typed tables and latest rows of them, where a spec asks for it. **publish** reports
+an asset event for each table that landed and passed.
 
 A pipeline that fails fails its task, and **complete** with it; the others go on to their asset
 event. Its plan stays open, and the next run takes it over.
@@ -125,10 +130,10 @@ A failed task of any Tidemark DAG, this one too, is told to the webhook in the c
 MAINTENANCE_PAGE = """\
 ### Keep tables small
 
-**tables** has one mapped task for each pipeline: small files of its data table become few, and
-files go that no version of the last week refers to. **control** does the same for the control
-table, quality results and verdicts, and the status table. **quality_docs** removes old pages of
-quality checks; their results stay.
+**tables** has one mapped task for each table of each pipeline: its small files become few, and
+files go that no version of the last week refers to. **control** does the same for the tables that
+pipelines share: control table, kept schemas, quality results and verdicts, status. **quality_docs**
+removes old pages of quality checks; their results stay.
 
 Runs of pipelines, backfills and readers need not stop. No row changes. Files that an open plan may
 have written stay, whatever their age. A table that fails stops no other; the run fails.

@@ -388,7 +388,9 @@ class LatestRows(Protocol):
         ...
 
     def fits(self, columns: Mapping[Part, FieldType]) -> bool:
-        """Whether its columns are those of a typed table, or become so by fields at their ends.
+        """Whether its columns are those of a typed table, or become so by new fields inside them.
+
+        One that does not fit is made anew.
 
         Raises:
             ColumnsDiffer: No latest rows can be made of such columns.
@@ -396,7 +398,7 @@ class LatestRows(Protocol):
         ...
 
     def prepare(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
-        """Make the table if it is not there, and add what its columns do not have.
+        """Make the table if it is not there; give the columns of one that fits their new fields.
 
         Raises:
             ForeignTable, TableAltered: As in `DataTable.prepare`.

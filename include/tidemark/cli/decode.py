@@ -90,7 +90,7 @@ def upsert(
             refs.append(PlanRef(pipeline=f"{name}@{UPSERT}", sequence=answer.version))
     for together in tidemark.applications(refs):
         parts.add_run(tidemark, "upsert", together, master)
-    told = list(parts.records.values())
+    told = [_of_pipeline(name, parts.records) for name in names]
     if as_json:
         print_json(told)
     for record in () if as_json else told:
@@ -99,6 +99,13 @@ def upsert(
         else:
             out.print(f"{record['pipeline']}: {record.get('how', record.get('outcome'))}")
     parts.exit()
+
+
+def _of_pipeline(name: str, records: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What became of a pipeline's table of latest rows; a job calls it by its own name."""
+    ran = records.get(f"{name}@{UPSERT}")
+    told = {key: value for key, value in (ran or records[name]).items() if key != "plan"}
+    return {**told, "pipeline": name, "typed_version": ran["plan"] if ran else None}
 
 
 @app.command("list", short_help="What is in quarantine, and why.")

@@ -38,10 +38,10 @@ def maintain(
 ) -> None:
     """Compact small files, and remove files and pages that nobody needs any more.
 
-    Of each pipeline's data table, then of the control table, the quality results and verdicts, and
-    the status table, then of the quality pages. Runs and readers need not stop. Files that an open
-    plan may have written, and files of versions younger than the retention, stay. A table that is
-    refused stops no other.
+    Of each pipeline's tables, then of those that pipelines share (control table, kept schemas,
+    quality results and verdicts, status), then of the quality pages. Runs and
+    readers need not stop. Files that an open plan may have written, and files of versions younger
+    than the retention, stay. A table that is refused stops no other.
     """
     app = App.from_environment()
     keep = timedelta(hours=keep_hours)

@@ -80,9 +80,13 @@ class Shown:
     base: str
 
 
+_DEFINITION = 1
+"""Raised when code makes something else of the same typed rows: tables are then made anew."""
+
+
 def rule_of(spec: UpsertSpec, order: Sequence[str]) -> str:
     """What a latest row is: if that has changed, all have to be looked at again."""
-    return json.dumps([str(spec.deletes), str(spec.envelope), list(order)])
+    return json.dumps([_DEFINITION, str(spec.deletes), str(spec.envelope), list(order)])
 
 
 class How(StrEnum):

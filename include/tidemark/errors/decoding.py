@@ -211,8 +211,8 @@ class SchemaConflict(TerminalError):
 
     def remedy(self) -> str:
         return (
-            "what comes before is decoded, and other partitions go on. Begin another table "
-            "(docs/typed.md, Another schema), or have such records quarantined: "
+            "what comes before is decoded, and other partitions go on. Begin another table, "
+            "without the old records (docs/typed.md, Another schema), or have these quarantined: "
             f"decode.quarantine.schemas: [{self.schema_id}]"
         )
 

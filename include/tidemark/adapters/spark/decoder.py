@@ -201,14 +201,19 @@ class SparkDecoder:
 
     def _written(self, rows: DataFrame, plan: Plan, folder: str, undo: ExitStack) -> list[DataFile]:
         seen = Observation()
+        # What somebody has asked for is no surprise, however much it is.
+        is_surprise = F.col(_REASON) != Reason.REFUSED_SCHEMA.value
         counted = rows.observe(
-            seen, F.count(F.lit(1)).alias("records"), F.count(_REASON).alias("quarantined")
+            seen,
+            F.count(F.lit(1)).alias("records"),
+            F.count(_REASON).alias("quarantined"),
+            F.count_if(is_surprise).alias("surprises"),
         )
         decoded = [part for part in Part if part in rows.columns]
         ids = [part.schema_id for part in self._spec.framed]
         typed = counted.where(F.col(_REASON).isNull()).select(*decoded, *_BESIDE, *ids)
         made = self._save(typed, self._typed, folder, undo)
-        records, quarantined = _counts(seen, rows)
+        records, quarantined, surprises = _counts(seen, rows)
         if not quarantined:
             _check_count(records, made)
             return made
@@ -217,7 +222,7 @@ class SparkDecoder:
         faulty = rows.observe(again, F.count(F.lit(1)).alias("records")).where(
             F.col(_REASON).isNotNull()
         )
-        self._refuse_many(plan, faulty, quarantined, records)
+        self._refuse_many(plan, faulty.where(is_surprise), surprises, records)
         kept = faulty.select(
             *(F.col(raw(part)).alias(part.value) for part in Part),
             *_BESIDE,
@@ -260,13 +265,15 @@ class SparkDecoder:
         )
 
 
-def _counts(seen: Observation, rows: DataFrame) -> tuple[int, int]:
+def _counts(seen: Observation, rows: DataFrame) -> tuple[int, int, int]:
     try:
         counts = seen.get
     except AssertionError:
         # Spark has found that nothing can come out, and has left the counting out as well.
-        return rows.count(), rows.where(F.col(_REASON).isNotNull()).count()
-    return counts["records"], counts["quarantined"]
+        faulty = rows.where(F.col(_REASON).isNotNull())
+        asked_for = F.col(_REASON) == Reason.REFUSED_SCHEMA.value
+        return rows.count(), faulty.count(), faulty.where(~asked_for).count()
+    return counts["records"], counts["quarantined"], counts["surprises"]
 
 
 def _check_count(records: int, made: Sequence[DataFile]) -> None:
