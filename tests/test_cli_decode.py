@@ -177,8 +177,8 @@ def test_a_drafted_schema_takes_what_it_was_drafted_from(
     assert (done["records"], done["quarantined"]) == (200, 0)
     rows = pa.table(DeltaTable(tmp_path / "lakehouse" / "silver" / "events").scan()).to_pylist()
     for row in rows:
-        value = records[row["offset"]].value
-        assert row["key"] == (records[row["offset"]].key or b"").decode()
+        key, value = records[row["offset"]].key, records[row["offset"]].value
+        assert row["key"] == (key and key.decode())
         if value is None:
             assert row["value"] is None
             continue
