@@ -14,7 +14,8 @@ from random import Random
 from typing import Any
 
 import fastavro
-from tests.support.registry import avro_bytes, framed, running_registry
+from tests.support.protobuf import message_type
+from tests.support.registry import Registry, avro_bytes, framed, running_registry
 
 from bench.context import Context, write_spec
 from bench.frame import Benchmark, Metrics, Ratio, Setup, Side
@@ -53,6 +54,19 @@ _AVRO = {
         {"name": "note", "type": ["null", "string"]},
     ],
 }  # fmt: skip
+_PROTOBUF = """
+syntax = "proto3";
+import "google/protobuf/timestamp.proto";
+message Trade {
+  string ticker = 1;
+  string price = 2;
+  int64 quantity = 3;
+  google.protobuf.Timestamp at = 4;
+  string venue = 5;
+  optional string note = 6;
+}
+"""
+"""Protobuf has no decimals: a price is text."""
 _VALUES = 200_000
 """So many that no column of them is a dictionary, as it would be of few."""
 _SEED = 11
@@ -80,6 +94,7 @@ class Kind:
         decode: The spec's section for values.
         stream: What the streams decode with, as `DecodeStream` takes it.
         environ: More variables for our side.
+        beside: The same records as another kind, which our side decodes in the place of streams.
     """
 
     topic: str
@@ -87,6 +102,7 @@ class Kind:
     decode: Mapping[str, Any]
     stream: Mapping[str, str]
     environ: Mapping[str, str] = field(default_factory=dict)
+    beside: Kind | None = None
 
 
 @contextmanager
@@ -107,17 +123,44 @@ def _json_values(_: Context) -> Iterator[Kind]:
 
 @contextmanager
 def _avro_values(context: Context) -> Iterator[Kind]:
-    random = Random(_SEED)
-    records = [_record(random, number) for number in range(_VALUES)]
     with running_registry(context.home / "registry") as registry:
-        number = registry.register("typed_avro-value", _AVRO)
-        schema = fastavro.parse_schema(_AVRO)
+        yield _avro(registry, "typed_avro")
+
+
+def _avro(registry: Registry, topic: str) -> Kind:
+    random = Random(_SEED)
+    number = registry.register(f"{topic}-value", _AVRO)
+    schema = fastavro.parse_schema(_AVRO)
+    return Kind(
+        topic=topic,
+        values=[
+            framed(number, avro_bytes(schema, _record(random, each))) for each in range(_VALUES)
+        ],
+        decode={"format": "avro"},
+        stream={"avro": json.dumps(_AVRO)},
+        environ=registry.environ(),
+    )
+
+
+@contextmanager
+def _protobuf_values(context: Context) -> Iterator[Kind]:
+    random = Random(_SEED)
+    made = message_type(_PROTOBUF, "Trade")
+
+    def value(number: int) -> bytes:
+        record = _record(random, number)
+        trade = made(**{**record, "price": str(record["price"])})
+        return b"\x00" + bytes(trade.SerializeToString())
+
+    with running_registry(context.home / "registry") as registry:
+        number = registry.register("typed_protobuf-value", _PROTOBUF, "PROTOBUF")
         yield Kind(
-            topic="typed_avro",
-            values=[framed(number, avro_bytes(schema, each)) for each in records],
-            decode={"format": "avro"},
-            stream={"avro": json.dumps(_AVRO)},
+            topic="typed_protobuf",
+            values=[framed(number, value(each)) for each in range(_VALUES)],
+            decode={"format": "protobuf"},
+            stream={},
             environ=registry.environ(),
+            beside=_avro(registry, "typed_protobuf_as_avro"),
         )
 
 
@@ -134,14 +177,20 @@ def _opened(
     return opened
 
 
+def _produce(context: Context, kind: Kind, specs: Path) -> None:
+    context.say(f"producing {context.records:,} records of {kind.decode['format']}")
+    make_topic(context, kind.topic, PARTITIONS)
+    fill_values(context, kind.topic, PARTITIONS, context.records, kind.values)
+    decode = {"key": {"format": "string"}, "value": dict(kind.decode)}
+    write_spec(specs, kind.topic, kind.topic, context.conf, decode=decode)
+
+
 def _open(context: Context, kind: Kind) -> Iterator[Setup]:
     topic = kind.topic
     specs, tables = context.home / "pipelines", context.home / "tables"
-    context.say(f"producing {context.records:,} records of {kind.decode['format']}")
-    make_topic(context, topic, PARTITIONS)
-    fill_values(context, topic, PARTITIONS, context.records, kind.values)
-    decode = {"key": {"format": "string"}, "value": dict(kind.decode)}
-    write_spec(specs, topic, topic, context.conf, decode=decode)
+    for each in (kind, kind.beside):
+        if each is not None:
+            _produce(context, each, specs)
     app = context.app(tables, specs)
     settings = dict(app.spark_settings(app.spec(topic)))
     common = {
@@ -155,11 +204,11 @@ def _open(context: Context, kind: Kind) -> Iterator[Setup]:
         "spark.sql.session.timeZone": "UTC",
     }
 
-    def tidemark(folder: Path) -> Landing:
-        return DecodePipeline(
+    def tidemark(kind: Kind) -> Callable[[Path], Landing]:
+        return lambda folder: DecodePipeline(
             landing=LandPipeline(
                 environ={**context.environ(folder, specs), **kind.environ},
-                pipeline=topic,
+                pipeline=kind.topic,
                 requested_by="bench:typed",
             )
         )
@@ -175,7 +224,13 @@ def _open(context: Context, kind: Kind) -> Iterator[Setup]:
             in_one=in_one,
         )
 
-    def run(worker: Worker, landing: Callable[[Path], Landing], name: str, number: int) -> Metrics:
+    def run(
+        worker: Worker,
+        landing: Callable[[Path], Landing],
+        name: str,
+        number: int,
+        topic: str = topic,
+    ) -> Metrics:
         folder = tables / f"{name}{number}"
         try:
             metrics = worker.land(landing(folder))
@@ -198,14 +253,25 @@ def _open(context: Context, kind: Kind) -> Iterator[Setup]:
             return stack.enter_context(started(name, placed, context.home / f"{name}.log"))
 
         ours = worker("tidemark", {**settings, **common})
-        two, one = worker("two_streams", plain), worker("foreach_batch", plain)
-        yield Setup(
-            sides=[
+        sides = [
+            Side(
+                name="tidemark",
+                what="plan, land, record, then the same for the typed table; as shipped",
+                run=lambda n: run(ours, tidemark(kind), "tidemark", n),
+            )
+        ]
+        if kind.beside is not None:
+            beside = kind.beside
+            sides.append(
                 Side(
-                    name="tidemark",
-                    what="plan, land, record, then the same for the typed table; as shipped",
-                    run=lambda n: run(ours, tidemark, "tidemark", n),
-                ),
+                    name=beside.decode["format"],
+                    what="the same, of the same records in another format",
+                    run=lambda n: run(ours, tidemark(beside), "beside", n, beside.topic),
+                )
+            )
+        else:
+            two, one = worker("two_streams", plain), worker("foreach_batch", plain)
+            sides += [
                 Side(
                     name="two_streams",
                     what="availableNow to bronze; availableNow, decoded by Spark alone, to another",
@@ -216,7 +282,9 @@ def _open(context: Context, kind: Kind) -> Iterator[Setup]:
                     what="availableNow, each micro-batch persisted and written to both",
                     run=lambda n: run(one, stream(in_one=True), "one", n),
                 ),
-            ],
+            ]
+        yield Setup(
+            sides=sides,
             data={
                 "records": context.records,
                 "values": f"{_VALUES:,} of {kind.decode['format']}, seed {_SEED}",
@@ -233,14 +301,22 @@ _RATIOS = [
     Ratio(over="tidemark", under="foreach_batch", metric="cpu_seconds"),
     Ratio(over="tidemark", under="two_streams", metric="silver_bytes", at_most=1.1),
 ]
+_BESIDE_AVRO = [
+    Ratio(over="tidemark", under="avro", metric=metric)
+    for metric in ("records_per_second", "decode_seconds", "cpu_seconds")
+]
 BENCHMARKS = [
     Benchmark(
         name=name,
         title=f"P11: Kafka to a bronze and a typed {what} table, warm, both verified after",
-        ratios=_RATIOS,
+        ratios=ratios,
         open=_opened(kinds),
         records=1_000_000,
         full_records=5_000_000,
     )
-    for name, what, kinds in (("typed", "JSON", _json_values), ("typed_avro", "Avro", _avro_values))
+    for name, what, kinds, ratios in (
+        ("typed", "JSON", _json_values, _RATIOS),
+        ("typed_avro", "Avro", _avro_values, _RATIOS),
+        ("typed_protobuf", "Protobuf", _protobuf_values, _BESIDE_AVRO),
+    )
 ]

@@ -518,7 +518,7 @@ def test_a_decoder_has_formats_schemas_and_rules(folders: Folders) -> None:
         (
             "{value: {format: xml}}",
             "decode.value.format",
-            "'binary', 'string', 'json', 'avro' or 'json_schema'",
+            "'binary', 'string', 'json', 'avro', 'json_schema' or 'protobuf'",
         ),
         (
             "{value: {format: json, schema: [a]}}",

@@ -5,12 +5,11 @@ What they decode to is judged by fastavro, which nothing that is tested uses.
 
 from __future__ import annotations
 
-import io
 import json
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,16 +18,12 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
-import fastavro
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.payloads import PayloadLake
+from tests.support.framed_lake import FramedLake, bare
 from tests.support.registry import Registry, avro_bytes, framed
-from tests.support.typed_lake import TypedLake
 from tidemark.adapters.registry.client import ConfluentRegistry
-from tidemark.adapters.spark.decoder import SparkDecoder
 from tidemark.core.decoding import (
     DecodedFrom,
     DecodeSpec,
@@ -71,80 +66,6 @@ FIRST = trade(("price", ["null", _MONEY]))
 SECOND = trade(("price", ["null", _MONEY]), ("note", ["null", "string"]))
 THIRD = trade(("legs", {"type": "array", "items": trade(("qty", "long")) | {"name": "Leg"}}))
 TEXT_PRICE = trade(("price", "string"))
-
-
-@dataclass
-class FramedLake(TypedLake):
-    """A typed table over records that are written with schemas of a registry."""
-
-    spark: SparkSession = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        self.bronze = PayloadLake(root=self.root)
-
-    @property
-    def sink(self) -> Any:
-        """Decodes with Spark."""
-        return SparkDecoder(
-            self.spark,
-            bronze=str(self.bronze.uri),
-            typed=str(self.typed_uri),
-            quarantine=str(self.root / self.decode.quarantine_target),
-            spec=self.decode,
-            schemas=self.schemas.store,
-        )
-
-    def land_values(
-        self, values: list[bytes | None], partition: int = 0, key: bytes | None = b"k"
-    ) -> None:
-        """Land records with these values."""
-        assert isinstance(self.bronze, PayloadLake)
-        self.bronze.land_payloads([(key, value) for value in values], partition)
-
-    def rows(self) -> dict[tuple[int, int], dict[str, Any]]:
-        """Typed rows by place."""
-        rows = pa.table(DeltaTable(self.typed_uri).scan()).to_pylist()
-        assert len({(row["partition"], row["offset"]) for row in rows}) == len(rows)
-        return {(row["partition"], row["offset"]): row for row in rows}
-
-    def reasons(self) -> dict[tuple[int, int], tuple[Reason, int | None]]:
-        """Why records are in quarantine, with the ids of their schemas."""
-        records = self.quarantine.records()
-        return {(each.partition, each.offset): (each.reason, each.schema_id) for each in records}
-
-    def judge(self, schemas: Mapping[int, Any]) -> int:
-        """Each record is what fastavro says, or in quarantine; how many are decoded."""
-        rows, kept = self.rows(), self.reasons()
-        assert isinstance(self.bronze, PayloadLake)
-        assert sorted([*rows, *kept]) == sorted(self.bronze.values)
-        for place, row in rows.items():
-            payload = self.bronze.values[place]
-            if payload is None:
-                assert (row["value"], row["value_schema_id"]) == (None, None)
-                continue
-            schema_id = int.from_bytes(payload[1:5], "big")
-            body = io.BytesIO(payload[5:])
-            expected = fastavro.schemaless_reader(body, fastavro.parse_schema(schemas[schema_id]))
-            assert body.read() == b""
-            assert row["value_schema_id"] == schema_id
-            assert bare(row["value"]) == bare(expected)
-        self.check()
-        return len(rows)
-
-    def check(self) -> None:
-        """Each bronze row is in one of the two tables, and the ledger says the same."""
-        self.verify.verify().check()
-        bronze, ledger = self.control.summary("events"), self.control.summary(self.spec.name)
-        assert (ledger.landed, ledger.records) == (bronze.landed, bronze.records)
-
-
-def bare(value: Any) -> Any:
-    """A value without what is null."""
-    if isinstance(value, dict):
-        return {name: bare(each) for name, each in value.items() if each is not None}
-    if isinstance(value, list):
-        return [bare(each) for each in value]
-    return value
 
 
 @dataclass

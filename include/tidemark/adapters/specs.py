@@ -123,7 +123,7 @@ _CONNECTION = r"^[a-zA-Z0-9_.-]+$"
 
 
 class _Payload(_Section):
-    format: Literal["binary", "string", "json", "avro", "json_schema"]
+    format: Literal["binary", "string", "json", "avro", "json_schema", "protobuf"]
     fields: Any = Field(default=None, alias="schema")
 
     @field_validator("fields")

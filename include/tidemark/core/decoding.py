@@ -28,11 +28,13 @@ class Format(StrEnum):
 
     JSON_SCHEMA = "json_schema"
     """One JSON object behind the id of its schema, which a registry knows."""
+    PROTOBUF = "protobuf"
+    """The first message of a schema, behind the id of it, which a registry knows."""
 
     @property
     def has_schema_ids(self) -> bool:
         """Whether each payload says which schema of a registry it is written with."""
-        return self in (Format.AVRO, Format.JSON_SCHEMA)
+        return self in (Format.AVRO, Format.JSON_SCHEMA, Format.PROTOBUF)
 
     @property
     def kind(self) -> str:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tidemark.core import avro, json_schema
+from tidemark.core import avro, json_schema, protobuf
 from tidemark.core.decoding import DecodeSpec, Format, Part, RegisteredSchema
 from tidemark.core.fields import FieldType, conflicts, merged, widened
 from tidemark.core.offsets import SpanSet
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 _COLUMN_OF: Mapping[Format, Callable[[str], FieldType]] = {
     Format.AVRO: avro.column_of,
     Format.JSON_SCHEMA: json_schema.column_of,
+    Format.PROTOBUF: protobuf.column_of,
 }
 
 

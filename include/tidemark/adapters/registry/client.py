@@ -16,6 +16,7 @@ import httpx2
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
+from tidemark.adapters.registry.protobuf import compiled
 from tidemark.core.avro import with_references
 from tidemark.core.decoding import RegisteredSchema
 from tidemark.errors import InvalidConnection, RegistryRefused, RegistryUnavailable
@@ -34,6 +35,7 @@ _ID_END = 2**31
 """Ids are positive numbers of four bytes."""
 _AVRO = "AVRO"
 _IN_JSON = (_AVRO, "JSON")
+_PROTOBUF = "PROTOBUF"
 _BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 
 
@@ -76,7 +78,10 @@ class ConfluentRegistry:
             if kind in _IN_JSON:
                 json.loads(text)
             if found.references and kind == _AVRO:
-                text = with_references(text, self._references(found, set()))
+                others = (each for _, each in self._references(found, set()))
+                text = with_references(text, others)
+            if kind == _PROTOBUF:
+                text = compiled(text, dict(self._references(found, set())))
         except SchemaRegistryError as answer:
             if answer.error_code == _NO_SUCH_SCHEMA:
                 return None
@@ -93,15 +98,15 @@ class ConfluentRegistry:
             ) from None
         return RegisteredSchema(id=schema_id, kind=kind, text=text)
 
-    def _references(self, schema: Schema, seen: set[tuple[str, int]]) -> Iterator[str]:
-        """The schemas that one refers to, and those that they refer to."""
+    def _references(self, schema: Schema, seen: set[tuple[str, int]]) -> Iterator[tuple[str, str]]:
+        """The schemas that one refers to, and those that they refer to, by their names there."""
         for each in schema.references or ():
             place = (str(each.subject), int(each.version))
             if place in seen:
                 continue
             seen.add(place)
             other = self._client.get_version(*place, deleted=True).schema
-            yield other.schema_str or ""
+            yield str(each.name), other.schema_str or ""
             yield from self._references(other, seen)
 
     def _fail(self, schema_id: int, answer: SchemaRegistryError) -> None:

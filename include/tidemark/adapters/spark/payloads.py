@@ -9,11 +9,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 from pyspark.sql.types import DataType
 
-from tidemark.adapters.spark import avro, frames, json_text
+from tidemark.adapters.spark import avro, frames, json_text, protobuf
 from tidemark.core import json_schema
 from tidemark.core.decoding import Format, Part, PayloadSpec, Reason, RegisteredSchema
 
-SETTINGS = json_text.SETTINGS
+SETTINGS = {**json_text.SETTINGS, **protobuf.SETTINGS}
 """Session settings to decode with."""
 
 
@@ -87,6 +87,8 @@ def _framed(rows: DataFrame, part: Part, kind: Format, written: WriterSchemas) -
         mine = F.when(number == schema.id, body)
         if kind is Format.AVRO:
             rows = avro.with_record(rows, mine, schema.text, *place)
+        elif kind is Format.PROTOBUF:
+            rows = protobuf.with_message(rows, mine, schema.text, *place)
         else:
             fields = json_schema.column_of(schema.text)
             rows = json_text.with_object(rows, mine.cast("string"), fields, *place)

@@ -1,0 +1,192 @@
+"""Protobuf: the message that a payload says it is, and the types of the fields of a schema.
+
+A schema's text is its descriptors, as Protobuf has them in JSON: one `FileDescriptorSet` whose
+last file is the schema itself, and whose other files are what it imports.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+from tidemark.core.fields import Decimal, FieldType, ListOf, MapOf, Struct
+
+WELL_KNOWN = tuple(
+    f"google/protobuf/{name}.proto"
+    for name in (
+        "any",
+        "api",
+        "descriptor",
+        "duration",
+        "empty",
+        "field_mask",
+        "source_context",
+        "struct",
+        "timestamp",
+        "type",
+        "wrappers",
+    )
+)
+"""Files that every Protobuf library brings: no schema's text has them."""
+TEXTS = frozenset(
+    f"google.protobuf.{name}"
+    for name in ("Any", "Duration", "Empty", "FieldMask", "ListValue", "Struct", "Value")
+)
+"""Messages that are text here: their JSON."""
+TIMESTAMP = "google.protobuf.Timestamp"
+FIRST = (0,)
+"""The index of a schema's first message, which is what its column is made of."""
+
+_SCALARS: Mapping[str, FieldType] = {
+    "TYPE_DOUBLE": "double",
+    "TYPE_FLOAT": "float",
+    "TYPE_INT32": "integer",
+    "TYPE_SINT32": "integer",
+    "TYPE_SFIXED32": "integer",
+    "TYPE_UINT32": "long",
+    "TYPE_FIXED32": "long",
+    "TYPE_INT64": "long",
+    "TYPE_SINT64": "long",
+    "TYPE_SFIXED64": "long",
+    "TYPE_UINT64": Decimal(20, 0),
+    "TYPE_FIXED64": Decimal(20, 0),
+    "TYPE_BOOL": "boolean",
+    "TYPE_STRING": "string",
+    "TYPE_BYTES": "binary",
+    "TYPE_ENUM": "string",
+}
+WRAPPERS: Mapping[str, FieldType] = {
+    f"google.protobuf.{name}Value": kind
+    for name, kind in (
+        ("Double", "double"),
+        ("Float", "float"),
+        ("Int32", "integer"),
+        ("UInt32", "long"),
+        ("Int64", "long"),
+        ("UInt64", Decimal(20, 0)),
+        ("Bool", "boolean"),
+        ("String", "string"),
+        ("Bytes", "binary"),
+    )
+}
+"""Messages that are a scalar that may be missing."""
+_WELL_KNOWN_TYPES: Mapping[str, FieldType] = {
+    TIMESTAMP: "timestamp",
+    **WRAPPERS,
+    **dict.fromkeys(TEXTS, "string"),
+}
+_MESSAGES = {"TYPE_MESSAGE", "TYPE_GROUP"}
+_LONE_ZERO = b"\x00"
+_VARINT_BYTES = 5
+"""Indexes are numbers of four bytes."""
+
+_Messages: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+
+def message_index(payload: bytes) -> tuple[tuple[int, ...], int]:
+    """Which message of its schema a payload is, and where in the payload that message begins.
+
+    As Confluent's serializers write it behind the schema's id: how many numbers there are, and the
+    numbers, each in zigzag varints; the first is the place of a message in the file, the next of
+    one in that message, and so on. A lone zero stands for the first message.
+
+    Raises:
+        ValueError: It begins with no such list.
+    """
+    if payload[:1] == _LONE_ZERO:
+        return FIRST, 1
+    count, place = _varint(payload, 0)
+    index = []
+    # A number takes a byte at least, so a broken count ends with the payload.
+    for _ in range(count):
+        number, place = _varint(payload, place)
+        index.append(number)
+    return tuple(index), place
+
+
+def _varint(payload: bytes, place: int) -> tuple[int, int]:
+    """A number that is not negative, and where the next one begins."""
+    number = 0
+    for step, byte in enumerate(payload[place : place + _VARINT_BYTES]):
+        number |= (byte & 0x7F) << (7 * step)
+        if byte < 0x80:
+            if number & 1:
+                raise ValueError("a number below zero")
+            return number >> 1, place + step + 1
+    raise ValueError("a number that does not end")
+
+
+def first_message(text: str) -> str:
+    """The full name of a schema's first message.
+
+    Raises:
+        ValueError: It has none, or is not in JSON, as one that could not be compiled.
+    """
+    try:
+        schema = json.loads(text)["file"][-1]
+    except (ValueError, LookupError, TypeError):
+        raise ValueError("it is no Protobuf schema that can be compiled") from None
+    if not schema.get("messageType"):
+        raise ValueError("it has no message")
+    name, package = schema["messageType"][0]["name"], schema.get("package")
+    return f"{package}.{name}" if package else str(name)
+
+
+def column_of(text: str) -> Struct:
+    """The type of the column that the first message of a schema makes.
+
+    Raises:
+        ValueError: No column can be made of it, with why.
+    """
+    name = first_message(text)
+    messages: dict[str, Mapping[str, Any]] = {}
+    for file in json.loads(text)["file"]:
+        messages.update(_named(file.get("messageType", ()), file.get("package", "")))
+    if not messages[name].get("field"):
+        raise ValueError(f"{name} has no fields")
+    try:
+        return _struct(name, messages, ())
+    except RecursionError:
+        raise ValueError(f"{name} has messages in messages too deep for a column") from None
+
+
+def _named(messages: Any, within: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Messages and those in them, by their full names."""
+    for each in messages:
+        name = f"{within}.{each['name']}" if within else each["name"]
+        yield name, each
+        yield from _named(each.get("nestedType", ()), name)
+
+
+def _struct(name: str, messages: _Messages, above: tuple[str, ...]) -> Struct:
+    fields = messages[name]["field"]
+    folded = [each["name"].lower() for each in fields]
+    if twice := sorted({each for each in folded if folded.count(each) > 1}):
+        raise ValueError(f"{name} has fields that differ in upper and lower case alone: {twice[0]}")
+    inner = (*above, name)
+    return Struct(tuple((each["name"], _field(each, messages, inner)) for each in fields))
+
+
+def _field(field: Mapping[str, Any], messages: _Messages, above: tuple[str, ...]) -> FieldType:
+    repeated = field.get("label") == "LABEL_REPEATED"
+    if field["type"] in _MESSAGES:
+        name = str(field["typeName"]).removeprefix(".")
+        entry = messages.get(name, {})
+        if repeated and entry.get("options", {}).get("mapEntry"):
+            return MapOf(_field(entry["field"][1], messages, above))
+        kind = _message(name, messages, above)
+    else:
+        kind = _SCALARS[field["type"]]
+    return ListOf(kind) if repeated else kind
+
+
+def _message(name: str, messages: _Messages, above: tuple[str, ...]) -> FieldType:
+    if name in _WELL_KNOWN_TYPES:
+        return _WELL_KNOWN_TYPES[name]
+    if name in above:
+        raise ValueError(f"{name} contains itself, which no column can")
+    if name not in messages:
+        raise ValueError(f"it has {name}, which is no type of a column")
+    # A column has to have a field; one message without any is as good as another.
+    return _struct(name, messages, above) if messages[name].get("field") else "string"
