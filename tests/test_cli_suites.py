@@ -136,4 +136,5 @@ def test_a_section_of_the_spec_is_drafted(
             "value": {"format": "json", "schema": {"price": "long", "side": "string"}},
         },
         "left_out": [],
+        "framed": False,
     }

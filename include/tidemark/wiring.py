@@ -645,15 +645,18 @@ class App:
     def reports(self, pipeline: str) -> Reports:
         """Tells a data owner of a pipeline; needs neither a JVM nor Kafka."""
         from tidemark.adapters.quality.results import DeltaQualityHistory
+        from tidemark.adapters.quality.suite import load_suite
         from tidemark.services.reports import Reports
 
         spec = self.kafka_spec(pipeline)
+        suite = spec.suite and load_suite(self.layout.expectations / f"{spec.suite}.json")
         return Reports(
             spec=spec,
             control=self.control(),
             data_log=self.table(spec),
             history=self._armed("history", DeltaQualityHistory(self.layout.quality_results)),
             verdicts=self.verdicts(pipeline),
+            masked=suite.masked if suite else (),
             quarantine=self.quarantine(self.typed_spec(pipeline)).records if spec.decode else None,
             now=utc_now,
         )

@@ -51,6 +51,9 @@ def of(*values: Any) -> DecodeDraft:
         (["2026-02-28", "2026-02-28T12:00:00Z"], "string"),
         (["2026-02-28T12:00:00.5Z", "2026-02-28 12:00:00+01:00"], "timestamp"),
         (["2026-02-28T25:00:00Z"], "string"),
+        (["2026-02-28T12:00:00+18:00"], "timestamp"),
+        (["2026-02-28T12:00:00+18:30"], "string"),
+        (["2026-02-28T12:00:00+01:75"], "string"),
         ([{"a": 1}, {"b": "x"}], {"a": "long", "b": "string"}),
         ([[], [1], [2.5]], ["double"]),
         ([[{"a": 1}], [{"b": None}, {"a": 2.5}]], [{"a": "double"}]),
@@ -84,6 +87,8 @@ def test_what_is_not_known_is_told() -> None:
         ([b'{"a": 1}'] * 99 + [b"\xff"], b"k", ("string", "json")),
         ([b'{"a": 1}'] * 98 + [b"x", b"y"], b"k", ("string", "string")),
         ([None], b"k", ("string", "binary")),
+        ([b"\0\0\0\0\x03text"], b"k", ("string", "binary")),
+        ([b'\0\0\0\0\x07{"a":1}'], b"\0\0\0\0\x01k", ("binary", "binary")),
     ],
 )
 def test_formats_go_by_nearly_all_values(
@@ -92,6 +97,22 @@ def test_formats_go_by_nearly_all_values(
     """Bytes stay bytes, and a few broken values are for the quarantine."""
     found = draft(record(value, key) for value in values).as_section()
     assert (found["key"]["format"], found["value"]["format"]) == formats
+
+
+def test_what_is_framed_is_told() -> None:
+    """It would be text by its bytes."""
+    frames = [record(b"\0\0\0\0\x03text")] * 99
+    assert draft([*frames, record(b"other")]).is_framed
+    assert not draft([*frames, record(b"other"), record(b"\0")]).is_framed
+    assert not draft([record(None)]).is_framed
+
+
+def test_a_deep_value_stops_nothing() -> None:
+    """One record among thousands is enough to be looked at."""
+    deep = b'{"a":' * 600 + b"1" + b"}" * 600
+    found = draft([record(deep), record(b'{"b": 1}')])
+    assert found.schema is not None
+    assert dict(found.schema.fields)["b"] == "long"
 
 
 _JSON = st.recursive(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,9 @@ from tidemark.core.landing import Landing, RangeCount
 from tidemark.core.marks import IsolationLevel
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.quality import (
+    MASKED,
     CheckResult,
+    Example,
     QualityReport,
     Severity,
     SliceExpectation,
@@ -243,3 +246,36 @@ def test_the_earliest_timestamp_counts() -> None:
     """What came late shows, wherever it is."""
     ranges = [held(0, oldest_seconds_behind=60.0), held(1, oldest_seconds_behind=None), held(2)]
     assert figures(ranges, NO_KEY, [])["oldest_seconds_behind"].value == 60
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"column": "price"}, {}),
+        ({"column": "email"}, {"examples": (Example(0, 1, MASKED),)}),
+        ({"column": None}, {"examples": (Example(0, 1, MASKED),)}),
+        (
+            {"column": "email", "unexpected_count": None, "observed": 5, "value": 5.0},
+            {"examples": (Example(0, 1, MASKED),), "observed": MASKED, "value": None},
+        ),
+        (
+            {"column": None, "observed": "90 (key 'jane')", "examples": ()},
+            {"observed": "90"},
+        ),
+    ],
+)
+def test_what_was_kept_is_masked_later(changes: dict[str, Any], expected: dict[str, Any]) -> None:
+    """By what the suite says when it is shown."""
+    kept = CheckResult(
+        check="expect_something",
+        column=None,
+        severity=Severity.WARNING,
+        passed=False,
+        observed="1 of 2 unexpected",
+        expectation="",
+        unexpected_count=1,
+        examples=(Example(0, 1, "jane"),),
+    )
+    kept = replace(kept, **changes)
+    assert kept.masking({"email"}) == replace(kept, **expected)
+    assert kept.masking(()) == kept

@@ -105,7 +105,7 @@ def _of_pipeline(name: str, records: Mapping[str, Mapping[str, Any]]) -> dict[st
     """What became of a pipeline's table of latest rows; a job calls it by its own name."""
     ran = records.get(f"{name}@{UPSERT}")
     told = {key: value for key, value in (ran or records[name]).items() if key != "plan"}
-    return {**told, "pipeline": name, "typed_version": ran["plan"] if ran else None}
+    return {"typed_version": None, **told, "pipeline": name}
 
 
 @app.command("list", short_help="What is in quarantine, and why.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
@@ -9,8 +10,11 @@ import yaml
 
 from tidemark.cli.arguments import AsJson, Pipeline
 from tidemark.cli.console import note, out, print_json
+from tidemark.core.decoding import Format
 from tidemark.services.profiling import USUAL_SAMPLE
 from tidemark.wiring import App
+
+_BY_ID = ", ".join(each for each in Format if each.has_schema_ids)
 
 app = typer.Typer(
     help="Schemas of typed tables: what the fields of JSON are.",
@@ -42,9 +46,13 @@ def init(
     left_out = [{"field": path, "why": why} for path, why in found.left_out]
     if as_json:
         section = found.as_section()
-        print_json({"records": found.records, "decode": section, "left_out": left_out})
+        told = {"records": found.records, "decode": section, "left_out": left_out}
+        print_json({**told, "framed": found.is_framed})
         return
     note(f"looked at {found.records:,} record(s) of {pipeline}")
-    lines = [f"# not in it: {each['field']} ({each['why']})" for each in left_out]
+    # A name is whatever a producer has made it: it must not be YAML of its own.
+    lines = [f"# not in it: {json.dumps(each['field'])} ({each['why']!a})" for each in left_out]
+    if found.is_framed:
+        lines.append(f"# values begin with ids of schemas: is the format one of {_BY_ID}?")
     lines.append(yaml.safe_dump({"decode": found.as_section()}, sort_keys=False).rstrip())
     out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

@@ -19,6 +19,10 @@ from tidemark.core.records import LogRecord
 
 MOST_FIELDS = 200
 """An object of more is taken for a map by names that are values, and kept as its JSON."""
+_DEEPEST = 50
+"""Levels of a value that are looked at; what is below is kept as its JSON."""
+_FRAME = 5
+"""Bytes before the payload where a registry's schemas are named: a zero byte and the id."""
 _NEARLY_ALL = 0.99
 """A share of the values that is taken for the rule, and the rest for what goes into quarantine."""
 _LONGS = range(-(2**63), 2**63)
@@ -26,7 +30,8 @@ _WIDE = Decimal(28, 0)
 _FORMS: dict[str, re.Pattern[str]] = {
     "date": re.compile(r"\d{4}-\d{2}-\d{2}"),
     "timestamp": re.compile(
-        r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}:\d{2})?"
+        r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?"
+        r"(Z|[+-](0\d|1[0-7]):[0-5]\d|[+-]18:00)?"
     ),
 }
 """As they are decoded."""
@@ -44,6 +49,7 @@ class DecodeDraft:
         value: Format of the values.
         schema: Fields of the values, if they are JSON.
         left_out: Fields that the schema lacks, by path, each with why.
+        is_framed: Whether values begin as those do that name a schema of a registry.
     """
 
     records: int
@@ -51,6 +57,7 @@ class DecodeDraft:
     value: Format
     schema: Struct | None
     left_out: Sequence[tuple[str, str]]
+    is_framed: bool
 
     def as_section(self) -> dict[str, Any]:
         """What stands under `decode` in a spec."""
@@ -65,7 +72,7 @@ def draft(records: Iterable[LogRecord]) -> DecodeDraft:
 
     JSON is decoded if nearly all values are objects, and text as text; all else stays bytes.
     """
-    seen, objects, values, texts = 0, 0, 0, 0
+    seen, objects, values, texts, framed = 0, 0, 0, 0, 0
     key_is_text = True
     found: FieldType = _UNKNOWN
     for record in records:
@@ -75,10 +82,11 @@ def draft(records: Iterable[LogRecord]) -> DecodeDraft:
             continue
         values += 1
         texts += _is_text(record.value)
+        framed += record.value[:1] == b"\0" and len(record.value) >= _FRAME
         content = json_object(record.value)
         if content is not None:
             objects += 1
-            found = _both(found, _type_of(content))
+            found = _both(found, _type_of(content, 0))
     left_out: list[tuple[str, str]] = []
     schema = _known(found, "", left_out) if objects >= _NEARLY_ALL * values else None
     if isinstance(schema, Struct):
@@ -91,18 +99,22 @@ def draft(records: Iterable[LogRecord]) -> DecodeDraft:
         key=Format.STRING if key_is_text else Format.BINARY,
         value=kind,
         schema=schema,
-        left_out=left_out if schema else (),
+        left_out=left_out,
+        is_framed=0 < _NEARLY_ALL * values <= framed,
     )
 
 
 def _is_text(data: bytes | None) -> bool:
     try:
-        return data is None or data.decode("utf-8") is not None
+        # A zero byte is text of nobody's, and the beginning of a frame.
+        return data is None or "\0" not in data.decode("utf-8")[:1]
     except UnicodeDecodeError:
         return False
 
 
-def _type_of(value: Any) -> FieldType:
+def _type_of(value: Any, depth: int) -> FieldType:
+    if depth > _DEEPEST:
+        return "string"
     match value:
         case None:
             return _UNKNOWN
@@ -117,10 +129,10 @@ def _type_of(value: Any) -> FieldType:
         case list():
             element: FieldType = _UNKNOWN
             for each in value:
-                element = _both(element, _type_of(each))
+                element = _both(element, _type_of(each, depth + 1))
             return ListOf(element)
         case dict():
-            return Struct(tuple((name, _type_of(each)) for name, each in value.items()))
+            return Struct(tuple((name, _type_of(each, depth + 1)) for name, each in value.items()))
     raise AssertionError(type(value))
 
 
@@ -176,17 +188,20 @@ def _known(kind: FieldType, path: str, left_out: list[tuple[str, str]]) -> Field
 def _known_fields(kind: Struct, path: str, left_out: list[tuple[str, str]]) -> FieldType | None:
     if len(kind.fields) > MOST_FIELDS and path:
         return "string"
-    fields: list[tuple[str, FieldType]] = []
+    fields: dict[str, tuple[str, FieldType]] = {}
     for name, each in kind.fields:
         place = f"{path}.{name}" if path else name
         try:
-            parse_type({**{known: "string" for known, _ in fields}, name: "string"})
+            parse_type({name: "string"})
         except ValueError as why:
             left_out.append((place, str(why)))
             continue
+        if name.lower() in fields:
+            left_out.append((place, "another one differs in upper and lower case alone"))
+            continue
         found = _known(each, place, left_out)
         if found is not None:
-            fields.append((name, found))
+            fields[name.lower()] = (name, found)
     if not fields and path:
         left_out.append((path, "an object without fields"))
-    return Struct(tuple(fields)) if fields else None
+    return Struct(tuple(fields.values())) if fields else None

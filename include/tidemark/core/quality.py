@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
@@ -97,6 +97,8 @@ class SliceExpectation:
         return f"partition {self.partition} [{self.start}, {self.end})"
 
 
+MASKED = "(masked)"
+"""Stands for each value of a column that a suite masks."""
 MOST_EXAMPLES = 10
 """Rows that a result shows of those that broke its rule."""
 
@@ -152,6 +154,20 @@ class CheckResult:
     def name(self) -> str:
         """The check, and the column that it looked at."""
         return self.check if self.column is None else f"{self.check} of column {self.column}"
+
+    def masking(self, columns: Collection[str]) -> CheckResult:
+        """The result without values of these columns, which its check may not have masked yet."""
+        if not columns or self.column not in (None, *columns):
+            return self
+        shown = [replace(each, value=MASKED) for each in self.examples]
+        # What rules on rows and built-in checks observe are counts, but for a key behind them.
+        observed = self.observed
+        if self.column is not None and self.unexpected_count is None:
+            observed = MASKED
+        elif isinstance(observed, str) and "(key " in observed:
+            observed = observed.partition(" (key ")[0]
+        value = None if observed == MASKED else self.value
+        return replace(self, observed=observed, value=value, examples=tuple(shown))
 
     def as_record(self) -> dict[str, Any]:
         """The result as plain values, for `--json` and the results table."""

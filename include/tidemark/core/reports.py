@@ -94,10 +94,12 @@ class PipelineReport:
     @property
     def rules(self) -> list[RuleSummary]:
         """Each rule, those that were broken first."""
-        found: dict[str, list[tuple[int, CheckResult]]] = {}
+        found: dict[tuple[str, str], list[tuple[int, CheckResult]]] = {}
         for plan in sorted(self.checked, key=lambda each: each.sequence):
             for result in plan.results:
-                found.setdefault(result.name, []).append((plan.sequence, result))
+                # Two rules of a kind on one column are told apart by what they say.
+                rule = (result.name, result.expectation)
+                found.setdefault(rule, []).append((plan.sequence, result))
         rules = [
             RuleSummary(
                 name=name,
@@ -111,7 +113,7 @@ class PipelineReport:
                 ),
                 examples=_newest_examples(each),
             )
-            for name, each in found.items()
+            for (name, _), each in found.items()
         ]
         return sorted(rules, key=lambda rule: -len(rule.broken))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from tidemark.core.certificate import certify
@@ -28,6 +28,7 @@ class Reports:
         data_log: The data table's log, which has to agree.
         history: What checks have found.
         verdicts: What is published.
+        masked: Columns whose values are not shown, whatever was kept before they were masked.
         quarantine: Reads what is in quarantine; None if the pipeline decodes nothing.
         now: The clock.
     """
@@ -37,6 +38,7 @@ class Reports:
     data_log: DataLog
     history: QualityHistory
     verdicts: Verdicts
+    masked: Collection[str]
     quarantine: Callable[[], Sequence[Quarantined]] | None
     now: Clock
 
@@ -68,7 +70,10 @@ class Reports:
             made_at=self.now(),
             description=self.spec.description,
             certificate=certificate,
-            checked=self.history.checked(self.spec.name, plans),
+            checked=[
+                replace(plan, results=[result.masking(self.masked) for result in plan.results])
+                for plan in self.history.checked(self.spec.name, plans)
+            ],
             standings=standings,
             quarantined=None if self.quarantine is None else self.quarantine(),
         )

@@ -112,6 +112,17 @@ def test_every_row_counts_where_it_lies(tmp_path: Path, seed: int) -> None:
     assert _told(range_figures(first, planned)) == _counted(earlier, planned)
 
 
+def test_a_row_of_no_place_is_outside_the_plan(tmp_path: Path) -> None:
+    """Nobody has landed it; it blocks, and stops no check."""
+    base = {**_row(Random(1)), "partition": 0, "topic_id": "T", "plan_sequence": 1}
+    rows = [{**base, "offset": 5}, {**base, "offset": None}, {**base, "partition": None}]
+    write_deltalake(str(tmp_path), pa.Table.from_pylist(rows, BRONZE))
+    ref = SliceRef(pipeline="p", table=str(tmp_path), table_version=0, plan_sequence=1)
+    planned = SliceExpectation(topic_id="T", partition=0, start=0, end=9, records=1)
+    found = {(each.partition, each.start): each.records for each in range_figures(ref, [planned])}
+    assert found == {(0, 0): 1, (0, None): 1, (-1, None): 1}
+
+
 def test_a_slice_without_rows_has_no_figures(tmp_path: Path) -> None:
     """A plan of holes alone."""
     write_deltalake(str(tmp_path), pa.Table.from_pylist([_row(Random(1))], BRONZE))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import inf
@@ -111,8 +111,14 @@ def load_suite(path: Path) -> Suite:
                 for name, check in BUILT_IN_CHECKS.items()
             }
         ),
-        masked=frozenset(own.get("masked", ())),
+        masked=_with_text(own.get("masked", ())),
     )
+
+
+def _with_text(masked: Sequence[str]) -> frozenset[str]:
+    """Bytes and what they read as are one column in this."""
+    same = (frozenset({"key", "key_text"}), frozenset({"value", "value_text"}))
+    return frozenset(masked).union(*(pair for pair in same if pair.intersection(masked)))
 
 
 def _refused(file: str, key: str, expected: str, found: str) -> SuiteError:

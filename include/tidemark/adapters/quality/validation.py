@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from tidemark.adapters.quality.context import ExpectationConfiguration, gx
 from tidemark.adapters.quality.suite import BUILT_IN_SUITE, Suite, named_columns
-from tidemark.core.quality import MOST_EXAMPLES, CheckResult, Example, Severity
+from tidemark.core.quality import MASKED, MOST_EXAMPLES, CheckResult, Example, Severity
 from tidemark.core.quality_checks import BuiltInCheck, Figure
 from tidemark.errors import EngineFailed, Problem, SuiteError
 
@@ -28,9 +29,6 @@ EXAMPLES = {
     "unexpected_index_column_names": list(PLACE),
 }
 """Some examples with their partition and offset; some Spark jobs for each expectation."""
-
-MASKED = "(masked)"
-"""Stands for each value of a column that the suite masks."""
 
 _POSITION = "tidemark_position"
 _VALUE_SHOWN = 80
@@ -90,6 +88,8 @@ def validate_rows(
         by_position = {_position(one): _with_places(one) for one in shown if not _failure(one)}
         result.results = [by_position.get(_position(one), one) for one in result.results]
     for one in result.results:
+        # NumPy's own truth values are none of JSON's.
+        one.success = bool(one.success)
         if suite.masked.intersection(_columns(one)):
             _mask(one)
     return result
@@ -109,7 +109,9 @@ def _mask(one: Any) -> None:
     if shown := result.get("partial_unexpected_list"):
         result["partial_unexpected_list"] = [MASKED] * len(shown)
         result["partial_unexpected_counts"] = [{"value": MASKED, "count": len(shown)}]
-    if result.get("observed_value") is not None and columns:
+    if isinstance(result.get("observed_value"), dict):
+        result["observed_value"] = {"quantiles": [], "values": []}
+    elif result.get("observed_value") is not None and columns:
         result["observed_value"] = MASKED
     result.pop("details", None)
 
@@ -151,7 +153,10 @@ def _refuse(
     if problems:
         raise SuiteError(problems=tuple(problems))
     one = next(one for one in result.results if _failure(one))
-    raise EngineFailed(operation=f"evaluating {one.expectation_config.type}", reason=_failure(one))
+    # Never Spark's whole message, which has the value that it stumbled over.
+    named = re.match(r"\[[A-Z0-9_.]+\]", _failure(one))
+    reason = f"{named[0] if named else 'an error'} on these rows; the rule can be evaluated on none"
+    raise EngineFailed(operation=f"evaluating {one.expectation_config.type}", reason=reason)
 
 
 def _suite_of(suite: Suite, expectations: Mapping[int, Mapping[str, Any]]) -> gx.ExpectationSuite:
@@ -224,13 +229,17 @@ def _row_result(expectation: Mapping[str, Any], one: Any) -> CheckResult:
         expectation=expectation.get("description") or f"{expectation['type']}({named})",
         unexpected_count=result.get("unexpected_count"),
         unexpected_percent=result.get("unexpected_percent"),
-        examples=tuple(_examples(result)),
+        examples=tuple(_examples(result, [column for _, column in named_columns(arguments)])),
     )
 
 
-def _examples(result: Mapping[str, Any]) -> Iterator[Example]:
+def _examples(result: Mapping[str, Any], columns: Sequence[str]) -> Iterator[Example]:
     for row in (result.get("partial_unexpected_index_list") or ())[:MOST_EXAMPLES]:
-        values = [value for name, value in row.items() if name not in PLACE]
+        values = [
+            value
+            for name, value in row.items()
+            if name in columns or (name not in PLACE and not columns)
+        ]
         shown = None if values == [None] else ", ".join(map(str, values))
         yield Example(
             partition=row["partition"],

@@ -222,7 +222,8 @@ class SparkDecoder:
         faulty = rows.observe(again, F.count(F.lit(1)).alias("records")).where(
             F.col(_REASON).isNotNull()
         )
-        self._refuse_many(plan, faulty.where(is_surprise), surprises, records)
+        others = records - (quarantined - surprises)
+        self._refuse_many(plan, faulty.where(is_surprise), surprises, others)
         kept = faulty.select(
             *(F.col(raw(part)).alias(part.value) for part in Part),
             *_BESIDE,
