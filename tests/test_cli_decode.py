@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from tests.conftest import TopicFactory
 from tests.support.commands import Command
 from tests.support.kafka_judge import Judged, read_ranges
+from tests.support.protobuf import proto_bytes
 from tests.support.registry import Registry, avro_bytes, framed
 from tests.support.transactions import (
     Record,
@@ -385,3 +386,47 @@ def test_avro_from_kafka_by_the_schemas_of_a_registry(
             expected = {"note": None, **read}
         assert rows.pop(place) == expected
     assert rows == {}
+
+
+_LEG = 'syntax = "proto3"; package desk; message Leg { int64 quantity = 1; }'
+_ORDER = """
+syntax = "proto3";
+import "desk/leg.proto";
+message Order { int32 n = 1; repeated desk.Leg legs = 2; }
+"""
+
+
+@pytest.mark.registry
+def test_protobuf_from_kafka_in_whole_processes(
+    tmp_path: Path,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    registry: Registry,
+    tidemark: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark's workers find Python and what it needs, whatever PATH says."""
+    name = topic(partitions=1)
+    pipeline = Pipeline(tmp_path, broker.bootstrap, name)
+    spec = tmp_path / "pipelines" / "events.yaml"
+    head = spec.read_text().partition("decode:")[0]
+    spec.write_text(f"{head}decode: {{key: {{format: string}}, value: {{format: protobuf}}}}\n")
+    registry.register(f"{name}-leg", _LEG, "PROTOBUF")
+    leg = {"name": "desk/leg.proto", "subject": f"{name}-leg", "version": 1}
+    number = registry.register(f"{name}-value", _ORDER, "PROTOBUF", references=[leg])
+    imports = {"desk/leg.proto": _LEG}
+    orders = [{"n": n, "legs": [{"quantity": str(2**40 + n)}] * (n % 3)} for n in range(1, 6)]
+    values = [framed(number, proto_bytes(_ORDER, "Order", each, imports)) for each in orders]
+    values += [framed(number, b"\x00\x08"), b"broken"]
+    pipeline.produce([Record(value=each, key=b"k", partition=0) for each in values])
+    for variable, connection in registry.environ().items():
+        monkeypatch.setenv(variable, connection)
+    assert tidemark("ingest", "events").code == ExitCode.OK
+    assert tidemark("decode", "events").code == ExitCode.OK
+    assert tidemark("verify", "events@typed").code == ExitCode.OK
+    listed = tidemark("quarantine", "list", "events", "--json").json
+    assert [each["reason"] for each in listed] == ["malformed", "not_framed"]
+    rows = sorted(pipeline.rows("silver/events"), key=lambda row: row["offset"])
+    assert [row["value"] for row in rows] == [
+        {"n": n, "legs": [{"quantity": 2**40 + n}] * (n % 3)} for n in range(1, 6)
+    ]

@@ -168,11 +168,18 @@ def test_fields_that_a_message_in_a_message_gets_later_are_added_and_named(
     first, second = add(lake, registry, old), add(lake, registry, new)
     lake.land_values([written(first, old, {"legs": [{"qty": 1}]})])
     lake.run()
-    lake.land_values([written(second, new, {"legs": [{"qty": str(2**40), "venue": "XNYS"}]})])
+    # The registry is asked for the first one again, and says the same.
+    lake.land_values(
+        [
+            written(second, new, {"legs": [{"qty": str(2**40), "venue": "XNYS"}]}),
+            written(first, old, {"id": 2}),
+        ]
+    )
     lake.run()
     assert values(lake) == {
         (0, 0): {"id": 0, "legs": [{"qty": 1, "venue": None}]},
         (0, 1): {"id": 0, "legs": [{"qty": 2**40, "venue": "XNYS"}]},
+        (0, 2): {"id": 2, "legs": []},
     }
     told = [
         json.loads(each.get("userMetadata", "{}")) for each in DeltaTable(lake.typed_uri).history()
