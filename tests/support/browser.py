@@ -25,8 +25,8 @@ _FLAGS = (
 )
 _ASK = """<script>
   const told = element => [element.tagName, element.textContent.trim()];
-  const elements = [...document.querySelectorAll("h1, h2, td, polyline")]
-    .filter(element => !element.closest("details:not([open])"));
+  document.querySelectorAll("details").forEach(details => details.open = true);
+  const elements = [...document.querySelectorAll("h1, h2, td, polyline")];
   const isSeen = element => element.getBoundingClientRect().width > 0;
   const asked = document.createElement("pre");
   asked.id = "asked";
@@ -43,7 +43,7 @@ _ASK = """<script>
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """How a browser shows a page.
+    """How a browser shows a page, with all of its details open.
 
     Attributes:
         fetched: What it loaded besides the page itself.

@@ -85,13 +85,16 @@ def _framed(rows: DataFrame, part: Part, kind: Format, written: WriterSchemas) -
     for schema in written.schemas:
         place = frames.Read.of(part, schema.id)
         mine = F.when(number == schema.id, body)
-        if kind is Format.AVRO:
-            rows = avro.with_record(rows, mine, schema.text, *place)
-        elif kind is Format.PROTOBUF:
-            rows = protobuf.with_message(rows, mine, schema.text, *place)
-        else:
-            fields = json_schema.column_of(schema.text)
-            rows = json_text.with_object(rows, mine.cast("string"), fields, *place)
+        match kind:
+            case Format.AVRO:
+                rows = avro.with_record(rows, mine, schema.text, *place)
+            case Format.PROTOBUF:
+                rows = protobuf.with_message(rows, mine, schema.text, *place)
+            case Format.JSON_SCHEMA:
+                fields = json_schema.column_of(schema.text)
+                rows = json_text.with_object(rows, mine.cast("string"), fields, *place)
+            case _:
+                raise AssertionError(f"nobody reads {kind} by its schema")
         read.append((schema.id, place))
     return frames.together(
         rows,
