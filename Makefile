@@ -114,7 +114,7 @@ bench: setup-dev ## Compare with Spark's own ways to read Kafka, as ratios
 # -- check ---------------------------------------------------------------------------------------
 
 .PHONY: check
-check: setup-dev ## Format, lint, types, architecture, fast tests (under two minutes)
+check: setup-dev ## Format, lint, types, architecture, fast tests (some three minutes)
 	@echo "== format" && ruff format --check
 	@echo "== lint" && ruff check
 	@echo "== types" && mypy
