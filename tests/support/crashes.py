@@ -92,11 +92,12 @@ class Running:
         return any(reads_from(pid, port) for pid in self.find("org.apache.spark.deploy"))
 
     def kill(self) -> Ended:
-        """SIGKILL for the whole session, as when the machine goes."""
+        """SIGKILL for the whole session, as when the machine goes: none sees another one end."""
         while members := self.members():
-            for pid in members:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in members:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, number)
             self.process.poll()
         return self._ended()
 

@@ -51,8 +51,8 @@ class Registry:
         kind: str = "AVRO",
         references: Sequence[Mapping[str, Any]] = (),
     ) -> int:
-        """Register a schema, in JSON or as text; its id."""
-        text = schema if isinstance(schema, str) else json.dumps(schema)
+        """Register a schema, Protobuf's as its text, others as what JSON makes of it; its id."""
+        text = schema if kind == "PROTOBUF" else json.dumps(schema)
         body = {"schema": text, "schemaType": kind, "references": list(references)}
         request = Request(
             f"{self.url}/subjects/{subject}/versions",
