@@ -210,7 +210,7 @@ def test_what_does_not_fit_stops_its_partition_and_what_comes_before_lands(
     [
         (trade("Trade next = 2;"), "PROTOBUF", "shop.Trade contains itself"),
         (trade("Other next = 2;"), "PROTOBUF", "no Protobuf schema that can be compiled"),
-        ('{"type": "string"}', "AVRO", "it is AVRO, not PROTOBUF"),
+        ("string", "AVRO", "it is AVRO, not PROTOBUF"),
     ],
 )
 def test_a_schema_that_makes_no_column_stops_as_well(
