@@ -40,7 +40,7 @@ class RuleSummary:
         plans: How many plans it looked at.
         broken: The plans that broke it, oldest first.
         values: What was found as a number, by plan, oldest first.
-        examples: Some rows that broke it, of the newest plan that has any.
+        examples: Some rows that broke it, of the newest plan that did.
     """
 
     name: str

@@ -90,19 +90,19 @@ def validate_rows(
     for one in result.results:
         # NumPy's own truth values are none of JSON's.
         one.success = bool(one.success)
-        if suite.masked.intersection(_columns(one)):
+        if suite.masked.intersection(_columns(one.expectation_config.kwargs)):
             _mask(one)
     return result
 
 
-def _columns(one: Any) -> list[str]:
+def _columns(arguments: Mapping[str, Any]) -> list[str]:
     """The columns that an expectation looks at."""
-    return [column for _, column in named_columns(one.expectation_config.kwargs)]
+    return [column for _, column in named_columns(arguments)]
 
 
 def _mask(one: Any) -> None:
     """Leave of a result's values nothing but how many and where they are."""
-    result, columns = one.result, _columns(one)
+    result, columns = one.result, _columns(one.expectation_config.kwargs)
     for name in ("unexpected_index_list", "partial_unexpected_index_list"):
         for place in result.get(name) or ():
             place.update((column, MASKED) for column in place if column not in PLACE)
@@ -229,7 +229,7 @@ def _row_result(expectation: Mapping[str, Any], one: Any) -> CheckResult:
         expectation=expectation.get("description") or f"{expectation['type']}({named})",
         unexpected_count=result.get("unexpected_count"),
         unexpected_percent=result.get("unexpected_percent"),
-        examples=tuple(_examples(result, [column for _, column in named_columns(arguments)])),
+        examples=tuple(_examples(result, _columns(arguments))),
     )
 
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
 from tidemark.adapters.spark import parquet
@@ -201,13 +201,11 @@ class SparkDecoder:
 
     def _written(self, rows: DataFrame, plan: Plan, folder: str, undo: ExitStack) -> list[DataFile]:
         seen = Observation()
-        # What somebody has asked for is no surprise, however much it is.
-        is_surprise = F.col(_REASON) != Reason.REFUSED_SCHEMA.value
         counted = rows.observe(
             seen,
             F.count(F.lit(1)).alias("records"),
             F.count(_REASON).alias("quarantined"),
-            F.count_if(is_surprise).alias("surprises"),
+            F.count_if(_is_surprise()).alias("surprises"),
         )
         decoded = [part for part in Part if part in rows.columns]
         ids = [part.schema_id for part in self._spec.framed]
@@ -223,7 +221,7 @@ class SparkDecoder:
             F.col(_REASON).isNotNull()
         )
         others = records - (quarantined - surprises)
-        self._refuse_many(plan, faulty.where(is_surprise), surprises, others)
+        self._refuse_many(plan, faulty.where(_is_surprise()), surprises, others)
         kept = faulty.select(
             *(F.col(raw(part)).alias(part.value) for part in Part),
             *_BESIDE,
@@ -266,14 +264,18 @@ class SparkDecoder:
         )
 
 
+def _is_surprise() -> Column:
+    """Whether a row is in quarantine for what nobody has asked for, however much that is."""
+    return F.col(_REASON) != Reason.REFUSED_SCHEMA.value
+
+
 def _counts(seen: Observation, rows: DataFrame) -> tuple[int, int, int]:
     try:
         counts = seen.get
     except AssertionError:
         # Spark has found that nothing can come out, and has left the counting out as well.
         faulty = rows.where(F.col(_REASON).isNotNull())
-        asked_for = F.col(_REASON) == Reason.REFUSED_SCHEMA.value
-        return rows.count(), faulty.count(), faulty.where(~asked_for).count()
+        return rows.count(), faulty.count(), faulty.where(_is_surprise()).count()
     return counts["records"], counts["quarantined"], counts["surprises"]
 
 
