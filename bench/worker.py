@@ -194,7 +194,11 @@ class CheckPipeline:
                 plan, landing = quality.landed(1)
                 range_figures(quality.slice_of(plan, landing), SliceExpectation.of(plan, landing))
         told = watch.metrics()
-        return {**told, "check_seconds": told["seconds"] - landed["seconds"]}
+        return {
+            **told,
+            "check_seconds": told["seconds"] - landed["seconds"],
+            "over_its_landing": told["seconds"] / landed["seconds"],
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,9 +71,14 @@ VARIATIONS: Sequence[Variation] = (
         session={f"parquet.enable.dictionary#{c}": "true" for c in (*_PAYLOAD, "offset")},
     ),
     Variation(
-        name="statistics",
-        what="Parquet's default: statistics of key and value",
-        session={f"parquet.column.statistics.enabled#{c}": "true" for c in _PAYLOAD},
+        name="no_statistics",
+        what="no statistics of key and value",
+        session={f"parquet.column.statistics.enabled#{c}": "false" for c in _PAYLOAD},
+    ),
+    Variation(
+        name="row_groups",
+        what="Parquet's default: row groups of 128 MiB",
+        session={"parquet.block.size": str(128 * 2**20)},
     ),
     Variation(
         name="checksum",

@@ -1,4 +1,4 @@
-"""The folder of a table's files, for adapters that look into files themselves."""
+"""Where a table's files are and what they tell of themselves, for adapters that look into them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
+    from pyarrow.parquet import FileMetaData, Statistics
 
 
 def folder_of(uri: str) -> tuple[FileSystem, str]:
@@ -19,3 +20,29 @@ def folder_of(uri: str) -> tuple[FileSystem, str]:
     # Hadoop's name for it.
     files, folder = FileSystem.from_uri(uri.replace("s3a://", "s3://", 1))
     return files, folder
+
+
+def footer_of(files: FileSystem, path: str) -> FileMetaData:
+    """What a Parquet file tells of itself; no row is read.
+
+    Raises:
+        OSError, ValueError: It cannot be opened, or is no such file.
+    """
+    import pyarrow.parquet as pq
+
+    with files.open_input_file(path) as source:
+        return pq.read_metadata(source)
+
+
+def column_statistics(footer: FileMetaData, path: str) -> list[Statistics | None]:
+    """Statistics of a column by row group, None where there are none; empty without the column.
+
+    Args:
+        footer: The file's.
+        path: The column, a dot before each field inside another.
+    """
+    numbers = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
+    if path not in numbers:
+        return []
+    groups = (footer.row_group(n) for n in range(footer.num_row_groups))
+    return [group.column(numbers[path]).statistics for group in groups]

@@ -98,7 +98,7 @@ def test_compacted_rows_take_what_landed_rows_take(lake: FileLake) -> None:
     columns = {footer.column(n).path_in_schema: footer.column(n) for n in range(11)}
     assert {column.compression for column in columns.values()} == {"SNAPPY"}
     assert columns["offset"].statistics.max == 5
-    assert not columns["value"].is_stats_set
+    assert columns["value"].statistics.null_count == 0
     assert "RLE_DICTIONARY" not in columns["value"].encodings
 
 

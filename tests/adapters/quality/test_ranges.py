@@ -9,8 +9,9 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import ColumnProperties, DeltaTable, WriterProperties, write_deltalake
 
 from tests.support.quality_reports import BRONZE
 from tidemark.adapters.quality.ranges import range_figures
@@ -121,6 +122,60 @@ def test_a_row_of_no_place_is_outside_the_plan(tmp_path: Path) -> None:
     planned = SliceExpectation(topic_id="T", partition=0, start=0, end=9, records=1)
     found = {(each.partition, each.start): each.records for each in range_figures(ref, [planned])}
     assert found == {(0, 0): 1, (0, None): 1, (-1, None): 1}
+
+
+def _full(offsets: Sequence[int], **other: Any) -> pa.Table:
+    """Rows of one partition that lack nothing but what is said."""
+    row = {**_row(Random(1)), "partition": 0, "topic_id": "T", "plan_sequence": 1}
+    rows = [{**row, "key": b"k", "value": b"v" * 99, "offset": n, **other} for n in offsets]
+    return pa.Table.from_pylist(rows, BRONZE)
+
+
+def _missing(table: Path) -> tuple[int, int]:
+    """Missing keys and values of plan 1 in the newest version."""
+    version = DeltaTable(table).version()
+    ref = SliceRef(pipeline="p", table=str(table), table_version=version, plan_sequence=1)
+    planned = SliceExpectation(topic_id="T", partition=0, start=0, end=99, records=9)
+    (found,) = range_figures(ref, [planned])
+    return found.null_keys, found.null_values
+
+
+def test_values_are_not_read_where_the_files_lack_none(tmp_path: Path) -> None:
+    """Most of a table's bytes; here they cannot be read at all, nor may those of other plans."""
+    write_deltalake(str(tmp_path), _full(range(9)))
+    (file,) = tmp_path.glob("*.parquet")
+    value = pq.read_metadata(file).row_group(0).column(1)
+    place = value.dictionary_page_offset or value.data_page_offset
+    with file.open("r+b") as bytes_of:
+        bytes_of.seek(place)
+        bytes_of.write(b"\xff" * value.total_compressed_size)
+    write_deltalake(str(tmp_path), _full([50], plan_sequence=2, value=None), mode="append")
+    assert _missing(tmp_path) == (0, 0)
+
+
+def test_one_file_that_lacks_a_value_is_enough_to_look(tmp_path: Path) -> None:
+    """The other files of the plan lack none."""
+    write_deltalake(str(tmp_path), _full(range(6)))
+    write_deltalake(str(tmp_path), _full([6, 7], value=None), mode="append")
+    write_deltalake(str(tmp_path), _full([8], key=None), mode="append")
+    assert _missing(tmp_path) == (1, 2)
+
+
+def test_a_file_that_does_not_tell_is_looked_into(tmp_path: Path) -> None:
+    """Statistics are the writer's choice."""
+    untold = ColumnProperties(statistics_enabled="NONE")
+    properties = WriterProperties(column_properties={"key": untold, "value": untold})
+    for rows in (_full(range(8)), _full([8], value=None)):
+        write_deltalake(str(tmp_path), rows, mode="append", writer_properties=properties)
+    assert _missing(tmp_path) == (0, 1)
+
+
+def test_a_file_of_two_plans_counts_for_one(tmp_path: Path) -> None:
+    """A compaction's; what the other plan lacks is not this one's."""
+    write_deltalake(str(tmp_path), _full(range(9)))
+    write_deltalake(str(tmp_path), _full([50], plan_sequence=2, value=None), mode="append")
+    DeltaTable(tmp_path).optimize.compact()
+    assert _missing(tmp_path) == (0, 0)
 
 
 def test_a_slice_without_rows_has_no_figures(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ QUARANTINE = Schema(
 )
 """A quarantined row: the bronze row as it is, why it was not decoded, and what has closed it."""
 
-_PAYLOAD = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
+_PAYLOAD = ColumnProperties(dictionary_enabled=False)
 AS_LANDED = WriterProperties(
     compression="SNAPPY",
     column_properties={"key": _PAYLOAD, "value": _PAYLOAD},

@@ -14,9 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
+from pyarrow.parquet import FileMetaData
 
 from tidemark.core.quality import SliceExpectation, SliceRef
 from tidemark.core.quality_checks import RangeFigures
+from tidemark.storage import column_statistics, folder_of, footer_of
 
 _Longs: TypeAlias = npt.NDArray[np.int64]
 
@@ -27,7 +29,7 @@ _ROWS = """
     FROM (
         SELECT coalesce(partition, -1) AS partition, coalesce("offset", -1) AS place,
                ingested_at, stamp,
-               "key" IS NULL AS null_key, "value" IS NULL AS null_value,
+               {null_key} AS null_key, {null_value} AS null_value,
                stamp IS NULL OR timestamp_type = -1 OR stamp < 0 AS no_timestamp
         FROM (
             SELECT *, arrow_cast("timestamp", 'Int64') AS stamp
@@ -45,6 +47,8 @@ def range_figures(ref: SliceRef, expected: Sequence[SliceExpectation]) -> list[R
         expected: What was planned; ranges of one partition do not overlap.
     """
     table = DeltaTable(ref.table, version=ref.table_version)
+    footers = _footers(table, ref.plan_sequence)
+    nulls = {f"null_{name}": _null(footers, name) for name in ("key", "value")}
     topics = _read(
         table, f"SELECT DISTINCT topic_id FROM t WHERE plan_sequence = {ref.plan_sequence}"
     )
@@ -53,10 +57,39 @@ def range_figures(ref: SliceRef, expected: Sequence[SliceExpectation]) -> list[R
         planned = [each for each in expected if each.topic_id == topic_id]
         quoted = str(topic_id).replace("'", "''")
         topic = "topic_id IS NULL" if topic_id is None else f"topic_id = '{quoted}'"
-        rows = _read(table, _ROWS.format(plan=ref.plan_sequence, topic=topic))
+        rows = _read(table, _ROWS.format(plan=ref.plan_sequence, topic=topic, **nulls))
         for (partition, start), held in sorted(_held(rows, planned).items(), key=_by_place):
             found.append(held.figures(topic_id, partition, start))
     return found
+
+
+def _null(footers: Sequence[FileMetaData] | None, column: str) -> str:
+    """SQL for whether a row lacks it; it is read only where a file may lack it.
+
+    Values are most of a table's bytes, and the footers tell whether all are there. That stays
+    true whatever plans share a file and whatever was deleted from it since.
+    """
+    if footers is None or not all(_is_full(footer, column) for footer in footers):
+        return f'"{column}" IS NULL'
+    return "FALSE"
+
+
+def _is_full(footer: FileMetaData, column: str) -> bool:
+    statistics = column_statistics(footer, column)
+    return bool(statistics) and all(
+        each is not None and each.has_null_count and each.null_count == 0 for each in statistics
+    )
+
+
+def _footers(table: DeltaTable, plan_sequence: int) -> list[FileMetaData] | None:
+    """Of the files that may hold rows of a plan; None if PyArrow cannot open one."""
+    try:
+        return [
+            footer_of(*folder_of(uri))
+            for uri in table.file_uris(file_pruning_predicate=f"plan_sequence = {plan_sequence}")
+        ]
+    except (OSError, ValueError):
+        return None
 
 
 def _read(table: DeltaTable, sql: str) -> pa.RecordBatchReader:
@@ -96,7 +129,8 @@ class _Held:
             latest, earliest = float(stamped.max()), float(stamped.min())
             self.latest = latest if self.latest is None else max(self.latest, latest)
             self.earliest = earliest if self.earliest is None else min(self.earliest, earliest)
-        places = np.unique(rows.places)
+        places = np.sort(rows.places, kind="stable")
+        places = places[_changes(places)]
         breaks = np.flatnonzero(np.diff(places) != 1)
         self.starts.append(places[np.concatenate(([0], breaks + 1))])
         self.ends.append(places[np.concatenate((breaks, [len(places) - 1]))] + 1)
@@ -173,7 +207,7 @@ def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[int, _Rows]]:
         column("ahead").astype(np.float64, copy=False),
     )
     partitions = column("partition")
-    for partition in np.unique(partitions):
+    for partition in np.unique(partitions[_changes(partitions)]):
         yield int(partition), rows.where(partitions == partition)
 
 
@@ -183,5 +217,10 @@ def _by_range(rows: _Rows, ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[
     at = np.searchsorted(starts, rows.places, side="right") - 1
     if len(ranges):
         at[rows.places >= ends[at]] = -1
-    for each in np.unique(at):
+    for each in np.unique(at[_changes(at)]):
         yield (None if each < 0 else int(starts[each])), rows.where(at == each)
+
+
+def _changes(values: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
+    """Where a value is not that before it: `unique` of all would hash each of them."""
+    return np.concatenate(([True], values[1:] != values[:-1]))

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tidemark.core.datafile import DataFile
+from tidemark.storage import column_statistics, footer_of
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
@@ -60,20 +61,16 @@ def found_in(files: FileSystem, table: str, folder: str) -> list[DataFile]:
 
 
 def _data_file(files: FileSystem, folder: str, info: FileInfo) -> DataFile | None:
-    import pyarrow.parquet as pq
-
-    with files.open_input_file(info.path) as source:
-        footer = pq.read_metadata(source)
+    footer = footer_of(files, info.path)
     if footer.num_rows == 0:
         return None
-    numbers = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
-    groups = [footer.row_group(n) for n in range(footer.num_row_groups)]
 
     def extremes(name: str) -> Sequence[int] | None:
-        columns = [group.column(numbers[name]).statistics for group in groups]
-        if any(each is None or not each.has_min_max or each.null_count for each in columns):
+        columns = column_statistics(footer, name)
+        full = [each for each in columns if each and each.has_min_max and not each.null_count]
+        if not full or len(full) < len(columns):
             return None
-        return [end for each in columns for end in (each.min_raw, each.max_raw)]
+        return [end for each in full for end in (each.min_raw, each.max_raw)]
 
     partition, offset, timestamp = map(extremes, _COLUMNS)
     if partition is None or offset is None:
