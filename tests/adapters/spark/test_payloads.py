@@ -134,6 +134,8 @@ BAD: Sequence[tuple[bytes, tuple[str, str | None]]] = [
     (b'{"wide": 1.234}', ("malformed", "wide")),
     (b'{"at": "2026-01-01T25:00:00Z"}', ("malformed", "at")),
     (b'{"at": "2026-01-01T00:00:00.1234567Z"}', ("malformed", "at")),
+    (b'{"at": "2026-01-01T00:00:00Z\\n"}', ("malformed", "at")),
+    (b'{"day": "2026-01-01\\n"}', ("malformed", "day")),
     (b'{"legs": [{"qty": 1}, {"on": "soon"}]}', ("malformed", "legs[]")),
     (b'{"legs": [{"qty": 1.5}]}', _MALFORMED),
     (b'{"legs": {"qty": 1}}', _MALFORMED),
