@@ -273,7 +273,8 @@ class App:
 
         decode = self._decode(spec)
         uri = self.layout.data_table(decode.target)
-        return DeltaDataTable(uri, typed_schema(decode, columns), grows=True)
+        schema = typed_schema(decode, columns)
+        return DeltaDataTable(uri, schema, grows=True, has_unions=decode.has_unions)
 
     def quarantine(self, spec: PipelineSpec) -> DeltaQuarantine:
         """The quarantine of a typed table, without Spark."""

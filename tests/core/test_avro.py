@@ -187,7 +187,7 @@ _ROW = Struct((("a", "long"), ("legs", ListOf(_LEG)), ("m", MapOf(_LEG))))
 )
 def test_fields_of_two_schemas_come_together(other: FieldType, added: list[str]) -> None:
     """Those that are there keep their places; of both ways round the fields are the same."""
-    assert list(conflicts(_ROW, other, "value")) == []
+    assert list(conflicts(_ROW, other, "value", has_unions=True)) == []
     assert list(additions(_ROW, other, "value")) == added
     both = merged(_ROW, other)
     for each in (_ROW, other):
@@ -219,7 +219,7 @@ def test_fields_of_two_schemas_come_together(other: FieldType, added: list[str])
 )
 def test_what_does_not_fit_is_told(other: FieldType, difference: str) -> None:
     """With its path and both types."""
-    (told,) = conflicts(_ROW, other, "value")
+    (told,) = conflicts(_ROW, other, "value", has_unions=True)
     assert told.startswith(difference)
 
 
@@ -227,3 +227,11 @@ def test_numbers_of_four_bytes_are_widened_at_any_depth() -> None:
     """And nothing else is."""
     narrow = Struct((("a", ListOf("integer")), ("m", MapOf("float")), ("d", "date")))
     assert widened(narrow) == Struct((("a", ListOf("long")), ("m", MapOf("double")), ("d", "date")))
+
+
+def test_fields_that_look_like_a_unions_are_none_where_there_are_no_unions() -> None:
+    """Protobuf and JSON Schema name fields as they like."""
+    one = Struct((("member_name", "string"),))
+    more = Struct((*one.fields, ("city", "string")))
+    assert list(conflicts(one, more, "value", has_unions=False)) == []
+    assert len(list(conflicts(one, more, "value", has_unions=True))) == 1

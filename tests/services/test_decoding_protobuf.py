@@ -223,6 +223,8 @@ def test_a_schema_that_makes_no_column_stops_as_well(
         lake.run()
     assert difference in stopped.value.found()
     assert not lake.typed_uri.exists()
+    # The next compiler may take what this one does not.
+    assert len(lake.schemas.store.kept([number])) == ("compiled" not in difference)
 
 
 def test_keys_and_values_are_apart(lake: FramedLake, registry: Registry) -> None:
@@ -265,6 +267,29 @@ def test_a_schema_may_import_others(lake: FramedLake, registry: Registry) -> Non
     lake.land_values([framed(number, b"\x00" + made.SerializeToString())])
     lake.run()
     assert values(lake) == {(0, 0): {"id": 0, "price": {"units": 5, "unit": "LOT"}}}
+
+
+def test_what_a_schema_imports_itself_counts(lake: FramedLake, registry: Registry) -> None:
+    """Another that it imports still has an older version of the same file."""
+    unit = 'syntax = "proto3"; package desk; enum Unit { PIECE = 0; LOT = 1; }'
+    newer = unit.replace("LOT = 1;", "LOT = 1; BOX = 2;")
+    price = 'syntax = "proto3"; package desk; import "unit.proto"; message Price { Unit unit = 1; }'
+    schema = trade(
+        "desk.Price price = 2; desk.Unit unit = 3;",
+        imports='import "unit.proto"; import "price.proto";',
+    )
+    names = {name: f"{lake.root.name}-newer-{name}" for name in ("unit", "price")}
+    for each in (unit, newer):
+        registry.register(names["unit"], each, "PROTOBUF")
+    of_unit = {"name": "unit.proto", "subject": names["unit"]}
+    of_price = {"name": "price.proto", "subject": names["price"], "version": 1}
+    registry.register(names["price"], price, "PROTOBUF", references=[{**of_unit, "version": 1}])
+    number = add(lake, registry, schema, references=[{**of_unit, "version": 2}, of_price])
+    imports = {"unit.proto": newer, "price.proto": price}
+    made = message(schema, _MESSAGE, {"unit": "BOX"}, imports)
+    lake.land_values([framed(number, b"\x00" + made.SerializeToString())])
+    lake.run()
+    assert values(lake) == {(0, 0): {"id": 0, "price": None, "unit": "BOX"}}
 
 
 def test_a_schema_that_is_registered_later_is_replayed(

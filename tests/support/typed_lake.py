@@ -136,7 +136,8 @@ class TypedLake(LandingServices):
 
     def grown(self, columns: Mapping[Part, FieldType]) -> DeltaDataTable:
         """The typed table with some columns more."""
-        return DeltaDataTable(str(self.typed_uri), typed_schema(self.decode, columns), grows=True)
+        schema, has_unions = typed_schema(self.decode, columns), self.decode.has_unions
+        return DeltaDataTable(str(self.typed_uri), schema, grows=True, has_unions=has_unions)
 
     @property
     def decoding(self) -> Decoding:

@@ -107,6 +107,11 @@ class RegisteredSchema:
         """Whether another answer says the same, however it is laid out."""
         return self.kind == other.kind and _loaded(self.text) == _loaded(other.text)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether it will always say the same: what a compiler refuses may please the next one."""
+        return self.kind != Format.PROTOBUF.kind or _loaded(self.text) != self.text
+
 
 def _loaded(text: str) -> Any:
     try:
@@ -154,6 +159,11 @@ class DecodeSpec:
     def framed(self) -> tuple[Part, ...]:
         """The halves that begin with the id of a registry's schema."""
         return tuple(part for part, spec in self.parts.items() if spec.format.has_schema_ids)
+
+    @property
+    def has_unions(self) -> bool:
+        """Whether fields that begin with `UNION_MEMBER` are members of a union, as Avro's are."""
+        return any(part.format is Format.AVRO for part in self.parts.values())
 
     @property
     def quarantine_target(self) -> str:

@@ -106,13 +106,21 @@ def plain(kind: FieldType) -> Any:
             return str(kind)
 
 
-def conflicts(present: FieldType, wanted: FieldType, path: str) -> Iterator[str]:
+def conflicts(
+    present: FieldType, wanted: FieldType, path: str, *, has_unions: bool
+) -> Iterator[str]:
     """Where a column of one type cannot take values of another.
 
     Fields that only one of them has are no conflict: they are null in the rows of the other.
+
+    Args:
+        present: The column's.
+        wanted: The values'.
+        path: What the column is called.
+        has_unions: Whether fields that begin with `UNION_MEMBER` make a union, as Avro's do.
     """
     match present, wanted:
-        case Struct(), Struct() if _is_union(present) != _is_union(wanted):
+        case Struct(), Struct() if has_unions and _is_union(present) != _is_union(wanted):
             yield f"{path} is one of several types in the table, or in the schema, and not in both"
         case Struct(), Struct():
             there = {name.lower(): (name, each) for name, each in present.fields}
@@ -120,11 +128,13 @@ def conflicts(present: FieldType, wanted: FieldType, path: str) -> Iterator[str]
                 if other := there.get(name.lower()):
                     if other[0] != name:
                         yield f"{path}.{other[0]} of the table is now called {name}"
-                    yield from conflicts(other[1], each, f"{path}.{name}")
+                    yield from conflicts(other[1], each, f"{path}.{name}", has_unions=has_unions)
         case ListOf(), ListOf():
-            yield from conflicts(present.element, wanted.element, f"{path}[]")
+            yield from conflicts(
+                present.element, wanted.element, f"{path}[]", has_unions=has_unions
+            )
         case MapOf(), MapOf():
-            yield from conflicts(present.value, wanted.value, f"{path}{{}}")
+            yield from conflicts(present.value, wanted.value, f"{path}{{}}", has_unions=has_unions)
         case _:
             if present != wanted:
                 yield f"{path} is {_named(present)} in the table, not {_named(wanted)}"

@@ -7,6 +7,7 @@ last file is the schema itself, and whose other files are what it imports.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -78,6 +79,10 @@ _WELL_KNOWN_TYPES: Mapping[str, FieldType] = {
 }
 _MESSAGES = {"TYPE_MESSAGE", "TYPE_GROUP"}
 _LONE_ZERO = b"\x00"
+_MOST_LEVELS = 100
+"""A message that is read lies in fewer."""
+MOST_COLUMNS = 10_000
+"""Columns of one schema, those of a message counted for each field that has it."""
 _VARINT_BYTES = 5
 """Indexes are numbers of four bytes."""
 
@@ -97,8 +102,9 @@ def message_index(payload: bytes) -> tuple[tuple[int, ...], int]:
     if payload[:1] == _LONE_ZERO:
         return FIRST, 1
     count, place = _varint(payload, 0)
+    if count > _MOST_LEVELS:
+        raise ValueError("more messages in messages than there can be")
     index = []
-    # A number takes a byte at least, so a broken count ends with the payload.
     for _ in range(count):
         number, place = _varint(payload, place)
         index.append(number)
@@ -146,7 +152,7 @@ def column_of(text: str) -> Struct:
     if not messages[name].get("field"):
         raise ValueError(f"{name} has no fields")
     try:
-        return _struct(name, messages, ())
+        return _Columns(messages).of(name)
     except RecursionError:
         raise ValueError(f"{name} has messages in messages too deep for a column") from None
 
@@ -159,34 +165,70 @@ def _named(messages: Any, within: str) -> Iterator[tuple[str, Mapping[str, Any]]
         yield from _named(each.get("nestedType", ()), name)
 
 
-def _struct(name: str, messages: _Messages, above: tuple[str, ...]) -> Struct:
-    fields = messages[name]["field"]
-    folded = [each["name"].lower() for each in fields]
-    if twice := sorted({each for each in folded if folded.count(each) > 1}):
-        raise ValueError(f"{name} has fields that differ in upper and lower case alone: {twice[0]}")
-    inner = (*above, name)
-    return Struct(tuple((each["name"], _field(each, messages, inner)) for each in fields))
+class _Columns:
+    """Makes the columns of messages, those of each once.
+
+    Args:
+        messages: All of a schema, by their full names.
+    """
+
+    def __init__(self, messages: _Messages) -> None:
+        self._messages = messages
+        self._made: dict[str, Struct] = {}
+        self._counts: dict[str, int] = {}
+        self._within: list[str] = []
+
+    def of(self, name: str) -> Struct:
+        """The type of the column that a message makes.
+
+        Raises:
+            ValueError: None can be made of it, with why.
+            RecursionError: It has messages in messages too deep.
+        """
+        if name in self._within:
+            raise ValueError(f"{name} contains itself, which no column can")
+        if name not in self._made:
+            self._within.append(name)
+            fields = self._messages[name]["field"]
+            folded = Counter(each["name"].lower() for each in fields)
+            if twice := sorted(each for each, times in folded.items() if times > 1):
+                raise ValueError(
+                    f"{name} has fields that differ in upper and lower case alone: {twice[0]}"
+                )
+            made = tuple((each["name"], self._field(each)) for each in fields)
+            self._counts[name] = sum(self._count(each) for each in fields)
+            if self._counts[name] > MOST_COLUMNS:
+                raise ValueError(f"{name} makes more than {MOST_COLUMNS:,} columns")
+            self._within.pop()
+            self._made[name] = Struct(made)
+        return self._made[name]
+
+    def _count(self, field: Mapping[str, Any]) -> int:
+        return self._counts.get(_type_name(self._held(field)), 1)
+
+    def _field(self, field: Mapping[str, Any]) -> FieldType:
+        held = self._held(field)
+        is_message = held["type"] in _MESSAGES
+        kind = self._message(_type_name(held)) if is_message else _SCALARS[held["type"]]
+        if held is not field:
+            return MapOf(kind)
+        return ListOf(kind) if field.get("label") == "LABEL_REPEATED" else kind
+
+    def _held(self, field: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The field itself; of a map the field of its values."""
+        entry = self._messages.get(_type_name(field), {})
+        is_map = entry.get("options", {}).get("mapEntry")
+        return entry["field"][1] if is_map else field
+
+    def _message(self, name: str) -> FieldType:
+        if name in _WELL_KNOWN_TYPES:
+            return _WELL_KNOWN_TYPES[name]
+        if name not in self._messages:
+            raise ValueError(f"it has {name}, which is no type of a column")
+        # A column has to have a field; one message without any is as good as another.
+        return self.of(name) if self._messages[name].get("field") else "string"
 
 
-def _field(field: Mapping[str, Any], messages: _Messages, above: tuple[str, ...]) -> FieldType:
-    repeated = field.get("label") == "LABEL_REPEATED"
-    if field["type"] in _MESSAGES:
-        name = str(field["typeName"]).removeprefix(".")
-        entry = messages.get(name, {})
-        if repeated and entry.get("options", {}).get("mapEntry"):
-            return MapOf(_field(entry["field"][1], messages, above))
-        kind = _message(name, messages, above)
-    else:
-        kind = _SCALARS[field["type"]]
-    return ListOf(kind) if repeated else kind
-
-
-def _message(name: str, messages: _Messages, above: tuple[str, ...]) -> FieldType:
-    if name in _WELL_KNOWN_TYPES:
-        return _WELL_KNOWN_TYPES[name]
-    if name in above:
-        raise ValueError(f"{name} contains itself, which no column can")
-    if name not in messages:
-        raise ValueError(f"it has {name}, which is no type of a column")
-    # A column has to have a field; one message without any is as good as another.
-    return _struct(name, messages, above) if messages[name].get("field") else "string"
+def _type_name(field: Mapping[str, Any]) -> str:
+    """The full name of a field's message; empty where it has none."""
+    return str(field.get("typeName", "")).removeprefix(".")

@@ -119,7 +119,8 @@ class Schemas:
             wanted = widened(wanted)
         if column is None:
             return wanted, ()
-        differences = tuple(conflicts(column, wanted, str(part)))
+        has_unions = expected is Format.AVRO
+        differences = tuple(conflicts(column, wanted, str(part), has_unions=has_unions))
         return (None, differences) if differences else (merged(column, wanted), ())
 
     def _known(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
@@ -134,7 +135,7 @@ class Schemas:
         for schema_id, schema in kept.items():
             if not asked.get(schema_id, schema).is_same(schema):
                 raise SchemaReplaced(connection=self.decode.registry, schema_id=schema_id)
-        new = [each for schema_id, each in asked.items() if schema_id not in kept]
+        new = [each for each in asked.values() if each.id not in kept and each.is_settled]
         if new:
             # Also of those that were answered before one was not: the next run goes on there.
             self.store.keep(new)

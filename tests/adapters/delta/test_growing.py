@@ -20,13 +20,13 @@ from tidemark.errors import ColumnsDiffer
 _FIRST = {"price": "decimal(18,4)", "legs": [{"qty": "long"}]}
 
 
-def typed(uri: Path, fields: dict[str, Any]) -> DeltaDataTable:
+def typed(uri: Path, fields: dict[str, Any], *, has_unions: bool = False) -> DeltaDataTable:
     """The typed table of a pipeline whose values have these fields."""
     schema = parse_type(fields)
     assert isinstance(schema, Struct)
     value = PayloadSpec(format=Format.JSON, schema=schema)
     decode = DecodeSpec(key=PayloadSpec(), value=value, target="silver/events")
-    return DeltaDataTable(str(uri), typed_schema(decode), grows=True)
+    return DeltaDataTable(str(uri), typed_schema(decode), grows=True, has_unions=has_unions)
 
 
 @pytest.fixture
@@ -96,3 +96,14 @@ def test_another_type_of_a_field_is_refused_with_the_difference(
         other.prepare("events@typed")
     assert difference in str(differs.value)
     assert DeltaTable(table).version() == version
+
+
+def test_a_union_that_became_a_record_meanwhile_is_refused(tmp_path: Path) -> None:
+    """Where fields that begin with `member_` are a union's; elsewhere they are fields like others."""
+    union, record = {"of": {"member_long": "long"}}, {"of": {"member_long": "long", "city": "string"}}
+    uri = tmp_path / "unions"
+    typed(uri, union, has_unions=True).prepare("events@typed")
+    with pytest.raises(ColumnsDiffer, match="one of several types"):
+        typed(uri, record, has_unions=True).prepare("events@typed")
+    typed(uri, record).prepare("events@typed")
+    assert "city" in str(DeltaTable(uri).schema())

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+from base64 import b64encode
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf import json_format
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from tests.support.protobuf import descriptors
 from tidemark.adapters.registry.protobuf import compiled
@@ -125,15 +129,28 @@ def test_what_registries_know_themselves_need_not_be_referred_to() -> None:
         ('syntax = "proto3"; message A { B b = 1; }', {}, '"B" is not defined'),
         (SIDE, {"../side.proto": SIDE}, "no place of a file"),
         (SIDE, {"/tmp/side.proto": SIDE}, "no place of a file"),
+        (SIDE, {"tidemark/side.proto": SIDE}, "no place of a file"),
+        (SIDE, {f"{'a' * 256}.proto": SIDE}, "no place of a file"),
+        (SIDE, {"a": SIDE, "a/b.proto": SIDE}, "another file below or above it"),
+        (SIDE + 'import "caf\xff.proto";', {}, "File not found"),
         ('{"type": "string"}', {}, "schema.proto"),
+        ('{"file": [{"messageType": [{"name": "M", "field": [{}]}]}]}', {}, "schema.proto"),
+        # The compiler takes it, and the library does not.
+        (
+            'syntax = "proto3"; package google.protobuf; message Timestamp { int64 seconds = 1; }',
+            {},
+            "duplicate symbol",
+        ),
     ],
 )
-def test_what_cannot_be_compiled_stays_as_it_is(
+def test_what_cannot_be_compiled_makes_no_column(
     text: str, imports: Any, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log says why, and no column can be made of it."""
-    assert compiled(text, imports) == text
+    """The log says why, and the next compiler may think better of it."""
+    made = compiled(text, imports)
     assert told in caplog.text
+    assert not RegisteredSchema(id=1, kind="PROTOBUF", text=made).is_settled
+    text = made
     with pytest.raises(ValueError, match="no Protobuf schema that can be compiled"):
         column_of(text)
 
@@ -153,3 +170,42 @@ def test_a_compiler_that_fails_says_nothing_about_the_schema(
         monkeypatch.setattr(subprocess, "run", failing)
         with pytest.raises(OSError, match=problem):
             compiled(SIDE, {})
+
+
+def test_the_compilers_remarks_do_not_hide_what_is_wrong(caplog: pytest.LogCaptureFixture) -> None:
+    """It says several lines of each file without a syntax first."""
+    imports = {f"a{number}.proto": f"message A{number} {{}}" for number in range(6)}
+    lines = "".join(f'import "{name}";' for name in imports)
+    compiled(f"{lines} message M {{ optional Nothing a = 1; }}", imports)
+    assert '"Nothing" is not defined' in caplog.text
+    assert "WARNING:" not in caplog.messages[0]
+
+
+def test_a_compiler_that_cannot_work_refuses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends with the same number as over a schema that is at fault."""
+    (tmp_path / "grpc_tools").mkdir()
+    (tmp_path / "grpc_tools" / "__init__.py").write_text("raise ImportError('broken')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(OSError, match="the compiler ended with 1"):
+        compiled(SIDE, {})
+
+
+def test_a_schema_may_be_registered_as_its_descriptor() -> None:
+    """As Confluent's client for Python does; some registries give it out as they got it."""
+    side, trade = FileDescriptorSet(), FileDescriptorSet()
+    json_format.Parse(descriptors(SIDE), side)
+    json_format.Parse(descriptors(TRADE, {"desk/side.proto": SIDE}), trade)
+    encoded = [b64encode(each.file[-1].SerializeToString()).decode() for each in (side, trade)]
+    expected = json.loads(compiled(TRADE, {"desk/side.proto": SIDE}))
+    for text, imported in ((encoded[1], encoded[0]), (encoded[1], SIDE), (TRADE, encoded[0])):
+        assert json.loads(compiled(text, {"desk/side.proto": imported})) == expected
+
+
+def test_a_few_lines_make_no_million_columns() -> None:
+    """Each message has two of the next; they are told of before they are made."""
+    text = "".join(f"message M{n} {{ M{n + 1} a = 1; M{n + 1} b = 2; }}" for n in range(40))
+    made = compiled(f'syntax = "proto3"; {text} message M40 {{ int32 a = 1; }}', {})
+    with pytest.raises(ValueError, match="more than 10,000 columns"):
+        column_of(made)

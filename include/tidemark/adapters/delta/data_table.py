@@ -78,12 +78,21 @@ class DeltaDataTable:
         uri: The table.
         schema: Its columns; whoever reads the table may have added others.
         grows: Whether fields that the table does not have yet are added to its columns.
+        has_unions: Whether some of its columns are unions, as `conflicts` takes it.
     """
 
-    def __init__(self, uri: str, schema: Schema = BRONZE, *, grows: bool = False) -> None:
+    def __init__(
+        self,
+        uri: str,
+        schema: Schema = BRONZE,
+        *,
+        grows: bool = False,
+        has_unions: bool = False,
+    ) -> None:
         self._uri = uri
         self._schema = schema
         self._grows = grows
+        self._has_unions = has_unions
 
     def state(self, pipeline: str, app_ids: Collection[str], since: int) -> TableState:
         """The newest transaction of each application id, and RESTOREs after a version.
@@ -320,7 +329,8 @@ class DeltaDataTable:
                     self._differ(f"it has no column {wanted.name}")
             elif self._grows:
                 there, needed = field_type(present[wanted.name]), field_type(wanted.type)
-                for difference in conflicts(there, needed, wanted.name):
+                unions = self._has_unions
+                for difference in conflicts(there, needed, wanted.name, has_unions=unions):
                     self._differ(difference)
             elif _bare(present[wanted.name]) != _bare(wanted.type):
                 self._differ(f"its column {wanted.name} is {present[wanted.name]}")

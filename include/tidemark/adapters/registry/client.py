@@ -98,15 +98,22 @@ class ConfluentRegistry:
             ) from None
         return RegisteredSchema(id=schema_id, kind=kind, text=text)
 
-    def _references(self, schema: Schema, seen: set[tuple[str, int]]) -> Iterator[tuple[str, str]]:
-        """The schemas that one refers to, and those that they refer to, by their names there."""
+    def _references(self, schema: Schema, seen: set[str]) -> Iterator[tuple[str, str]]:
+        """The schemas that one refers to, by their names there, before those that they refer to.
+
+        Of two with one name it is the first that counts: another may still refer to an older one.
+        """
+        found = []
         for each in schema.references or ():
-            place = (str(each.subject), int(each.version))
-            if place in seen:
+            name = str(each.name)
+            if name in seen:
                 continue
-            seen.add(place)
+            seen.add(name)
+            place = (str(each.subject), int(each.version))
             other = self._client.get_version(*place, deleted=True).schema
-            yield str(each.name), other.schema_str or ""
+            yield name, other.schema_str or ""
+            found.append(other)
+        for other in found:
             yield from self._references(other, seen)
 
     def _fail(self, schema_id: int, answer: SchemaRegistryError) -> None:

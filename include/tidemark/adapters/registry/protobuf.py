@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from base64 import b64decode
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
@@ -16,17 +19,25 @@ from typing import Any
 from confluent_kafka.schema_registry.confluent import meta_pb2
 from confluent_kafka.schema_registry.confluent.type import decimal_pb2, variant_pb2
 from google.protobuf import descriptor_pb2, json_format
+from google.protobuf.message import DecodeError
 
 from tidemark.core.protobuf import WELL_KNOWN
+from tidemark.descriptors import pool_of
 
 log = logging.getLogger(__name__)
 
-_MAIN = "tidemark/schema.proto"
+_OWN = "tidemark"
+_MAIN = f"{_OWN}/schema.proto"
 _CONFLUENTS = (descriptor_pb2, meta_pb2, decimal_pb2, variant_pb2)
 """What schemas import from Confluent without a reference, and what that imports."""
 _TIMEOUT_S = 60
 _REFUSED = 1
-"""What the compiler ends with if a schema is at fault."""
+"""What the compiler ends with if a schema is at fault; but also if the disk is full."""
+_OF_A_SCHEMA = re.compile(r"(?m)^[^\n]*(:\d+:\d+:|\.proto: |: File not found)")
+"""What it says of a schema, as it does of nothing else."""
+_REMARKS = re.compile(r"(?m)^(WARNING:|[WI]\d{4} |[^\n]*: warning:)[^\n]*\n?")
+_LONGEST_NAME = 255
+"""Bytes of a part of a path that file systems take."""
 _TOLD = {"allowAlias", "features", "mapEntry", "packed"}
 """Options that decide how bytes are read."""
 _UNUSED = {"extension", "extensionRange", "service"}
@@ -39,41 +50,76 @@ def compiled(text: str, imports: Mapping[str, str]) -> str:
     Two texts that differ in layout, comments or options for code generators have the same.
 
     Args:
-        text: The schema.
+        text: The schema, in Protobuf's language; or, as some clients register it, its descriptor
+            in base64, also of an import.
         imports: By the names that it imports them by, the schemas that it refers to, and those
             that they refer to. What registries know themselves need not be among them: Google's
             files and Confluent's own.
 
     Returns:
-        The schema as it is if it cannot be compiled; why is logged.
+        The text behind a remark if it cannot be compiled, which is no JSON then; why is logged.
 
     Raises:
         OSError: The compiler could not do its work.
     """
     with TemporaryDirectory() as folder:
         sources, result = Path(folder) / "sources", Path(folder) / "result"
+        sources.mkdir()
+        described = []
         for name, each in {**imports, _MAIN: text}.items():
-            if not _is_within(name):
-                log.warning("a schema is imported as %r, which is no place of a file", name)
-                return text
-            (sources / name).parent.mkdir(parents=True, exist_ok=True)
-            (sources / name).write_text(each, encoding="utf-8")
-        problem = _compile(sources, Path(folder) / "known", result)
+            if name != _MAIN and not _is_place(name):
+                return _refused(text, f"it imports {name!r}, which is no place of a file")
+            if file := _descriptor(each):
+                file.name = name
+                described.append(file)
+                continue
+            try:
+                (sources / name).parent.mkdir(parents=True, exist_ok=True)
+                (sources / name).write_text(each, encoding="utf-8")
+            except (FileExistsError, NotADirectoryError, IsADirectoryError):
+                return _refused(text, f"it imports {name!r}, and another file below or above it")
+        problem = _compile(sources, described, Path(folder) / "known", result)
         if problem is not None:
-            log.warning("a schema cannot be compiled: %s", problem)
-            return text
+            return _refused(text, problem)
         found = descriptor_pb2.FileDescriptorSet.FromString(result.read_bytes())
     told = json_format.MessageToDict(found)
     kept = [_bare(file) for file in told["file"] if file["name"] not in WELL_KNOWN]
-    return json.dumps({"file": kept})
+    made = json.dumps({"file": kept})
+    try:
+        pool_of(made)
+    except (TypeError, ValueError, json_format.Error) as unusable:
+        return _refused(text, str(unusable))
+    return made
 
 
-def _is_within(name: str) -> bool:
+def _refused(text: str, why: str) -> str:
+    log.warning("a schema cannot be compiled: %s", why[:500])
+    return f"// not compiled\n{text}"
+
+
+def _is_place(name: str) -> bool:
+    """Whether an import is a file below the folder of all, and not where the schema itself is."""
     path = PurePosixPath(name)
-    return bool(path.name) and not path.is_absolute() and ".." not in path.parts
+    is_below = bool(path.name) and not path.is_absolute() and ".." not in path.parts
+    fits = all(len(part.encode()) <= _LONGEST_NAME for part in path.parts)
+    return is_below and fits and path.parts[0] != _OWN
 
 
-def _compile(sources: Path, known: Path, result: Path) -> str | None:
+def _descriptor(text: str) -> descriptor_pb2.FileDescriptorProto | None:
+    """A schema that is registered as its descriptor, in base64; None of one in the language."""
+    try:
+        file = descriptor_pb2.FileDescriptorProto.FromString(b64decode(text, validate=True))
+    except (ValueError, DecodeError):
+        return None
+    return file if file.message_type or file.enum_type or file.dependency else None
+
+
+def _compile(
+    sources: Path,
+    described: Iterable[descriptor_pb2.FileDescriptorProto],
+    known: Path,
+    result: Path,
+) -> str | None:
     """Write the descriptors of a schema and of all that it imports; what is wrong with it.
 
     In a process of its own: the compiler speaks to standard error, and what it does with hostile
@@ -82,6 +128,7 @@ def _compile(sources: Path, known: Path, result: Path) -> str | None:
     brought = descriptor_pb2.FileDescriptorSet()
     for module in _CONFLUENTS:
         module.DESCRIPTOR.CopyToProto(brought.file.add())
+    brought.file.extend(described)
     known.write_bytes(brought.SerializeToString())
     folders = (sources, files("grpc_tools") / "_proto", _google())
     options = [f"--descriptor_set_in={known}", "--include_imports", f"-o{result}"]
@@ -89,13 +136,22 @@ def _compile(sources: Path, known: Path, result: Path) -> str | None:
     command += [*options, _MAIN]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+            timeout=_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
         raise TimeoutError(f"the compiler took more than {_TIMEOUT_S} s") from None
-    if done.returncode == _REFUSED:
-        return done.stderr.strip()[:500]
+    told = _REMARKS.sub("", done.stderr).strip()
+    if done.returncode == _REFUSED and _OF_A_SCHEMA.search(told):
+        return told
+    if done.returncode == -signal.SIGSEGV:
+        return "the compiler broke down over it"
     if done.returncode:
+        log.error("the compiler of Protobuf schemas ended with %d: %s", done.returncode, told)
         raise OSError(f"the compiler ended with {done.returncode}")
     return None
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 from google.protobuf import json_format
+from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 
 from tidemark.core.fields import Decimal, FieldType, ListOf, MapOf, Struct
 from tidemark.core.protobuf import TIMESTAMP, WRAPPERS
@@ -28,8 +31,9 @@ _ARROW = {
     "binary": pa.binary(),
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
-_PLAIN = {"google.protobuf.Duration", "google.protobuf.FieldMask"}
-"""Messages whose JSON is text and nothing else: it needs no quotes."""
+_DURATION = "google.protobuf.Duration"
+_FIELD_MASK = "google.protobuf.FieldMask"
+_ANY = "google.protobuf.Any"
 _SECONDS = range(-62_135_596_800, 253_402_300_800)
 """Since 1970, in the years from 1 to 9999: Protobuf's bounds, and those of Spark."""
 _NANOS = range(10**9)
@@ -42,16 +46,38 @@ _Taker: TypeAlias = Callable[[Sequence[Message | None]], Sequence[Any]]
 """The values of one field of some messages."""
 
 
+# Of all messages: a field of such a name hides that of its own message.
+_has_field = AnyMessage.HasField
+_is_initialized = AnyMessage.IsInitialized
+_byte_size = AnyMessage.ByteSize
+_discard_unknown_fields = AnyMessage.DiscardUnknownFields
+_list_fields = AnyMessage.ListFields
+
+
 class Unreadable(Exception):
-    """A payload is no message of its schema, or has a value that no column takes.
+    """Payloads are no messages of their schema, or have values that no column takes.
 
     Args:
-        place: Its field's path; empty if that is not known.
+        place: Their field's path; empty if that is not known.
+        at: Which of those that were given; never empty.
     """
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, at: Sequence[int]) -> None:
         super().__init__(place)
         self.place = place
+        self.at = at
+
+
+def is_whole(message: Message) -> bool:
+    """Whether a message has all that it has to, and nothing unknown, wherever in it.
+
+    What is unknown is discarded. What lies in an Any, or under more than 64 messages, is not seen.
+    """
+    if not _is_initialized(message):
+        return False
+    size = _byte_size(message)
+    _discard_unknown_fields(message)
+    return bool(_byte_size(message) == size)
 
 
 def arrow_type(kind: FieldType) -> pa.DataType:
@@ -72,7 +98,8 @@ def arrow_type(kind: FieldType) -> pa.DataType:
 def struct_column(message: Descriptor, shape: Struct, pool: DescriptorPool) -> Column:
     """Messages of one type as a column of mappings.
 
-    The column raises `Unreadable` if one of them has a value that it does not take.
+    The column raises `Unreadable` with all messages that have a value in one field that it does
+    not take.
     """
     fields = []
     for name, kind in shape.fields:
@@ -86,9 +113,7 @@ def struct_column(message: Descriptor, shape: Struct, pool: DescriptorPool) -> C
             try:
                 made.append(fill(take(messages)))
             except Unreadable as wrong:
-                raise Unreadable(f"{place}.{wrong.place}") from None
-            except _NO_VALUE:
-                raise Unreadable(place) from None
+                raise Unreadable(".".join(filter(None, (place, wrong.place))), wrong.at) from None
         missing = pa.array([each is None for each in messages], pa.bool_())
         return pa.StructArray.from_arrays(made, fields=columns, mask=missing)
 
@@ -111,7 +136,7 @@ def _taker(field: FieldDescriptor) -> _Taker:
     name, get = field.name, attrgetter(field.name)
     if field.has_presence:
         return lambda messages: [
-            get(each) if each is not None and each.HasField(name) else None for each in messages
+            get(each) if each is not None and _has_field(each, name) else None for each in messages
         ]
     return lambda messages: [None if each is None else get(each) for each in messages]
 
@@ -129,7 +154,7 @@ def _field(field: FieldDescriptor, kind: FieldType, pool: DescriptorPool) -> Col
 def _list(elements: Column, kind: pa.ListType) -> Column:
     def column(lists: Sequence[Any]) -> pa.Array:
         some = [each or () for each in lists]
-        values = elements(list(chain.from_iterable(some)))
+        values = _flat(elements, some)
         return pa.ListArray.from_arrays(_offsets(some), values, type=kind)
 
     return column
@@ -140,26 +165,34 @@ def _map(value: FieldDescriptor, kind: MapOf, pool: DescriptorPool) -> Column:
     values, made = _value(value, kind.value, pool), arrow_type(kind)
 
     def column(maps: Sequence[Any]) -> pa.Array:
-        some = [
-            sorted((_key(name), each) for name, each in found.items()) if found else ()
-            for found in maps
-        ]
-        entries = list(chain.from_iterable(some))
-        names = pa.array([name for name, _ in entries], pa.string())
-        filled = values([each for _, each in entries])
-        return pa.MapArray.from_arrays(_offsets(some), names, filled, type=made)
+        some = [found or {} for found in maps]
+        # Keys are text, numbers or flags: what comes as bytes is text that is not UTF-8.
+        if wrong := [n for n, found in enumerate(some) if any(type(k) is bytes for k in found)]:
+            raise Unreadable("", wrong)
+        entries = [sorted((_key(name), each) for name, each in found.items()) for found in some]
+        keys = pa.array([name for each in entries for name, _ in each], pa.string())
+        filled = _flat(values, [[held for _, held in each] for each in entries])
+        return pa.MapArray.from_arrays(_offsets(some), keys, filled, type=made)
 
     return column
 
 
+def _flat(column: Column, some: Sequence[Collection[Any]]) -> pa.Array:
+    """The elements of all of some as one column; what it does not take is told by where it is."""
+    try:
+        return column(list(chain.from_iterable(some)))
+    except Unreadable as wrong:
+        ends = list(accumulate(map(len, some)))
+        at = sorted({bisect_right(ends, each) for each in wrong.at})
+        raise Unreadable(wrong.place, at) from None
+
+
 def _key(key: Any) -> str:
     """A map's key as text."""
-    if isinstance(key, bytes):
-        raise ValueError("text that is not UTF-8")
     return key if isinstance(key, str) else json.dumps(key)
 
 
-def _offsets(some: Sequence[Sequence[Any]]) -> pa.Array:
+def _offsets(some: Sequence[Collection[Any]]) -> pa.Array:
     return pa.array(accumulate(map(len, some), initial=0), pa.int32())
 
 
@@ -170,20 +203,47 @@ def _value(field: FieldDescriptor, kind: FieldType, pool: DescriptorPool) -> Col
         return struct_column(message, kind, pool)
     if message is None:
         if field.enum_type is None:
-            return lambda values: pa.array(values, made)
-        names = {number: each.name for number, each in field.enum_type.values_by_number.items()}
-        return _each(lambda number: names.get(number, str(number)), made)
+            return _leaf(made)
+        names: dict[int, str] = {}
+        for each in field.enum_type.values:
+            # Of aliases the first one, as in Protobuf's own JSON.
+            names.setdefault(each.number, each.name)
+        return _leaf(made, lambda number: names.get(number, str(number)))
     if message.full_name == TIMESTAMP:
-        return _each(_microseconds, made)
+        return _leaf(made, _microseconds)
     if message.full_name in WRAPPERS:
-        return _each(attrgetter("value"), made)
-    return _each(lambda each: _text(each, pool), made)
+        return _leaf(made, attrgetter("value"))
+    return _leaf(made, lambda each: _text(each, pool))
 
 
-def _each(convert: Callable[[Any], Any], made: pa.DataType) -> Column:
-    return lambda values: pa.array(
-        [None if each is None else convert(each) for each in values], made
-    )
+def _leaf(made: pa.DataType, convert: Callable[[Any], Any] | None = None) -> Column:
+    """Values of a type of Arrow, None where there is none; `convert` makes them of what is given.
+
+    Good columns pay nothing for it that those at fault are told apart.
+    """
+
+    def filled(values: Sequence[Any]) -> pa.Array:
+        if convert is not None:
+            values = [None if each is None else convert(each) for each in values]
+        return pa.array(values, made)
+
+    def is_taken(value: Any) -> bool:
+        try:
+            filled([value])
+        except _NO_VALUE:
+            return False
+        return True
+
+    def column(values: Sequence[Any]) -> pa.Array:
+        try:
+            return filled(values)
+        except _NO_VALUE:
+            wrong = [number for number, each in enumerate(values) if not is_taken(each)]
+            if not wrong:
+                raise
+            raise Unreadable("", wrong) from None
+
+    return column
 
 
 def _microseconds(moment: Any) -> int:
@@ -195,11 +255,56 @@ def _microseconds(moment: Any) -> int:
 
 def _text(message: Message, pool: DescriptorPool) -> str:
     """A message's JSON; of an Any whose type the schema does not have its bytes in base64."""
+    kind = message.DESCRIPTOR.full_name
+    held: Any = message
+    if kind == _FIELD_MASK:
+        # Its JSON would write the paths in another case, and take no other.
+        return ",".join(held.paths)
     try:
+        _check_held(message, pool)
         made = json_format.MessageToDict(message, descriptor_pool=pool)
-    except TypeError:
-        held: Any = message
+    except (TypeError, KeyError):
         made = {"@type": held.type_url, "value": b64encode(held.value).decode()}
-    if message.DESCRIPTOR.full_name in _PLAIN:
+    if kind == _DURATION:
         return str(made)
     return json.dumps(made, ensure_ascii=False, sort_keys=True, allow_nan=False)
+
+
+def _check_held(message: Message, pool: DescriptorPool) -> None:
+    """Look into an Any as into any other message.
+
+    Raises:
+        KeyError: The schema does not have its type.
+        ValueError, DecodeError: It is not whole.
+    """
+    if message.DESCRIPTOR.full_name != _ANY:
+        return
+    held: Any = message
+    kind = pool.FindMessageTypeByName(held.type_url.rpartition("/")[2])
+    inner = GetMessageClass(kind).FromString(held.value)
+    if not is_whole(inner):
+        raise ValueError("a message that is not whole")
+    _check_fields(inner, pool)
+
+
+def _check_fields(message: Message, pool: DescriptorPool) -> None:
+    for field, value in _list_fields(message):
+        for kind, values in _elements(field, value):
+            for each in values:
+                if isinstance(each, bytes) and kind.type != FieldDescriptor.TYPE_BYTES:
+                    raise ValueError("text that is not UTF-8")
+                if isinstance(each, Message):
+                    _check_held(each, pool)
+                    _check_fields(each, pool)
+
+
+def _elements(
+    field: FieldDescriptor, value: Any
+) -> Iterator[tuple[FieldDescriptor, Iterable[Any]]]:
+    """The values of a field, with the field whose type they have: a map has two."""
+    entry = field.message_type
+    if entry is not None and entry.GetOptions().map_entry:
+        yield entry.fields_by_name["key"], value.keys()
+        yield entry.fields_by_name["value"], value.values()
+    else:
+        yield field, value if field.is_repeated else [value]

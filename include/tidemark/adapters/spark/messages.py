@@ -1,7 +1,7 @@
 """Protobuf messages as Arrow columns: what Python workers of Spark run, without Spark itself.
 
-Field by field over all messages of a batch, for a value at a time costs more. A batch with a field
-that has no value here is halved until the messages that are at fault are alone.
+Field by field over all messages of a batch, for a value at a time costs more. Messages with a value
+that a field's column does not take are left out, and the batch is filled again.
 """
 
 from __future__ import annotations
@@ -12,33 +12,14 @@ from contextlib import contextmanager
 from functools import lru_cache
 
 import pyarrow as pa
-from google.protobuf import (
-    any_pb2,
-    api_pb2,
-    descriptor_pb2,
-    duration_pb2,
-    empty_pb2,
-    field_mask_pb2,
-    json_format,
-    source_context_pb2,
-    struct_pb2,
-    timestamp_pb2,
-    type_pb2,
-    wrappers_pb2,
-)
-from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from tidemark.adapters.spark.message_columns import Unreadable, arrow_type, struct_column
+from tidemark.adapters.spark.message_columns import Unreadable, arrow_type, is_whole, struct_column
 from tidemark.core.decoding import Reason
 from tidemark.core.protobuf import FIRST, column_of, first_message, message_index
+from tidemark.descriptors import pool_of
 
-_WELL_KNOWN = (
-    *(any_pb2, source_context_pb2, type_pb2, api_pb2, descriptor_pb2, duration_pb2, empty_pb2),
-    *(field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2),
-)
-"""Each behind those that it imports."""
 _SHOWN = 5
 """Of a message's index: a broken one may have as many numbers as the payload has bytes."""
 
@@ -85,12 +66,7 @@ class _Reader:
     """Reads the first message of one schema."""
 
     def __init__(self, schema: str) -> None:
-        pool = DescriptorPool()
-        for module in _WELL_KNOWN:
-            pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
-        files = json_format.Parse(schema, descriptor_pb2.FileDescriptorSet())
-        for file in files.file:
-            pool.AddSerializedFile(file.SerializeToString())
+        pool = pool_of(schema)
         message = pool.FindMessageTypeByName(first_message(schema))
         self._parse = GetMessageClass(message).FromString
         self._type = read_type(schema)
@@ -98,24 +74,21 @@ class _Reader:
 
     def read(self, payloads: Sequence[bytes | None]) -> pa.StructArray:
         messages: list[Message | None] = []
-        details: list[str | None] = []
-        for payload in payloads:
-            message, detail = None, None
+        details: dict[int, str] = {}
+        for number, payload in enumerate(payloads):
+            message = None
             if payload is not None:
                 try:
                     message = self._message(payload)
-                except Unreadable as wrong:
-                    detail = wrong.place
+                except _Malformed as wrong:
+                    details[number] = str(wrong)
             messages.append(message)
-            details.append(detail)
-        values = pa.concat_arrays(list(self._values(messages, details, 0, len(messages))))
-        reasons = [None if each is None else Reason.MALFORMED.value for each in details]
+        values = self._values(messages, details)
+        numbers = range(len(messages))
+        reasons = [Reason.MALFORMED.value if each in details else None for each in numbers]
+        told = [details.get(each) or None for each in numbers]
         return pa.StructArray.from_arrays(
-            [
-                values,
-                pa.array(reasons, pa.string()),
-                pa.array([each or None for each in details], pa.string()),
-            ],
+            [values, pa.array(reasons, pa.string()), pa.array(told, pa.string())],
             fields=list(self._type),
         )
 
@@ -124,30 +97,22 @@ class _Reader:
             index, start = message_index(payload)
             message = self._parse(payload[start:]) if index == FIRST else None
         except (ValueError, DecodeError):
-            raise Unreadable("") from None
+            raise _Malformed from None
         if message is None:
-            raise Unreadable(f"message {'.'.join(map(str, index[:_SHOWN]))}")
-        if not message.IsInitialized():
-            raise Unreadable("")
-        # Wherever in it they are.
-        whole = message.ByteSize()
-        message.DiscardUnknownFields()
-        if message.ByteSize() != whole:
-            raise Unreadable("")
+            raise _Malformed(f"message {'.'.join(map(str, index[:_SHOWN]))}")
+        if not is_whole(message):
+            raise _Malformed
         return message
 
-    def _values(
-        self, messages: list[Message | None], details: list[str | None], start: int, end: int
-    ) -> Sequence[pa.Array]:
-        """The columns of some messages; says in `details` which of them are at fault."""
-        try:
-            return [self._column(messages[start:end])]
-        except Unreadable as wrong:
-            if end - start == 1:
-                details[start] = wrong.place
-                return [pa.nulls(1, self._type.field("value").type)]
-        middle = (start + end) // 2
-        return [
-            *self._values(messages, details, start, middle),
-            *self._values(messages, details, middle, end),
-        ]
+    def _values(self, messages: list[Message | None], details: dict[int, str]) -> pa.Array:
+        """The column of the messages; those that it does not take are left out, with why."""
+        while True:
+            try:
+                return self._column(messages)
+            except Unreadable as wrong:
+                for each in wrong.at:
+                    messages[each], details[each] = None, wrong.place
+
+
+class _Malformed(Exception):
+    """A payload is no message of its schema; the text, if there is one, is what it is instead."""
