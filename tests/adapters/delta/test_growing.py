@@ -99,8 +99,11 @@ def test_another_type_of_a_field_is_refused_with_the_difference(
 
 
 def test_a_union_that_became_a_record_meanwhile_is_refused(tmp_path: Path) -> None:
-    """Where fields that begin with `member_` are a union's; elsewhere they are fields like others."""
-    union, record = {"of": {"member_long": "long"}}, {"of": {"member_long": "long", "city": "string"}}
+    """Elsewhere fields that begin with `member_` are fields like others."""
+    union, record = (
+        {"of": {"member_long": "long"}},
+        {"of": {"member_long": "long", "city": "string"}},
+    )
     uri = tmp_path / "unions"
     typed(uri, union, has_unions=True).prepare("events@typed")
     with pytest.raises(ColumnsDiffer, match="one of several types"):
