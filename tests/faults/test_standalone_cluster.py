@@ -13,21 +13,27 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
+import pyarrow as pa
 import pytest
 import yaml
 from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
 
+from tests.conftest import TopicFactory
 from tests.faults.tally import Court
 from tests.faults.test_crash_points import landings, settled
 from tests.support.crashes import Running, Site, reads_from, wait_until
 from tests.support.mid_read import LONG
+from tests.support.protobuf import proto_bytes
 from tests.support.proxy import Gate, ProxiedBroker
+from tests.support.registry import Registry, framed
 from tests.support.standalone import WORKERS, Standalone, event_log, standalone_cluster, tasks
 from tests.support.topics import make_topic
-from tests.support.transactions import produce_records
+from tests.support.transactions import Record, produce_records
+from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -44,6 +50,15 @@ write; and less than all that one task reads."""
 EXECUTORS = {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+_TRADE = 'syntax = "proto3"; message Trade { int64 id = 1; }'
+_MESSAGES = 500
+_DECODE = {
+    "key": {"format": "binary"},
+    "value": {"format": "protobuf"},
+    "target": "silver/trades",
 }
 
 
@@ -66,15 +81,16 @@ def site(spark: SparkSession, proxied: ProxiedBroker, tmp_path: Path) -> Site:
     records = [record._replace(partition=each) for each in partitions for record in LONG]
     produce_records(proxied.direct, name, records)
     site = Site(home=tmp_path, bootstrap=proxied.bootstrap, topic=name, session=spark)
-    configure(site, EXECUTORS)
+    configure(site, spark=EXECUTORS)
     return site
 
 
-def configure(site: Site, settings: Mapping[str, str]) -> None:
-    """Add to the `spark` section of the pipeline's spec."""
+def configure(site: Site, **sections: Mapping[str, Any]) -> None:
+    """Add to sections of the pipeline's spec."""
     file = site.specs / "events.yaml"
     spec = yaml.safe_load(file.read_text())
-    spec["spark"].update(settings)
+    for name, settings in sections.items():
+        spec.setdefault(name, {}).update(settings)
     file.write_text(yaml.safe_dump(spec))
 
 
@@ -122,7 +138,7 @@ def test_executors_read_their_ranges_and_the_table_is_exact(
 ) -> None:
     """I1: each executor has a connection to Kafka and writes rows; the driver runs no task."""
     folder = site.home / "event-log"
-    configure(site, event_log(folder))
+    configure(site, spark=event_log(folder))
     gate = proxied.proxy.hold()
     with ingesting(site, cluster) as running:
         # None gets its first records before both have asked for some.
@@ -148,7 +164,7 @@ def test_executors_need_nothing_that_is_not_shipped_to_them(
     jars = sorted(site.app.layout.spark_jars.glob("*.jar"))
     configure(
         site,
-        {
+        spark={
             "spark.executor.extraClassPath": "",
             "spark.jars": ",".join(map(str, jars)),
             "spark.pyspark.driver.python": sys.executable,
@@ -159,6 +175,54 @@ def test_executors_need_nothing_that_is_not_shipped_to_them(
         ended_well(running)
     settled(court, site)
     site.run(site.tidemark("quality", "events", "--plan=1", f"--master={cluster.url}"))
+
+
+def test_executors_decode_messages_of_protobuf_with_python(
+    spark: SparkSession,
+    broker: BrokerStatus,
+    cluster: Standalone,
+    registry: Registry,
+    topic: TopicFactory,
+    tmp_path: Path,
+) -> None:
+    """S27: the one format that Python reads there; schemas come with the tasks."""
+    site = Site(
+        home=tmp_path,
+        bootstrap=broker.bootstrap,
+        topic=topic(partitions=_PARTITIONS),
+        session=spark,
+        environ=registry.environ(),
+    )
+    configure(site, spark=EXECUTORS, decode=_DECODE)
+    schema = f"// {site.home}\n{_TRADE}"
+    number = registry.register(f"standalone-{site.topic}", schema, "PROTOBUF")
+    payloads = [proto_bytes(_TRADE, "Trade", {"id": each}) for each in range(_MESSAGES)]
+    broken = b"\x00\xff"
+    records = [
+        Record(value=framed(number, payload), partition=partition)
+        for partition in range(_PARTITIONS)
+        for payload in (*payloads, broken)
+    ]
+    produce_records(site.bootstrap, site.topic, records)
+    site.run(site.tidemark("ingest", "events"))
+    folder = site.home / "event-log"
+    configure(site, spark=event_log(folder))
+    site.run(site.tidemark("decode", "events", f"--master={cluster.url}"))
+
+    decode = site.app.spec("events").decode
+    assert decode is not None
+    uri = site.app.layout.data_table(decode.target)
+    rows = pa.table(DeltaTable(uri).scan()).to_pylist()
+    read = sorted((row["partition"], row["offset"], row["value"]) for row in rows)
+    assert read == [(p, n, {"id": n}) for p in range(_PARTITIONS) for n in range(_MESSAGES)]
+    kept = site.app.quarantine(site.app.spec("events")).records()
+    assert sorted((each.partition, each.offset) for each in kept) == [
+        (0, _MESSAGES),
+        (1, _MESSAGES),
+    ]
+    done = tasks(folder)
+    assert {task.outcome for task in done} == {"Success"}
+    assert sum(task.written for task in done) == len(records)
 
 
 # -- and are lost --------------------------------------------------------------------------------
@@ -190,7 +254,7 @@ def test_executor_of_a_cluster_dies_in_mid_read(
 ) -> None:
     """I1: its task runs again elsewhere, whatever it had written, and lands once."""
     folder = site.home / "event-log"
-    configure(site, event_log(folder))
+    configure(site, spark=event_log(folder))
     with held_in_mid_task(site, cluster, proxied) as (running, gate):
         executor = writers(site, cluster)[0]
         (worker,) = (each for each in cluster.workers if executor in each.members())

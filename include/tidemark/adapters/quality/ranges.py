@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from pyarrow.parquet import FileMetaData
 
 from tidemark.core.quality import SliceExpectation, SliceRef
 from tidemark.core.quality_checks import RangeFigures
-from tidemark.storage import column_statistics, folder_of, footer_of
+from tidemark.storage import column_statistics, folder_of, footers_of
 
 _Longs: TypeAlias = npt.NDArray[np.int64]
 
@@ -83,11 +84,13 @@ def _is_full(footer: FileMetaData, column: str) -> bool:
 
 def _footers(table: DeltaTable, plan_sequence: int) -> list[FileMetaData] | None:
     """Of the files that may hold rows of a plan; None if PyArrow cannot open one."""
+    held = table.file_uris(file_pruning_predicate=f"plan_sequence = {plan_sequence}")
     try:
-        return [
-            footer_of(*folder_of(uri))
-            for uri in table.file_uris(file_pruning_predicate=f"plan_sequence = {plan_sequence}")
-        ]
+        files, folder = folder_of(table.table_uri)
+        # All in the table's storage: to find it again for each file takes requests of its own.
+        root = urlsplit(table.table_uri).path
+        places = [urlsplit(uri).path.removeprefix(root) for uri in held]
+        return footers_of(files, [f"{folder}/{place}" for place in places])
     except (OSError, ValueError):
         return None
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tidemark.core.datafile import DataFile
-from tidemark.storage import column_statistics, footer_of
+from tidemark.storage import column_statistics, footers_of
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
+    from pyarrow.parquet import FileMetaData
 
 _COLUMNS = ("partition", "offset", "timestamp")
 """Those whose extremes a commit tells."""
-
-_READ_AT_ONCE = 16
-"""Footers: on an object store each is two requests that wait."""
 
 
 def written(files: FileSystem, table: str, folder: str) -> list[DataFile]:
@@ -52,19 +48,18 @@ def found_in(files: FileSystem, table: str, folder: str) -> list[DataFile]:
 
     found = files.get_file_info(FileSelector(f"{table}/{folder}"))
     named = [info for info in found if info.base_name.endswith(".parquet")]
-    with ThreadPoolExecutor(_READ_AT_ONCE) as threads:
-        read = threads.map(partial(_data_file, files, folder), named)
-        made = [file for file in read if file]
+    footers = footers_of(files, [info.path for info in named])
+    made = [
+        _data_file(folder, info, footer)
+        for info, footer in zip(named, footers, strict=True)
+        if footer.num_rows
+    ]
     return sorted(
         made, key=lambda file: (-1 if file.partition is None else file.partition, file.first)
     )
 
 
-def _data_file(files: FileSystem, folder: str, info: FileInfo) -> DataFile | None:
-    footer = footer_of(files, info.path)
-    if footer.num_rows == 0:
-        return None
-
+def _data_file(folder: str, info: FileInfo, footer: FileMetaData) -> DataFile:
     def extremes(name: str) -> Sequence[int] | None:
         columns = column_statistics(footer, name)
         full = [each for each in columns if each and each.has_min_max and not each.null_count]
