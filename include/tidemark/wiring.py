@@ -280,8 +280,12 @@ class App:
         """The quarantine of a typed table, without Spark."""
         from tidemark.adapters.delta.quarantine import DeltaQuarantine
 
-        target = self._decode(spec).quarantine_target
-        return DeltaQuarantine(self.layout.data_table(target), utc_now, self._typed_table(spec))
+        return DeltaQuarantine(
+            self.layout.data_table(self._decode(spec).quarantine_target),
+            utc_now,
+            self._typed_table(spec),
+            lambda: self.control().ledger(spec.name).ever_landed(),
+        )
 
     def quarantined(self, plan: PlanRef) -> int | None:
         """How many records of a plan are in quarantine; None if it is no typed table's."""

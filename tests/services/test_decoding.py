@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,6 +29,8 @@ from tidemark.errors import (
     TableRestored,
 )
 from tidemark.services.planner import PlanOutcome
+
+_LONG_AGO = 1_600_000_000
 
 
 @pytest.fixture
@@ -271,6 +274,7 @@ def test_a_replay_that_is_given_up_half_way_leaves_its_records_open(lake: TypedL
     lake.bronze.run(4)
     lake.broken = {1, 3}
     lake.run()
+    before = content(lake)
     spans = {0: SpanSet((Span(1, 2), Span(3, 4)))}
     plan = lake.decoding.replay("id-1", spans).plan
     assert plan is not None
@@ -283,12 +287,20 @@ def test_a_replay_that_is_given_up_half_way_leaves_its_records_open(lake: TypedL
     assert lake.quarantined() == [(0, 1), (0, 3)]
     lake.abandon.give_up(plan.sequence, "test", "a mistake")
     assert lake.quarantined() == lake.in_quarantine_table() == [(0, 1), (0, 3)]
+    assert content(lake) == before
     lake.check()
     again = lake.decoding.replay("id-1", spans).plan
     assert again is not None
     lake.ingest.execute(again.sequence)
     lake.check()
     assert lake.quarantined() == [(0, 3)]
+
+
+def content(lake: TypedLake) -> list[tuple[Any, ...]]:
+    """What the open records of the quarantine are, by offset."""
+    rows = DeltaTable(lake.root / DECODE.quarantine_target).to_pyarrow_table().to_pylist()
+    some = [row for row in rows if row["closed_by"] is None]
+    return sorted((row["offset"], row["value"], row["headers"]) for row in some)
 
 
 def test_a_closed_record_keeps_nothing_of_what_it_was(lake: TypedLake) -> None:
@@ -315,6 +327,56 @@ def test_a_quarantine_that_was_lost_is_missed(lake: TypedLake) -> None:
         lake.decoding.plan()
 
 
+def forget(lake: TypedLake) -> None:
+    """Let the typed table's log forget its commits, as it does after a month."""
+    log = lake.typed_uri / "_delta_log"
+    for file in log.glob("0*"):
+        os.utime(file, (_LONG_AGO, _LONG_AGO))
+    DeltaTable(lake.typed_uri).create_checkpoint()
+    DeltaTable(lake.typed_uri).cleanup_metadata()
+    assert not (log / f"{0:020}.json").exists()
+
+
+def test_a_log_that_forgets_a_plan_without_rows_loses_none_of_its_records(lake: TypedLake) -> None:
+    """All of a plan's records were quarantined: only the ledger knows then that it landed."""
+    lake.bronze.run(2)
+    lake.broken = {0, 1}
+    lake.run()
+    lake.bronze.run(3)
+    lake.run()
+    forget(lake)
+    lake.bronze.run(1)
+    lake.run()
+    lake.check()
+    assert lake.quarantined() == [(0, 0), (0, 1)]
+    again = lake.bronze.planner.backfill(replace(wanted((0, 0, 1)), replaces=True), "test").plan
+    assert again is not None
+    lake.bronze.ingest.execute(again.sequence)
+    lake.broken = {1}
+    lake.run()
+    lake.check()
+    assert lake.quarantined() == [(0, 1)]
+
+
+def test_a_log_that_forgets_a_replay_whose_rows_were_replaced_doubles_none(lake: TypedLake) -> None:
+    """What it had closed stays closed."""
+    lake.bronze.run(4)
+    lake.broken = {1}
+    lake.run()
+    lake.broken = ()
+    replay = lake.decoding.replay("id-1", {0: SpanSet((Span(1, 2),))}).plan
+    assert replay is not None
+    lake.ingest.execute(replay.sequence)
+    again = lake.bronze.planner.backfill(replace(wanted((0, 1, 2)), replaces=True), "test").plan
+    assert again is not None
+    lake.bronze.ingest.execute(again.sequence)
+    lake.run()
+    lake.check()
+    forget(lake)
+    lake.check()
+    assert lake.quarantined() == []
+
+
 @pytest.mark.e2e
 def test_a_restore_of_the_typed_table_is_followed(lake: TypedLake) -> None:
     """By a rewind: what it took out of the typed table, quarantined or not, is decoded again."""
@@ -335,7 +397,7 @@ def test_a_restore_of_the_typed_table_is_followed(lake: TypedLake) -> None:
 
 @pytest.mark.e2e
 def test_a_restore_to_before_a_replay_is_followed(lake: TypedLake) -> None:
-    """What the replay had closed is open again."""
+    """What the replay had closed, and erased, is decoded anew."""
     lake.bronze.run(4)
     lake.broken = {1, 3}
     lake.run()
@@ -347,8 +409,11 @@ def test_a_restore_to_before_a_replay_is_followed(lake: TypedLake) -> None:
     lake.check()
     DeltaTable(lake.typed_uri).restore(before)
     lake.repair.rewind("test", "a mistake")
+    lake.broken = {1, 3}
+    lake.run()
     lake.check()
     assert lake.quarantined() == [(0, 1), (0, 3)]
+    assert [row[1] for row in content(lake)] == [b"1", b"3"]
     assert lake.run() == []
 
 

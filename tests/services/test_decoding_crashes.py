@@ -24,7 +24,9 @@ from tidemark.errors import PlanLanded
 pytestmark = pytest.mark.e2e
 
 _Port = TypeVar("_Port")
-_CHANGES = {"append", "land", "prepare", "fence", "withdraw", "discard", "write"}
+_CHANGES = {
+    *("append", "land", "prepare", "fence", "withdraw", "discard", "write", "erase_closed"),
+}
 
 
 class Killed(BaseException):

@@ -22,6 +22,7 @@ from tests.support.plans import wanted
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tidemark.adapters.delta.verdicts import DeltaVerdictTable, Engine, published_view
+from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.quality import Severity
 from tidemark.core.standing import Standing, Word, counting
 from tidemark.errors import NotBlocked, PlanAbandoned, PlanNotLanded, UnknownPlan
@@ -92,6 +93,7 @@ def test_a_blocked_range_stays_out_and_later_ones_go_on(lake: FileLake) -> None:
         "records": 3,
         "ranges": [[0, 2, 5]],
         "published": False,
+        "unjudged": [],
         "standing": "blocked",
         "said_at": NOW.isoformat(),
         "said_by": None,
@@ -171,6 +173,24 @@ def test_what_replaces_a_blocked_plan_is_judged_anew(lake: FileLake) -> None:
     assert published(lake) == [(0, offset) for offset in range(2, 9)]
 
 
+def test_what_a_restore_brings_back_waits_for_a_word_of_its_own(lake: FileLake) -> None:
+    """What was left of the blocked plan was published without the offset that was replaced."""
+    before = DeltaTable(lake.uri).version()
+    plan = lake.planner.backfill(replace(wanted((0, 3, 4)), replaces=True), "again").plan
+    assert plan is not None
+    lake.ingest.execute(plan.sequence)
+    check(lake, 2, passed=True, minutes=1)
+    assert published(lake) == [(0, offset) for offset in range(9) if offset != 3]
+    DeltaTable(lake.uri).restore(before)
+    lake.repair.rewind("ann", "a mistake")
+    assert published(lake) == [(0, offset) for offset in range(9) if offset != 3]
+    back = verdicts(lake).judged()[1]
+    assert (back.is_visible, back.unjudged) == (False, {0: SpanSet.of([Span(3, 4)])})
+    assert back.as_record()["unjudged"] == [[0, 3, 4]]
+    assert verdicts(lake, 2).release(2, "ann", "it is right").is_visible
+    assert published(lake) == [(0, offset) for offset in range(9)]
+
+
 def test_pipelines_and_places_are_told_apart(lake: FileLake) -> None:
     """Two pipelines have a plan 2; ranges of one plan are one word."""
     assert said(lake).words("other") == []
@@ -232,6 +252,7 @@ _words = st.builds(
 @given(st.lists(_words, max_size=6))
 def test_the_query_and_the_command_agree(words: list[Word]) -> None:
     """One rule in two languages: which word counts, ties as well."""
+    place = {"topic_id": "id", "partition": 0}
     columns = ["plan_sequence", "standing", "said_at", "said_by"]
     said_rows = [(w.sequence, str(w.standing), w.said_at, w.said_by) for w in words]
     sql = published_view("p", "/none/rows", "/none/verdicts", Engine.DUCKDB)
@@ -239,20 +260,26 @@ def test_the_query_and_the_command_agree(words: list[Word]) -> None:
     told = pa.table(
         {
             **{name: [row[n] for row in said_rows] for n, name in enumerate(columns)},
-            "pipeline": pa.array(["p"] * len(words), pa.string()),
-            "table_id": pa.array([""] * len(words), pa.string()),
+            "pipeline": ["p"] * len(words),
+            "table_id": [""] * len(words),
+            **{name: [value] * len(words) for name, value in place.items()},
+            "start_offset": [0] * len(words),
+            "end_offset": [1] * len(words),
         },
         pa.schema(
             [
                 *{("plan_sequence", pa.int64()), ("standing", pa.string())},
                 ("said_at", pa.timestamp("us", tz="UTC")),
                 *{("said_by", pa.string()), ("pipeline", pa.string()), ("table_id", pa.string())},
+                *{("topic_id", pa.string()), ("partition", pa.int32())},
+                *{("start_offset", pa.int64()), ("end_offset", pa.int64())},
             ]
         ),
     )
     with duckdb.connect() as connection:
         connection.register("verdicts", told)
-        connection.register("rows", pa.table({"plan_sequence": [1, 2]}))
+        rows = [{"plan_sequence": plan, "offset": 0, **place} for plan in (1, 2)]
+        connection.register("rows", pa.Table.from_pylist(rows))
         shown = connection.execute(f"SELECT plan_sequence FROM ({named}) ORDER BY 1").fetchall()
     counted = counting(words).items()
     assert [plan for (plan,) in shown] == [n for n, word in counted if word.standing.is_visible]

@@ -53,6 +53,7 @@ class FileSink:
                 {
                     "key": record.key,
                     "value": record.value,
+                    "headers": [{"key": k, "value": v} for k, v in record.headers],
                     "topic": plan.topic,
                     "partition": record.partition,
                     "offset": record.offset,

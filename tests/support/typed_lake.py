@@ -122,7 +122,8 @@ class TypedLake(LandingServices):
     def quarantine(self) -> DeltaQuarantine:
         """The quarantine table."""
         uri = str(self.root / self.decode.quarantine_target)
-        return DeltaQuarantine(uri, lambda: NOW, self.typed)
+        landed = lambda: self.control.ledger(self.spec.name).ever_landed()  # noqa: E731
+        return DeltaQuarantine(uri, lambda: NOW, self.typed, landed)
 
     @property
     def typed(self) -> DeltaDataTable:

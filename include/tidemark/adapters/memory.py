@@ -176,7 +176,7 @@ def _record(partition: int, offset: int, timestamp_ms: int) -> LogRecord:
         offset=offset,
         key=None,
         value=b"%d" % offset,
-        headers=(),
+        headers=(("place", b"%d/%d" % (partition, offset)),),
         timestamp_ms=timestamp_ms,
         timestamp_type=TimestampType.CREATE,
     )

@@ -10,6 +10,7 @@ import typer
 from tidemark.adapters.delta.verdicts import Engine, published_view
 from tidemark.cli.arguments import AsJson, DryRun, Pipeline, Reason, requester
 from tidemark.cli.console import out, print_json, print_table
+from tidemark.core.offsets import size_of
 from tidemark.services.verdicts import Judged, Verdicts
 from tidemark.wiring import App
 
@@ -127,10 +128,13 @@ def _decide(
 
 def _row(judged: Judged) -> tuple[object, ...]:
     word = judged.word
+    standing = word.standing.value if word else "not checked"
+    if word and (unjudged := size_of(judged.unjudged)):
+        standing += f", {unjudged:,} offset(s) not checked"
     ranges = ", ".join(f"{c.partition}:{c.start}-{c.end}" for c in judged.landing.counts)
     return (
         judged.plan.sequence,
-        word.standing.value if word else "not checked",
+        standing,
         judged.landing.records,
         ranges,
         f"{word.said_at:%Y-%m-%d %H:%M}" if word else None,

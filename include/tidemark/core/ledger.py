@@ -58,6 +58,11 @@ class PlanRecord:
         """Whether the plan may still land."""
         return self.landing is None and self.abandoned is None
 
+    @property
+    def has_landed(self) -> bool:
+        """Whether it has ever landed: taken out again since or not, but by no RESTORE."""
+        return self.whole is not None or self.undone_at is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
@@ -266,6 +271,10 @@ class Ledger:
         added_up = (chain.sequence for chain in self.settled.newest.values())
         return max([*landed, *added_up], default=None)
 
+    def ever_landed(self) -> frozenset[int]:
+        """Numbers of the plans that have landed, whatever became of their rows; read whole."""
+        return frozenset(number for number, record in self.plans.items() if record.has_landed)
+
     @property
     def records(self) -> int:
         """How many records landed."""
@@ -398,9 +407,6 @@ def _left(record: PlanRecord, plans: Mapping[int, PlanRecord]) -> Landing:
 
 
 def _has_replaced(plans: Mapping[int, PlanRecord], sequence: int) -> bool:
-    """Whether a plan has taken its rows' place: taken out again since or not, but by no RESTORE.
-
-    One that is settled has landed.
-    """
+    """Whether a plan has taken its rows' place. One that is settled has landed."""
     by = plans.get(sequence)
-    return by is None or by.whole is not None or by.undone_at is not None
+    return by is None or by.has_landed

@@ -7,11 +7,12 @@ says why; from then on the newest word of a person counts, whatever later checks
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
+from tidemark.core.offsets import SpanSet
 from tidemark.core.quality import QualityReport, Verdict
 
 
@@ -43,6 +44,7 @@ class Word:
         said_at: When.
         said_by: The person; None for a check.
         reason: Why, in their words; what did not hold, by a check that blocked.
+        spans: The offsets that it was said of, by partition.
     """
 
     sequence: int
@@ -50,6 +52,7 @@ class Word:
     said_at: datetime
     said_by: str | None = None
     reason: str | None = None
+    spans: Mapping[int, SpanSet] = field(default_factory=dict, hash=False)
 
     @classmethod
     def of(cls, report: QualityReport) -> Self:
@@ -74,7 +77,7 @@ class Word:
 
 
 def counting(words: Iterable[Word]) -> Mapping[int, Word]:
-    """The word that counts of each plan, in the plans' order.
+    """The word that counts of each plan, in the plans' order: of the offsets that it was said of.
 
     The published view says the same in SQL (adapters/delta/verdicts.py).
     """

@@ -64,7 +64,8 @@ class Reports:
         standings: dict[str, list[int]] = {}
         for judged in self.verdicts.judged():
             if judged.plan.sequence in plans:
-                said = str(judged.word.standing) if judged.word else _UNCHECKED
+                is_judged = judged.word and not judged.unjudged
+                said = str(judged.word.standing) if judged.word and is_judged else _UNCHECKED
                 standings.setdefault(said, []).append(judged.plan.sequence)
         return PipelineReport(
             made_at=self.now(),

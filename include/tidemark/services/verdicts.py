@@ -10,6 +10,7 @@ from typing import Any
 
 from tidemark.core.landing import Landing
 from tidemark.core.ledger import PlanRecord
+from tidemark.core.offsets import SpanSet, without
 from tidemark.core.plan import Plan
 from tidemark.core.standing import Standing, Word, counting
 from tidemark.errors import NotBlocked, PlanAbandoned, PlanNotLanded
@@ -36,9 +37,14 @@ class Judged:
     word: Word | None
 
     @property
+    def unjudged(self) -> Mapping[int, SpanSet]:
+        """Offsets that nobody has said anything of: a RESTORE brought them back since, perhaps."""
+        return without(self.landing.spans(), self.word.spans if self.word else {})
+
+    @property
     def is_visible(self) -> bool:
-        """Whether its rows are in the published view."""
-        return self.word is not None and self.word.standing.is_visible
+        """Whether all its rows are in the published view."""
+        return self.word is not None and self.word.standing.is_visible and not self.unjudged
 
     def as_record(self) -> dict[str, Any]:
         """It as plain values, for `--json`."""
@@ -48,6 +54,7 @@ class Judged:
             "records": self.landing.records,
             "ranges": [[c.partition, c.start, c.end] for c in self.landing.counts],
             "published": self.is_visible,
+            "unjudged": [[p, s.start, s.end] for p, each in self.unjudged.items() for s in each],
             **(self.word.as_record() if self.word else nothing),
         }
 
@@ -63,7 +70,7 @@ class Verdicts:
 
     def judged(self) -> list[Judged]:
         """Every plan that holds offsets in the table, oldest first."""
-        words = self._words()
+        words = counting(self.verdicts.words(self.pipeline))
         return [
             Judged(plan=record.plan, landing=record.landing, word=words.get(sequence))
             for sequence, record in self.control.ledger(self.pipeline).plans.items()
@@ -87,10 +94,9 @@ class Verdicts:
             NotBlocked: Nothing keeps it from being seen.
             EngineFailed: The decision could not be recorded.
         """
-        word = self._words().get(sequence)
-        if word is not None and word.standing.is_visible:
-            # A plan that does not exist is told first.
-            self._landed(sequence)
+        plan, landing = self._landed(sequence)
+        word = counting(self.verdicts.words(self.pipeline)).get(sequence)
+        if word and Judged(plan=plan, landing=landing, word=word).is_visible:
             raise NotBlocked(pipeline=self.pipeline, sequence=sequence, standing=word.standing)
         return self._decide(sequence, Standing.RELEASED, requested_by, reason, dry_run=dry_run)
 
@@ -111,9 +117,6 @@ class Verdicts:
             EngineFailed: The decision could not be recorded.
         """
         return self._decide(sequence, Standing.REJECTED, requested_by, reason, dry_run=dry_run)
-
-    def _words(self) -> Mapping[int, Word]:
-        return counting(self.verdicts.words(self.pipeline))
 
     def _landed(self, sequence: int) -> tuple[Plan, Landing]:
         record = recorded_plan(self.control, self.pipeline, sequence)
@@ -136,6 +139,7 @@ class Verdicts:
             said_at=max(self.now(), after),
             said_by=requested_by,
             reason=reason,
+            spans=landing.spans(),
         )
         if not dry_run:
             self.verdicts.say(plan, landing, word)

@@ -178,23 +178,31 @@ class DeltaDataTable:
         table = opened(self._uri)
         return table is not None and _is_taken(table, plan)
 
-    def held_plans(self, sequences: Collection[int]) -> frozenset[int]:
-        """Those of some plans of which the newest version has the commit, or rows."""
+    def held_plans(
+        self, sequences: Collection[int], ever_landed: Callable[[], Collection[int]]
+    ) -> frozenset[int]:
+        """Those of some plans whose commit the newest version is made of.
+
+        Args:
+            sequences: The plans.
+            ever_landed: Which have landed by the ledger's word. It is asked where the log has none:
+                it forgets commits after a month, and a plan need not have a row in the table.
+        """
         table = opened(self._uri)
         if table is None or not sequences:
             return frozenset()
         restores = tuple(_restores(table, -1))
-        committed = {
-            metadata["sequence"]
-            for version, metadata in _commits(table)
-            if still_holds(restores, version)
+        told = {
+            metadata["sequence"]: still_holds(restores, version)
+            for version, metadata in reversed(list(_commits(table)))
         }
-        # The log forgets, the rows do not.
-        unknown = set(sequences) - committed
+        held = {sequence for sequence in sequences if told.get(sequence)}
+        unknown = set(sequences) - held
         if unknown:
             of_them = f"plan_sequence IN ({', '.join(map(str, sorted(unknown)))})"
-            unknown &= {held.sequence for held in contents.holdings(table, of_them)}
-        return frozenset(sequences) & (committed | unknown)
+            held |= {of.sequence for of in contents.holdings(table, of_them)}
+        forgotten = set(sequences) - held - told.keys()
+        return frozenset(held | (forgotten & set(ever_landed()) if forgotten else held))
 
     def holdings(self) -> tuple[Holding, ...]:
         """What the newest version holds, by plan, incarnation and partition."""

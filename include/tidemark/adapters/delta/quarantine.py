@@ -38,23 +38,34 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _PAYLOAD = ("key", "value", "headers")
+_ERASED = " AND ".join(f"{column} IS NULL" for column in _PAYLOAD)
 
 
 class DeltaQuarantine:
     """Records that could not be decoded, as they are. One is open until a later plan has it.
 
-    A record that is closed keeps its place and its reason, and nothing of what it was.
+    A record that is closed keeps its place and its reason, and nothing of what it was, once that
+    plan has landed. Should a RESTORE take the plan back then, it is none of ours any more: the
+    bronze table has it, and it is decoded anew.
 
     Args:
         uri: The table.
         now: The clock that `closed_at` is read from.
         typed: Its typed table.
+        ever_landed: Numbers of the plans of both that have landed, by the ledger's word.
     """
 
-    def __init__(self, uri: str, now: Clock, typed: DeltaDataTable) -> None:
+    def __init__(
+        self,
+        uri: str,
+        now: Clock,
+        typed: DeltaDataTable,
+        ever_landed: Callable[[], Collection[int]],
+    ) -> None:
         self._uri = uri
         self._now = now
         self._typed = typed
+        self._ever_landed = ever_landed
         self.table = DeltaDataTable(uri, QUARANTINE, grows=True)
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
@@ -100,33 +111,59 @@ class DeltaQuarantine:
         import pyarrow.compute as pc
 
         is_open = pc.invert(pc.is_in(rows["closed_by"], pa.array(self._held(), pa.int64())))
-        stamps = {"closed_by": plan.sequence, "closed_at": self._now()}
-        for name, value in {**dict.fromkeys(_PAYLOAD), **stamps}.items():
+        for name, value in (("closed_by", plan.sequence), ("closed_at", self._now())):
             place = rows.schema.get_field_index(name)
             field = rows.schema.field(place)
-            if value is None:
-                column = pa.nulls(rows.num_rows, field.type)
-            else:
-                column = pc.if_else(is_open, pa.scalar(value, field.type), rows[name])
+            column = pc.if_else(is_open, pa.scalar(value, field.type), rows[name])
             rows = rows.set_column(place, field, column)
         return rows
 
+    def erase_closed(self) -> None:
+        """Erase what closed records were: it may be what nobody may keep.
+
+        Raises:
+            EngineFailed: Some of it may be done; do it again.
+        """
+        table, held = opened(self._uri), self._held()
+        if table is None:
+            return
+        # Apart: delta-rs takes no lists, such as headers, in what it updates by.
+        kept = query(table, f"SELECT DISTINCT closed_by FROM t WHERE NOT ({_ERASED})")
+        closers = [row["closed_by"] for row in kept if row["closed_by"] in held]
+        if closers:
+            nothing = dict.fromkeys(_PAYLOAD, "NULL")
+            self._update(table, closers, nothing, "erasing what closed records were")
+
+    def _update(
+        self,
+        table: DeltaTable,
+        closed_by: Sequence[int],
+        updates: Mapping[str, str],
+        operation: str,
+    ) -> None:
+        try:
+            table.update(
+                predicate=f"closed_by IN ({', '.join(map(str, closed_by))})", updates=dict(updates)
+            )
+        except (DeltaError, OSError) as failed:
+            raise EngineFailed(operation=operation, reason=str(failed)[:500]) from failed
+
     def _held(self) -> list[int]:
-        """Plans that are named here and that the typed table has."""
+        """Plans that are named here and have landed in the typed table."""
         table = opened(self._uri)
         if table is None or not table.file_uris():
             return []
         named = query(
             table, "SELECT plan_sequence AS plan FROM t UNION SELECT closed_by AS plan FROM t"
         )
-        return sorted(
-            self._typed.held_plans({row["plan"] for row in named if row["plan"] is not None})
-        )
+        plans = {row["plan"] for row in named if row["plan"] is not None}
+        return sorted(self._typed.held_plans(plans, self._ever_landed))
 
     def _open(self) -> str:
         """The SQL condition that open records meet: of a plan that has landed, closed by none."""
         held = ", ".join(map(str, self._held())) or "-1"
-        return f"plan_sequence IN ({held}) AND (closed_by IS NULL OR closed_by NOT IN ({held}))"
+        is_open = f"closed_by IS NULL OR (closed_by NOT IN ({held}) AND NOT ({_ERASED}))"
+        return f"plan_sequence IN ({held}) AND ({is_open})"
 
     def committed_spans(self, sequence: int) -> Mapping[int, SpanSet]:
         """Offsets of a plan's records, landed or not, by partition."""
@@ -165,16 +202,12 @@ class DeltaQuarantine:
         table = opened(self._uri)
         if table is None:
             return
-        try:
-            table.update(
-                predicate=f"closed_by = {plan.sequence}",
-                updates={"closed_by": "NULL", "closed_at": "NULL"},
-            )
-        except (DeltaError, OSError) as failed:
-            raise EngineFailed(
-                operation=f"opening what plan {plan.sequence} of {plan.pipeline!r} had closed",
-                reason=str(failed)[:500],
-            ) from failed
+        self._update(
+            table,
+            [plan.sequence],
+            {"closed_by": "NULL", "closed_at": "NULL"},
+            f"opening what plan {plan.sequence} of {plan.pipeline!r} had closed",
+        )
         self.table.discard(plan)
 
     def records(self, *, closed: bool = False) -> list[Quarantined]:
@@ -325,6 +358,8 @@ class TypedTables:
         self._refuse_others(plan, kept)
         decoded = [file for file in files if not file.quarantined]
         self._typed.land(plan, decoded, replace_rows)
+        if plan.replaces:
+            self._quarantine.erase_closed()
 
     def _refuse_others(self, plan: Plan, kept: Sequence[DataFile]) -> None:
         there = self._quarantine.committed_spans(plan.sequence)

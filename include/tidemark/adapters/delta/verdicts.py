@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import assert_never
 
@@ -11,6 +13,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, opened, query
 from tidemark.core.landing import Landing
+from tidemark.core.offsets import Span, SpanSet, united
 from tidemark.core.plan import Plan
 from tidemark.core.standing import Standing, Word
 from tidemark.errors import EngineFailed
@@ -105,19 +108,22 @@ class DeltaVerdictTable:
             return []
         found = query(
             table,
-            "SELECT DISTINCT plan_sequence, standing, said_at, said_by, reason "
+            "SELECT plan_sequence, standing, said_at, said_by, reason, "
+            "partition, start_offset, end_offset "
             f"FROM t WHERE pipeline = '{pipeline}' AND table_id = '{_id_of(self._data_table)}'",
         )
-        return [
-            Word(
+        said: dict[Word, list[Mapping[int, SpanSet]]] = {}
+        for row in found:
+            word = Word(
                 sequence=row["plan_sequence"],
                 standing=Standing(row["standing"]),
                 said_at=row["said_at"],
                 said_by=row["said_by"],
                 reason=row["reason"],
             )
-            for row in found
-        ]
+            span = SpanSet.of([Span(row["start_offset"], row["end_offset"])])
+            said.setdefault(word, []).append({row["partition"]: span})
+        return [replace(word, spans=united(spans)) for word, spans in said.items()]
 
 
 def _id_of(data_table: str) -> str:
@@ -145,14 +151,13 @@ def _named(uri: str, engine: Engine) -> str:
 
 _PUBLISHED = """\
 SELECT *
-FROM {rows}
-WHERE plan_sequence IN (
-  SELECT plan_sequence
+FROM {rows} AS landed
+WHERE EXISTS (
+  SELECT 1
   FROM (
     SELECT
-      plan_sequence,
-      standing,
-      row_number() OVER (
+      *,
+      rank() OVER (
         PARTITION BY plan_sequence
         -- A person's word counts more than a check's, and the newest most.
         ORDER BY
@@ -164,6 +169,11 @@ WHERE plan_sequence IN (
     WHERE pipeline = '{pipeline}' AND table_id = '{table_id}'
   ) AS words
   WHERE place = 1 AND standing IN ({visible})
+    AND words.plan_sequence = landed.plan_sequence
+    AND words.topic_id = landed.topic_id
+    AND words.partition = landed.partition
+    -- As far as it was said: what a RESTORE has brought back since waits for a word of its own.
+    AND words.start_offset <= landed.offset AND landed.offset < words.end_offset
 )"""
 
 
