@@ -176,8 +176,14 @@ def test_what_is_missing_in_between_is_told(lake: FileLake, tidemark: Command) -
     assert (done.code, "NOT complete" in done.out) == (ExitCode.REFUSED, True)
     page = Page(Path(done.out.splitlines()[-1]))
     assert "Not complete: 3 offset(s) between the first and the last" in page.text
+    assert "3 of them had landed and were taken out again" in page.text
     told = tidemark("report", "events", *PERIOD, "--json").json["certificate"]
     assert (told["missing"], told["partitions"][0]["missing"]) == (3, [[3, 6]])
+    assert told["undone"] == 3
+    # The newest as well: what is left would be complete by itself.
+    lake.undo.undo(3, "test", "not meant")
+    told = tidemark("report", "events", *PERIOD, "--json").json["certificate"]
+    assert (told["complete"], told["partitions"][0]["end"]) == (False, 9)
 
 
 def test_a_period_without_landings_certifies_nothing(lake: FileLake, tidemark: Command) -> None:

@@ -187,7 +187,10 @@ class ControlReader(Protocol):
         ...
 
     def landed_at(self, pipeline: str) -> Mapping[int, datetime]:
-        """When each plan was recorded as landed, the newest time of several."""
+        """When each plan was recorded as landed, the first time of several.
+
+        Repairs record it anew; that does not make it a plan of today.
+        """
         ...
 
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from tests.support.plans import make_plan
@@ -17,10 +18,12 @@ _NEXT = _DAY + timedelta(days=1)
 def landed(sequence: int, start: int, end: int, holes: int = 0, **changes: object) -> PlanRecord:
     """A plan over partition 0 that landed."""
     count = RangeCount(partition=0, start=start, end=end, records=end - start - holes)
+    landing = Landing(sequence=sequence, table_version=sequence, counts=(count,))
     return PlanRecord(
         plan=make_plan((0, start, end), sequence=sequence, **changes),
         requesters=(),
-        landing=Landing(sequence=sequence, table_version=sequence, counts=(count,)),
+        landing=landing,
+        whole=landing,
     )
 
 
@@ -56,6 +59,7 @@ def test_every_offset_between_the_first_and_the_last_is_told() -> None:
         "landed_otherwise": 10,
         "lost": 5,
         "missing": [[25, 30], [40, 50]],
+        "undone": 0,
     }
     told = sum(
         account.as_record()[name] for name in ("records", "holes", "landed_otherwise", "lost")
@@ -77,6 +81,34 @@ def test_what_is_not_of_the_period_or_of_the_topic_is_not_counted() -> None:
     certificate = certify(ledger(*records), times, _DAY, _NEXT)
     assert (certificate.other_incarnations, certificate.open_plans) == (1, (4,))
     assert [(each.start, each.end) for each in certificate.partitions] == [(0, 10)]
-    assert certificate.is_complete
+    assert certificate.missing == 0
+    # Nobody has added up what landed of the topic before.
+    assert not certificate.is_complete
+    assert certify(ledger(*records[1:]), times, _DAY, _NEXT).is_complete
     nothing = certify(ledger(*records), times, _NEXT + timedelta(days=1), _NEXT + timedelta(days=2))
     assert (nothing.partitions, nothing.plans, nothing.missing) == ((), (), 0)
+
+
+def test_an_end_that_was_undone_or_missed_is_missing() -> None:
+    """What is left would be complete by itself, and is not what the period had."""
+    undone = replace(landed(2, 10, 20), landing=None, whole=None, abandoned="why", undone_at=5)
+    certificate = certify(ledger(landed(1, 0, 10), undone), {1: _DAY, 2: _DAY}, _DAY, _NEXT)
+    (account,) = certificate.partitions
+    assert (account.end, account.undone, certificate.is_complete) == (20, 10, False)
+    assert account.missing == SpanSet.of([Span(10, 20)])
+    assert [plan.sequence for plan in certificate.plans] == [1]
+    # Landed again since, whenever that was.
+    times = {1: _DAY, 2: _DAY, 3: _NEXT}
+    again = certify(ledger(landed(1, 0, 10), undone, landed(3, 10, 20)), times, _DAY, _NEXT)
+    assert (again.is_complete, again.total("otherwise")) == (True, 10)
+
+    short = replace(landed(4, 0, 8), plan=make_plan((0, 0, 10), sequence=4))
+    (account,) = certify(ledger(short), {4: _DAY}, _DAY, _NEXT).partitions
+    assert (account.end, account.missing, account.undone) == (10, SpanSet.of([Span(8, 10)]), 0)
+
+
+def test_a_partition_of_which_all_was_undone_is_told() -> None:
+    """There is no plan any more, and the period is not complete."""
+    undone = replace(landed(1, 0, 10), landing=None, whole=None, abandoned="why", undone_at=5)
+    certificate = certify(ledger(undone), {1: _DAY}, _DAY, _NEXT)
+    assert (certificate.plans, certificate.missing, certificate.is_complete) == ((), 10, False)

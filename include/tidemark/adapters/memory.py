@@ -246,7 +246,7 @@ class MemoryControlTable:
         """As `ControlReader.landed_at`."""
         return {
             row["plan_sequence"]: row["recorded_at"]
-            for row in self.rows
+            for row in reversed(self.rows)
             if row["pipeline"] == pipeline and row["event"] == EventKind.LANDED
         }
 

@@ -56,7 +56,7 @@ def report(
         page = app.write_report(found, output)
         certificate = found.certificate
         word = "complete" if certificate.is_complete else "NOT complete"
-        if not certificate.plans:
+        if not certificate.partitions:
             word = "nothing landed"
         records = certificate.total("records")
         out.print(f"{len(certificate.plans):,} plan(s), {records:,} record(s): {word}")

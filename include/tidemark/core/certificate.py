@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from tidemark.core.ledger import Ledger, PlanRecord
-from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.offsets import Span, SpanSet, united
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,14 +17,15 @@ class PartitionAccount:
 
     Attributes:
         partition: Partition number.
-        start: First offset that a plan of the period landed.
+        start: First offset that a plan of the period was to land.
         end: Next offset after the last one.
         records: Records that plans of the period landed.
         holes: Offsets of theirs at which Kafka shows no record.
         unproven_holes: Holes that a second reader could not look at any more.
         otherwise: Offsets in between that plans of other times landed.
         lost: Offsets in between whose loss somebody accepted.
-        missing: Offsets in between of which nothing is known.
+        missing: Offsets in between of which the table has nothing.
+        undone: So many of these had landed in the period, and were taken out again.
     """
 
     partition: int
@@ -36,6 +37,7 @@ class PartitionAccount:
     otherwise: int
     lost: int
     missing: SpanSet
+    undone: int
 
     def as_record(self) -> dict[str, Any]:
         """The account as plain values."""
@@ -50,6 +52,7 @@ class PartitionAccount:
             "landed_otherwise": self.otherwise,
             "lost": self.lost,
             "missing": [[span.start, span.end] for span in self.missing],
+            "undone": self.undone,
         }
 
 
@@ -85,7 +88,7 @@ class Certificate:
         since: Begin of the period.
         until: Its end, which is not in it.
         partitions: By number; those of which nothing landed in the period are left out.
-        plans: What landed in the period, oldest first.
+        plans: What landed in the period and is there still, oldest first.
         open_plans: Plans that may land still.
         other_incarnations: Plans of the period of topics that were there before.
     """
@@ -102,16 +105,17 @@ class Certificate:
 
     @property
     def missing(self) -> int:
-        """Offsets of which nothing is known."""
+        """Offsets of which the table has nothing."""
         return sum(each.missing.size for each in self.partitions)
 
     @property
     def is_complete(self) -> bool:
         """Whether every offset between the first and the last of the period is accounted for.
 
-        Where nothing landed there is nothing to account for, and nothing is certified.
+        Where nothing landed there is nothing to account for, and nothing is certified; nor is a
+        period in which another incarnation landed, whose offsets nobody has added up.
         """
-        return bool(self.partitions) and self.missing == 0
+        return bool(self.partitions) and self.missing == 0 and self.other_incarnations == 0
 
     def total(self, name: str) -> int:
         """A figure of all partitions together."""
@@ -131,6 +135,7 @@ class Certificate:
             "unproven_holes": self.total("unproven_holes"),
             "lost": self.total("lost"),
             "missing": self.missing,
+            "undone": self.total("undone"),
             "open_plans": list(self.open_plans),
             "plans_of_other_incarnations": self.other_incarnations,
             "partitions": [each.as_record() for each in self.partitions],
@@ -145,19 +150,17 @@ def certify(
 
     Args:
         ledger: The pipeline's ledger, read whole.
-        landed_at: When each plan was recorded as landed.
+        landed_at: When each plan was first recorded as landed.
         since: Begin of the period.
         until: Its end.
     """
     in_period = [
         record
         for sequence, record in sorted(ledger.plans.items())
-        if record.landing is not None
-        and record.landing.counts
-        and since <= landed_at.get(sequence, since) < until
+        if record.has_landed and since <= landed_at.get(sequence, since) < until
     ]
     mine = [record for record in in_period if record.plan.topic_id == ledger.topic_id]
-    partitions = sorted({count.partition for record in mine for count in _counts(record)})
+    partitions = sorted({planned.partition for record in mine for planned in record.plan.ranges})
     return Certificate(
         pipeline=ledger.pipeline,
         topic=ledger.topic,
@@ -165,7 +168,11 @@ def certify(
         since=since,
         until=until,
         partitions=tuple(_account(ledger, mine, partition) for partition in partitions),
-        plans=tuple(_landed(record, landed_at.get(record.plan.sequence, since)) for record in mine),
+        plans=tuple(
+            _landed(record, landed_at.get(record.plan.sequence, since))
+            for record in mine
+            if _counts(record)
+        ),
         open_plans=tuple(record.plan.sequence for record in ledger.open_plans()),
         other_incarnations=len(in_period) - len(mine),
     )
@@ -179,10 +186,14 @@ def _account(ledger: Ledger, records: list[PlanRecord], partition: int) -> Parti
     counts = [
         count for record in records for count in _counts(record) if count.partition == partition
     ]
-    whole = Span(min(count.start for count in counts), max(count.end for count in counts))
+    # What they were to land, not what is left of it: an end that was taken out is missing as well.
+    planned = united(record.plan.spans() for record in records)[partition]
+    whole = Span(planned.spans[0].start, planned.spans[-1].end)
     landed = ledger.landed.get(partition, SpanSet()).within(whole)
     lost = ledger.accepted.get(partition, SpanSet()).within(whole).minus(landed)
     here = SpanSet.of(Span(count.start, count.end) for count in counts)
+    missing = landed.union(lost).missing_from(whole)
+    undone = united(record.plan.spans() for record in records if record.undone_at is not None)
     return PartitionAccount(
         partition=partition,
         start=whole.start,
@@ -192,7 +203,8 @@ def _account(ledger: Ledger, records: list[PlanRecord], partition: int) -> Parti
         unproven_holes=sum(count.unproven_holes for count in counts),
         otherwise=landed.minus(here).size,
         lost=lost.size,
-        missing=landed.union(lost).missing_from(whole),
+        missing=missing,
+        undone=missing.common(undone.get(partition, SpanSet())).size,
     )
 
 

@@ -184,6 +184,16 @@ def test_a_landing_that_missed_everything_is_a_landing(table: ControlTable) -> N
     assert after.committed_offset(0) == 0
 
 
+def test_a_plan_landed_when_that_was_first_recorded(table: ControlTable) -> None:
+    """A repair records it anew, a month later; it is no plan of that month."""
+    plan = make_plan((0, 0, 5))
+    ledger = append(table, "events", started({0: 0}), Planned(plan=plan))
+    append(table, "events", landed(ledger, plan))
+    again = table.ledger("events")
+    table.append(again, [landed(again, plan)], NOW + timedelta(days=31))
+    assert table.landed_at("events") == {1: NOW}
+
+
 def test_unproven_holes_are_told_apart(table: ControlTable) -> None:
     """What only the engine vouches for stays visible as such."""
     plan = make_plan((0, 0, 5))

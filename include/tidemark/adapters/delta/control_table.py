@@ -107,14 +107,14 @@ class DeltaControlTable:
         return Pace() if table is None else read_pace(table, pipeline)
 
     def landed_at(self, pipeline: str) -> Mapping[int, datetime]:
-        """When each plan was recorded as landed, the newest time of several."""
+        """As `ControlReader.landed_at`."""
         table = opened(self._uri)
         if table is None:
             return {}
         rows = query(
             table,
             f"""
-            SELECT plan_sequence, max(recorded_at) AS landed_at FROM t
+            SELECT plan_sequence, min(recorded_at) AS landed_at FROM t
             WHERE pipeline = '{pipeline}' AND event = '{EventKind.LANDED}' GROUP BY plan_sequence
             """,
         )

@@ -52,6 +52,7 @@ def render(report: PipelineReport) -> str:
         rules=report.rules,
         records=certificate.total("records"),
         holes=certificate.total("holes"),
+        undone=certificate.total("undone"),
         unproven=certificate.total("unproven_holes"),
         lost=certificate.total("lost"),
         trends=list(_trends(report)),
