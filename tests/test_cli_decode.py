@@ -269,6 +269,21 @@ def test_what_goes_wrong_is_named_and_nothing_is_written(
     pipeline.check()
 
 
+def test_a_rule_that_fails_tells_no_value_to_any_log(pipeline: Pipeline, tidemark: Command) -> None:
+    """Neither in the error nor in Spark's own log, which the job hands on."""
+    pipeline.produce([Record(value=b'{"name": "tell\\n nobody"}', partition=0)])
+    tidemark("ingest", "events")
+    pipeline.write(
+        rules="""{wrong: "if(value.name LIKE 'tell%', CAST(value.name AS int), 1) > 0"}"""
+    )
+    failed = tidemark("decode", "events", "--json")
+    assert failed.code == ExitCode.TRANSIENT
+    assert "[CAST_INVALID_INPUT]" in failed.json[0]["found"]
+    log = failed.out + failed.err
+    assert "SparkNumberFormatException [CAST_INVALID_INPUT]" in log
+    assert "nobody" not in log
+
+
 @pytest.mark.parametrize(
     ("command", "error"),
     [

@@ -43,6 +43,9 @@ def run_job(
         level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("tidemark").setLevel(logging.INFO)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        # PySpark's words on a failed computation, with the values that it failed on.
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     app = App.from_environment()
     outcomes = each_apart(plans, lambda plan: body(app, plan), at_once(app))
     _print_results(
