@@ -27,7 +27,7 @@ from tidemark.adapters.spark.payloads import (
 )
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.decoding import DecodedFrom, DecodeSpec, Part, Reason
-from tidemark.core.plan import Plan, PlanKind
+from tidemark.core.plan import Plan
 from tidemark.errors import DecoderChanged, EngineFailed, InvalidRule, TooManyQuarantined
 from tidemark.storage import folder_of
 
@@ -242,10 +242,19 @@ class SparkDecoder:
         rows.write.parquet(f"{table}/{folder}")
         return parquet.found_in(files, place, folder)
 
+    def _quarantined_before(self, plan: Plan) -> int:
+        """How many of a plan's offsets the quarantine has a record of that nobody has closed."""
+        kept = self._session.read.format("delta").load(self._quarantine)
+        here = (F.col("topic_id") == plan.topic_id) & at_offsets(plan.spans())
+        open_here = kept.where(here & F.col("closed_by").isNull())
+        return int(open_here.select("partition", "offset").distinct().count())
+
     def _refuse_many(self, plan: Plan, faulty: DataFrame, quarantined: int, records: int) -> None:
         allowed = self._spec.allowed(records)
-        # What is decoded again has been quarantined before, or was decoded before.
-        if quarantined <= allowed or plan.kind is not PlanKind.LIVE:
+        if quarantined > allowed and plan.replaces:
+            # What was there before and fails again is none more.
+            quarantined -= self._quarantined_before(plan)
+        if quarantined <= allowed:
             return
         found = (
             faulty.groupBy(_REASON, _PART, _DETAIL)
