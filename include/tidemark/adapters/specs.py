@@ -123,7 +123,7 @@ _CONNECTION = r"^[a-zA-Z0-9_.-]+$"
 
 
 class _Payload(_Section):
-    format: Literal["binary", "string", "json", "avro", "json_schema", "protobuf"]
+    format: Format = Field(strict=False)
     fields: Any = Field(default=None, alias="schema")
 
     @field_validator("fields")
@@ -136,14 +136,13 @@ class _Payload(_Section):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        needed = Format(self.format) is Format.JSON
-        if needed != (self.fields is not None):
-            rule = "a schema" if needed else "no schema"
+        if self.format.has_fields != (self.fields is not None):
+            rule = "a schema" if self.format.has_fields else "no schema"
             raise ValueError(f"{rule} for the format {self.format}")
         return self
 
     def to_spec(self) -> PayloadSpec:
-        return PayloadSpec(format=Format(self.format), schema=self.fields)
+        return PayloadSpec(format=self.format, schema=self.fields)
 
 
 class _Quarantine(_Section):
@@ -166,7 +165,7 @@ class _Upsert(_Section):
 
 
 class _Decode(_Section):
-    key: _Payload = _Payload(format="binary")
+    key: _Payload = _Payload(format=Format.BINARY)
     value: _Payload
     registry: str = Field(default="schema_registry_default", pattern=_CONNECTION)
     widen: bool = True

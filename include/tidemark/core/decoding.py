@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Self, assert_never
 
 from tidemark.core.fields import FieldType, Struct, plain
 from tidemark.core.upserts import UpsertSpec
@@ -30,6 +30,11 @@ class Format(StrEnum):
     """One JSON object behind the id of its schema, which a registry knows."""
     PROTOBUF = "protobuf"
     """The first message of a schema, behind the id of it, which a registry knows."""
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether a spec names the fields of each payload, with their types."""
+        return self is Format.JSON
 
     @property
     def has_schema_ids(self) -> bool:
@@ -77,7 +82,7 @@ class PayloadSpec:
 
     Attributes:
         format: What its bytes are.
-        schema: The fields of JSON; None for all other formats.
+        schema: The fields; None for a format that has none in the spec.
     """
 
     format: Format = Format.BINARY
@@ -86,7 +91,15 @@ class PayloadSpec:
     @property
     def column(self) -> FieldType | None:
         """The type of its column; None if the schemas decide that its records are written with."""
-        return None if self.format.has_schema_ids else self.schema or str(self.format)
+        match self.format:
+            case Format.BINARY | Format.STRING:
+                return self.format.value
+            case Format.JSON:
+                return self.schema
+            case Format.AVRO | Format.JSON_SCHEMA | Format.PROTOBUF:
+                return None
+            case _:
+                assert_never(self.format)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -218,6 +218,7 @@ class DeltaQuarantine:
         table = opened(self._uri)
         if table is None:
             return []
+        # DataFusion tells no length of bytes: of their hexadecimal digits it does.
         # A table of before has it from the next plan on.
         is_there = "schema_id" in self.table.columns()
         schema_id = "schema_id" if is_there else "CAST(NULL AS BIGINT) AS schema_id"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Literal, assert_never
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
@@ -63,20 +64,30 @@ def with_decoded(
         `part.schema_id`, if they have ids.
     """
     payload, nothing = F.col(raw(part)), F.lit(None).cast("string")
-    if spec.format.has_schema_ids:
-        return _framed(rows, part, spec.format, written or WriterSchemas())
-    if spec.format is Format.BINARY:
-        return rows.withColumns({part.value: payload, reason(part): nothing, detail(part): nothing})
     text = payload.cast("string")
-    if spec.schema is not None:
-        return json_text.with_object(
-            rows, text, spec.schema, part.value, reason(part), detail(part)
-        )
-    not_utf8 = F.when(~F.is_valid_utf8(text), Reason.NOT_UTF8.value)
-    return rows.withColumns({part.value: text, reason(part): not_utf8, detail(part): nothing})
+    names = (part.value, reason(part), detail(part))
+    match spec.format:
+        case Format.BINARY:
+            return rows.withColumns(dict(zip(names, (payload, nothing, nothing), strict=True)))
+        case Format.STRING:
+            not_utf8 = F.when(~F.is_valid_utf8(text), Reason.NOT_UTF8.value)
+            return rows.withColumns(dict(zip(names, (text, not_utf8, nothing), strict=True)))
+        case Format.JSON:
+            if spec.schema is None:
+                raise ValueError("JSON without its fields")
+            return json_text.with_object(rows, text, spec.schema, *names)
+        case Format.AVRO | Format.JSON_SCHEMA | Format.PROTOBUF:
+            return _framed(rows, part, spec.format, written or WriterSchemas())
+        case _:
+            assert_never(spec.format)
 
 
-def _framed(rows: DataFrame, part: Part, kind: Format, written: WriterSchemas) -> DataFrame:
+def _framed(
+    rows: DataFrame,
+    part: Part,
+    kind: Literal[Format.AVRO, Format.JSON_SCHEMA, Format.PROTOBUF],
+    written: WriterSchemas,
+) -> DataFrame:
     """Each payload by the schema that it names; all in the column of the typed table."""
     payload, number = F.col(raw(part)), F.col(part.schema_id)
     rows = rows.withColumn(part.schema_id, frames.schema_id_of(payload))
@@ -94,7 +105,7 @@ def _framed(rows: DataFrame, part: Part, kind: Format, written: WriterSchemas) -
                 fields = json_schema.column_of(schema.text)
                 rows = json_text.with_object(rows, mine.cast("string"), fields, *place)
             case _:
-                raise AssertionError(f"nobody reads {kind} by its schema")
+                assert_never(kind)
         read.append((schema.id, place))
     return frames.together(
         rows,
