@@ -85,10 +85,10 @@ def _summary(each: PipelineStatus) -> tuple[Any, ...]:
         each.lag,
         _length(each.lag_time),
         _length(each.runway),
-        f"{each.caught_up_at:%Y-%m-%d %H:%M}" if each.caught_up_at else each.forecast.value,
+        each.caught_up_at or each.forecast.value,
         each.records,
         each.last_landed,
-        f"{each.last_landed_at:%Y-%m-%d %H:%M}" if each.last_landed_at else None,
+        each.last_landed_at,
         ", ".join(map(str, each.open_plans)) or None,
         alarms or ("ok" if each.begun else "not begun"),
     )

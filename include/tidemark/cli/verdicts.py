@@ -137,7 +137,7 @@ def _row(judged: Judged) -> tuple[object, ...]:
         standing,
         judged.landing.records,
         ranges,
-        f"{word.said_at:%Y-%m-%d %H:%M}" if word else None,
+        word.said_at if word else None,
         word.said_by or "check" if word else None,
         word.reason if word else None,
     )

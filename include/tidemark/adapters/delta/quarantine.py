@@ -360,6 +360,7 @@ class TypedTables:
         decoded = [file for file in files if not file.quarantined]
         self._typed.land(plan, decoded, replace_rows)
         if plan.replaces:
+            # Should it fail, the next plan that replaces something does it.
             self._quarantine.erase_closed()
 
     def _refuse_others(self, plan: Plan, kept: Sequence[DataFile]) -> None:

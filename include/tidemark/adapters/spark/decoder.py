@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from delta.tables import DeltaTable
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
+from pyspark.sql.types import StructType
 
 from tidemark.adapters.spark import parquet
 from tidemark.adapters.spark.conditions import at_offsets
@@ -98,7 +101,7 @@ class SparkDecoder:
             try:
                 rows = self._with_faults(self._slice(plan), plan, source)
                 made = self._written(rows, plan, folder, undo)
-            except (PySparkException, Py4JError, OSError, ValueError) as failure:
+            except (PySparkException, Py4JError, DeltaError, OSError, ValueError) as failure:
                 # Never the values of a record, which Spark's message has.
                 raise EngineFailed(operation=operation, reason=condition_of(failure)) from None
             undo.pop_all()
@@ -117,19 +120,17 @@ class SparkDecoder:
 
     def _slice(self, plan: Plan) -> DataFrame:
         """The plan's bronze rows, of one version: they may be looked at twice."""
-        (newest,) = DeltaTable.forPath(self._session, self._bronze).history(1).collect()
-        table = (
-            self._session.read.format("delta")
-            .option("versionAsOf", newest["version"])
-            .load(self._bronze)
-        )
+        # delta-rs tells it in milliseconds, Spark by a job.
+        newest = DeltaTable(self._bronze).version()
+        table = self._session.read.format("delta").option("versionAsOf", newest).load(self._bronze)
         return table.where((F.col("topic_id") == plan.topic_id) & at_offsets(plan.spans()))
 
     def _written_with(self, source: DecodedFrom) -> Mapping[Part, WriterSchemas]:
         """The schemas of a plan's records; raises ValueError if one is not kept, or no column."""
         if not self._spec.framed:
             return {}
-        columns = DeltaTable.forPath(self._session, self._typed).toDF().schema
+        # A table's schema is written in its log as Spark writes one.
+        columns = StructType.fromJson(json.loads(DeltaTable(self._typed).schema().to_json()))
         kept = self._schemas.kept({each for ids in source.schemas.values() for each in ids})
         found = {}
         for part in self._spec.framed:
