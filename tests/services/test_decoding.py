@@ -395,7 +395,6 @@ def test_a_restore_of_the_typed_table_is_followed(lake: TypedLake) -> None:
     assert lake.quarantined() == [(0, 1), (0, 6)]
 
 
-@pytest.mark.e2e
 def test_a_restore_to_before_a_replay_is_followed(lake: TypedLake) -> None:
     """What the replay had closed, and erased, is decoded anew."""
     lake.bronze.run(4)
