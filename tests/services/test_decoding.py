@@ -25,6 +25,7 @@ from tidemark.errors import (
     DecodedDifferently,
     EngineFailed,
     PlanAbandoned,
+    RowsChanged,
     TableBehindLedger,
     TableRestored,
 )
@@ -375,6 +376,28 @@ def test_a_log_that_forgets_a_replay_whose_rows_were_replaced_doubles_none(lake:
     forget(lake)
     lake.check()
     assert lake.quarantined() == []
+
+
+def test_a_typed_row_that_somebody_deleted_comes_back_as_the_error_says(lake: TypedLake) -> None:
+    """What would be left of its plan cannot be told, when a part of it is replaced."""
+
+    def replaced(start: int, end: int) -> None:
+        request = replace(wanted((0, start, end)), replaces=True)
+        plan = lake.bronze.planner.backfill(request, f"from {start} to {end}").plan
+        assert plan is not None
+        lake.bronze.ingest.execute(plan.sequence)
+
+    lake.bronze.run(4)
+    lake.run()
+    DeltaTable(lake.typed_uri).delete('"offset" = 1')
+    replaced(0, 1)
+    with pytest.raises(RowsChanged) as refused:
+        lake.run()
+    assert "`tidemark backfill events --offsets 0:0-4 --chunk 4" in str(refused.value)
+    replaced(0, 4)
+    lake.run()
+    lake.check()
+    assert len(lake.decoded()) == 4
 
 
 @pytest.mark.e2e

@@ -203,8 +203,10 @@ class RowsChanged(TerminalError):
         return f"{self.rows:,}"
 
     def remedy(self) -> str:
+        # A typed table follows what is replaced in the one that it is made of.
+        pipeline = self.pipeline.removesuffix("@typed")
         return (
-            f"replace the whole range in one chunk: `tidemark backfill {self.pipeline} --offsets "
+            f"replace the whole range in one chunk: `tidemark backfill {pipeline} --offsets "
             f"{self.partition}:{self.start}-{self.end} --chunk {self.end - self.start} --replace "
             "--reason TEXT`; if Kafka has deleted a part of it, that is not possible any more"
         )
