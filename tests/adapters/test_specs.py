@@ -551,6 +551,18 @@ def test_a_decoder_that_cannot_be_meant_is_told(
     assert folders.problem()[:2] == (key, expected)
 
 
+def test_an_error_names_the_page_that_explains_the_key(folders: Folders) -> None:
+    """Decoders have one of their own."""
+    folders.spec(decode="{value: {format: xml}}")
+    with pytest.raises(SpecError) as refused:
+        folders.load()
+    assert refused.value.expected() == "specs as in docs/typed.md"
+    folders.spec("other.yaml", name="UPPER")
+    with pytest.raises(SpecError) as refused:
+        folders.load()
+    assert refused.value.expected() == "specs as in docs/pipelines.md and docs/typed.md"
+
+
 def test_no_two_tables_share_a_target(folders: Folders) -> None:
     """Nor does one pipeline's bronze table lie where another's quarantine is."""
     folders.spec(decode="{value: {format: string}}")

@@ -31,7 +31,11 @@ class SpecError(TerminalError):
         return f"{len(self.problems)} problem(s) in pipeline specs:\n{listed}\n"
 
     def expected(self) -> str:
-        return "specs as docs/pipelines.md describes them"
+        pages = {
+            "docs/typed.md" if problem.key.startswith("decode") else "docs/pipelines.md"
+            for problem in self.problems
+        }
+        return f"specs as in {' and '.join(sorted(pages))}"
 
     def found(self) -> str:
         return "the problems above"
