@@ -290,9 +290,7 @@ def test_a_replay_that_is_given_up_half_way_leaves_its_records_open(lake: TypedL
     assert lake.quarantined() == lake.in_quarantine_table() == [(0, 1), (0, 3)]
     assert content(lake) == before
     lake.check()
-    again = lake.decoding.replay("id-1", spans).plan
-    assert again is not None
-    lake.ingest.execute(again.sequence)
+    lake.replay(Span(1, 2), Span(3, 4))
     lake.check()
     assert lake.quarantined() == [(0, 3)]
 
@@ -310,9 +308,7 @@ def test_a_closed_record_keeps_nothing_of_what_it_was(lake: TypedLake) -> None:
     lake.broken = {1}
     lake.run()
     lake.broken = ()
-    plan = lake.decoding.replay("id-1", {0: SpanSet((Span(1, 2),))}).plan
-    assert plan is not None
-    lake.ingest.execute(plan.sequence)
+    plan = lake.replay(Span(1, 2))
     (row,) = DeltaTable(lake.root / DECODE.quarantine_target).to_pyarrow_table().to_pylist()
     assert (row["key"], row["value"], row["headers"]) == (None, None, None)
     assert (row["offset"], row["reason"], row["closed_by"]) == (1, "malformed", plan.sequence)
@@ -350,9 +346,7 @@ def test_a_log_that_forgets_a_plan_without_rows_loses_none_of_its_records(lake: 
     lake.run()
     lake.check()
     assert lake.quarantined() == [(0, 0), (0, 1)]
-    again = lake.bronze.planner.backfill(replace(wanted((0, 0, 1)), replaces=True), "test").plan
-    assert again is not None
-    lake.bronze.ingest.execute(again.sequence)
+    lake.bronze.land_again((0, 0, 1))
     lake.broken = {1}
     lake.run()
     lake.check()
@@ -365,12 +359,8 @@ def test_a_log_that_forgets_a_replay_whose_rows_were_replaced_doubles_none(lake:
     lake.broken = {1}
     lake.run()
     lake.broken = ()
-    replay = lake.decoding.replay("id-1", {0: SpanSet((Span(1, 2),))}).plan
-    assert replay is not None
-    lake.ingest.execute(replay.sequence)
-    again = lake.bronze.planner.backfill(replace(wanted((0, 1, 2)), replaces=True), "test").plan
-    assert again is not None
-    lake.bronze.ingest.execute(again.sequence)
+    lake.replay(Span(1, 2))
+    lake.bronze.land_again((0, 1, 2))
     lake.run()
     lake.check()
     forget(lake)
@@ -380,21 +370,14 @@ def test_a_log_that_forgets_a_replay_whose_rows_were_replaced_doubles_none(lake:
 
 def test_a_typed_row_that_somebody_deleted_comes_back_as_the_error_says(lake: TypedLake) -> None:
     """What would be left of its plan cannot be told, when a part of it is replaced."""
-
-    def replaced(start: int, end: int) -> None:
-        request = replace(wanted((0, start, end)), replaces=True)
-        plan = lake.bronze.planner.backfill(request, f"from {start} to {end}").plan
-        assert plan is not None
-        lake.bronze.ingest.execute(plan.sequence)
-
     lake.bronze.run(4)
     lake.run()
     DeltaTable(lake.typed_uri).delete('"offset" = 1')
-    replaced(0, 1)
+    lake.bronze.land_again((0, 0, 1), requested_by="to 1")
     with pytest.raises(RowsChanged) as refused:
         lake.run()
     assert "`tidemark backfill events --offsets 0:0-4 --chunk 4" in str(refused.value)
-    replaced(0, 4)
+    lake.bronze.land_again((0, 0, 4), requested_by="to 4")
     lake.run()
     lake.check()
     assert len(lake.decoded()) == 4
@@ -425,9 +408,7 @@ def test_a_restore_to_before_a_replay_is_followed(lake: TypedLake) -> None:
     lake.run()
     before = DeltaTable(lake.typed_uri).version()
     lake.broken = ()
-    plan = lake.decoding.replay("id-1", {0: SpanSet((Span(1, 2), Span(3, 4)))}).plan
-    assert plan is not None
-    lake.ingest.execute(plan.sequence)
+    lake.replay(Span(1, 2), Span(3, 4))
     lake.check()
     DeltaTable(lake.typed_uri).restore(before)
     lake.repair.rewind("test", "a mistake")
@@ -488,9 +469,7 @@ def test_rows_of_bronze_after_two_rewinds_are_decoded_anew(lake: TypedLake) -> N
     lake.bronze.repair.rewind("test", "a mistake")
     assert lake.run() == []
     before = DeltaTable(lake.bronze.uri).version()
-    plan = lake.bronze.planner.backfill(replace(wanted((0, 0, 3)), replaces=True), "test").plan
-    assert plan is not None
-    lake.bronze.ingest.execute(plan.sequence)
+    lake.bronze.land_again((0, 0, 3))
     lake.run()
     DeltaTable(lake.bronze.uri).restore(before)
     lake.bronze.repair.rewind("test", "a mistake")

@@ -15,10 +15,9 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from tests.support.plans import wanted
 from tests.support.typed_lake import TypedLake
 from tidemark.adapters.delta.quarantine import TypedTables
-from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.offsets import Span
 from tidemark.errors import PlanLanded
 
 pytestmark = pytest.mark.e2e
@@ -96,9 +95,7 @@ def prepared(root: Path) -> TypedLake:
     lake.bronze.run(3)
     lake.bronze.run(2, partition=1)
     lake.run()
-    again = lake.bronze.planner.backfill(replace(wanted((0, 0, 3)), replaces=True), "test").plan
-    assert again is not None
-    lake.bronze.ingest.execute(again.sequence)
+    lake.bronze.land_again((0, 0, 3))
     lake.bronze.undo.undo(3, "test", "a mistake")
     lake.bronze.run(2)
     return lake
@@ -156,9 +153,7 @@ def test_a_decoder_that_dies_anywhere_loses_and_doubles_nothing(tmp_path: Path) 
 
 def replay(lake: TypedLake) -> None:
     """Decode the first five records again."""
-    plan = lake.decoding.replay("id-1", {0: SpanSet((Span(0, 5),))}).plan
-    assert plan is not None
-    lake.ingest.execute(plan.sequence)
+    lake.replay(Span(0, 5))
 
 
 def give_up(lake: TypedLake) -> None:

@@ -10,10 +10,9 @@ import pytest
 
 from tests.support.framed_lake import FramedLake
 from tests.support.payloads import PayloadLake
-from tests.support.plans import wanted
 from tidemark.core.decoding import DecodeSpec, Format, PayloadSpec
 from tidemark.core.fields import Struct
-from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.offsets import Span
 from tidemark.errors import TooManyQuarantined
 
 if TYPE_CHECKING:
@@ -42,10 +41,7 @@ def lake(tmp_path: Path, spark: SparkSession) -> FramedLake:
 def test_a_replacement_does_not_empty_the_typed_table_by_a_bad_rule(lake: FramedLake) -> None:
     """Rows that were decoded before would leave the table unasked: as few may as of new ones."""
     assert isinstance(lake.bronze, PayloadLake)
-    request = replace(wanted((0, 0, 10)), replaces=True)
-    again = lake.bronze.planner.backfill(request, "test").plan
-    assert again is not None
-    lake.bronze.ingest.execute(again.sequence)
+    lake.bronze.land_again((0, 0, 10))
     before = sorted(lake.rows())
     lake.decode = replace(_DECODE, rules=(("small", "value.n < 3"),))
     with pytest.raises(TooManyQuarantined) as refused:
@@ -61,8 +57,6 @@ def test_a_replacement_does_not_empty_the_typed_table_by_a_bad_rule(lake: Framed
 def test_what_fails_again_was_in_quarantine_before(lake: FramedLake) -> None:
     """A replay puts nothing there that was not."""
     lake.decode = replace(_DECODE, most_records=0)
-    plan = lake.decoding.replay("id-1", {0: SpanSet((Span(9, 10),))}).plan
-    assert plan is not None
-    lake.ingest.execute(plan.sequence)
+    lake.replay(Span(9, 10))
     lake.check()
     assert lake.quarantined() == [(0, 9)]

@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.file_lake import FileLake
-from tests.support.plans import wanted
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tidemark.adapters.delta.verdicts import DeltaVerdictTable, Engine, published_view
@@ -162,10 +161,7 @@ def test_only_what_is_in_the_table_and_kept_back_can_be_released(lake: FileLake)
 
 def test_what_replaces_a_blocked_plan_is_judged_anew(lake: FileLake) -> None:
     """The view never shows an offset twice, nor rows that were replaced."""
-    request = replace(wanted((0, 2, 5)), replaces=True)
-    plan = lake.planner.backfill(request, "again").plan
-    assert plan is not None
-    lake.ingest.execute(plan.sequence)
+    plan = lake.land_again((0, 2, 5))
     assert len(published(lake)) == 6
     check(lake, plan.sequence, passed=True, minutes=1)
     assert published(lake) == [(0, offset) for offset in range(9)]
@@ -176,9 +172,7 @@ def test_what_replaces_a_blocked_plan_is_judged_anew(lake: FileLake) -> None:
 def test_what_a_restore_brings_back_waits_for_a_word_of_its_own(lake: FileLake) -> None:
     """What was left of the blocked plan was published without the offset that was replaced."""
     before = DeltaTable(lake.uri).version()
-    plan = lake.planner.backfill(replace(wanted((0, 3, 4)), replaces=True), "again").plan
-    assert plan is not None
-    lake.ingest.execute(plan.sequence)
+    lake.land_again((0, 3, 4))
     check(lake, 2, passed=True, minutes=1)
     assert published(lake) == [(0, offset) for offset in range(9) if offset != 3]
     DeltaTable(lake.uri).restore(before)
@@ -227,9 +221,7 @@ def test_what_was_said_of_a_table_that_is_gone_says_nothing_of_the_next(lake: Fi
 def test_what_is_left_of_a_plan_is_judged_by_itself(lake: FileLake) -> None:
     """A plan of which all was replaced has nothing left to be released."""
     for name, span in (("part", (0, 2, 3)), ("rest", (0, 3, 5))):
-        plan = lake.planner.backfill(replace(wanted(span), replaces=True), name).plan
-        assert plan is not None
-        lake.ingest.execute(plan.sequence)
+        lake.land_again(span, requested_by=name)
         judged = {each.plan.sequence: each for each in verdicts(lake).judged()}
         if name == "part":
             assert (judged[2].landing.records, judged[2].is_visible) == (2, False)

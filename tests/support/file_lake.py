@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from tests.support.plans import make_spec
+from tests.support.plans import make_spec, wanted
 from tests.support.services import Services
 from tidemark.adapters.delta.columns import BRONZE
 from tidemark.adapters.delta.control_table import DeltaControlTable
@@ -136,6 +136,13 @@ class FileLake(Services):
     def run(self, records: int, partition: int = 0) -> Plan:
         """Produce records, plan and land them."""
         plan = self.plan(records, partition)
+        self.ingest.execute(plan.sequence)
+        return plan
+
+    def land_again(self, *ranges: tuple[int, int, int], requested_by: str = "test") -> Plan:
+        """Land ranges (partition, start, end) in place of what has landed there."""
+        plan = self.planner.backfill(replace(wanted(*ranges), replaces=True), requested_by).plan
+        assert plan is not None
         self.ingest.execute(plan.sequence)
         return plan
 

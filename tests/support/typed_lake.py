@@ -23,6 +23,7 @@ from tidemark.adapters.spark import parquet
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.decoding import DecodeSpec, Format, Part, PayloadSpec, Reason
 from tidemark.core.fields import FieldType
+from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
 from tidemark.ports import SchemaRegistry
@@ -192,6 +193,13 @@ class TypedLake(LandingServices):
             self.ingest.execute(plan.sequence)
             done.append(plan.sequence)
         return done
+
+    def replay(self, *spans: Span) -> Plan:
+        """Decode offsets of partition 0 again that are in quarantine."""
+        plan = self.decoding.replay("id-1", {0: SpanSet(spans)}).plan
+        assert plan is not None
+        self.ingest.execute(plan.sequence)
+        return plan
 
     def bronze_rows(self) -> list[dict[str, Any]]:
         """All rows of the bronze table."""

@@ -64,8 +64,8 @@ class Reports:
         standings: dict[str, list[int]] = {}
         for judged in self.verdicts.judged():
             if judged.plan.sequence in plans:
-                is_judged = judged.word and not judged.unjudged
-                said = str(judged.word.standing) if judged.word and is_judged else _UNCHECKED
+                word = None if judged.unjudged else judged.word
+                said = str(word.standing) if word else _UNCHECKED
                 standings.setdefault(said, []).append(judged.plan.sequence)
         return PipelineReport(
             made_at=self.now(),

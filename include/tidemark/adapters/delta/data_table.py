@@ -202,7 +202,9 @@ class DeltaDataTable:
             of_them = f"plan_sequence IN ({', '.join(map(str, sorted(unknown)))})"
             held |= {of.sequence for of in contents.holdings(table, of_them)}
         forgotten = set(sequences) - held - told.keys()
-        return frozenset(held | (forgotten & set(ever_landed()) if forgotten else held))
+        if forgotten:
+            held |= forgotten & set(ever_landed())
+        return frozenset(held)
 
     def holdings(self) -> tuple[Holding, ...]:
         """What the newest version holds, by plan, incarnation and partition."""
@@ -337,8 +339,9 @@ class DeltaDataTable:
                     self._differ(f"it has no column {wanted.name}")
             elif self._grows:
                 there, needed = field_type(present[wanted.name]), field_type(wanted.type)
-                unions = self._has_unions
-                for difference in conflicts(there, needed, wanted.name, has_unions=unions):
+                for difference in conflicts(
+                    there, needed, wanted.name, has_unions=self._has_unions
+                ):
                     self._differ(difference)
             elif _bare(present[wanted.name]) != _bare(wanted.type):
                 self._differ(f"its column {wanted.name} is {present[wanted.name]}")

@@ -124,12 +124,13 @@ class DeltaQuarantine:
         Raises:
             EngineFailed: Some of it may be done; do it again.
         """
-        table, held = opened(self._uri), self._held()
+        table = opened(self._uri)
         if table is None:
             return
         # Apart: delta-rs takes no lists, such as headers, in what it updates by.
         kept = query(table, f"SELECT DISTINCT closed_by FROM t WHERE NOT ({_ERASED})")
-        closers = [row["closed_by"] for row in kept if row["closed_by"] in held]
+        named = {row["closed_by"] for row in kept} - {None}
+        closers = sorted(named.intersection(self._held())) if named else []
         if closers:
             nothing = dict.fromkeys(_PAYLOAD, "NULL")
             self._update(table, closers, nothing, "erasing what closed records were")

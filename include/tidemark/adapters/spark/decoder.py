@@ -123,7 +123,7 @@ class SparkDecoder:
         # delta-rs tells it in milliseconds, Spark by a job.
         newest = DeltaTable(self._bronze).version()
         table = self._session.read.format("delta").option("versionAsOf", newest).load(self._bronze)
-        return table.where((F.col("topic_id") == plan.topic_id) & at_offsets(plan.spans()))
+        return table.where(_is_in(plan))
 
     def _written_with(self, source: DecodedFrom) -> Mapping[Part, WriterSchemas]:
         """The schemas of a plan's records; raises ValueError if one is not kept, or no column."""
@@ -246,8 +246,7 @@ class SparkDecoder:
     def _quarantined_before(self, plan: Plan) -> int:
         """How many of a plan's offsets the quarantine has a record of that nobody has closed."""
         kept = self._session.read.format("delta").load(self._quarantine)
-        here = (F.col("topic_id") == plan.topic_id) & at_offsets(plan.spans())
-        open_here = kept.where(here & F.col("closed_by").isNull())
+        open_here = kept.where(_is_in(plan) & F.col("closed_by").isNull())
         return int(open_here.select("partition", "offset").distinct().count())
 
     def _refuse_many(self, plan: Plan, faulty: DataFrame, quarantined: int, records: int) -> None:
@@ -272,6 +271,11 @@ class SparkDecoder:
             allowed=allowed,
             reasons=tuple(f"{row['count']:,} {' '.join(filter(None, row[:3]))}" for row in found),
         )
+
+
+def _is_in(plan: Plan) -> Column:
+    """Whether a row is at one of a plan's offsets."""
+    return (F.col("topic_id") == plan.topic_id) & at_offsets(plan.spans())
 
 
 def _is_surprise() -> Column:
