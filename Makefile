@@ -127,6 +127,7 @@ test: check ## All of check, then the tests on real Kafka, Spark and Airflow
 
 .PHONY: test-faults
 test-faults: setup-dev ## The whole fault matrix: crashes, zombies, hostile logs, brokers, fences
+	@$(PYTEST) -m faults --ignore=tests/model --ignore=tests/faults
 	@$(PYTEST) tests/model tests/faults
 
 .PHONY: clean

@@ -20,9 +20,13 @@ COPIED = ("include", "tests", "docs", "dags", "jobs", "pyproject.toml", "Makefil
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of the project whose package may be broken; the JVM's parts are the real ones."""
+    """A copy of the project whose package may be broken; the JVM's parts are the real ones.
+
+    Compiled files go along, but for those that are being written: they are known to be stale by the
+    time of their source, and without them each copy is compiled anew.
+    """
     root = tmp_path / "checkout"
-    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    ignored = shutil.ignore_patterns("*.egg-info", "*.pyc.*")
     for name in COPIED:
         source = PROJECT / name
         if source.is_dir():
