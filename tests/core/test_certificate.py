@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -9,7 +10,7 @@ from tests.support.plans import make_plan
 from tidemark.core.certificate import certify
 from tidemark.core.landing import Landing, RangeCount
 from tidemark.core.ledger import Ledger, PlanRecord
-from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.offsets import Span, SpanSet, united
 
 _DAY = datetime(2026, 3, 1, tzinfo=UTC)
 _NEXT = _DAY + timedelta(days=1)
@@ -18,26 +19,31 @@ _NEXT = _DAY + timedelta(days=1)
 def landed(sequence: int, start: int, end: int, holes: int = 0, **changes: object) -> PlanRecord:
     """A plan over partition 0 that landed."""
     count = RangeCount(partition=0, start=start, end=end, records=end - start - holes)
-    landing = Landing(sequence=sequence, table_version=sequence, counts=(count,))
+    return over(sequence, count, **changes)
+
+
+def over(sequence: int, *counts: RangeCount, **changes: object) -> PlanRecord:
+    """A plan over some ranges that landed."""
+    landing = Landing(sequence=sequence, table_version=sequence, counts=counts)
+    ranges = [(count.partition, count.start, count.end) for count in counts]
     return PlanRecord(
-        plan=make_plan((0, start, end), sequence=sequence, **changes),
+        plan=make_plan(*ranges, sequence=sequence, **changes),
         requesters=(),
         landing=landing,
         whole=landing,
     )
 
 
-def ledger(*records: PlanRecord, lost: Span | None = None) -> Ledger:
+def ledger(*records: PlanRecord, lost: Mapping[int, Span] | None = None) -> Ledger:
     """A ledger of some plans."""
     mine = [r for r in records if r.plan.topic_id == "id-1" and r.landing]
-    spans = SpanSet.of(Span(c.start, c.end) for r in mine if r.landing for c in r.landing.counts)
     return Ledger(
         pipeline="events",
         topic="events",
         topic_id="id-1",
         plans={record.plan.sequence: record for record in records},
-        landed={0: spans},
-        accepted={0: SpanSet.of([lost])} if lost else {},
+        landed=united(record.landing.spans() for record in mine if record.landing),
+        accepted={partition: SpanSet.of([span]) for partition, span in (lost or {}).items()},
     )
 
 
@@ -46,7 +52,7 @@ def test_every_offset_between_the_first_and_the_last_is_told() -> None:
     records = [landed(1, 0, 10, holes=2), landed(2, 10, 20), landed(3, 30, 40), landed(4, 50, 60)]
     # The second one landed a day later, when somebody asked for it.
     times = {1: _DAY, 2: _NEXT, 3: _DAY, 4: _NEXT - timedelta(microseconds=1)}
-    certificate = certify(ledger(*records, lost=Span(20, 25)), times, _DAY, _NEXT)
+    certificate = certify(ledger(*records, lost={0: Span(20, 25)}), times, _DAY, _NEXT)
     (account,) = certificate.partitions
     assert account.as_record() == {
         "partition": 0,
@@ -67,6 +73,74 @@ def test_every_offset_between_the_first_and_the_last_is_told() -> None:
     assert told + certificate.missing == 60
     assert not certificate.is_complete
     assert [plan.sequence for plan in certificate.plans] == [1, 3, 4]
+
+
+def test_each_partition_is_told_by_itself() -> None:
+    """Holes, those nobody could look at, losses and gaps of one are not counted in another."""
+    both = over(
+        1,
+        RangeCount(partition=0, start=0, end=10, records=8, unproven_holes=1),
+        RangeCount(partition=1, start=100, end=120, records=15, unproven_holes=3),
+    )
+    one = over(2, RangeCount(partition=1, start=130, end=140, records=10))
+    other = over(3, RangeCount(partition=0, start=14, end=20, records=6))
+    later = over(4, RangeCount(partition=1, start=140, end=150, records=9))
+    undone = replace(
+        over(5, RangeCount(partition=1, start=150, end=155, records=5)),
+        landing=None,
+        whole=None,
+        abandoned="why",
+        undone_at=5,
+    )
+    last = over(6, RangeCount(partition=1, start=155, end=160, records=5))
+    records = (both, one, other, later, undone, last)
+    times = {1: _DAY, 2: _DAY, 3: _DAY, 4: _NEXT, 5: _DAY, 6: _DAY}
+    lost = {0: Span(10, 13), 1: Span(120, 125)}
+    certificate = certify(ledger(*records, lost=lost), times, _DAY, _NEXT)
+    zero, first = (each.as_record() for each in certificate.partitions)
+    assert zero == {
+        "partition": 0,
+        "start": 0,
+        "end": 20,
+        "offsets": 20,
+        "records": 14,
+        "holes": 2,
+        "unproven_holes": 1,
+        "landed_otherwise": 0,
+        "lost": 3,
+        "missing": [[13, 14]],
+        "undone": 0,
+    }
+    assert first == {
+        "partition": 1,
+        "start": 100,
+        "end": 160,
+        "offsets": 60,
+        "records": 30,
+        "holes": 5,
+        "unproven_holes": 3,
+        "landed_otherwise": 10,
+        "lost": 5,
+        "missing": [[125, 130], [150, 155]],
+        "undone": 5,
+    }
+    for account in (zero, first):
+        parts = sum(account[name] for name in ("records", "holes", "landed_otherwise", "lost"))
+        assert parts + sum(end - start for start, end in account["missing"]) == account["offsets"]
+    told = certificate.as_record()
+    assert {name: told[name] for name in ("records", "holes", "unproven_holes", "lost")} == {
+        "records": 44,
+        "holes": 7,
+        "unproven_holes": 4,
+        "lost": 8,
+    }
+    assert (told["missing"], told["undone"]) == (11, 5)
+    assert [(plan.sequence, plan.records, plan.holes) for plan in certificate.plans] == [
+        (1, 23, 7),
+        (2, 10, 0),
+        (3, 6, 0),
+        (6, 5, 0),
+    ]
 
 
 def test_what_is_not_of_the_period_or_of_the_topic_is_not_counted() -> None:
