@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from tests.support.browser import seen
 from tests.support.commands import Command, command_in
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.services import NOW
+from tests.support.typed_lake import TypedLake
 from tidemark.adapters.delta.verdicts import DeltaVerdictTable
 from tidemark.adapters.quality.results import append_report
 from tidemark.core.plan import PlanKind
@@ -78,6 +80,17 @@ def tidemark(
 ) -> Command:
     """Runs commands; there is no Kafka."""
     return command_in(tmp_path, "127.0.0.1:1", monkeypatch, capsys)
+
+
+def decoded(lake: FileLake, home: Path) -> TypedLake:
+    """The lake's typed table, of 30 more records as well: 2 are no text, 23 break a rule."""
+    with (home / "pipelines" / "events.yaml").open("a") as spec:
+        spec.write("decode:\n  value: {format: string}\n")
+    lake.run(30)
+    rules = dict.fromkeys(range(10, 33), f"above_0 {_SCRIPT}")
+    typed = TypedLake(root=lake.root, broken={4, 35}, rules=rules)
+    typed.bronze = lake
+    return typed
 
 
 class Page(HTMLParser):
@@ -155,18 +168,90 @@ def test_a_browser_shows_it_whole(
     lake: FileLake, tidemark: Command, tmp_path: Path, width: int
 ) -> None:
     """Nothing is fetched, nothing complained about, nothing hidden or cut, on a phone as well."""
+    decoded(lake, tmp_path).run()
     lake.undo.undo(3, "test", "not meant")
     done = tidemark("report", "events", *PERIOD)
     shown = seen(Path(done.out.splitlines()[-1]), tmp_path, width=width)
     assert (shown.fetched, shown.words, shown.overflow) == ([], [], 0)
     headings = [text for tag, text in shown.elements if tag == "H2"]
-    assert headings == ["Completeness", "Published", "Rules", "Trends"]
+    assert headings == ["Completeness", "Published", "Rules", "In quarantine", "Trends"]
     texts = [text for tag, text in shown.elements if tag == "TD"]
     assert "every price is above 0expect_column_values_to_be_between of column price" in texts
     assert {f"-1 {_SCRIPT}", "nothing"} <= set(texts)
+    assert texts.count(f"above_0 {_SCRIPT}") == 1 + 19
     assert [tag for tag, _ in shown.elements].count("polyline") == 2
     assert [each for each in shown.unseen if each[1]] == []
     assert (tmp_path / "page.png").stat().st_size > 0
+
+
+def test_what_is_in_quarantine_is_counted_and_shown_without_content(
+    lake: FileLake, tidemark: Command, tmp_path: Path
+) -> None:
+    """By reason, the most first; of all places the first twenty, and of no record what it is."""
+    typed = decoded(lake, tmp_path)
+    done = tidemark("report", "events", *PERIOD)
+    assert "Nothing: every record" in Page(Path(done.out.splitlines()[-1])).text
+
+    typed.run()
+    done = tidemark("report", "events", *PERIOD)
+    file = Path(done.out.splitlines()[-1])
+    page = Page(file)
+    rule = f"above_0 {_SCRIPT}"
+    assert "25 record(s) could not be decoded, or break a row rule" in page.text
+    assert f"records rule_broken {rule} 23 malformed value 2 Where, the first 20" in page.text
+    assert f"rule bytes 0 4 malformed 1 0 10 rule_broken {rule} 2 0 11" in page.text
+    assert page.text.count(rule) == 1 + 19
+    assert (_SCRIPT in page.text, _SCRIPT in file.read_text()) == (True, False)
+
+    record = tidemark("report", "events", *PERIOD, "--json").json
+    assert record["standings"] == {"published": [1, 3], "blocked": [2], "not checked": [4]}
+    told = record["quarantine"]
+    assert (told["open"], told["reasons"]) == (
+        25,
+        [["rule_broken", "", rule, 23], ["malformed", "value", "", 2]],
+    )
+    assert [each["offset"] for each in told["examples"]] == [4, *range(10, 29)]
+    assert told["examples"][0] == {
+        "topic_id": "id-1",
+        "partition": 0,
+        "offset": 4,
+        "plan": 1,
+        "reason": "malformed",
+        "part": "value",
+        "detail": None,
+        "schema_id": None,
+        "value_bytes": 1,
+        "closed_by": None,
+        "closed_at": None,
+    }
+
+
+def test_what_a_suite_masks_now_is_not_shown_of_earlier_checks(
+    lake: FileLake, tidemark: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their values are in the results table; the report has where they are, and no value."""
+    monkeypatch.setenv("TIDEMARK_PROJECT", str(tmp_path))
+    suites = tmp_path / "include" / "expectations"
+    suites.mkdir(parents=True)
+    suite = {
+        "name": "prices",
+        "meta": {"tidemark": {"columns": {"price": "value_text"}, "masked": ["price"]}},
+        "expectations": [],
+    }
+    (suites / "prices.json").write_text(json.dumps(suite))
+    with (tmp_path / "pipelines" / "events.yaml").open("a") as spec:
+        spec.write("quality: {suite: prices}\n")
+    done = tidemark("report", "events", *PERIOD)
+    text = Page(Path(done.out.splitlines()[-1])).text
+    assert "0 4 (masked) 0 5 (masked) Of plan 2" in text
+    assert f"-1 {_SCRIPT}" not in text
+
+    told = tidemark("report", "events", *PERIOD, "--json")
+    low = told.json["rules"][1]
+    assert low["examples"] == [
+        {"partition": 0, "offset": offset, "value": "(masked)"} for offset in (4, 5)
+    ]
+    assert f"-1 {_SCRIPT}" not in told.out
 
 
 def test_what_is_missing_in_between_is_told(lake: FileLake, tidemark: Command) -> None:

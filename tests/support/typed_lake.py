@@ -41,6 +41,7 @@ class FileDecoder:
     typed: Path
     quarantine: Path
     broken: Collection[int]
+    rules: Mapping[int, str]
 
     def write(self, plan: Plan, records_per_task: int) -> Sequence[DataFile]:  # noqa: ARG002
         """As `Sink.write`."""
@@ -56,6 +57,9 @@ class FileDecoder:
             row["plan_sequence"] = plan.sequence
             if row["partition"] == 0 and row["offset"] in self.broken:
                 bad.append({**row, "reason": Reason.MALFORMED.value, "part": "value"})
+            elif row["partition"] == 0 and row["offset"] in self.rules:
+                rule = self.rules[row["offset"]]
+                bad.append({**row, "reason": Reason.RULE_BROKEN.value, "detail": rule})
             else:
                 value = None if row["value"] is None else row["value"].decode()
                 good.append({**row, "value": value})
@@ -91,12 +95,14 @@ class TypedLake(LandingServices):
     Attributes:
         root: Folder of all tables.
         broken: Offsets of partition 0 whose values cannot be decoded.
+        rules: What those break that break a rule, by offset of partition 0.
         decode: The decoder.
         registry: What the decoder asks for schemas, if it has to.
     """
 
     root: Path
     broken: Collection[int] = ()
+    rules: Mapping[int, str] = field(default_factory=dict)
     decode: DecodeSpec = DECODE
     registry: SchemaRegistry | None = None
     bronze: FileLake = field(init=False)
@@ -184,7 +190,7 @@ class TypedLake(LandingServices):
     def sink(self) -> FileDecoder:
         """Decodes."""
         quarantine = self.root / self.decode.quarantine_target
-        return FileDecoder(self.bronze.uri, self.typed_uri, quarantine, self.broken)
+        return FileDecoder(self.bronze.uri, self.typed_uri, quarantine, self.broken, self.rules)
 
     def run(self) -> list[int]:
         """Plan and execute until nothing is left; the numbers of the plans."""
