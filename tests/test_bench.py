@@ -32,7 +32,7 @@ from bench.frame import (
 from bench.kafka import parse_consumer_report
 from bench.measures import all_benchmarks
 from bench.probes import peak_mb
-from bench.tables import verified
+from bench.tables import decoded, verified
 from deltalake import write_deltalake
 
 from tests.conftest import PROJECT
@@ -211,9 +211,10 @@ def test_sizes_asked_for_win_over_the_forms(tmp_path: Path) -> None:
 def test_every_ratio_names_sides_that_differ() -> None:
     """Each measure is found under its own name and compares something with something else."""
     found = all_benchmarks()
-    warm = {"bulk", "settings", "skew", "driver_memory"}
-    names = {*warm, "history", "idle", "many", "planning", "small"}
-    assert names <= set(found)
+    warm = {"bulk", "skew", "driver_memory", "quality", "typed", "typed_avro", "typed_protobuf"}
+    short = {*warm, "history", "idle", "many", "planning", "small"}
+    assert {*short, "settings"} <= set(found)
+    assert short == {name for name, each in found.items() if each.in_short_form}
     for benchmark in found.values():
         assert benchmark.ratios
         assert all(ratio.over != ratio.under for ratio in benchmark.ratios)
@@ -296,6 +297,37 @@ def test_a_wrong_table_has_no_result(tmp_path: Path, places: list[tuple[int, int
         verified(_bronze(tmp_path / "t", places), 3)
 
 
+@pytest.mark.parametrize(
+    ("values", "nulls"),
+    [
+        ([{"n": 1, "s": "a"}, {"n": 2, "s": ""}], 0),
+        ([{"n": 1, "s": "a"}, {"n": None, "s": "b"}], 1),
+        ([{"n": 1, "s": "a"}, None], 2),
+        ([None, None], 4),
+    ],
+)
+def test_a_table_of_nulls_has_no_result(
+    tmp_path: Path, values: list[dict[str, Any] | None], nulls: int
+) -> None:
+    """A decoder that reads nothing is fast, and every record is there."""
+    kind = pa.struct([("n", pa.int64()), ("s", pa.string())])
+    rows = {
+        "partition": pa.array([0, 0], pa.int32()),
+        "offset": pa.array([0, 1], pa.int64()),
+        "value": pa.array(values, kind),
+    }
+    path = str(tmp_path / "t")
+    write_deltalake(path, pa.table(rows))
+    assert verified(path, 2)["records"] == 2
+    if nulls:
+        with pytest.raises(RuntimeError, match=f" {nulls} nulls"):
+            decoded(path, 2)
+    else:
+        assert decoded(path, 2) == verified(path, 2)
+    with pytest.raises(RuntimeError, match="2 of them distinct, for 3 records"):
+        decoded(path, 3)
+
+
 def _run(tmp_path: Path, *arguments: str) -> dict[str, Any]:
     """One run as a whole process; its JSON."""
     log = tmp_path / "stderr"
@@ -345,3 +377,24 @@ def test_bulk_lands_every_record_on_every_side(tmp_path: Path) -> None:
     assert landed["kafka_consumer"]["records"] == records
     assert len(bulk["ratios"]) == len(all_benchmarks()["bulk"].ratios)
     assert all(ratio["min"] <= ratio["median"] <= ratio["max"] for ratio in bulk["ratios"])
+
+
+@pytest.mark.faults
+@pytest.mark.broker
+@pytest.mark.registry
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("name", "sides"),
+    [
+        ("typed", {"tidemark", "two_streams", "foreach_batch"}),
+        ("typed_avro", {"tidemark", "two_streams", "foreach_batch"}),
+        ("typed_protobuf", {"tidemark", "avro"}),
+    ],
+)
+def test_every_side_decodes_every_record(tmp_path: Path, name: str, sides: set[str]) -> None:
+    """A side that left a field of one record undecoded would end the run."""
+    [typed] = _run(tmp_path, name, "--repetitions", "1", "--records", "2000")["benchmarks"]
+    assert set(typed["sides"]) == sides
+    for side in typed["sides"].values():
+        assert side["runs"][0]["silver_bytes"] > 0
+    assert len(typed["ratios"]) == len(all_benchmarks()[name].ratios)

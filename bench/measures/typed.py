@@ -20,7 +20,7 @@ from tests.support.registry import Registry, avro_bytes, framed, running_registr
 from bench.context import Context, write_spec
 from bench.frame import Benchmark, Metrics, Ratio, Setup, Side
 from bench.kafka import fill_values, make_topic
-from bench.tables import verified
+from bench.tables import decoded, verified
 from bench.worker import (
     DecodePipeline,
     DecodeStream,
@@ -236,8 +236,8 @@ def _open(context: Context, kind: Kind) -> Iterator[Setup]:
             metrics = worker.land(landing(folder))
             held = {
                 f"{layer}_{key}": value
-                for layer in ("bronze", "silver")
-                for key, value in verified(str(folder / layer / topic), context.records).items()
+                for layer, check in (("bronze", verified), ("silver", decoded))
+                for key, value in check(str(folder / layer / topic), context.records).items()
                 if key == "bytes"
             }
         finally:
