@@ -6,11 +6,14 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.support.browser import seen
+from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tidemark.adapters.quality.docs import RUNS_LISTED, DataDocs, DocsFolders, write_index
 from tidemark.core.quality import QualityReport
@@ -73,6 +76,30 @@ def test_old_pages_go_with_the_lines_that_lead_to_them(tmp_path: Path) -> None:
     assert [run["plan"] for run in runs] == [2]
     assert dead_links(tmp_path) == []
     assert DataDocs(tmp_path).prune(before) == 0
+
+
+@pytest.mark.e2e
+def test_a_browser_shows_start_pages_whole(tmp_path: Path) -> None:
+    """On a phone as well: nothing fetched, nothing cut, and what a check found is text."""
+    evil = "<script>alert(1)</script> " + "x" * 200
+    (held,) = REPORT.results
+    failed = replace(held, passed=False, observed=evil)
+    for pipeline, results in (("orders", (held,)), ("prices", (held, failed))):
+        folders = DocsFolders(home=tmp_path, pipeline=pipeline)
+        report = replace(REPORT, pipeline=pipeline, results=results)
+        with folders.locked():
+            write_index(folders, report, {"built-in": folders.site / "page.html"})
+    line = f"critical: nothing is off; found: {evil}"
+    when = "2026-03-01 12:00:00"
+    start = tmp_path / "data_docs" / "index.html"
+    for page, cells in (
+        (start, ["orders", "passed", "1", when, "", "prices", "failed", "1", when, line]),
+        (start.parent / "prices" / "index.html", ["failed", "1", "0", when, line, "built-in"]),
+    ):
+        shown = seen(page, tmp_path, width=500)
+        assert (shown.fetched, shown.words, shown.overflow) == ([], [], 0)
+        assert [text for tag, text in shown.elements if tag == "TD"] == cells
+        assert [tag for tag, _ in shown.elements].count("H1") == 1
 
 
 def test_the_newest_check_of_each_pipeline_stays(tmp_path: Path) -> None:
