@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -21,7 +22,7 @@ from tidemark.adapters.delta.verdicts import DeltaVerdictTable
 from tidemark.adapters.quality.results import append_report
 from tidemark.core.plan import PlanKind
 from tidemark.core.quality import CheckResult, Example, QualityReport, Severity
-from tidemark.core.standing import Word
+from tidemark.core.standing import Standing, Word
 from tidemark.errors import ExitCode
 
 _SINCE, _UNTIL = (f"{NOW + timedelta(days=days):%Y-%m-%d}" for days in (-1, 1))
@@ -67,11 +68,13 @@ def lake(tmp_path: Path) -> FileLake:
         record = lake.control.plan_record("events", sequence)
         assert record is not None
         assert record.landing is not None
-        verdicts = DeltaVerdictTable(
-            str(tmp_path / "lakehouse" / "quality" / "verdicts"), str(lake.uri)
-        )
-        verdicts.say(record.plan, record.landing, Word.of(report))
+        verdicts(lake).say(record.plan, record.landing, Word.of(report))
     return lake
+
+
+def verdicts(lake: FileLake) -> DeltaVerdictTable:
+    """What was said of the lake's plans."""
+    return DeltaVerdictTable(str(lake.root / "quality" / "verdicts"), str(lake.uri))
 
 
 @pytest.fixture
@@ -252,6 +255,23 @@ def test_what_a_suite_masks_now_is_not_shown_of_earlier_checks(
         {"partition": 0, "offset": offset, "value": "(masked)"} for offset in (4, 5)
     ]
     assert f"-1 {_SCRIPT}" not in told.out
+
+
+def test_a_plan_is_not_checked_while_a_part_of_it_is_not(lake: FileLake, tidemark: Command) -> None:
+    """What was said of its other offsets says nothing of these."""
+    lake.run(3)
+    record = lake.control.plan_record("events", 4)
+    assert record is not None
+    assert record.landing is not None
+    (count,) = record.landing.counts
+    part = replace(record.landing, counts=(replace(count, end=count.end - 1, records=2),))
+    word = Word(sequence=4, standing=Standing.PUBLISHED, said_at=NOW)
+    verdicts(lake).say(record.plan, part, word)
+    told = tidemark("report", "events", *PERIOD, "--json").json
+    assert told["standings"] == {"published": [1, 3], "blocked": [2], "not checked": [4]}
+    verdicts(lake).say(record.plan, record.landing, word)
+    told = tidemark("report", "events", *PERIOD, "--json").json
+    assert told["standings"] == {"published": [1, 3, 4], "blocked": [2]}
 
 
 def test_what_is_missing_in_between_is_told(lake: FileLake, tidemark: Command) -> None:
