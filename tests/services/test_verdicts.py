@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,10 @@ from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tidemark.adapters.delta.verdicts import DeltaVerdictTable, Engine, published_view
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.core.quality import Severity
+from tidemark.core.quality import QualityReport, Severity, SliceExpectation, SliceRef
 from tidemark.core.standing import Standing, Word, counting
 from tidemark.errors import NotBlocked, PlanAbandoned, PlanNotLanded, UnknownPlan
+from tidemark.services.quality import Quality
 from tidemark.services.verdicts import Verdicts
 
 if TYPE_CHECKING:
@@ -57,18 +59,52 @@ def verdicts(lake: FileLake, minutes: int = 0) -> Verdicts:
     )
 
 
-def check(lake: FileLake, plan: int, *, passed: bool, minutes: int = 0) -> None:
-    """What a check of a plan says, some minutes from now."""
-    (result,) = REPORT.results
-    report = replace(
-        REPORT,
-        plan_sequence=plan,
-        run_at=NOW + timedelta(minutes=minutes),
-        results=(replace(result, passed=passed, severity=Severity.CRITICAL),),
-    )
-    record = lake.ledger.plans[plan]
-    assert record.landing is not None
-    said(lake).say(record.plan, record.landing, Word.of(report))
+@dataclass(frozen=True)
+class Finds:
+    """A checker that finds what a test says; nobody reads what it keeps."""
+
+    passed: bool
+    severity: Severity
+
+    def check(
+        self,
+        ref: SliceRef,
+        expected: Sequence[SliceExpectation],  # noqa: ARG002
+        suite: str | None,  # noqa: ARG002
+        run_at: datetime,
+    ) -> QualityReport:
+        """As `QualityChecker.check`."""
+        (result,) = REPORT.results
+        return replace(
+            REPORT,
+            pipeline=ref.pipeline,
+            plan_sequence=ref.plan_sequence,
+            run_at=run_at,
+            results=(replace(result, passed=self.passed, severity=self.severity),),
+        )
+
+    def record(self, report: QualityReport) -> None:
+        """As `QualityChecker.record`."""
+
+
+def check(
+    lake: FileLake,
+    plan: int,
+    *,
+    passed: bool,
+    severity: Severity = Severity.CRITICAL,
+    minutes: int = 0,
+) -> None:
+    """Check a plan, some minutes from now."""
+    Quality(
+        spec=lake.spec,
+        data_table=str(lake.uri),
+        data_log=lake.table,
+        control=lake.control,
+        checker=Finds(passed, severity),
+        verdicts=said(lake),
+        now=lambda: NOW + timedelta(minutes=minutes),
+    ).check(plan)
 
 
 def published(lake: FileLake) -> list[tuple[int, int]]:
@@ -98,6 +134,15 @@ def test_a_blocked_range_stays_out_and_later_ones_go_on(lake: FileLake) -> None:
         "said_by": None,
         "reason": "ranges_off",
     }
+
+
+def test_only_what_is_critical_keeps_a_range_back(lake: FileLake) -> None:
+    """A broken warning is told, and the rows are published."""
+    check(lake, 2, passed=False, severity=Severity.WARNING, minutes=1)
+    assert published(lake) == [(0, offset) for offset in range(9)]
+    word = verdicts(lake).judged()[1].word
+    assert word is not None
+    assert (word.standing, word.reason) == (Standing.PUBLISHED, None)
 
 
 def test_what_nobody_has_checked_is_not_published(lake: FileLake) -> None:
