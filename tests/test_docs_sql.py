@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,20 @@ from tests.conftest import PROJECT
 from tests.support.file_lake import FileLake
 from tests.support.plans import make_spec
 from tests.support.services import NOW
+from tests.support.typed_lake import TypedLake
+from tidemark.adapters.delta.columns import latest_schema, typed_schema
+from tidemark.adapters.delta.schemas import DeltaSchemas
 from tidemark.adapters.delta.status_table import write_status
+from tidemark.adapters.delta.verdicts import DeltaVerdictTable
+from tidemark.adapters.quality.results import append_report
+from tidemark.adapters.specs import load_specs
 from tidemark.core.backfill import select
+from tidemark.core.decoding import DecodeSpec, RegisteredSchema
+from tidemark.core.offsets import Span
+from tidemark.core.quality import CheckResult, QualityReport, Severity
 from tidemark.core.spec import StartPolicy
+from tidemark.core.standing import Standing, Word
+from tidemark.core.upserts import Envelope
 from tidemark.services.status import row_of
 
 
@@ -32,8 +45,20 @@ def answer(page: str, beginning: str, tables: Mapping[str, Any]) -> list[tuple[A
         connection.execute("SET TimeZone = 'UTC'")
         for name, rows in tables.items():
             connection.register(name, rows)
-        # Spark's way to name a table by its path.
-        return connection.execute(re.sub(r"delta\.`.*/(\w+)`", r"\1", query)).fetchall()
+        # Each engine's way to name a table by its path, and Spark's to quote a column.
+        named = re.sub(r"delta\.`.*/(\w+)`|delta_scan\('.*/(\w+)'\)", r"\1\2", query)
+        return connection.execute(named.replace("`", '"')).fetchall()
+
+
+def decoder(page: str, folder: Path) -> DecodeSpec:
+    """The decoder of the spec that a page begins with."""
+    text = (PROJECT / "docs" / page).read_text(encoding="utf-8")
+    spec_text = text.partition("```yaml\n")[2].partition("```")[0]
+    name = spec_text.splitlines()[0].removeprefix("name: ")
+    (folder / f"{name}.yaml").write_text(spec_text, encoding="utf-8")
+    (spec,) = load_specs(folder, folder).values()
+    assert spec.decode is not None
+    return spec.decode
 
 
 @pytest.fixture
@@ -96,3 +121,102 @@ def test_the_seam_of_a_migration(lake: FileLake) -> None:
     old = pa.table({"partition": [0, 0, 1], "offset": [3, 4, 1]})
     tables = {"offset_ranges": offset_ranges(lake), "old_prices": old}
     assert answer("migrating.md", "SELECT coalesce", tables) == [(1, 2, 3)]
+
+
+def test_what_did_not_hold_and_how_skew_grew(lake: FileLake, tmp_path: Path) -> None:
+    """Of each plan in its newest attempt, and of no other pipeline."""
+    skew = CheckResult(
+        check="top_key_percent",
+        column=None,
+        severity=Severity.WARNING,
+        passed=True,
+        observed="20 (key foo)",
+        expectation="at most 50",
+        value=20.0,
+    )
+    price = replace(skew, check="rule", column="price", observed="1 of 2", value=50.0)
+    attempts = [
+        ("prices", 1, 0, (replace(skew, value=90.0, passed=False), price)),
+        ("prices", 1, 5, (skew, price)),
+        ("prices", 2, 0, (replace(skew, value=30.0), replace(price, passed=False))),
+        ("orders", 3, 0, (replace(skew, value=99.0, passed=False),)),
+    ]
+    for pipeline, plan, minutes, results in attempts:
+        report = QualityReport(
+            pipeline=pipeline,
+            plan_sequence=plan,
+            table_version=plan,
+            run_at=NOW + timedelta(minutes=minutes),
+            results=results,
+            data_docs="none",
+        )
+        append_report(str(tmp_path / "results"), report)
+    tables = {"results": _rows(tmp_path / "results")}
+    assert answer("quality.md", "-- DuckDB: what did not hold", tables) == [
+        (2, "warning", "rule", "price", "1 of 2", "at most 50")
+    ]
+    assert answer("quality.md", "-- Spark SQL: how skew", tables) == [(1, 20.0), (2, 30.0)]
+
+
+def test_what_was_ever_kept_back(lake: FileLake, tmp_path: Path) -> None:
+    """With all that was said of it, by place and time; what was always published is left out."""
+    lake.table.prepare("prices")
+    said = DeltaVerdictTable(str(tmp_path / "verdicts"), str(lake.uri))
+    released = {"said_by": "ann", "reason": "it is right"}
+    words = [(Standing.PUBLISHED, {})], [(Standing.BLOCKED, {}), (Standing.RELEASED, released)]
+    for said_of_plan in words:
+        lake.kafka.produce("events", 0, 2)
+        plan = lake.planner.plan(f"run {len(lake.ledger.plans)}").plan
+        assert plan is not None
+        landing = lake.ingest.execute(plan.sequence).landing
+        for minutes, (standing, who) in enumerate(said_of_plan):
+            at = NOW + timedelta(minutes=minutes)
+            word = Word(sequence=plan.sequence, standing=standing, said_at=at, **who)
+            said.say(plan, landing, word)
+    told = answer("quality.md", "-- DuckDB: which", {"verdicts": _rows(tmp_path / "verdicts")})
+    assert told == [
+        (2, 0, 7, 9, "blocked", NOW, None, None),
+        (2, 0, 7, 9, "released", NOW + timedelta(minutes=1), "ann", "it is right"),
+    ]
+
+
+def test_decoded_prices(tmp_path: Path) -> None:
+    """The query fits the spec of its page; a tombstone has no price."""
+    schema = pa.schema(typed_schema(decoder("typed.md", tmp_path)).to_arrow())
+    quotes = [("A", 1), ("A", 3), ("B", 2)]
+    values = [*({"ticker": ticker, "price": Decimal(price)} for ticker, price in quotes), None]
+    prices = pa.Table.from_pylist([{"value": value} for value in values], schema)
+    told = answer("typed.md", "SELECT value.ticker", {"prices": prices})
+    assert set(told) == {("A", Decimal(3)), ("B", Decimal(2)), (None, None)}
+
+
+def test_the_schema_behind_an_id(tmp_path: Path) -> None:
+    """As the registry said it."""
+    schemas = DeltaSchemas(str(tmp_path / "schemas"), "registry", lambda: NOW)
+    schemas.keep([RegisteredSchema(id=n, kind="AVRO", text=f'"{n}"') for n in (6, 7)])
+    told = answer("typed.md", "SELECT schema", {"schemas": _rows(tmp_path / "schemas")})
+    assert told == [('"7"',)]
+
+
+def test_what_is_in_quarantine_by_reason(tmp_path: Path) -> None:
+    """Records that were decoded since are not counted."""
+    lake = TypedLake(root=tmp_path, broken=(1, 2, 4))
+    lake.bronze.run(6)
+    lake.run()
+    lake.broken = (1, 2)
+    lake.replay(Span(4, 5))
+    rows = _rows(tmp_path / lake.decode.quarantine_target)
+    assert len(rows) == 3
+    told = answer("typed.md", "SELECT reason", {"prices_quarantine": rows})
+    assert told == [("malformed", None, 2)]
+
+
+def test_latest_balances(tmp_path: Path) -> None:
+    """The query fits the spec of its page; what is marked as deleted is left out."""
+    decode = decoder("upsert.md", tmp_path)
+    columns = {part: spec.column for part, spec in decode.parts.items()}
+    schema = pa.schema(latest_schema(columns, Envelope.NONE).to_arrow())
+    accounts = [("a", False), ("b", True)]
+    rows = [{"key": key, "value": {"balance": 1}, "deleted": gone} for key, gone in accounts]
+    latest = {"accounts_latest": pa.Table.from_pylist(rows, schema)}
+    assert answer("upsert.md", "SELECT key", latest) == [("a", Decimal(1))]
