@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from jsonschema.validators import validator_for
 
 from tests.conftest import PROJECT
-from tests.support.registry import VERSION, running_registry
+from tests.support.registry import API, VERSION, running_registry
 from tidemark.adapters.broker.embedded import Broker, BrokerConfig, BrokerStatus, Listener
 from tidemark.adapters.registry.client import ConfluentRegistry
 from tidemark.core.layout import Layout
@@ -238,6 +238,17 @@ def test_the_host_uses_the_external_listener(services: dict[str, Any]) -> None:
     inside = _listeners(environment["KAFKA_LISTENERS"])["EXTERNAL"][1]
 
     assert services["kafka"]["ports"] == [f"{host}:{port}:{inside}"]
+
+
+def test_tasks_find_the_schema_registry(services: dict[str, Any]) -> None:
+    """By its name and its own port, where its image has the API; as the project reads it."""
+    environment = services["airflow-scheduler"]["environment"]
+    (published,) = services["schema-registry"]["ports"]
+    inside = published.rpartition(":")[2]
+
+    extra = App(environ=environment)._connection_extra("schema_registry_default", "url")
+    assert extra == {"url": f"http://schema-registry:{inside}{API}"}
+    assert ConfluentRegistry("schema_registry_default", extra)
 
 
 def test_airflow_and_spark_share_the_lakehouse(services: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tests.support.file_lake import FileLake, FileSink
+from tests.support.file_lake import FileLake, FileSink, HomeFileLake
 from tidemark.core.datafile import DataFile
 from tidemark.core.marks import IsolationLevel
 from tidemark.core.offsets import SpanSet
@@ -64,3 +64,7 @@ class PayloadLake(FileLake):
             self.keys[partition, offset] = key
             self.values[partition, offset] = value
         return self.run(len(payloads), partition)
+
+
+class HomePayloadLake(PayloadLake, HomeFileLake):
+    """The same where commands and tasks look for it."""

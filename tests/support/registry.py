@@ -11,10 +11,13 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
@@ -30,7 +33,8 @@ VERSION = "3.0.9"
 _FOLDER = Path(__file__).resolve().parents[2] / ".tidemark" / "registry"
 _ARCHIVE = _FOLDER / "registry" / f"apicurio-registry-app-{VERSION}-all.tar.gz"
 _RUNNER = _FOLDER / VERSION / f"apicurio-registry-app-{VERSION}-runner.jar"
-_API = "/apis/ccompat/v7"
+API = "/apis/ccompat/v7"
+"""Where Apicurio has the API."""
 _JSON = "application/vnd.schemaregistry.v1+json"
 
 
@@ -62,6 +66,11 @@ class Registry:
         with urlopen(request, timeout=30) as answer:
             return int(json.load(answer)["id"])
 
+    def answer(self, path: str) -> bytes:
+        """What it says of a path below its own."""
+        with urlopen(f"{self.url}{path}", timeout=30) as answer:
+            return bytes(answer.read())
+
     def environ(self, connection: str = "schema_registry_default") -> dict[str, str]:
         """The connection to it."""
         return connection_environ({"url": self.url}, connection)
@@ -73,6 +82,73 @@ def connection_environ(
     """A registry's connection as the environment has it."""
     variable = f"AIRFLOW_CONN_{connection.upper()}"
     return {variable: json.dumps({"conn_type": "generic", "extra": extra})}
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What a registry is asked through.
+
+    Attributes:
+        place: Its host and port.
+        asked: The paths that whoever had the password has asked for.
+    """
+
+    place: str
+    asked: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def guarded(answer: Callable[[str], bytes | None], user_info: str | None = None) -> Iterator[Door]:
+    """A registry behind a door.
+
+    Args:
+        answer: What is behind a path; None for no such schema.
+        user_info: The name and the password that the door asks for.
+    """
+    expected = user_info and "Basic " + b64encode(user_info.encode()).decode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if expected and self.headers.get("Authorization") != expected:
+                self._say(401, b"{}")
+                return
+            door.asked.append(self.path)
+            found = answer(self.path)
+            if found is None:
+                self._say(404, b'{"error_code": 40403, "message": "Schema not found"}')
+            else:
+                self._say(200, found)
+
+        def _say(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", _JSON)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer((HOST, 0), Handler)
+    door = Door(f"{HOST}:{server.server_port}")
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield door
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def known(schemas: Mapping[int, Any]) -> Callable[[str], bytes | None]:
+    """The answers of a registry that has these Avro schemas by their ids."""
+
+    def answer(path: str) -> bytes | None:
+        schema = schemas.get(int(path.rpartition("/")[2]))
+        return schema and json.dumps({"schema": json.dumps(schema)}).encode()
+
+    return answer
 
 
 def framed(schema_id: int, payload: bytes) -> bytes:
@@ -108,7 +184,7 @@ def running_registry(home: Path, settings: Mapping[str, str] | None = None) -> I
             env={**os.environ, **(settings or {})},
         )
     try:
-        registry = Registry(url=f"http://{HOST}:{port}{_API}")
+        registry = Registry(url=f"http://{HOST}:{port}{API}")
         wait_until(lambda: _answers(registry, process), timeout_s=120)
         yield registry
     finally:

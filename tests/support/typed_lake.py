@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from tests.support.file_lake import FileLake
+from tests.support.payloads import HomePayloadLake
 from tests.support.services import NOW, LandingServices
 from tidemark.adapters.delta.columns import QUARANTINE, typed_schema
 from tidemark.adapters.delta.control_table import DeltaControlTable
@@ -41,6 +42,7 @@ class FileDecoder:
     typed: Path
     quarantine: Path
     broken: Collection[int]
+    broken_in: Collection[int]
     rules: Mapping[int, str]
 
     def write(self, plan: Plan, records_per_task: int) -> Sequence[DataFile]:  # noqa: ARG002
@@ -55,7 +57,7 @@ class FileDecoder:
             ):
                 continue
             row["plan_sequence"] = plan.sequence
-            if row["partition"] == 0 and row["offset"] in self.broken:
+            if row["partition"] in self.broken_in and row["offset"] in self.broken:
                 bad.append({**row, "reason": Reason.MALFORMED.value, "part": "value"})
             elif row["partition"] == 0 and row["offset"] in self.rules:
                 rule = self.rules[row["offset"]]
@@ -94,7 +96,8 @@ class TypedLake(LandingServices):
 
     Attributes:
         root: Folder of all tables.
-        broken: Offsets of partition 0 whose values cannot be decoded.
+        broken: Offsets whose values cannot be decoded.
+        broken_in: Partitions in which they cannot.
         rules: What those break that break a rule, by offset of partition 0.
         decode: The decoder.
         registry: What the decoder asks for schemas, if it has to.
@@ -102,6 +105,7 @@ class TypedLake(LandingServices):
 
     root: Path
     broken: Collection[int] = ()
+    broken_in: Collection[int] = (0,)
     rules: Mapping[int, str] = field(default_factory=dict)
     decode: DecodeSpec = DECODE
     registry: SchemaRegistry | None = None
@@ -190,7 +194,14 @@ class TypedLake(LandingServices):
     def sink(self) -> FileDecoder:
         """Decodes."""
         quarantine = self.root / self.decode.quarantine_target
-        return FileDecoder(self.bronze.uri, self.typed_uri, quarantine, self.broken, self.rules)
+        return FileDecoder(
+            self.bronze.uri,
+            self.typed_uri,
+            quarantine,
+            self.broken,
+            self.broken_in,
+            self.rules,
+        )
 
     def run(self) -> list[int]:
         """Plan and execute until nothing is left; the numbers of the plans."""
@@ -236,3 +247,24 @@ class TypedLake(LandingServices):
         assert ledger.landed == bronze.landed
         assert ledger.records == bronze.records
         assert ledger.open_plans() == []
+
+
+class HomeTypedLake(TypedLake):
+    """A typed pipeline where commands and tasks look for it; its root is a home's lakehouse."""
+
+    bronze: HomePayloadLake
+
+    def __post_init__(self) -> None:
+        self.bronze = HomePayloadLake(self.root)
+
+    def land_values(self, *values: bytes, partition: int = 0) -> Plan:
+        """Land records with these values."""
+        return self.bronze.land_payloads([(b"k", value) for value in values], partition)
+
+
+def home_typed_lake(home: Path, decode: str = "value: {format: string}") -> HomeTypedLake:
+    """Pipeline `events`, of which nothing has landed yet, with this section `decode`."""
+    (home / "pipelines").mkdir()
+    spec = "name: events\ntopic: events\nschedule: '@daily'\nstart: earliest\n"
+    (home / "pipelines" / "events.yaml").write_text(f"{spec}decode: {{{decode}}}\n")
+    return HomeTypedLake(home / "lakehouse")

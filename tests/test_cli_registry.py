@@ -1,0 +1,91 @@
+"""`tidemark decode` where the registry is away, hangs or refuses: all of it before any Spark."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.commands import Command, Ran, command_in
+from tests.support.registry import avro_bytes, connection_environ, framed, guarded, known
+from tests.support.typed_lake import HomeTypedLake, home_typed_lake
+from tidemark.errors import ExitCode
+
+_SECRET = "s3cret"
+_TRADE = {"type": "record", "name": "Trade", "fields": [{"name": "n", "type": "int"}]}
+_DECODE = "registry: trades, key: {format: avro}, value: {format: avro}"
+
+
+def traded(schema_id: int) -> bytes:
+    """A trade in the frame of a schema."""
+    return framed(schema_id, avro_bytes(_TRADE, {"n": 1}))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> HomeTypedLake:
+    """Two records have landed, whose keys and values are written with schemas 3 and 5."""
+    lake = home_typed_lake(tmp_path, _DECODE)
+    lake.bronze.land_payloads([(traded(3), traded(5)), (traded(3), traded(3))])
+    return lake
+
+
+@pytest.fixture
+def tidemark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Run a command; nobody answers for Kafka."""
+    return command_in(tmp_path, "127.0.0.1:1", monkeypatch, capsys)
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, place: str, **extra: Any) -> None:
+    """Define the connection `trades`."""
+    settings = {"url": f"http://{place}", "max.retries": 0, **extra}
+    for variable, text in connection_environ(settings, "trades").items():
+        monkeypatch.setenv(variable, text)
+
+
+def refused(lake: HomeTypedLake, ran: Ran) -> dict[str, Any]:
+    """The error of a command that has planned nothing and made no table."""
+    assert lake.control.ledger("events@typed").plans == {}
+    assert not lake.typed_uri.exists()
+    (told,) = ran.json
+    assert "'trades'" in told["what"]
+    assert "nothing was planned" in told["next"]
+    return dict(told)
+
+
+def test_a_wrong_password_is_refused_and_told_by_the_connections_name(
+    lake: HomeTypedLake, tidemark: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the right one nor the wrong one is in any output."""
+    with guarded(known({3: _TRADE, 5: _TRADE}), f"reader:{_SECRET}") as door:
+        connect(monkeypatch, door.place, **{"basic.auth.user.info": f"reader:not-{_SECRET}"})
+        as_json, plain = tidemark("decode", "events", "--json"), tidemark("decode", "events")
+    assert as_json.code == plain.code == ExitCode.REFUSED
+    told = refused(lake, as_json)
+    assert (told["error"], told["found"]) == ("RegistryRefused", "HTTP 401")
+    assert "credentials of the connection" in told["next"]
+    assert "connection 'trades'" in plain.out + plain.err
+    for ran in (as_json, plain):
+        assert _SECRET not in ran.out + ran.err
+    assert door.asked == []
+
+
+def test_a_registry_that_never_answers_is_not_waited_for_for_ever(
+    lake: HomeTypedLake, tidemark: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the connection and says nothing: a retry may find it well."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        connect(monkeypatch, f"127.0.0.1:{silent.getsockname()[1]}", timeout=1)
+        ran = tidemark("decode", "events", "--json")
+        # As often as the connection says, and no further.
+        silent.setblocking(False)
+        silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+    assert ran.code == ExitCode.TRANSIENT
+    told = refused(lake, ran)
+    assert (told["error"], told["found"]) == ("RegistryUnavailable", "ReadTimeout")
+    assert "run the same command again" in told["next"]
