@@ -12,9 +12,12 @@ from tests.support.commands import Command, Ran, command_in
 from tests.support.registry import avro_bytes, connection_environ, framed, guarded, known
 from tests.support.typed_lake import HomeTypedLake, home_typed_lake
 from tidemark.errors import ExitCode
+from tidemark.services.planner import PlanOutcome
+from tidemark.wiring import App
 
 _SECRET = "s3cret"
 _TRADE = {"type": "record", "name": "Trade", "fields": [{"name": "n", "type": "int"}]}
+_OTHER = {**_TRADE, "fields": [{"name": "n", "type": "string"}]}
 _DECODE = "registry: trades, key: {format: avro}, value: {format: avro}"
 
 
@@ -89,3 +92,21 @@ def test_a_registry_that_never_answers_is_not_waited_for_for_ever(
     told = refused(lake, ran)
     assert (told["error"], told["found"]) == ("RegistryUnavailable", "ReadTimeout")
     assert "run the same command again" in told["next"]
+
+
+def test_a_run_asks_for_each_schema_once(tmp_path: Path, lake: HomeTypedLake) -> None:
+    """Also for one of keys and values, and where a plan is cut off or looked at again."""
+    lake.bronze.land_payloads([(traded(3), framed(4, b"")), (traded(3), traded(5))])
+    with guarded(known({3: _TRADE, 4: _OTHER, 5: _TRADE})) as door:
+        environ = {
+            "TIDEMARK_HOME": str(tmp_path),
+            "TIDEMARK_PIPELINES": str(tmp_path / "pipelines"),
+            **connection_environ({"url": f"http://{door.place}"}, "trades"),
+        }
+        decoding = App(environ=environ).decoding("events")
+        for outcome in (PlanOutcome.NEW, PlanOutcome.KEPT):
+            planning = decoding.plan()
+            assert planning.outcome is outcome
+            assert planning.plan is not None
+            assert planning.plan.size == 2
+    assert sorted(door.asked) == [f"/schemas/ids/{number}" for number in (3, 4, 5)]

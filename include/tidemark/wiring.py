@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -326,7 +326,8 @@ class App:
             schemas=Schemas(
                 decode=decode,
                 pipeline=spec.name,
-                open_registry=lambda: self._registry(decode.registry),
+                # One for all plans of a run: it remembers what it was told.
+                open_registry=cache(lambda: self._registry(decode.registry)),
                 store=self._schema_store(decode),
                 bronze=bronze,
                 table=table,
