@@ -10,10 +10,11 @@ import pytest
 
 from tests.conftest import PROJECT
 from tidemark.adapters.specs import load_specs
-from tidemark.core.decoding import Format
+from tidemark.core.decoding import DecodeSpec, Format, PayloadSpec
 from tidemark.core.fields import Struct
 from tidemark.core.marks import IsolationLevel
 from tidemark.core.spec import AlarmRules, PipelineSpec, StartPolicy
+from tidemark.core.upserts import Deletes, Envelope, UpsertSpec
 from tidemark.errors import SpecError
 
 MINIMAL = {"name": "events", "topic": "events", "schedule": "'@hourly'"}
@@ -506,6 +507,51 @@ def test_a_decoder_has_formats_schemas_and_rules(folders: Folders) -> None:
     )
 
 
+def test_every_key_of_a_decoder_reaches_the_spec(folders: Folders) -> None:
+    """With values that none of them has by itself."""
+    folders.write(
+        """
+name: events
+topic: events
+schedule: "@daily"
+decode:
+  key: {format: string}
+  value: {format: avro}
+  registry: registry_other
+  widen: false
+  target: s3://lake/typed
+  rules: {small: value.n < 5}
+  quarantine: {records: 5, percent: 2.5, schemas: [9, 7, 9]}
+  upsert: {target: s3://lake/newest, deletes: hard, envelope: debezium}
+"""
+    )
+    assert folders.load()["events"].decode == DecodeSpec(
+        key=PayloadSpec(format=Format.STRING),
+        value=PayloadSpec(format=Format.AVRO),
+        registry="registry_other",
+        widens=False,
+        target="s3://lake/typed",
+        rules=(("small", "value.n < 5"),),
+        most_records=5,
+        most_percent=2.5,
+        refused_schemas=(7, 9),
+        upsert=UpsertSpec(
+            target="s3://lake/newest", deletes=Deletes.HARD, envelope=Envelope.DEBEZIUM
+        ),
+    )
+
+
+def test_a_table_of_latest_rows_has_safe_defaults(folders: Folders) -> None:
+    """Nothing is taken off a value, and no row goes, unless the spec says so."""
+    folders.spec(decode="{value: {format: string}, upsert: {}}")
+    decode = folders.load()["events"].decode
+    assert decode is not None
+    assert (decode.registry, decode.widens) == ("schema_registry_default", True)
+    assert decode.upsert == UpsertSpec(
+        target="silver/events_latest", deletes=Deletes.SOFT, envelope=Envelope.NONE
+    )
+
+
 @pytest.mark.parametrize(
     ("decode", "key", "expected"),
     [
@@ -540,6 +586,26 @@ def test_a_decoder_has_formats_schemas_and_rules(folders: Folders) -> None:
             "{value: {format: string}, quaratine: 5}",
             "decode.quaratine",
             "one of key, value, registry, widen, target, rules, quarantine, upsert",
+        ),
+        (
+            "{value: {format: string}, upsert: {envelop: debezium}}",
+            "decode.upsert.envelop",
+            "one of target, deletes, envelope",
+        ),
+        (
+            "{value: {format: string}, upsert: {deletes: never}}",
+            "decode.upsert.deletes",
+            "'soft' or 'hard'",
+        ),
+        (
+            "{value: {format: string}, upsert: {envelope: avro}}",
+            "decode.upsert.envelope",
+            "'none' or 'debezium'",
+        ),
+        (
+            "{value: {format: string}, upsert: {target: silver/events}}",
+            "decode.upsert.target",
+            "a target of its own",
         ),
     ],
 )
