@@ -243,6 +243,10 @@ class App:
 
     def control(self) -> ControlTable:
         """The control table."""
+        return self._control
+
+    @cached_property
+    def _control(self) -> ControlTable:
         from tidemark.adapters.delta.control_table import DeltaControlTable
 
         return self._armed("control", DeltaControlTable(self.layout.control_table))

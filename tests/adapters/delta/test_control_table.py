@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import duckdb
 import polars
@@ -27,6 +29,7 @@ from tests.support.plans import MemoryPipeline, make_plan, wanted
 from tests.support.services import NOW
 from tidemark.adapters.delta.control_table import COLUMNS, DeltaControlTable
 from tidemark.adapters.delta.rows import from_rows
+from tidemark.adapters.delta.settled import read_settled
 from tidemark.adapters.delta.upkeep import DeltaUpkeep
 from tidemark.adapters.memory import MemoryControlTable
 from tidemark.core.events import (
@@ -235,6 +238,30 @@ def test_compaction_changes_files_and_no_event(tmp_path: Path) -> None:
     assert table.ledger("events") == stale
     table.append(stale, [Adopted(sequence=5, requested_by="test:again")], NOW)
     assert table.ledger("events").event_number == 7
+
+
+def test_a_summary_is_read_again_once_somebody_has_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever it was, also to a table that was made anew; and not before."""
+    uri = str(tmp_path / "control")
+    table, other = DeltaControlTable(uri), DeltaControlTable(uri)
+    read = Mock(wraps=read_settled)
+    monkeypatch.setattr("tidemark.adapters.delta.control_table.read_settled", read)
+    append(other, "events", started({0: 0}))
+    summaries = [table.summary("events") for _ in range(3)]
+    assert (summaries[0].event_number, len(set(map(id, summaries)))) == (1, 1)
+    assert table.summary("others") == Ledger(pipeline="others")
+    assert read.call_count == 2
+    append(other, "events", Planned(plan=make_plan((0, 0, 5))))
+    assert sorted(table.summary("events").plans) == [1]
+    assert read.call_count == 3
+    version = DeltaTable(uri).version()
+    shutil.rmtree(uri)
+    append(other, "events", started({0: 7}))
+    append(other, "events", started({0: 8}))
+    assert DeltaTable(uri).version() == version
+    assert table.summary("events").starts == {0: 8}
 
 
 @pytest.fixture

@@ -72,6 +72,7 @@ class DeltaControlTable:
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
+        self._summaries: dict[str, tuple[tuple[str, int], Ledger]] = {}
 
     def ledger(self, pipeline: str) -> Ledger:
         """The pipeline's state now."""
@@ -88,6 +89,14 @@ class DeltaControlTable:
         table = opened(self._uri)
         if table is None:
             return Ledger(pipeline=pipeline)
+        version = (str(table.metadata().id), table.version())
+        known = self._summaries.get(pipeline)
+        # A run looks a dozen times, and it is mostly the run that writes.
+        if known is None or known[0] != version:
+            known = self._summaries[pipeline] = (version, self._summed_up(table, pipeline))
+        return known[1]
+
+    def _summed_up(self, table: DeltaTable, pipeline: str) -> Ledger:
         if {field.name for field in table.schema().fields} != set(COLUMNS.names):
             # Made before a column was added, which it gets with its next event.
             return self.ledger(pipeline)
