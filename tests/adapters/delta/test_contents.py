@@ -27,6 +27,7 @@ from tests.support.transactions import (
 from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.adapters.delta.data_table import DeltaDataTable
 from tidemark.adapters.memory import MemoryKafka, MemoryTable
+from tidemark.core.decoding import Part
 from tidemark.core.landing import Landing
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, PlanKind, transaction_app_id
@@ -52,6 +53,45 @@ def places(partition: int, *offsets: int) -> list[Place]:
     """Rows of one partition."""
     return [(partition, offset) for offset in offsets]
 
+
+# -- what values begin with ---------------------------------------------------------------------
+
+
+def framed(number: int, payload: bytes = b"") -> bytes:
+    """A payload behind the id of its schema."""
+    return b"\0" + number.to_bytes(4) + payload
+
+
+@pytest.mark.parametrize(
+    ("values", "ids"),
+    [
+        ([framed(7, b"\xff"), framed(7), None, framed(7, b"\0")], {(0, 7): 0}),
+        ([None, framed(7), framed(8), framed(7)], {(0, 7): 1, (0, 8): 2}),
+        ([framed(7), framed(2**31), framed(255, b"\xff")], {(0, 7): 0, (0, 255): 2, (0, 2**31): 1}),
+        ([b"\0", framed(7), b"", b"\1" + framed(7)], {(0, 7): 1}),
+        ([b"\0\0\0\0"] * 2, {}),
+        ([b"\1\0\0\0\7"] * 2, {}),
+        ([None, None], {}),
+    ],
+    ids=["one", "two", "any order", "no frame among them", "short", "other frame", "nothing"],
+)
+def test_ids_that_values_begin_with(
+    tmp_path: Path, values: list[bytes | None], ids: dict[tuple[int, int], int]
+) -> None:
+    """Each with its first offset; in another partition there is one more."""
+    rows = [(0, offset, value) for offset, value in enumerate(values)]
+    rows += [(0, 99, framed(1)), (1, 5, framed(9)), (1, 4, framed(9))]
+    columns = zip(*rows, strict=True)
+    table = {name: pa.array(each) for name, each in zip(_COLUMNS, columns, strict=True)}
+    write_deltalake(str(tmp_path), pa.table({**table, "topic_id": ["id-1"] * len(rows)}))
+    bronze, part = DeltaDataTable(str(tmp_path)), Part.VALUE
+    assert bronze.schema_ids("id-1", {0: spans((0, 9))}, part) == ids
+    both = {0: spans((0, 9)), 1: spans((0, 9))}
+    assert bronze.schema_ids("id-1", both, part) == {**ids, (1, 9): 4}
+    assert bronze.schema_ids("id-2", both, part) == {}
+
+
+_COLUMNS = ("partition", "offset", "value")
 
 # -- one behaviour, two tables -------------------------------------------------------------------
 

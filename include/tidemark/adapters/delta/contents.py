@@ -61,23 +61,34 @@ def schema_ids(
     table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet], part: Part
 ) -> Mapping[tuple[int, int], int]:
     """Ids of schemas that keys or values begin with, by partition, with their first offsets."""
+    there = f"{at_offsets(topic_id, spans)} AND {part} IS NOT NULL"
     found = query(
         table,
         f"""
-        SELECT partition, left(encode({part}, 'hex'), 10) AS begins, min("offset") AS first
-        FROM t WHERE {at_offsets(topic_id, spans)} AND {part} IS NOT NULL
-        GROUP BY partition, begins
+        SELECT partition, min({part}) AS begins, max({part}) AS highest, min("offset") AS first
+        FROM t WHERE {there} GROUP BY partition
         """,
     )
+    if any(row["begins"][:_FRAME_BYTES] != row["highest"][:_FRAME_BYTES] for row in found):
+        # Not all begin with the same: then each has to be spelled out, which takes longer.
+        found = query(
+            table,
+            f"""
+            SELECT partition, decode(left(encode({part}, 'hex'), {2 * _FRAME_BYTES}), 'hex')
+                AS begins, min("offset") AS first
+            FROM t WHERE {there} GROUP BY partition, begins
+            """,
+        )
+    begins = ((row["partition"], row["begins"][:_FRAME_BYTES], row["first"]) for row in found)
     return {
-        (row["partition"], int(row["begins"], 16)): row["first"]
-        for row in found
-        if len(row["begins"]) == _FRAME_DIGITS and row["begins"].startswith("00")
+        (partition, int.from_bytes(frame)): first
+        for partition, frame, first in begins
+        if len(frame) == _FRAME_BYTES and frame[0] == 0
     }
 
 
-_FRAME_DIGITS = 10
-"""Hexadecimal digits of a zero byte and the four of an id."""
+_FRAME_BYTES = 5
+"""A zero byte and the four of an id."""
 
 
 def rows_at(
