@@ -5,7 +5,7 @@ The frame is Confluent's wire format: a zero byte, the id in four bytes, the pay
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Self
 
 from pyspark.sql import Column, DataFrame
@@ -39,11 +39,21 @@ class Read(NamedTuple):
         return cls(*(f"__{each}_{name}_{schema_id}" for each in cls._fields))
 
 
-def schema_id_of(payload: Column) -> Column:
-    """The id that a payload begins with; null where it begins with none."""
-    is_framed = (F.length(payload) >= _FRAME_BYTES) & (F.substring(payload, 1, 1) == F.lit(_MAGIC))
-    number = F.conv(F.hex(F.substring(payload, 2, _FRAME_BYTES - 1)), 16, 10)
-    return F.when(is_framed, number.cast("bigint"))
+def schema_id_of(payload: Column, expected: Iterable[int] = ()) -> Column:
+    """The id that a payload begins with; null where it begins with none.
+
+    Args:
+        payload: The bytes.
+        expected: Ids that most payloads begin with; these are known by their bytes, which is
+            quicker than to read a number.
+    """
+    frame = F.substring(payload, 1, _FRAME_BYTES)
+    is_framed = (F.length(frame) == _FRAME_BYTES) & (F.substring(frame, 1, 1) == F.lit(_MAGIC))
+    number = F.when(payload.isNull(), None)
+    for each in expected:
+        known = F.lit(_MAGIC + each.to_bytes(_FRAME_BYTES - 1))
+        number = number.when(frame == known, F.lit(each).cast("bigint"))
+    return number.when(is_framed, F.conv(F.hex(frame), 16, 10).cast("bigint"))
 
 
 def body_of(payload: Column) -> Column:

@@ -90,7 +90,9 @@ def _framed(
 ) -> DataFrame:
     """Each payload by the schema that it names; all in the column of the typed table."""
     payload, number = F.col(raw(part)), F.col(part.schema_id)
-    rows = rows.withColumn(part.schema_id, frames.schema_id_of(payload))
+    rows = rows.withColumn(
+        part.schema_id, frames.schema_id_of(payload, [each.id for each in written.schemas])
+    )
     body = frames.body_of(payload)
     read = []
     for schema in written.schemas:
