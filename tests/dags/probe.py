@@ -107,6 +107,16 @@ def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[s
     return {"error": f"{type(error).__name__}: {error}", "fails_now": fails_now}
 
 
+def published(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
+    """How a task callable ends, and what it reports on assets that it names as it runs."""
+    from airflow.sdk.execution_time.context import OutletEventAccessors
+
+    told = OutletEventAccessors()
+    ended = call_task(task, environ, outlet_events=told, **arguments)
+    events = [event for alias in told.values() for event in alias.asset_alias_events]
+    return {**ended, "events": [{"asset": e.dest_asset_key.name, **e.extra} for e in events]}
+
+
 def tell_of(task: str, environ: Mapping[str, str], **arguments: Any) -> None:
     """Call a task callable, which must fail, and tell of it."""
     os.environ.update(environ)
@@ -213,7 +223,7 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
     call.__name__: call
     for call in (
         *(parse, importing, listed, serialized),
-        *(run_job, call_task, requester, tell, tell_of),
+        *(run_job, call_task, published, requester, tell, tell_of),
     )
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,10 +15,12 @@ from tests.conftest import TopicFactory
 from tests.dags.conftest import Answer, Probe
 from tests.dags.test_job_operator import KAFKA, SECRET, SPARK
 from tests.support.plans import make_plan
+from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tests.support.transactions import produce_months
 from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.adapters.delta.control_table import DeltaControlTable
+from tidemark.adapters.quality.results import append_report
 from tidemark.core.events import Landed, Planned
 from tidemark.core.landing import Landing
 from tidemark.errors import ExitCode
@@ -66,6 +70,18 @@ class Group:
             event = Landed(plan=plan, landing=Landing.of(plan, 1, {0: 5}), committed={0: 5})
             control.append(control.ledger(pipeline), [event], NOW)
 
+    def checked(self, pipeline: str, *, passed: bool, minutes: int = 0) -> None:
+        """Record a check of plan 4, some minutes from now."""
+        (result,) = REPORT.results
+        report = replace(
+            REPORT,
+            pipeline=pipeline,
+            plan_sequence=4,
+            run_at=NOW + timedelta(minutes=minutes),
+            results=(replace(result, passed=passed),),
+        )
+        append_report(str(self._home / "lakehouse" / "quality" / "results"), report)
+
     def damage_table(self, pipeline: str) -> None:
         """Leave a data table that nobody can open."""
         log = self._home / "lakehouse" / "bronze" / pipeline / "_delta_log"
@@ -112,6 +128,18 @@ class Group:
             "call_task", task=task, environ=self._environ, group="tides", requested_by=RUN,
             **arguments,
         )  # fmt: skip
+
+    def published(self) -> tuple[list[tuple[str, int]], Answer]:
+        """Pipeline and plan of each asset event that `publish` sends, and how it ends."""
+        answer = self._probe.ask(
+            "published", task="publish_group", environ=self._environ, group="tides",
+            requested_by=RUN,
+        )  # fmt: skip
+        events = answer.value["events"]
+        assert [each["asset"] for each in events] == [
+            f"tidemark_{each['pipeline']}" for each in events
+        ]
+        return [(each["pipeline"], each["plan"]) for each in events], answer
 
 
 @pytest.fixture
@@ -214,6 +242,30 @@ def test_nothing_that_has_not_passed_is_published(group: Group) -> None:
     answer = group.call("publish_group", outlet_events={})
     assert "AirflowSkipException" in answer.value["error"]
     assert "not passed: a=4" in answer.printed
+
+
+def test_a_check_that_failed_keeps_its_own_table_from_being_published(group: Group) -> None:
+    """And no other; once a newer check passes, it is published as well."""
+    for pipeline, passed in (("a", False), ("b", True)):
+        group.planned(pipeline, landed=True)
+        group.checked(pipeline, passed=passed, minutes=1)
+    events, answer = group.published()
+    assert (events, answer.value["error"]) == ([("b", 4)], None)
+    assert "not passed: a=4" in answer.printed
+    # One that passed before is older, whenever it was written down.
+    group.checked("a", passed=True)
+    assert group.published()[0] == [("b", 4)]
+    group.checked("a", passed=True, minutes=2)
+    assert group.published()[0] == [("a", 4), ("b", 4)]
+
+
+def test_a_run_of_which_nothing_has_passed_publishes_nothing(group: Group) -> None:
+    """It was checked, and failed: the task is skipped, so that nobody waits for it."""
+    group.planned("a", landed=True)
+    group.checked("a", passed=False)
+    events, answer = group.published()
+    assert events == []
+    assert "AirflowSkipException" in answer.value["error"]
 
 
 @pytest.mark.broker
