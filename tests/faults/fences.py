@@ -605,6 +605,22 @@ FENCES = (
         noticed_by=(f"{DELTA}/test_control_table.py", "-k", "summary"),
     ),
     Fence(
+        name="latest rows: older records that come later are merged with all of their keys",
+        keeps="I1",
+        file="core/upserts.py",
+        old="        if later or is_older:",
+        new="        if later:",
+        noticed_by=("tests/core/test_upserts.py",),
+    ),
+    Fence(
+        name="quality: what a check has blocked is not published",
+        keeps="I7",
+        file="core/standing.py",
+        old="        blocks = report.verdict is Verdict.FAILED\n",
+        new="        blocks = False\n",
+        noticed_by=(f"{SERVICES}/test_verdicts.py", "-k", "blocked_range"),
+    ),
+    Fence(
         name="an undo that the control table has forgotten",
         keeps="I1",
         file="core/repair.py",
