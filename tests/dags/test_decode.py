@@ -3,29 +3,47 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import PROJECT
 from tests.dags.conftest import Answer, Probe
-from tests.dags.test_job_operator import SPARK
-from tests.support.file_lake import home_lake
+from tests.dags.test_job_operator import SECRET, SPARK
+from tests.support.registry import connection_environ, framed, guarded, known
+from tests.support.typed_lake import HomeTypedLake, home_typed_lake
+from tidemark.core.decoding import DecodedFrom, Part
 from tidemark.errors import ExitCode
+
+# Says what it was given each time, and does what Spark would.
+DECODING = f"""\
+#!/bin/sh
+printf '%s\\n' "$@" >> "$SEEN/argv"
+export PYTHONPATH="{PROJECT}:{PROJECT}/include"
+exec {sys.executable} -m tests.support.typed_job "$@"
+"""
+_SCHEMA = {"type": "record", "name": "Trade", "fields": [{"name": "n", "type": "int"}]}
 
 
 @pytest.fixture
-def home(spark_submit: Path) -> Path:
-    """Where pipeline `events` has landed, and is to be decoded."""
-    home = spark_submit.parent
-    home_lake(home)
-    with (home / "pipelines" / "events.yaml").open("a") as spec:
-        spec.write("decode: {value: {format: string}}\n")
-    return home
+def lake(spark_submit: Path) -> HomeTypedLake:
+    """Pipeline `events`, of which two records have landed."""
+    lake = home_typed_lake(spark_submit.parent)
+    lake.land_values(b"a", b"b")
+    return lake
 
 
-def run(task_probe: Probe, spark_submit: Path, code: int) -> Answer:
-    """Run the operator; every job ends with this code, and lands nothing. There is no Kafka."""
+def run(task_probe: Probe, spark_submit: Path, code: int = ExitCode.OK, **more: str) -> Answer:
+    """Run the operator; there is no Kafka.
+
+    Args:
+        task_probe: Where Airflow is.
+        spark_submit: Called in the place of Spark's own.
+        code: With which every job ends, unless it does something.
+        more: Further variables of the environment.
+    """
     environ: dict[str, Any] = {
         "TIDEMARK_HOME": str(spark_submit.parent),
         "TIDEMARK_PIPELINES": str(spark_submit.parent / "pipelines"),
@@ -33,6 +51,7 @@ def run(task_probe: Probe, spark_submit: Path, code: int) -> Answer:
         "SEEN": str(spark_submit.parent),
         "CODE": str(int(code)),
         "TOLD": "",
+        **more,
     }
     return task_probe.ask(
         "run_job",
@@ -43,6 +62,12 @@ def run(task_probe: Probe, spark_submit: Path, code: int) -> Answer:
     )
 
 
+def submitted(spark_submit: Path) -> list[str]:
+    """The plans that jobs were submitted for."""
+    words = (spark_submit.parent / "argv").read_text().splitlines()
+    return [word for word in words if "@typed=" in word]
+
+
 @pytest.mark.parametrize(
     ("code", "told", "fails_now"),
     [
@@ -51,24 +76,72 @@ def run(task_probe: Probe, spark_submit: Path, code: int) -> Answer:
         (ExitCode.TRANSIENT, "75", False),
     ],
 )
+@pytest.mark.usefixtures("lake")
 def test_what_has_landed_is_decoded_by_a_plan_of_its_own(
-    task_probe: Probe, spark_submit: Path, home: Path, code: int, told: str, fails_now: bool
+    task_probe: Probe, spark_submit: Path, code: int, told: str, fails_now: bool
 ) -> None:
     """Without Kafka; a job that does not do it is not submitted for ever."""
     answer = run(task_probe, spark_submit, code)
-    words = (home / "argv").read_text().splitlines()
-    assert [word for word in words if "@typed=" in word] == ["events@typed=1"]
+    assert submitted(spark_submit) == ["events@typed=1"]
     assert told in answer.value["error"]
     assert answer.value["fails_now"] is fails_now
 
 
-def test_the_registry_is_a_connection_of_airflows(
-    task_probe: Probe, spark_submit: Path, home: Path
+def test_plans_are_submitted_until_all_is_decoded(
+    task_probe: Probe, spark_submit: Path, lake: HomeTypedLake
 ) -> None:
+    """One after the other, and then no more; a run with nothing left starts no Spark."""
+    spark_submit.write_text(DECODING)
+    spec = spark_submit.parent / "pipelines" / "events.yaml"
+    spec.write_text(f"{spec.read_text()}limits: {{records_per_chunk: 1}}\n")
+    for expected in (["events@typed=1", "events@typed=2"], []):
+        (spark_submit.parent / "argv").write_text("")
+        answer = run(task_probe, spark_submit)
+        assert answer.value["error"] is None
+        assert submitted(spark_submit) == expected
+    assert lake.decoded() == [(0, 0, "a"), (0, 1, "b")]
+    lake.check()
+
+
+@pytest.mark.usefixtures("lake")
+def test_the_registry_is_a_connection_of_airflows(task_probe: Probe, spark_submit: Path) -> None:
     """Looked up where Airflow keeps its connections; one that is not there is named."""
-    spec = home / "pipelines" / "events.yaml"
+    spec = spark_submit.parent / "pipelines" / "events.yaml"
     spec.write_text(spec.read_text().replace("format: string", "format: avro"))
-    answer = run(task_probe, spark_submit, ExitCode.OK)
+    answer = run(task_probe, spark_submit)
     assert "connection 'schema_registry_default' is not defined" in answer.value["error"]
     assert answer.value["fails_now"] is True
-    assert not (home / "argv").exists()
+    assert not (spark_submit.parent / "argv").exists()
+
+
+def test_the_registrys_password_is_for_planning_alone(
+    task_probe: Probe, spark_submit: Path
+) -> None:
+    """The registry is asked with it; the job gets it neither in its environment nor as a word."""
+    home = spark_submit.parent
+    lake = home_typed_lake(home, "registry: trades, value: {format: avro}")
+    lake.land_values(framed(7, b"\x02"))
+    with guarded(known({7: _SCHEMA}), f"reader:{SECRET}") as door:
+        extra = {"url": f"http://{door.place}", "basic.auth.user.info": f"reader:{SECRET}"}
+        # A backend of Airflow's: in the worker's own environment every process would have it.
+        (defined,) = connection_environ(extra).values()
+        (home / "connections.json").write_text(f'{{"trades": {defined}}}')
+        backend = "airflow.secrets.local_filesystem.LocalFilesystemBackend"
+        kept = {"connections_file_path": str(home / "connections.json")}
+        environ = {
+            "AIRFLOW__SECRETS__BACKEND": backend,
+            "AIRFLOW__SECRETS__BACKEND_KWARGS": json.dumps(kept),
+        }
+        answer = run(task_probe, spark_submit, ExitCode.CRASH, **environ)
+    assert door.asked == ["/schemas/ids/7"]
+    (record,) = lake.control.ledger("events@typed").plans.values()
+    source = DecodedFrom.parse(record.plan.requested_by)
+    assert source is not None
+    assert source.schemas == {Part.VALUE: (7,)}
+    assert submitted(spark_submit) == ["events@typed=1"]
+    assert answer.value["environment_restored"] is True
+    for told in ("argv", "environ"):
+        assert SECRET not in (home / told).read_text()
+    assert "--plan events@typed=1" in answer.printed
+    assert SECRET not in answer.printed
+    assert SECRET not in json.dumps(answer.value)

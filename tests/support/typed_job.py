@@ -1,0 +1,45 @@
+"""The jobs of typed tables and latest rows without Spark, for the plans of the command line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from tests.support.typed_lake import HomeTypedLake
+from tidemark.core.plan import PlanRef
+from tidemark.core.spec import UPSERT
+from tidemark.core.upserts import Merge
+from tidemark.wiring import App
+
+
+class NoRows:
+    """A merger that finds nothing to change in the table of latest rows, and says how far it is."""
+
+    def merge(self, merge: Merge) -> None:
+        """As `Merger.merge`."""
+        table = DeltaTable(Path(os.environ["TIDEMARK_HOME"]) / "lakehouse/silver/events_latest")
+        told = CommitProperties(custom_metadata={"userMetadata": merge.told()})
+        rows = pa.schema(table.schema().to_arrow()).empty_table()
+        write_deltalake(table, rows, mode="append", commit_properties=told)
+
+
+def main() -> None:
+    """Do each plan."""
+    for word, text in pairwise(sys.argv):
+        if word != "--plan":
+            continue
+        plan = PlanRef.parse(text)
+        if plan.pipeline.endswith(f"@{UPSERT}"):
+            App.from_environment().upserts(plan.pipeline).execute(NoRows())
+        else:
+            lake = HomeTypedLake(Path(os.environ["TIDEMARK_HOME"]) / "lakehouse")
+            lake.ingest.execute(plan.sequence)
+
+
+if __name__ == "__main__":
+    main()
