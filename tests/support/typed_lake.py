@@ -1,7 +1,8 @@
-"""A pipeline and its typed table on real tables without Spark: values are text."""
+"""A pipeline and its typed table on real tables without Spark: values are text, or JSON."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,37 +39,43 @@ from tidemark.storage import folder_of
 class FileDecoder:
     """Decodes a plan's bronze rows into folders beside two tables."""
 
-    bronze: Path
-    typed: Path
-    quarantine: Path
-    broken: Collection[int]
-    broken_in: Collection[int]
-    rules: Mapping[int, str]
+    lake: TypedLake
 
     def write(self, plan: Plan, records_per_task: int) -> Sequence[DataFile]:  # noqa: ARG002
         """As `Sink.write`."""
-        folder = plan_folder(plan.sequence, uuid4())
-        spans = plan.spans()
+        lake, folder, spans = self.lake, plan_folder(plan.sequence, uuid4()), plan.spans()
         good, bad = [], []
-        for row in pa.table(DeltaTable(self.bronze).scan()).to_pylist():
+        for row in pa.table(DeltaTable(lake.bronze.uri).scan()).to_pylist():
             here = spans.get(row["partition"], ())
             if row["topic_id"] != plan.topic_id or not any(
                 span.start <= row["offset"] < span.end for span in here
             ):
                 continue
             row["plan_sequence"] = plan.sequence
-            if row["partition"] in self.broken_in and row["offset"] in self.broken:
+            if row["partition"] in lake.broken_in and row["offset"] in lake.broken:
                 bad.append({**row, "reason": Reason.MALFORMED.value, "part": "value"})
-            elif row["partition"] == 0 and row["offset"] in self.rules:
-                rule = self.rules[row["offset"]]
+            elif row["partition"] == 0 and row["offset"] in lake.rules:
+                rule = lake.rules[row["offset"]]
                 bad.append({**row, "reason": Reason.RULE_BROKEN.value, "detail": rule})
             else:
-                value = None if row["value"] is None else row["value"].decode()
-                good.append({**row, "value": value})
-        schema = pa.schema(typed_schema(DECODE).to_arrow())
-        made = self._written(self.typed, folder, good, schema)
-        kept = self._written(self.quarantine, folder, bad, pa.schema(QUARANTINE.to_arrow()))
+                good.append({**row, **self._decoded(row["value"])})
+        # Of fields that the table has not grown by nothing is left, as with Spark.
+        schema = pa.schema(DeltaTable(lake.typed_uri).schema().to_arrow())
+        made = self._written(lake.typed_uri, folder, good, schema)
+        quarantine = lake.root / lake.decode.quarantine_target
+        kept = self._written(quarantine, folder, bad, pa.schema(QUARANTINE.to_arrow()))
         return [*made, *(replace(file, quarantined=True) for file in kept)]
+
+    def _decoded(self, payload: bytes | None) -> dict[str, Any]:
+        expected = self.lake.decode.value.format
+        if payload is None:
+            return {"value": None}
+        if expected is Format.JSON:
+            return {"value": json.loads(payload)}
+        if expected is Format.JSON_SCHEMA:
+            schema_id = int.from_bytes(payload[1:5], "big")
+            return {"value": json.loads(payload[5:]), Part.VALUE.schema_id: schema_id}
+        return {"value": payload.decode()}
 
     @staticmethod
     def _written(
@@ -193,15 +200,7 @@ class TypedLake(LandingServices):
     @property
     def sink(self) -> FileDecoder:
         """Decodes."""
-        quarantine = self.root / self.decode.quarantine_target
-        return FileDecoder(
-            self.bronze.uri,
-            self.typed_uri,
-            quarantine,
-            self.broken,
-            self.broken_in,
-            self.rules,
-        )
+        return FileDecoder(self)
 
     def run(self) -> list[int]:
         """Plan and execute until nothing is left; the numbers of the plans."""
