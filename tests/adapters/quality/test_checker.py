@@ -394,6 +394,22 @@ def test_bad_values_are_counted_and_shown(shipped: Check) -> None:
     assert of(report, "currency").examples == ()
 
 
+def test_of_many_broken_rows_a_few_are_shown_and_each_shortened(check: Check) -> None:
+    """All of them are counted; a page shows no more rows than the results."""
+    check.land([row(offset, value=b"%03d" % offset + b"x" * 497) for offset in range(25)])
+    rule = {
+        "type": "expect_column_values_to_be_in_set",
+        "kwargs": {"value_set": ["x"], "column": "value_text"},
+    }
+    report = check(planned(0, 25), suite=check.suite([rule]))
+    result = of(report, "value_text")
+    assert (result.unexpected_count, len(result.examples)) == (25, 10)
+    assert [each.value for each in result.examples] == [
+        f"{each.offset:03}" + "x" * 77 for each in result.examples
+    ]
+    assert len(set(re.findall(r"(\d{3})x{10}", page(report, "mine")))) == 10
+
+
 def test_no_report_shows_what_a_suite_masks(check: Check) -> None:
     """Not the pages, not the table, not what is returned; how many and where stays."""
     check.land([row(0, key=b"secret-key", value=b"secret-value"), row(1, value=None)])
