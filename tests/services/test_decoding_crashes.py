@@ -1,13 +1,14 @@
 """A decoder dies at each thing that it does to the world, before it and after it, and is run again.
 
 In one process: what dies is a call, and what counts afterwards is what the tables have. Steps are
-counted over the ports and over both tables that one of them is made of.
+counted over the ports and over both tables that one of them is made of; that the typed table grows
+is one of them, and so is that schemas are kept.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,16 +16,20 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
+from tests.support.registered_lake import RegisteredLake
 from tests.support.typed_lake import TypedLake
 from tidemark.adapters.delta.quarantine import TypedTables
+from tidemark.core.decoding import Part
+from tidemark.core.fields import FieldType
 from tidemark.core.offsets import Span
 from tidemark.errors import PlanLanded
+from tidemark.services.schemas import Schemas
 
 pytestmark = pytest.mark.e2e
 
 _Port = TypeVar("_Port")
 _CHANGES = {
-    *("append", "land", "prepare", "fence", "withdraw", "discard", "write", "erase_closed"),
+    *("append", "land", "prepare", "fence", "withdraw", "discard", "write", "erase_closed", "keep"),
 }
 
 
@@ -81,6 +86,16 @@ class MortalLake(TypedLake):
         """Both tables, each of which may be the last thing that is changed."""
         return TypedTables(self.death.on(self.typed), self.death.on(self.quarantine), self.grown)
 
+    def grown(self, columns: Mapping[Part, FieldType]) -> Any:
+        """The typed table with some columns more, which it gets when it is prepared."""
+        return self.death.on(super().grown(columns))
+
+    @property
+    def schemas(self) -> Schemas:
+        """What records are written with; what the registry has said is kept."""
+        schemas = super().schemas
+        return replace(schemas, store=self.death.on(schemas.store))
+
     @property
     def sink(self) -> Any:
         """The decoder."""
@@ -124,7 +139,9 @@ def killed_everywhere(
         for before in (True, False):
             root = first.root.parent / f"{number}-{before}"
             shutil.copytree(first.root, root)
-            lake = MortalLake(root=root, broken=broken)
+            lake = MortalLake(
+                root=root, broken=broken, decode=first.decode, registry=first.registry
+            )
             lake.bronze = replace(first.bronze, root=root)
             lake.death = Death(number, before=before)
             try:
@@ -132,7 +149,7 @@ def killed_everywhere(
                 survived += 1
             except Killed:
                 died += 1
-            next_one = TypedLake(root=root, broken=broken)
+            next_one = replace(first, root=root, broken=broken)
             next_one.bronze = lake.bronze
             recover(next_one)
             next_one.run()
@@ -172,3 +189,17 @@ def test_a_replay_that_dies_anywhere_loses_and_doubles_nothing(
     first.bronze.run(5)
     first.run()
     assert killed_everywhere(first, {3}, replay, recover) >= 10
+
+
+@pytest.mark.parametrize("landed", [pytest.param(0, marks=pytest.mark.faults), 1])
+def test_a_plan_whose_maker_dies_while_the_table_grows_loses_no_field(
+    tmp_path: Path, landed: int
+) -> None:
+    """Between schemas kept, the column grown, and the plan; with a column before, and without."""
+    first = RegisteredLake(root=tmp_path / "prepared")
+    for _ in range(landed):
+        first.land_objects(1, {"id": 1}, {"id": 2})
+        first.run()
+    first.land_objects(2, {"id": 3, "price": 0.5}, {"id": 4, "price": 1.5})
+    first.land_objects(3, {"id": 5, "note": "n"})
+    assert killed_everywhere(first, {landed * 2}, lambda lake: lake.decoding.plan()) >= 6
