@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from _pytest.mark import ParameterSet
 from deltalake import DeltaTable
 
 from tests.support.payloads import PayloadLake
-from tests.support.typed_lake import TypedLake
+from tests.support.typed_lake import DECODE, TypedLake
 from tidemark.adapters.delta.data_table import DeltaDataTable
 from tidemark.adapters.delta.latest import DeltaLatest
 from tidemark.adapters.spark.merging import SparkMerger
-from tidemark.core.decoding import Part
+from tidemark.core.decoding import Format, Part, PayloadSpec
 from tidemark.core.fields import Struct
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.upserts import Changes, Deletes, Envelope, How, Merge, UpsertSpec
@@ -32,6 +34,18 @@ pytestmark = pytest.mark.spark
 
 Row = dict[str, Any]
 
+_CONTENT = Struct((("n", "string"),))
+_CHANGE = Struct((("before", _CONTENT), ("after", _CONTENT), ("op", "string")))
+
+
+def change(op: str | None, content: str | None) -> str:
+    """What Debezium tells of a row that now has this content, or that had it."""
+    row = None if content is None else {"n": content}
+    is_there = op not in ("d", "m")
+    return json.dumps(
+        {"before": None if is_there else row, "after": row if is_there else None, "op": op}
+    )
+
 
 @dataclass
 class LatestLake(TypedLake):
@@ -39,9 +53,13 @@ class LatestLake(TypedLake):
 
     spark: SparkSession = field(kw_only=True)
     deletes: Deletes = Deletes.SOFT
+    envelope: Envelope = Envelope.NONE
 
     def __post_init__(self) -> None:
         self.bronze = PayloadLake(root=self.root)
+        if self.envelope is Envelope.DEBEZIUM:
+            changes = PayloadSpec(format=Format.JSON, schema=_CHANGE)
+            self.decode = replace(DECODE, value=changes)
 
     @property
     def payloads(self) -> PayloadLake:
@@ -57,7 +75,7 @@ class LatestLake(TypedLake):
     @property
     def upserts(self) -> Upserts:
         """What keeps it."""
-        latest = DeltaLatest(str(self.latest_uri), Envelope.NONE)
+        latest = DeltaLatest(str(self.latest_uri), self.envelope)
         return Upserts(
             spec=self.spec,
             upsert=self.upsert,
@@ -69,7 +87,7 @@ class LatestLake(TypedLake):
     @property
     def upsert(self) -> UpsertSpec:
         """What a latest row is."""
-        return UpsertSpec(target="silver/latest", deletes=self.deletes)
+        return UpsertSpec(target="silver/latest", deletes=self.deletes, envelope=self.envelope)
 
     @property
     def merger(self) -> SparkMerger:
@@ -101,10 +119,24 @@ class LatestLake(TypedLake):
         assert len(found) == len(rows)
         return found
 
-    def shown(self) -> dict[str, str | None]:
-        """Values by key, of what is not deleted."""
+    def shown(self) -> dict[str, Any]:
+        """Contents by key, of what is not deleted."""
         rows = self.latest().values()
         return {row["key"].decode(): row["value"] for row in rows if not row["deleted"]}
+
+    def told(self, value: Any) -> tuple[Any, bool]:
+        """The content that a value tells of, and whether it is a deletion."""
+        if self.envelope is Envelope.NONE or value is None:
+            return value, value is None
+        return value["after"], value["op"] == "d"
+
+    def payload(self, random: Random) -> str | None:
+        """Some value."""
+        content = random.choice(["1", "2", "3"])
+        if self.envelope is Envelope.NONE:
+            return random.choice([None, content, content, content])
+        op = random.choice([None, "c", "u", "r", "d", "d", "m", "tombstone"])
+        return None if op == "tombstone" else change(op, content)
 
     def modelled(self, order: tuple[str, ...]) -> dict[tuple[int, bytes], Row]:
         """What the typed table says should be there, by Python alone."""
@@ -117,12 +149,15 @@ class LatestLake(TypedLake):
             if row["key"] is None:
                 continue
             place = (row["partition"], row["key"])
+            after, deleted = self.told(row["value"])
+            if after is None and not deleted:
+                continue
             newest[place] = row
-            if row["value"] is not None:
-                content[place] = row["value"]
+            if not deleted:
+                content[place] = after
         made = {}
         for place, row in newest.items():
-            deleted = row["value"] is None
+            _, deleted = self.told(row["value"])
             if deleted and self.deletes is Deletes.HARD:
                 continue
             names = ("topic_id", "partition", "offset", "timestamp", "plan_sequence", "key")
@@ -146,7 +181,21 @@ def lake(tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest) ->
     return LatestLake(root=tmp_path, spark=spark, deletes=getattr(request, "param", Deletes.HARD))
 
 
+@pytest.fixture
+def changes(tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest) -> LatestLake:
+    """The same of Debezium's changes."""
+    deletes = getattr(request, "param", Deletes.HARD)
+    return LatestLake(root=tmp_path, spark=spark, deletes=deletes, envelope=Envelope.DEBEZIUM)
+
+
 both_ways = pytest.mark.parametrize("lake", list(Deletes), indirect=True)
+
+
+def mostly(deletes: Deletes) -> list[ParameterSet]:
+    """Both ways, the other one in the long matrix."""
+    return [
+        pytest.param(each, marks=() if each is deletes else pytest.mark.faults) for each in Deletes
+    ]
 
 
 @both_ways
@@ -194,6 +243,26 @@ def test_a_record_that_comes_late_never_rolls_a_row_back(lake: LatestLake) -> No
     assert merge.how is How.KEYS
     lake.check()
     assert lake.shown() == {"a": "new", "c": "old"}
+
+
+@pytest.mark.parametrize("lake", mostly(Deletes.HARD), indirect=True)
+def test_a_backfill_never_rolls_a_row_back(lake: LatestLake) -> None:
+    """Below all that has landed: of keys that are newer, deleted, unknown, or gone entirely."""
+    early = lake.land_records(("a", "old"), ("b", "old"), ("c", "old"))
+    lake.land_records(("a", "new"), ("b", None), ("d", "new"))
+    lake.merge()
+    lake.bronze.undo.undo(early, "test", "not meant")
+    lake.merge()
+    lake.check()
+    assert lake.shown() == {"a": "new", "d": "new"}
+    lake.bronze.land_again((0, 0, 3))
+    merge = lake.merge()
+    assert merge is not None
+    assert merge.how is How.KEYS
+    # In the place of nothing, so that only their offsets tell how old they are.
+    assert (len(merge.changes.appended), len(merge.changes.replaced)) == (1, 0)
+    lake.check()
+    assert lake.shown() == {"a": "new", "c": "old", "d": "new"}
 
 
 def test_what_is_undone_leaves_and_what_was_before_it_is_back(lake: LatestLake) -> None:
@@ -341,7 +410,9 @@ def test_a_topic_that_was_made_again_goes_on_in_the_same_rows(lake: LatestLake) 
 def actions(random: Random, lake: LatestLake) -> Iterator[str]:  # noqa: C901  one for each kind
     """Something that happens to the tables, again and again."""
     while True:
-        action = random.choice(["land", "land", "land", "break", "replay", "undo", "restore"])
+        action = random.choice(
+            ["land", "land", "land", "break", "replay", "undo", "land again", "restore"]
+        )
         if action in ("land", "break"):
             partition = random.randrange(2)
             first = lake.payloads.kafka.topics["events"][partition].end
@@ -350,10 +421,7 @@ def actions(random: Random, lake: LatestLake) -> Iterator[str]:  # noqa: C901  o
                 lake.broken = {*lake.broken, *range(first, first + count, 2)}
             lake.land_records(
                 *(
-                    (
-                        random.choice(["a", "b", "c", "d", None]),
-                        random.choice([None, "1", "2", "3"]),
-                    )
+                    (random.choice(["a", "b", "c", "d", None]), lake.payload(random))
                     for _ in range(count)
                 ),
                 partition=partition,
@@ -381,6 +449,13 @@ def actions(random: Random, lake: LatestLake) -> Iterator[str]:  # noqa: C901  o
                 plan = lake.bronze.planner.plan("again").plan
                 if plan is not None:
                     lake.bronze.ingest.execute(plan.sequence)
+        elif action == "land again":
+            partition = random.randrange(2)
+            end = lake.payloads.kafka.topics["events"][partition].end
+            if not end:
+                continue
+            start = random.randrange(end)
+            lake.bronze.land_again((partition, start, random.randrange(start, end) + 1))
         else:
             latest = DeltaTable(lake.latest_uri)
             if latest.version() < 2:
@@ -394,9 +469,25 @@ def actions(random: Random, lake: LatestLake) -> Iterator[str]:  # noqa: C901  o
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.faults) for seed in range(1, 6))]
 )
 def test_whatever_happens_the_table_is_what_the_model_says(lake: LatestLake, seed: int) -> None:
-    """Random landings, quarantines, replays, undo and RESTOREs, merged now and then."""
+    """Random landings, quarantines, replays, undo, backfills and RESTOREs, merged now and then."""
+    follow(lake, seed)
+
+
+@pytest.mark.parametrize("changes", list(Deletes), indirect=True)
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=pytest.mark.faults) for seed in range(4)]
+)
+def test_whatever_happens_debeziums_table_is_what_the_model_says(
+    changes: LatestLake, seed: int
+) -> None:
+    """The same of changes, whose deletions are told twice, once, or not at all."""
+    follow(changes, seed)
+
+
+def follow(lake: LatestLake, seed: int) -> None:
+    """Do things by chance, and compare the table with the model all the while."""
     random = Random(seed)
-    lake.land_records(("a", "1"))
+    lake.land_records(("a", lake.payload(random)))
     lake.merge()
     done = []
     for number, action in enumerate(actions(random, lake)):
@@ -459,6 +550,39 @@ def test_debeziums_envelope_is_taken_off(
     }
     kept = {"b": (old, True, 4), "c": (None, True, 5)} if deletes is Deletes.SOFT else {}
     assert found == {"a": (new, False, 1), "e": (old, False, 7), **kept}
+
+
+@pytest.mark.parametrize("changes", mostly(Deletes.SOFT), indirect=True)
+def test_debeziums_deletions_in_runs_of_their_own(changes: LatestLake) -> None:
+    """The tombstone after a `d` takes no content, and an update after both brings the row back."""
+    lake = changes
+    lake.land_records(("a", change("c", "1")), ("b", change("r", "1")), ("c", change("c", "1")))
+    lake.merge()
+    lake.check()
+    for payload in (change("d", "1"), None):
+        lake.land_records(("a", payload), ("b", payload), ("c", change("m", None)))
+        merge = lake.merge()
+        assert merge is not None
+        assert merge.how is How.NEW
+        lake.check()
+        assert lake.shown() == {"c": {"n": "1"}}
+    kept = {key.decode(): row["value"] for (_, key), row in lake.latest().items()}
+    one = {"n": "1"}
+    soft = lake.deletes is Deletes.SOFT
+    assert kept == ({"a": one, "b": one, "c": one} if soft else {"c": one})
+    back = lake.land_records(("a", change("u", "2")), ("c", change("u", "2")))
+    merge = lake.merge()
+    assert merge is not None
+    assert merge.how is How.NEW
+    lake.check()
+    assert lake.shown() == {"a": {"n": "2"}, "c": {"n": "2"}}
+    # What it goes back to is a deletion, and what was before that.
+    lake.bronze.undo.undo(back, "test", "not meant")
+    merge = lake.merge()
+    assert merge is not None
+    assert merge.how is How.KEYS
+    lake.check()
+    assert lake.shown() == {"c": {"n": "1"}}
 
 
 def test_values_that_are_in_no_envelope_are_refused(tmp_path: Path) -> None:
