@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.conftest import TopicFactory
 from tests.support.commands import Command
 from tests.support.kafka_judge import Judged, read_ranges
 from tests.support.protobuf import proto_bytes
-from tests.support.registry import Registry, avro_bytes, framed
+from tests.support.registry import Registry, avro_bytes, connection_environ, framed, guarded
 from tests.support.transactions import (
     Record,
     produce_aborted,
@@ -29,6 +30,7 @@ from tests.support.transactions import (
 from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.core.samples import SAMPLES
 from tidemark.errors import ExitCode
+from tidemark.wiring import connection_variable, kafka_connection
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
 
@@ -47,6 +49,7 @@ decode:
 """
 
 
+_KAFKA = connection_variable("kafka_default")
 _FIELDS = '{n: long, price: "decimal(18,4)", name: string}'
 _GROWN = '{n: long, flag: boolean, price: "decimal(18,4)", name: string}'
 
@@ -187,10 +190,17 @@ def test_a_drafted_schema_takes_what_it_was_drafted_from(
         assert plain.items() <= row["value"].items()
 
 
-def test_bronze_to_typed_and_quarantine_and_back(pipeline: Pipeline, tidemark: Command) -> None:
-    """Every record is decoded once or in quarantine; a mended rule brings back what it had kept."""
+def test_bronze_to_typed_and_quarantine_and_back(
+    pipeline: Pipeline, tidemark: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every record is decoded once or in quarantine; a mended rule brings back what it had kept.
+
+    All of it without Kafka.
+    """
     pipeline.write(rules="{small: value.n < 50}")
     assert tidemark("ingest", "events").code == ExitCode.OK
+    kafka = os.environ[_KAFKA]
+    monkeypatch.setenv(_KAFKA, kafka_connection("127.0.0.1:1"))
     waiting = tidemark("decode", "events", "--dry-run", "--json").json
     assert waiting[0]["missing"] > 60
     done = tidemark("decode", "events", "--json").json
@@ -226,7 +236,9 @@ def test_bronze_to_typed_and_quarantine_and_back(pipeline: Pipeline, tidemark: C
     ]
     assert [each["offset"] for each in closed] == [each["offset"] for each in broken]
     assert {each["closed_by"] for each in closed} == {replayed[0]["plan"]}
+    assert tidemark("verify", "events@typed").code == ExitCode.OK
 
+    monkeypatch.setenv(_KAFKA, kafka)
     pipeline.produce(payloads(2, 30, ['{"flag": true}', '{"flag": false, "n": 5}']))
     tidemark("ingest", "events")
     tidemark("decode", "events")
@@ -344,12 +356,16 @@ def test_avro_from_kafka_by_the_schemas_of_a_registry(
     tidemark: Command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """S27: real Kafka, registry, Spark and Delta, judged by librdkafka and fastavro."""
+    """S27: real Kafka, registry, Spark and Delta, judged by librdkafka and fastavro.
+
+    The registry asks for a password, and is away once its schemas are kept.
+    """
     name = topic(partitions=2)
     pipeline = Pipeline(tmp_path, broker.bootstrap, name)
     spec = tmp_path / "pipelines" / "events.yaml"
     head = spec.read_text().partition("decode:")[0]
-    spec.write_text(f"{head}decode: {{key: {{format: string}}, value: {{format: avro}}}}\n")
+    decode = "decode:\n  registry: trades\n  key: {format: string}\n  value: {format: avro}\n"
+    spec.write_text(f"{head}{decode}")
     old, new, other = (
         registry.register(f"{name}-value", each) for each in (_TRADE, _NOTED, _OTHER)
     )
@@ -366,17 +382,18 @@ def test_avro_from_kafka_by_the_schemas_of_a_registry(
 
     missing = tidemark("decode", "events", "--json")
     assert missing.json[0]["error"] == "UnknownConnection"
-    for variable, connection in registry.environ().items():
-        monkeypatch.setenv(variable, connection)
-    stopped = tidemark("decode", "events", "--json")
+    with guarded(registry.answer, "reader:s3cret") as door:
+        extra = {"url": f"http://{door.place}", "basic.auth.user.info": "reader:s3cret"}
+        for variable, connection in connection_environ(extra, "trades").items():
+            monkeypatch.setenv(variable, connection)
+        stopped = tidemark("decode", "events", "--json")
     assert stopped.code == ExitCode.REFUSED
+    assert "s3cret" not in stopped.out + stopped.err
     done, conflict = stopped.json
     assert (done["records"], done["quarantined"], conflict["error"]) == (17, 1, "SchemaConflict")
     assert "value.n is long in the table, not string" in conflict["found"]
-    spec.write_text(
-        f"{head}decode:\n  key: {{format: string}}\n  value: {{format: avro}}\n"
-        f"  quarantine: {{schemas: [{other}]}}\n"
-    )
+    spec.write_text(f"{head}{decode}  quarantine: {{schemas: [{other}]}}\n")
+    # Nobody answers at the door any more.
     assert tidemark("decode", "events").code == ExitCode.OK
     assert tidemark("verify", "events@typed").code == ExitCode.OK
     listed = tidemark("quarantine", "list", "events", "--json").json

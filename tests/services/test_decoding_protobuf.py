@@ -237,12 +237,15 @@ def test_keys_and_values_are_apart(lake: FramedLake, registry: Registry) -> None
     lake.land_values([value], key=key)
     lake.land_values([value, None], key=key + b"\xff")
     lake.land_values([value], key=None)
+    lake.land_values([framed(of_value, b"\x02\x02\x08\x01")], key=key + b"\xff")
     lake.run()
     rows = lake.rows()
     assert (rows[0, 0]["key"], rows[0, 0]["key_schema_id"]) == ({"name": "a"}, of_key)
     assert rows[0, 0]["value"] == rows[0, 3]["value"] == {"id": 1, "note": None}
     assert (rows[0, 3]["key"], rows[0, 3]["value_schema_id"]) == (None, of_value)
-    assert [each.part for each in lake.quarantine.records()] == [Part.KEY, Part.KEY]
+    assert [each.part for each in lake.quarantine.records()] == [Part.KEY] * 3
+    # The last one's value has a detail, which says nothing of its key.
+    assert quarantined(lake) == [(n, Reason.MALFORMED, None, of_key) for n in (1, 2, 4)]
     lake.check()
 
 

@@ -6,23 +6,17 @@ What they decode to is judged by fastavro, which nothing that is tested uses.
 from __future__ import annotations
 
 import json
-from base64 import b64encode
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
-from urllib.request import urlopen
 
 import pytest
 from deltalake import DeltaTable
 
 from tests.support.framed_lake import FramedLake, bare
-from tests.support.registry import Registry, avro_bytes, framed
+from tests.support.registry import Registry, avro_bytes, framed, guarded
 from tidemark.adapters.registry.client import ConfluentRegistry
 from tidemark.core.decoding import (
     DecodedFrom,
@@ -240,11 +234,17 @@ def test_keys_and_values_are_apart(lake: FramedLake, subject: Subject) -> None:
     lake.land_values([value], key=framed(of_key, avro_bytes(key_schema, {"account": "a"})))
     lake.land_values([value, None], key=b"broken")
     lake.land_values([value], key=None)
+    lake.land_values([value], key=framed(of_key, b"\x02"))
     lake.run()
     rows = lake.rows()
     assert (rows[0, 0]["key"], rows[0, 0]["key_schema_id"]) == ({"account": "a"}, of_key)
     assert (rows[0, 3]["key"], rows[0, 3]["value_schema_id"]) == (None, of_value)
-    assert [each.part for each in lake.quarantine.records()] == [Part.KEY, Part.KEY]
+    assert [each.part for each in lake.quarantine.records()] == [Part.KEY] * 3
+    assert lake.reasons() == {
+        (0, 1): (Reason.NOT_FRAMED, None),
+        (0, 2): (Reason.NOT_FRAMED, None),
+        (0, 4): (Reason.MALFORMED, of_key),
+    }
     lake.check()
 
 
@@ -319,6 +319,34 @@ def test_json_by_the_schemas_of_a_registry(lake: FramedLake, registry: Registry)
         (6, Reason.NOT_FRAMED, None, None),
     ]
     lake.check()
+
+
+def test_json_schemas_grow_and_stop_as_others_do(lake: FramedLake, registry: Registry) -> None:
+    """A field that comes later is added and named; another type stops, with what was behind it."""
+    lake.decode = replace(AVRO, value=PayloadSpec(format=Format.JSON_SCHEMA))
+    number, text = {"id": {"type": "integer"}}, {"note": {"type": "string"}}
+    first, second, other = (
+        registry.register(f"json-{lake.root.name}", {"type": "object", "properties": each}, "JSON")
+        for each in (number, number | text, {"id": {"type": "string"}} | text)
+    )
+    lake.land_values([framed(first, b'{"id": 1}')])
+    lake.run()
+    new, good = framed(second, b'{"id": 2, "note": "n"}'), framed(first, b'{"id": 3}')
+    lake.land_values([new, framed(other, b'{"id": "4"}'), good])
+    lake.land_values([good], partition=1)
+    with pytest.raises(SchemaConflict) as stopped:
+        lake.run()
+    conflict = stopped.value
+    assert (conflict.schema_id, conflict.partition, conflict.offset) == (other, 0, 2)
+    assert conflict.differences == ("value.id is long in the table, not string",)
+    assert {place: row["value"] for place, row in lake.rows().items()} == {
+        (0, 0): {"id": 1, "note": None},
+        (0, 1): {"id": 2, "note": "n"},
+        (1, 0): {"id": 3, "note": None},
+    }
+    history = DeltaTable(lake.typed_uri).history()
+    told = [json.loads(each.get("userMetadata", "{}")) for each in history]
+    assert [each["added"] for each in told if "added" in each] == [["value.note"]]
 
 
 @pytest.mark.parametrize(
@@ -504,48 +532,21 @@ def test_rules_hold_while_the_other_half_has_no_column(lake: FramedLake, subject
 _SECRET = "s3cret"
 
 
-@contextmanager
-def guarded(registry: Registry) -> Iterator[str]:
-    """The registry behind a door that asks for a name and a password."""
-    expected = "Basic " + b64encode(f"reader:{_SECRET}".encode()).decode()
-
-    class Door(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.headers.get("Authorization") != expected:
-                self.send_response(401)
-                self.end_headers()
-                return
-            body = b"{}" if self.path.startswith("/health") else b"<html></html>"
-            if not self.path.startswith(("/page", "/health")):
-                with urlopen(registry.url + self.path, timeout=30) as answer:
-                    body = answer.read()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 def test_credentials_are_the_connections_and_never_told(
     registry: Registry, subject: Subject, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In either of the two places that the client takes them from; no library tells them either."""
     caplog.set_level("INFO")
     first = subject.add(FIRST)
-    with guarded(registry) as place:
+
+    def answer(path: str) -> bytes:
+        # Pages for people and for machines, and no API.
+        if path.startswith(("/page", "/health")):
+            return b"{}" if path.startswith("/health") else b"<html></html>"
+        return registry.answer(path)
+
+    with guarded(answer, f"reader:{_SECRET}") as door:
+        place = door.place
         for extra in (
             {"url": f"http://{place}", "basic.auth.user.info": f"reader:{_SECRET}"},
             {"url": f"http://reader:{_SECRET}@{place}"},
@@ -558,7 +559,6 @@ def test_credentials_are_the_connections_and_never_told(
             with pytest.raises(RegistryRefused, match="HTTP 401") as refused:
                 ConfluentRegistry("door", extra).schema(first)
             assert _SECRET not in str(refused.value)
-        # Pages for people and for machines, and no API.
         for page in ("page", "health"):
             extra = {"url": f"http://{place}/{page}", "basic.auth.user.info": f"reader:{_SECRET}"}
             with pytest.raises(RegistryRefused, match="none of a schema registry's"):

@@ -79,7 +79,17 @@ class FramedLake(TypedLake):
         return len(rows)
 
     def check(self) -> None:
-        """Each bronze row is in one of the two tables, and the ledger says the same."""
+        """Each bronze row is in one of the two tables, and the ledger says the same.
+
+        What is in quarantine has its bytes there, frames and all.
+        """
+        assert isinstance(self.bronze, PayloadLake)
+        quarantine = DeltaTable(self.root / self.decode.quarantine_target)
+        for row in pa.table(quarantine.scan()).to_pylist():
+            place = (row["partition"], row["offset"])
+            if row["closed_by"] is None:
+                kept = (row["key"], row["value"])
+                assert kept == (self.bronze.keys[place], self.bronze.values[place])
         self.verify.verify().check()
         bronze, ledger = self.control.summary("events"), self.control.summary(self.spec.name)
         assert (ledger.landed, ledger.records) == (bronze.landed, bronze.records)

@@ -193,6 +193,15 @@ def test_json_that_does_not_fit_is_told(spark: SparkSession) -> None:
     assert wrong == {}
 
 
+def test_poison_fails_no_run(spark: SparkSession) -> None:
+    """Deeper, or longer, than Spark's parser takes: records as others, which are told."""
+    deep = b"[" * 1_100 + b"]" * 1_100
+    poison = [b'{"text": %s}' % deep, b'{"other": %s}' % deep, b'{"legs": %s}' % deep, deep]
+    poison += [b'{"text": "%s"}' % (b"x" * 25_000_000), b'{"text": "after"}']
+    told = read(spark, json_spec(), poison)
+    assert [(row["reason"], row["detail"]) for row in told] == [*[_MALFORMED] * 5, (None, None)]
+
+
 def test_no_payload_is_no_fault(spark: SparkSession) -> None:
     """A tombstone has no fields, and a record without a key no key."""
     for spec in (json_spec(), PayloadSpec(format=Format.STRING), PayloadSpec()):

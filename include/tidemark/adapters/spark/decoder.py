@@ -155,19 +155,23 @@ class SparkDecoder:
         for part, spec in self._spec.parts.items():
             made = with_decoded(made, part, spec, written.get(part))
         faults = {part: F.col(reason(part)) for part in Part}
-        # Of what is at fault, or of the value.
-        ids = [
-            F.when(faults[part].isNotNull() | F.lit(part is Part.VALUE), F.col(part.schema_id))
-            for part in self._spec.framed
-        ]
+        nothing = F.lit(None).cast("bigint")
+        framed = self._spec.framed
+        ids = {part: F.col(part.schema_id) if part in framed else nothing for part in Part}
+        details = {part: F.col(detail(part)) for part in Part}
+
+        def of_fault(each: Mapping[Part, Column]) -> Column:
+            # Where nothing is at fault it is the value's.
+            return F.when(faults[Part.KEY].isNotNull(), each[Part.KEY]).otherwise(each[Part.VALUE])
+
         decoded = made.withColumns(
             {
                 _REASON: F.coalesce(*faults.values()),
                 _PART: F.coalesce(
                     *(F.when(why.isNotNull(), part.value) for part, why in faults.items())
                 ),
-                _DETAIL: F.coalesce(*(detail(part) for part in Part)),
-                _SCHEMA_ID: F.coalesce(*ids, F.lit(None).cast("bigint")),
+                _DETAIL: of_fault(details),
+                _SCHEMA_ID: of_fault(ids),
             }
         )
         without_column = [part for part, some in written.items() if some.column is None]
