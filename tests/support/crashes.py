@@ -134,6 +134,7 @@ class Site:
         session: Spark, for what need not be a process.
         start: Start policy.
         environ: More variables for every process.
+        more: More of its spec, such as a section `decode`.
     """
 
     home: Path
@@ -142,11 +143,12 @@ class Site:
     session: SparkSession
     start: str = "earliest"
     environ: Mapping[str, str] = field(default_factory=dict)
+    more: str = ""
 
     def __post_init__(self) -> None:
         self.specs.mkdir(parents=True, exist_ok=True)
         spec = SPEC.format(name="events", topic=self.topic, start=self.start)
-        (self.specs / "events.yaml").write_text(spec)
+        (self.specs / "events.yaml").write_text(spec + self.more)
 
     @property
     def specs(self) -> Path:
@@ -192,9 +194,11 @@ class Site:
         """The command line of `tidemark`."""
         return [str(Path(sys.executable).parent / "tidemark"), *arguments]
 
-    def driver(self, job: str, plan: int, master: str = "local[2]") -> list[str]:
+    def driver(
+        self, job: str, plan: int, master: str = "local[2]", pipeline: str = "events"
+    ) -> list[str]:
         """The command line of a job's driver: what Airflow's operator runs."""
-        ref = PlanRef(pipeline="events", sequence=plan)
+        ref = PlanRef(pipeline=pipeline, sequence=plan)
         settings = self.app.spark_settings(self.app.spec("events"), [ref])
         return [
             "spark-submit",

@@ -1,0 +1,155 @@
+"""Whole processes that decode and merge: killed at their steps, and run again.
+
+Every step of a decoder is in tests/services/test_decoding_crashes.py, in one process; these show
+that nothing of it hangs on the process.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.conftest import TopicFactory
+from tests.faults.tally import Court
+from tests.faults.test_crash_points import points
+from tests.support.crashes import Site
+from tests.support.transactions import Record, produce_records
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.core.plan import Plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
+
+_DECODE = """
+decode:
+  key: {format: string}
+  value: {format: json, schema: {n: long}}
+  quarantine: {records: 100}
+  upsert: {deletes: hard}
+"""
+
+
+@pytest.fixture
+def site(spark: SparkSession, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path) -> Site:
+    """Records have landed that can be decoded, and some that cannot."""
+    made = Site(
+        home=tmp_path,
+        bootstrap=broker.bootstrap,
+        topic=topic(partitions=2),
+        session=spark,
+        more=_DECODE,
+    )
+    land(made, 0)
+    return made
+
+
+def land(site: Site, first: int) -> None:
+    """Produce twenty records, numbered from one on, and land them."""
+    records = [
+        Record(value=value(first + n), key=b"k%d" % (n % 7), partition=n % 2) for n in range(20)
+    ]
+    produce_records(site.bootstrap, site.topic, records)
+    site.lake.run(f"a run of {first}")
+
+
+def value(number: int) -> bytes | None:
+    """Every fifth cannot be decoded, and every sixth is a deletion."""
+    if number % 5 == 4:
+        return b"no"
+    return None if number % 6 == 3 else b'{"n": %d}' % number
+
+
+def rows(site: Site, target: str) -> list[dict[str, Any]]:
+    """Rows of a table, by place."""
+    found: list[dict[str, Any]] = pa.table(
+        DeltaTable(site.app.layout.data_table(target)).scan()
+    ).to_pylist()
+    return sorted(found, key=lambda row: (row["partition"], row["offset"]))
+
+
+def plan_decoding(site: Site) -> Plan:
+    """The next plan of the typed table."""
+    plan = site.app.decoding("events").plan().plan
+    assert plan is not None
+    return plan
+
+
+def decode(site: Site) -> None:
+    """Decode in this process what is left."""
+    while (plan := site.app.decoding("events").plan().plan) is not None:
+        site.app.ingest("events@typed").execute(plan.sequence)
+
+
+def settled(court: Court, site: Site) -> None:
+    """Bronze is the log; each of its rows is decoded, or in quarantine, once."""
+    court.judge(site.lake)
+    left = {(row["partition"], row["offset"]): row["value"] for row in site.lake.rows()}
+    for row in rows(site, "silver/events"):
+        payload = left.pop((row["partition"], row["offset"]))
+        assert row["value"] == (None if payload is None else json.loads(payload))
+    for row in rows(site, "silver/events_quarantine"):
+        if row["closed_by"] is None:
+            assert left.pop((row["partition"], row["offset"])) == row["value"] == b"no"
+    assert left == {}
+    waiting = site.app.decoding("events").waiting()
+    assert set(waiting.as_record().values()) == {0}
+    site.app.verify("events@typed").verify().check()
+
+
+def landings(site: Site, plan: Plan) -> int:
+    """How many commits of the typed table carry the plan's fingerprint."""
+    commits = DeltaTable(site.app.layout.data_table("silver/events")).history()
+    return sum(plan.fingerprint in (commit.get("userMetadata") or "") for commit in commits)
+
+
+# -- decoding ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "at",
+    points("sink.write:1", "table.append:1", "control.append:1", bounded=("after table.append:1",)),
+)
+def test_a_decoders_driver_dies_and_runs_again(court: Court, site: Site, at: str) -> None:
+    """I1, I4: what was decoded is found decoded, and quarantined records are there once."""
+    plan = plan_decoding(site)
+    driver = site.driver("ingest", plan.sequence, pipeline="events@typed")
+    site.crash(driver, at)
+    site.run(driver)
+    settled(court, site)
+    assert landings(site, plan) == 1
+
+
+# -- latest rows ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", points("merger.merge:1", bounded=("after merger.merge:1",)))
+def test_a_merge_dies_and_is_done_again(court: Court, site: Site, at: str) -> None:
+    """The table is what the typed rows say, and what was merged is not merged once more."""
+    decode(site)
+    assert site.app.merge("events@upsert") is not None
+    land(site, 20)
+    decode(site)
+    merge = site.app.upserts("events").next()
+    assert merge is not None
+    site.crash(site.driver("upsert", merge.version, pipeline="events@upsert"), at)
+    again = site.run(site.tidemark("upsert", "events", "--master=local[2]"))
+    assert ("nothing to do" in again.printed) == ("after" in at)
+    assert site.app.upserts("events").next() is None
+    newest: dict[tuple[int, str], tuple[int, Any]] = {}
+    for row in rows(site, "silver/events"):
+        newest[row["partition"], row["key"]] = (row["offset"], row["value"])
+    expected = {place: row for place, row in newest.items() if row[1] is not None}
+    found = {
+        (row["partition"], row["key"]): (row["offset"], row["value"])
+        for row in rows(site, "silver/events_latest")
+    }
+    assert found == expected
+    assert len(rows(site, "silver/events_latest")) == len(expected) < len(newest)
+    settled(court, site)
