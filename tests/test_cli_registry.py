@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from tests.support.commands import Command, Ran, command_in
 from tests.support.registry import avro_bytes, connection_environ, framed, guarded, known
 from tests.support.typed_lake import HomeTypedLake, home_typed_lake
+from tidemark.adapters.spark.submit import JobRun
+from tidemark.core.plan import PlanRef
 from tidemark.errors import ExitCode
 from tidemark.services.planner import PlanOutcome
 from tidemark.wiring import App
@@ -92,6 +95,31 @@ def test_a_registry_that_never_answers_is_not_waited_for_for_ever(
     told = refused(lake, ran)
     assert (told["error"], told["found"]) == ("RegistryUnavailable", "ReadTimeout")
     assert "run the same command again" in told["next"]
+
+
+def test_schemas_that_are_kept_are_planned_with_while_the_registry_is_away(
+    lake: HomeTypedLake, tidemark: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An open plan goes on, and a new one is made; one that needs another schema is not."""
+    submitted: list[str] = []
+
+    def submit(_: App, job: str, plans: Sequence[PlanRef], *more: Any, **named: Any) -> JobRun:
+        submitted.extend(map(str, plans))
+        return JobRun(exit_code=ExitCode.TRANSIENT, results=None)
+
+    monkeypatch.setattr(App, "submit", submit)
+    with guarded(known({3: _TRADE, 5: _TRADE})) as door:
+        connect(monkeypatch, door.place)
+        tidemark("decode", "events")
+    tidemark("decode", "events")
+    App.from_environment().abandon("events@typed").give_up(1, "ops", "a test")
+    tidemark("decode", "events")
+    assert submitted == ["events@typed=1", "events@typed=1", "events@typed=2"]
+    App.from_environment().abandon("events@typed").give_up(2, "ops", "a test")
+    lake.bronze.land_payloads([(traded(3), traded(4))])
+    away = tidemark("decode", "events", "--json")
+    assert (away.code, away.json[0]["error"]) == (ExitCode.TRANSIENT, "RegistryUnavailable")
+    assert len(submitted) == 3
 
 
 def test_a_run_asks_for_each_schema_once(tmp_path: Path, lake: HomeTypedLake) -> None:
