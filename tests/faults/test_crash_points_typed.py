@@ -129,7 +129,7 @@ def test_a_decoders_driver_dies_and_runs_again(court: Court, site: Site, at: str
 # -- latest rows ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", points("merger.merge:1", bounded=("after merger.merge:1",)))
+@pytest.mark.parametrize("at", points("merger.merge:1"))
 def test_a_merge_dies_and_is_done_again(court: Court, site: Site, at: str) -> None:
     """The table is what the typed rows say, and what was merged is not merged once more."""
     decode(site)
