@@ -112,7 +112,9 @@ def test_the_page_says_what_became_of_offsets(
     certificate: dict[str, Any], account: dict[str, Any], words: str
 ) -> None:
     """Losses, holes nobody could look at, what is under way, and topics of before; else nothing."""
-    told = replace(_CERTIFICATE, **{"partitions": (replace(_ACCOUNT, **account),), **certificate})
+    partitions = (replace(_ACCOUNT, **account),)
+    changes: dict[str, Any] = {"partitions": partitions, **certificate}
+    told = replace(_CERTIFICATE, **changes)
     assert words in shown(render(replace(_REPORT, certificate=told)))
     if certificate or account:
         assert words not in shown(render(_REPORT))
