@@ -114,7 +114,7 @@ def landings(site: Site, plan: Plan) -> int:
 
 @pytest.mark.parametrize(
     "at",
-    points("sink.write:1", "table.append:1", "control.append:1", bounded=("after table.append:1",)),
+    points("sink.write:1", "table.append:1", "control.append:1"),
 )
 def test_a_decoders_driver_dies_and_runs_again(court: Court, site: Site, at: str) -> None:
     """I1, I4: what was decoded is found decoded, and quarantined records are there once."""
