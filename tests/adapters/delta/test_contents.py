@@ -16,6 +16,7 @@ from tests.conftest import TopicFactory
 from tests.support.kafka_judge import log_ranges
 from tests.support.lake import Lake
 from tests.support.plans import make_plan
+from tests.support.registry import framed
 from tests.support.services import NOW
 from tests.support.transactions import (
     Record,
@@ -57,18 +58,16 @@ def places(partition: int, *offsets: int) -> list[Place]:
 # -- what values begin with ---------------------------------------------------------------------
 
 
-def framed(number: int, payload: bytes = b"") -> bytes:
-    """A payload behind the id of its schema."""
-    return b"\0" + number.to_bytes(4) + payload
-
-
 @pytest.mark.parametrize(
     ("values", "ids"),
     [
-        ([framed(7, b"\xff"), framed(7), None, framed(7, b"\0")], {(0, 7): 0}),
-        ([None, framed(7), framed(8), framed(7)], {(0, 7): 1, (0, 8): 2}),
-        ([framed(7), framed(2**31), framed(255, b"\xff")], {(0, 7): 0, (0, 255): 2, (0, 2**31): 1}),
-        ([b"\0", framed(7), b"", b"\1" + framed(7)], {(0, 7): 1}),
+        ([framed(7, b"\xff"), framed(7, b""), None, framed(7, b"\0")], {(0, 7): 0}),
+        ([None, framed(7, b""), framed(8, b""), framed(7, b"")], {(0, 7): 1, (0, 8): 2}),
+        (
+            [framed(7, b""), framed(2**31, b""), framed(255, b"\xff")],
+            {(0, 7): 0, (0, 255): 2, (0, 2**31): 1},
+        ),
+        ([b"\0", framed(7, b""), b"", b"\1" + framed(7, b"")], {(0, 7): 1}),
         ([b"\0\0\0\0"] * 2, {}),
         ([b"\1\0\0\0\7"] * 2, {}),
         ([None, None], {}),
@@ -80,7 +79,7 @@ def test_ids_that_values_begin_with(
 ) -> None:
     """Each with its first offset; in another partition there is one more."""
     rows = [(0, offset, value) for offset, value in enumerate(values)]
-    rows += [(0, 99, framed(1)), (1, 5, framed(9)), (1, 4, framed(9))]
+    rows += [(0, 99, framed(1, b"")), (1, 5, framed(9, b"")), (1, 4, framed(9, b""))]
     columns = zip(*rows, strict=True)
     table = {name: pa.array(each) for name, each in zip(_COLUMNS, columns, strict=True)}
     write_deltalake(str(tmp_path), pa.table({**table, "topic_id": ["id-1"] * len(rows)}))
