@@ -11,9 +11,9 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 from tidemark.core.offsets import SpanSet
 
 
-def at_offsets(spans: Mapping[int, SpanSet]) -> Column:
-    """The condition that rows at some offsets meet, by partition."""
-    return _any_of(
+def at_offsets(topic_id: str, spans: Mapping[int, SpanSet]) -> Column:
+    """The condition that rows of one incarnation at some offsets meet, and no others."""
+    return (F.col("topic_id") == topic_id) & _any_of(
         [
             (F.col("partition") == partition) & _any_of(list(_places(some)))
             for partition, some in spans.items()

@@ -123,7 +123,7 @@ class SparkDecoder:
         # delta-rs tells it in milliseconds, Spark by a job.
         newest = DeltaTable(self._bronze).version()
         table = self._session.read.format("delta").option("versionAsOf", newest).load(self._bronze)
-        return table.where(_is_in(plan))
+        return table.where(at_offsets(plan.topic_id, plan.spans()))
 
     def _written_with(self, source: DecodedFrom) -> Mapping[Part, WriterSchemas]:
         """The schemas of a plan's records; raises ValueError if one is not kept, or no column."""
@@ -250,7 +250,8 @@ class SparkDecoder:
     def _quarantined_before(self, plan: Plan) -> int:
         """How many of a plan's offsets the quarantine has a record of that nobody has closed."""
         kept = self._session.read.format("delta").load(self._quarantine)
-        open_here = kept.where(_is_in(plan) & F.col("closed_by").isNull())
+        here = at_offsets(plan.topic_id, plan.spans())
+        open_here = kept.where(here & F.col("closed_by").isNull())
         return int(open_here.select("partition", "offset").distinct().count())
 
     def _refuse_many(self, plan: Plan, faulty: DataFrame, quarantined: int, records: int) -> None:
@@ -275,11 +276,6 @@ class SparkDecoder:
             allowed=allowed,
             reasons=tuple(f"{row['count']:,} {' '.join(filter(None, row[:3]))}" for row in found),
         )
-
-
-def _is_in(plan: Plan) -> Column:
-    """Whether a row is at one of a plan's offsets."""
-    return (F.col("topic_id") == plan.topic_id) & at_offsets(plan.spans())
 
 
 def _is_surprise() -> Column:

@@ -103,7 +103,7 @@ class SparkMerger:
             by_topic[plan.topic_id] = united([by_topic.get(plan.topic_id, {}), plan.spans()])
         went = F.col("plan_sequence").isin(list(changes.discarded))
         for topic_id, spans in by_topic.items():
-            went = went | ((F.col("topic_id") == topic_id) & at_offsets(spans))
+            went = went | at_offsets(topic_id, spans)
         keys = new.where(F.col("plan_sequence").isin(came)).select("partition", "key")
         if changes.replaced or changes.discarded:
             before = self._rows(merge.since or 0).where(went)
