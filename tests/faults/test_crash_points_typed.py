@@ -7,6 +7,8 @@ that nothing of it hangs on the process.
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,8 @@ from deltalake import DeltaTable
 from tests.conftest import TopicFactory
 from tests.faults.tally import Court
 from tests.faults.test_crash_points import points
-from tests.support.crashes import Site
+from tests.support.crashes import Running, Site, wait_until
+from tests.support.registry import Registry, avro_bytes, framed
 from tests.support.transactions import Record, produce_records
 from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.core.plan import Plan
@@ -34,6 +37,11 @@ decode:
   quarantine: {records: 100}
   upsert: {deletes: hard}
 """
+_AVRO = """
+decode:
+  value: {format: avro}
+"""
+_COUNT = {"type": "record", "name": "Count", "fields": [{"name": "n", "type": "long"}]}
 
 
 @pytest.fixture
@@ -112,6 +120,16 @@ def landings(site: Site, plan: Plan) -> int:
 # -- decoding ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("at", points("control.append:1", "control.append:2"))
+def test_a_decoder_dies_planning(court: Court, site: Site, at: str) -> None:
+    """I2: the next one makes the plan, or takes over the one that was recorded."""
+    command = site.tidemark("decode", "events", "--master=local[2]")
+    site.crash(command, at)
+    site.run(command)
+    assert sorted(site.app.control().ledger("events@typed").plans) == [1]
+    settled(court, site)
+
+
 @pytest.mark.parametrize(
     "at",
     points("sink.write:1", "table.append:1", "control.append:1"),
@@ -124,6 +142,63 @@ def test_a_decoders_driver_dies_and_runs_again(court: Court, site: Site, at: str
     site.run(driver)
     settled(court, site)
     assert landings(site, plan) == 1
+
+
+@pytest.mark.faults
+def test_two_decoders_of_one_plan_at_the_same_time(court: Court, site: Site) -> None:
+    """I4: one is stopped with its files written, the other lands them, and the first goes on."""
+    plan = plan_decoding(site)
+    driver = site.driver("ingest", plan.sequence, pipeline="events@typed")
+    typed = Path(site.app.layout.data_table("silver/events"))
+    with site.started(driver) as first:
+        wait_until(lambda: list(typed.glob("*/*.parquet")))
+        tell(first, signal.SIGSTOP)
+        assert landings(site, plan) == 0
+        site.run(driver)
+        tell(first, signal.SIGCONT)
+        ended = first.wait()
+    assert ended.code == 0, ended.printed
+    settled(court, site)
+    assert landings(site, plan) == 1
+
+
+def tell(running: Running, number: signal.Signals) -> None:
+    """Send a signal to all of a session."""
+    for pid in running.members():
+        os.kill(pid, number)
+
+
+@pytest.mark.registry
+@pytest.mark.parametrize("at", points("schemas.keep:1"))
+def test_a_decoder_dies_keeping_what_the_registry_has_said(
+    spark: SparkSession,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    tmp_path: Path,
+    registry: Registry,
+    at: str,
+) -> None:
+    """I1: the schema is kept once, and every record is decoded with it."""
+    site = Site(
+        home=tmp_path,
+        bootstrap=broker.bootstrap,
+        topic=topic(partitions=1),
+        session=spark,
+        environ=registry.environ(),
+        more=_AVRO,
+    )
+    schema = registry.register(f"{site.topic}-value", _COUNT)
+    values = [framed(schema, avro_bytes(_COUNT, {"n": n})) for n in range(9)]
+    records = [Record(value=each, partition=0) for each in (*values, b"no")]
+    produce_records(site.bootstrap, site.topic, records)
+    site.lake.run("a run")
+    command = site.tidemark("decode", "events", "--master=local[2]")
+    site.crash(command, at)
+    site.run(command)
+    assert [row["value"] for row in rows(site, "silver/events")] == [{"n": n} for n in range(9)]
+    assert [row["offset"] for row in rows(site, "silver/events_quarantine")] == [9]
+    kept = pa.table(DeltaTable(site.app.layout.schema_table).scan()).to_pylist()
+    assert [row["schema_id"] for row in kept] == [schema]
 
 
 # -- latest rows ---------------------------------------------------------------------------------
