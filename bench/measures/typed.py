@@ -290,7 +290,8 @@ def _open(context: Context, kind: Kind) -> Iterator[Setup]:
                 "values": f"{_VALUES:,} of {kind.decode['format']}, seed {_SEED}",
                 "partitions": PARTITIONS,
             },
-            warm_ups=1,
+            # Decoders are long in the making for the JVM: the second time is not yet the quickest.
+            warm_ups=2,
         )
 
 
