@@ -92,6 +92,7 @@ def validate_rows(
         one.success = bool(one.success)
         if suite.masked.intersection(_columns(one.expectation_config.kwargs)):
             _mask(one)
+        _shorten(one.result)
     return result
 
 
@@ -114,6 +115,20 @@ def _mask(one: Any) -> None:
     elif result.get("observed_value") is not None and columns:
         result["observed_value"] = MASKED
     result.pop("details", None)
+
+
+def _shorten(result: dict[str, Any]) -> None:
+    """Cut the values of a result's examples: a page is as wide as the longest."""
+
+    def cut(value: Any) -> Any:
+        return value[:_VALUE_SHOWN] if isinstance(value, str) else value
+
+    if shown := result.get("partial_unexpected_list"):
+        result["partial_unexpected_list"] = [cut(value) for value in shown]
+    for each in result.get("partial_unexpected_counts") or ():
+        each.update(value=cut(each.get("value")))
+    for place in result.get("partial_unexpected_index_list") or ():
+        place.update((name, cut(value)) for name, value in place.items())
 
 
 def _with_places(one: Any) -> Any:
