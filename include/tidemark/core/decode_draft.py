@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
-from tidemark.core.decoding import Format
+from tidemark.core.decoding import FRAME_BYTES, FRAME_MAGIC, Format
 from tidemark.core.fields import Decimal, FieldType, ListOf, Struct, parse_type, plain
 from tidemark.core.profile import json_object
 from tidemark.core.records import LogRecord
@@ -21,8 +21,6 @@ MOST_FIELDS = 200
 """An object of more is taken for a map by names that are values, and kept as its JSON."""
 _DEEPEST = 50
 """Levels of a value that are looked at; what is below is kept as its JSON."""
-_FRAME = 5
-"""Bytes before the payload where a registry's schemas are named: a zero byte and the id."""
 _NEARLY_ALL = 0.99
 """A share of the values that is taken for the rule, and the rest for what goes into quarantine."""
 _LONGS = range(-(2**63), 2**63)
@@ -82,7 +80,7 @@ def draft(records: Iterable[LogRecord]) -> DecodeDraft:
             continue
         values += 1
         texts += _is_text(record.value)
-        framed += record.value[:1] == b"\0" and len(record.value) >= _FRAME
+        framed += record.value.startswith(FRAME_MAGIC) and len(record.value) >= FRAME_BYTES
         content = json_object(record.value)
         if content is not None:
             objects += 1

@@ -13,6 +13,11 @@ from typing import Any, Self, assert_never
 from tidemark.core.fields import FieldType, Struct, plain
 from tidemark.core.upserts import UpsertSpec
 
+FRAME_MAGIC = b"\x00"
+"""What a payload with the id of its schema begins with; source: Confluent's wire format."""
+FRAME_BYTES = 5
+"""The zero byte and the four of the id."""
+
 
 class Format(StrEnum):
     """What the bytes of a key or a value are."""

@@ -9,7 +9,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from tidemark.adapters.delta.rows import query
-from tidemark.core.decoding import Part
+from tidemark.core.decoding import FRAME_BYTES, FRAME_MAGIC, Part
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.records import LogRecord, TimestampType
 from tidemark.core.table import Holding, TableSize
@@ -69,26 +69,22 @@ def schema_ids(
         FROM t WHERE {there} GROUP BY partition
         """,
     )
-    if any(row["begins"][:_FRAME_BYTES] != row["highest"][:_FRAME_BYTES] for row in found):
+    if any(row["begins"][:FRAME_BYTES] != row["highest"][:FRAME_BYTES] for row in found):
         # Not all begin with the same: then each has to be spelled out, which takes longer.
         found = query(
             table,
             f"""
-            SELECT partition, decode(left(encode({part}, 'hex'), {2 * _FRAME_BYTES}), 'hex')
+            SELECT partition, decode(left(encode({part}, 'hex'), {2 * FRAME_BYTES}), 'hex')
                 AS begins, min("offset") AS first
             FROM t WHERE {there} GROUP BY partition, begins
             """,
         )
-    begins = ((row["partition"], row["begins"][:_FRAME_BYTES], row["first"]) for row in found)
+    begins = ((row["partition"], row["begins"][:FRAME_BYTES], row["first"]) for row in found)
     return {
         (partition, int.from_bytes(frame)): first
         for partition, frame, first in begins
-        if len(frame) == _FRAME_BYTES and frame[0] == 0
+        if len(frame) == FRAME_BYTES and frame.startswith(FRAME_MAGIC)
     }
-
-
-_FRAME_BYTES = 5
-"""A zero byte and the four of an id."""
 
 
 def rows_at(

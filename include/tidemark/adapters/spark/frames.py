@@ -12,10 +12,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from tidemark.core.decoding import Reason
+from tidemark.core.decoding import FRAME_BYTES, FRAME_MAGIC, Reason
 
-_MAGIC = b"\x00"
-_FRAME_BYTES = 5
 _MOST_BYTES = 2**31 - 1
 _WIDER = {("int", "bigint"), ("float", "double")}
 
@@ -47,18 +45,18 @@ def schema_id_of(payload: Column, expected: Iterable[int] = ()) -> Column:
         expected: Ids that most payloads begin with; these are known by their bytes, which is
             quicker than to read a number.
     """
-    frame = F.substring(payload, 1, _FRAME_BYTES)
-    is_framed = (F.length(frame) == _FRAME_BYTES) & (F.substring(frame, 1, 1) == F.lit(_MAGIC))
+    frame = F.substring(payload, 1, FRAME_BYTES)
+    is_framed = (F.length(frame) == FRAME_BYTES) & (F.substring(frame, 1, 1) == F.lit(FRAME_MAGIC))
     number = F.when(payload.isNull(), None)
     for each in expected:
-        known = F.lit(_MAGIC + each.to_bytes(_FRAME_BYTES - 1))
+        known = F.lit(FRAME_MAGIC + each.to_bytes(FRAME_BYTES - 1))
         number = number.when(frame == known, F.lit(each).cast("bigint"))
     return number.when(is_framed, F.conv(F.hex(frame), 16, 10).cast("bigint"))
 
 
 def body_of(payload: Column) -> Column:
     """What is behind the id."""
-    return F.substring(payload, _FRAME_BYTES + 1, _MOST_BYTES)
+    return F.substring(payload, FRAME_BYTES + 1, _MOST_BYTES)
 
 
 def together(
