@@ -193,6 +193,7 @@ def test_backfills_by_form_and_by_date(
         assert rows(uri) == [(0, offset) for offset in range(16)] + [(1, n) for n in range(7, 16)]
 
 
+@pytest.mark.faults
 def test_a_cancelled_backfill_keeps_whole_chunks_and_goes_on_when_cleared(
     tmp_path: Path, layout: Layout
 ) -> None:
