@@ -1,4 +1,4 @@
-"""How much may go into quarantine unasked, on real Spark and real tables."""
+"""Row rules, and how much may go into quarantine unasked, on real Spark and real tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.payloads import PayloadLake
 from tidemark.core.decoding import DecodeSpec, Format, PayloadSpec
 from tidemark.core.fields import Struct
 from tidemark.core.offsets import Span
-from tidemark.errors import TooManyQuarantined
+from tidemark.errors import InvalidRule, TooManyQuarantined
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,6 +52,22 @@ def test_a_replacement_does_not_empty_the_typed_table_by_a_bad_rule(lake: Framed
     lake.run()
     lake.check()
     assert [offset for _, offset in lake.quarantined()] == [7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("sql", "seen"), [("value.nothing > 0", "nothing"), ("value.n", "bigint"), ("(", "syntax")]
+)
+def test_a_rule_that_is_no_condition_is_named(lake: FramedLake, sql: str, seen: str) -> None:
+    """A field that is not there, another type, no SQL; before anything is written."""
+    assert isinstance(lake.bronze, PayloadLake)
+    lake.bronze.land_again((0, 0, 10))
+    before = lake.rows()
+    lake.decode = replace(_DECODE, rules=(("wrong", sql),))
+    with pytest.raises(InvalidRule) as refused:
+        lake.run()
+    assert refused.value.rule == "wrong"
+    assert seen in refused.value.seen.lower()
+    assert lake.rows() == before
 
 
 def test_what_fails_again_was_in_quarantine_before(lake: FramedLake) -> None:
