@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import Command, command_in
+from tests.support.commands import Command
 from tests.support.file_lake import HomeFileLake, home_lake
 from tidemark.errors import ExitCode
 
@@ -21,14 +21,6 @@ def lake(tmp_path: Path) -> HomeFileLake:
     return lake
 
 
-@pytest.fixture
-def tidemark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
-    """Run a command; nobody answers for Kafka."""
-    return command_in(tmp_path, "127.0.0.1:1", monkeypatch, capsys)
-
-
 @pytest.mark.parametrize(
     ("plan", "quality", "ingest"),
     [
@@ -39,12 +31,12 @@ def tidemark(
     ],
 )
 @pytest.mark.usefixtures("lake")
-def test_a_named_plan_is_looked_at(tidemark: Command, plan: int, quality: str, ingest: str) -> None:
+def test_a_named_plan_is_looked_at(offline: Command, plan: int, quality: str, ingest: str) -> None:
     """Its state decides, and not that somebody named it."""
-    checked = tidemark("quality", "events", "--plan", str(plan), "--dry-run", "--json")
+    checked = offline("quality", "events", "--plan", str(plan), "--dry-run", "--json")
     assert checked.json.get("error", checked.json.get("outcome")) == quality
     assert checked.code == (ExitCode.OK if quality == "draft" else ExitCode.REFUSED)
-    landed = tidemark("ingest", "events", "--plan", str(plan), "--dry-run", "--json")
+    landed = offline("ingest", "events", "--plan", str(plan), "--dry-run", "--json")
     (told,) = landed.json
     assert told.get("error", told.get("outcome")) == ingest
     assert landed.code == (ExitCode.REFUSED if told.get("error") else ExitCode.OK)

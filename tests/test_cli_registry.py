@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.commands import Command, Ran, command_in
+from tests.support.commands import Command, Ran
 from tests.support.registry import avro_bytes, connection_environ, framed, guarded, known
 from tests.support.typed_lake import HomeTypedLake, home_typed_lake
 from tidemark.adapters.spark.submit import JobRun
@@ -37,14 +37,6 @@ def lake(tmp_path: Path) -> HomeTypedLake:
     return lake
 
 
-@pytest.fixture
-def tidemark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
-    """Run a command; nobody answers for Kafka."""
-    return command_in(tmp_path, "127.0.0.1:1", monkeypatch, capsys)
-
-
 def connect(monkeypatch: pytest.MonkeyPatch, place: str, **extra: Any) -> None:
     """Define the connection `trades`."""
     settings = {"url": f"http://{place}", "max.retries": 0, **extra}
@@ -63,12 +55,12 @@ def refused(lake: HomeTypedLake, ran: Ran) -> dict[str, Any]:
 
 
 def test_a_wrong_password_is_refused_and_told_by_the_connections_name(
-    lake: HomeTypedLake, tidemark: Command, monkeypatch: pytest.MonkeyPatch
+    lake: HomeTypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the right one nor the wrong one is in any output."""
     with guarded(known({3: _TRADE, 5: _TRADE}), f"reader:{_SECRET}") as door:
         connect(monkeypatch, door.place, **{"basic.auth.user.info": f"reader:not-{_SECRET}"})
-        as_json, plain = tidemark("decode", "events", "--json"), tidemark("decode", "events")
+        as_json, plain = offline("decode", "events", "--json"), offline("decode", "events")
     assert as_json.code == plain.code == ExitCode.REFUSED
     told = refused(lake, as_json)
     assert (told["error"], told["found"]) == ("RegistryRefused", "HTTP 401")
@@ -80,12 +72,12 @@ def test_a_wrong_password_is_refused_and_told_by_the_connections_name(
 
 
 def test_a_registry_that_never_answers_is_not_waited_for_for_ever(
-    lake: HomeTypedLake, tidemark: Command, monkeypatch: pytest.MonkeyPatch
+    lake: HomeTypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes the connection and says nothing: a retry may find it well."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         connect(monkeypatch, f"127.0.0.1:{silent.getsockname()[1]}", timeout=1)
-        ran = tidemark("decode", "events", "--json")
+        ran = offline("decode", "events", "--json")
         # As often as the connection says, and no further.
         silent.setblocking(False)
         silent.accept()[0].close()
@@ -98,7 +90,7 @@ def test_a_registry_that_never_answers_is_not_waited_for_for_ever(
 
 
 def test_schemas_that_are_kept_are_planned_with_while_the_registry_is_away(
-    lake: HomeTypedLake, tidemark: Command, monkeypatch: pytest.MonkeyPatch
+    lake: HomeTypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An open plan goes on, and a new one is made; one that needs another schema is not."""
     submitted: list[str] = []
@@ -110,14 +102,14 @@ def test_schemas_that_are_kept_are_planned_with_while_the_registry_is_away(
     monkeypatch.setattr(App, "submit", submit)
     with guarded(known({3: _TRADE, 5: _TRADE})) as door:
         connect(monkeypatch, door.place)
-        tidemark("decode", "events")
-    tidemark("decode", "events")
+        offline("decode", "events")
+    offline("decode", "events")
     App.from_environment().abandon("events@typed").give_up(1, "ops", "a test")
-    tidemark("decode", "events")
+    offline("decode", "events")
     assert submitted == ["events@typed=1", "events@typed=1", "events@typed=2"]
     App.from_environment().abandon("events@typed").give_up(2, "ops", "a test")
     lake.bronze.land_payloads([(traded(3), traded(4))])
-    away = tidemark("decode", "events", "--json")
+    away = offline("decode", "events", "--json")
     assert (away.code, away.json[0]["error"]) == (ExitCode.TRANSIENT, "RegistryUnavailable")
     assert len(submitted) == 3
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import Command, command_in
+from tests.support.commands import Command
 from tests.support.typed_lake import HomeTypedLake, home_typed_lake
 from tidemark.adapters.spark.submit import JobRun
 from tidemark.core.plan import PlanRef
@@ -34,27 +34,19 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HomeTypedLake:
     return lake
 
 
-@pytest.fixture
-def tidemark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
-    """Run a command; nobody answers for Kafka."""
-    return command_in(tmp_path, "127.0.0.1:1", monkeypatch, capsys)
-
-
 def test_one_partition_is_replayed_and_the_others_stay_open(
-    lake: HomeTypedLake, tidemark: Command
+    lake: HomeTypedLake, offline: Command
 ) -> None:
     """What is shown before is what is done."""
     for partition in (0, 1):
         lake.land_values(b"a", b"b", b"c", partition=partition)
     lake.broken, lake.broken_in = {1}, (0, 1)
-    assert tidemark("decode", "events").code == ExitCode.OK
+    assert offline("decode", "events").code == ExitCode.OK
     assert lake.quarantined() == [(0, 1), (1, 1)]
     lake.broken = ()
     only = ("quarantine", "replay", "events", "--partition", "1")
-    assert "1 record(s) would be decoded again" in tidemark(*only, "--dry-run").out
-    done, nothing = tidemark(*only, "--json").json
+    assert "1 record(s) would be decoded again" in offline(*only, "--dry-run").out
+    done, nothing = offline(*only, "--json").json
     assert (done["records"], done["quarantined"]) == (1, 0)
     assert nothing["outcome"] == "nothing to do"
     assert lake.quarantined() == [(0, 1)]
@@ -62,15 +54,15 @@ def test_one_partition_is_replayed_and_the_others_stay_open(
 
 
 def test_more_records_than_one_plan_takes_are_replayed_by_several(
-    lake: HomeTypedLake, tidemark: Command, monkeypatch: pytest.MonkeyPatch
+    lake: HomeTypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each record once, also those that fail again; then it ends."""
     monkeypatch.setattr("tidemark.services.decoding._MOST_REPLAYED", 2)
     lake.land_values(*(b"%d" % n for n in range(8)))
     lake.broken = {0, 2, 4, 6, 7}
-    tidemark("decode", "events")
+    offline("decode", "events")
     lake.broken = {2}
-    *plans, nothing = tidemark("quarantine", "replay", "events", "--json").json
+    *plans, nothing = offline("quarantine", "replay", "events", "--json").json
     assert [(each["records"], each["quarantined"]) for each in plans] == [(2, 1), (2, 0), (1, 0)]
     assert nothing["outcome"] == "nothing to do"
     assert lake.quarantined() == [(0, 2)]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.browser import seen
-from tests.support.commands import Command, command_in
+from tests.support.commands import Command
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.services import NOW
 from tests.support.typed_lake import TypedLake
@@ -77,14 +77,6 @@ def verdicts(lake: FileLake) -> DeltaVerdictTable:
     return DeltaVerdictTable(str(lake.root / "quality" / "verdicts"), str(lake.uri))
 
 
-@pytest.fixture
-def tidemark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
-    """Runs commands; there is no Kafka."""
-    return command_in(tmp_path, "127.0.0.1:1", monkeypatch, capsys)
-
-
 def decoded(lake: FileLake, home: Path) -> TypedLake:
     """The lake's typed table, of 30 more records as well: 2 are no text, 23 break a rule."""
     with (home / "pipelines" / "events.yaml").open("a") as spec:
@@ -132,10 +124,10 @@ class Page(HTMLParser):
 
 
 def test_the_page_says_what_landed_and_that_it_is_complete(
-    lake: FileLake, tidemark: Command
+    lake: FileLake, offline: Command
 ) -> None:
     """With what is published, what rules found, and how figures went; one file, all escaped."""
-    done = tidemark("report", "events", *PERIOD)
+    done = offline("report", "events", *PERIOD)
     assert (done.code, "3 plan(s), 9 record(s): complete" in done.out) == (ExitCode.OK, True)
     page = Page(Path(done.out.splitlines()[-1]))
     assert "Complete. Every offset from the first to the last of the period" in page.text
@@ -148,7 +140,7 @@ def test_the_page_says_what_landed_and_that_it_is_complete(
     assert _SCRIPT in page.text
     assert not re.search(r"url\(|@import|https?:", Path(done.out.splitlines()[-1]).read_text())
 
-    told = tidemark("report", "events", *PERIOD, "--json").json
+    told = offline("report", "events", *PERIOD, "--json").json
     assert told["certificate"]["complete"] is True
     (account,) = told["certificate"]["partitions"]
     rows = [offset for _, offset in lake.rows()]
@@ -168,12 +160,12 @@ def test_the_page_says_what_landed_and_that_it_is_complete(
 @pytest.mark.e2e
 @pytest.mark.parametrize("width", [1000, 500])
 def test_a_browser_shows_it_whole(
-    lake: FileLake, tidemark: Command, tmp_path: Path, width: int
+    lake: FileLake, offline: Command, tmp_path: Path, width: int
 ) -> None:
     """Nothing is fetched, nothing complained about, nothing hidden or cut, on a phone as well."""
     decoded(lake, tmp_path).run()
     lake.undo.undo(3, "test", "not meant")
-    done = tidemark("report", "events", *PERIOD)
+    done = offline("report", "events", *PERIOD)
     shown = seen(Path(done.out.splitlines()[-1]), tmp_path, width=width)
     assert (shown.fetched, shown.words, shown.overflow) == ([], [], 0)
     headings = [text for tag, text in shown.elements if tag == "H2"]
@@ -188,15 +180,15 @@ def test_a_browser_shows_it_whole(
 
 
 def test_what_is_in_quarantine_is_counted_and_shown_without_content(
-    lake: FileLake, tidemark: Command, tmp_path: Path
+    lake: FileLake, offline: Command, tmp_path: Path
 ) -> None:
     """By reason, the most first; of all places the first twenty, and of no record what it is."""
     typed = decoded(lake, tmp_path)
-    done = tidemark("report", "events", *PERIOD)
+    done = offline("report", "events", *PERIOD)
     assert "Nothing: every record" in Page(Path(done.out.splitlines()[-1])).text
 
     typed.run()
-    done = tidemark("report", "events", *PERIOD)
+    done = offline("report", "events", *PERIOD)
     file = Path(done.out.splitlines()[-1])
     page = Page(file)
     rule = f"above_0 {_SCRIPT}"
@@ -206,7 +198,7 @@ def test_what_is_in_quarantine_is_counted_and_shown_without_content(
     assert page.text.count(rule) == 1 + 19
     assert (_SCRIPT in page.text, _SCRIPT in file.read_text()) == (True, False)
 
-    record = tidemark("report", "events", *PERIOD, "--json").json
+    record = offline("report", "events", *PERIOD, "--json").json
     assert record["standings"] == {"published": [1, 3], "blocked": [2], "not checked": [4]}
     told = record["quarantine"]
     assert (told["open"], told["reasons"]) == (
@@ -230,7 +222,7 @@ def test_what_is_in_quarantine_is_counted_and_shown_without_content(
 
 
 def test_what_a_suite_masks_now_is_not_shown_of_earlier_checks(
-    lake: FileLake, tidemark: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: FileLake, offline: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their values are in the results table; the report has where they are, and no value."""
     monkeypatch.setenv("TIDEMARK_PROJECT", str(tmp_path))
@@ -244,12 +236,12 @@ def test_what_a_suite_masks_now_is_not_shown_of_earlier_checks(
     (suites / "prices.json").write_text(json.dumps(suite))
     with (tmp_path / "pipelines" / "events.yaml").open("a") as spec:
         spec.write("quality: {suite: prices}\n")
-    done = tidemark("report", "events", *PERIOD)
+    done = offline("report", "events", *PERIOD)
     text = Page(Path(done.out.splitlines()[-1])).text
     assert "0 4 (masked) 0 5 (masked) Of plan 2" in text
     assert f"-1 {_SCRIPT}" not in text
 
-    told = tidemark("report", "events", *PERIOD, "--json")
+    told = offline("report", "events", *PERIOD, "--json")
     low = told.json["rules"][1]
     assert low["examples"] == [
         {"partition": 0, "offset": offset, "value": "(masked)"} for offset in (4, 5)
@@ -257,7 +249,7 @@ def test_what_a_suite_masks_now_is_not_shown_of_earlier_checks(
     assert f"-1 {_SCRIPT}" not in told.out
 
 
-def test_a_plan_is_not_checked_while_a_part_of_it_is_not(lake: FileLake, tidemark: Command) -> None:
+def test_a_plan_is_not_checked_while_a_part_of_it_is_not(lake: FileLake, offline: Command) -> None:
     """What was said of its other offsets says nothing of these."""
     lake.run(3)
     record = lake.control.plan_record("events", 4)
@@ -267,53 +259,53 @@ def test_a_plan_is_not_checked_while_a_part_of_it_is_not(lake: FileLake, tidemar
     part = replace(record.landing, counts=(replace(count, end=count.end - 1, records=2),))
     word = Word(sequence=4, standing=Standing.PUBLISHED, said_at=NOW)
     verdicts(lake).say(record.plan, part, word)
-    told = tidemark("report", "events", *PERIOD, "--json").json
+    told = offline("report", "events", *PERIOD, "--json").json
     assert told["standings"] == {"published": [1, 3], "blocked": [2], "not checked": [4]}
     verdicts(lake).say(record.plan, record.landing, word)
-    told = tidemark("report", "events", *PERIOD, "--json").json
+    told = offline("report", "events", *PERIOD, "--json").json
     assert told["standings"] == {"published": [1, 3, 4], "blocked": [2]}
 
 
-def test_what_is_missing_in_between_is_told(lake: FileLake, tidemark: Command) -> None:
+def test_what_is_missing_in_between_is_told(lake: FileLake, offline: Command) -> None:
     """It was undone, so the period is not complete any more; a script can ask for that."""
     lake.undo.undo(2, "test", "not meant")
-    done = tidemark("report", "events", *PERIOD, "--check")
+    done = offline("report", "events", *PERIOD, "--check")
     assert (done.code, "NOT complete" in done.out) == (ExitCode.REFUSED, True)
     page = Page(Path(done.out.splitlines()[-1]))
     assert "Not complete: 3 offset(s) between the first and the last" in page.text
     assert "3 of them had landed and were taken out again" in page.text
-    told = tidemark("report", "events", *PERIOD, "--json").json["certificate"]
+    told = offline("report", "events", *PERIOD, "--json").json["certificate"]
     assert (told["missing"], told["partitions"][0]["missing"]) == (3, [[3, 6]])
     assert told["undone"] == 3
     # The newest as well: what is left would be complete by itself.
     lake.undo.undo(3, "test", "not meant")
-    told = tidemark("report", "events", *PERIOD, "--json").json["certificate"]
+    told = offline("report", "events", *PERIOD, "--json").json["certificate"]
     assert (told["complete"], told["partitions"][0]["end"]) == (False, 9)
 
 
-def test_a_period_without_landings_certifies_nothing(lake: FileLake, tidemark: Command) -> None:
+def test_a_period_without_landings_certifies_nothing(lake: FileLake, offline: Command) -> None:
     """It is told as such; a period that ends before it begins is wrong usage."""
-    done = tidemark("report", "events", "--since", "2001-01-01", "--until", "2001-02-01")
+    done = offline("report", "events", "--since", "2001-01-01", "--until", "2001-02-01")
     assert "Nothing landed in this period" in Page(Path(done.out.splitlines()[-1])).text
     assert "0 plan(s), 0 record(s): nothing landed" in done.out
-    checked = tidemark("report", "events", "--since", "2001-01-01", "--until", "2001-02-01",
+    checked = offline("report", "events", "--since", "2001-01-01", "--until", "2001-02-01",
                        "--check", "--json")  # fmt: skip
     assert (checked.code, checked.json["certificate"]["complete"]) == (ExitCode.REFUSED, False)
-    wrong = tidemark("report", "events", "--since", "2001-02-01", "--until", "2001-01-01")
+    wrong = offline("report", "events", "--since", "2001-02-01", "--until", "2001-01-01")
     assert wrong.code == ExitCode.USAGE
-    nothing = tidemark("report", "idle", "--json")
+    nothing = offline("report", "idle", "--json")
     assert (nothing.code, nothing.json["error"]) == (ExitCode.REFUSED, "NothingLanded")
 
 
-def test_old_pages_go_with_the_others(lake: FileLake, tidemark: Command, tmp_path: Path) -> None:
+def test_old_pages_go_with_the_others(lake: FileLake, offline: Command, tmp_path: Path) -> None:
     """`maintain` removes them."""
-    done = tidemark("report", "events", *PERIOD)
+    done = offline("report", "events", *PERIOD)
     page = Path(done.out.splitlines()[-1])
     assert page.parent == tmp_path / "quality" / "data_docs" / "events" / "reports"
-    assert tidemark("maintain", "events").code == ExitCode.OK
+    assert offline("maintain", "events").code == ExitCode.OK
     assert page.exists()
     old = datetime(2001, 1, 1, tzinfo=UTC).timestamp()
 
     os.utime(page, (old, old))
-    assert tidemark("maintain", "events").code == ExitCode.OK
+    assert offline("maintain", "events").code == ExitCode.OK
     assert not page.exists()

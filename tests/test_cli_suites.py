@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import Command, command_in
+from tests.support.commands import Command
 from tests.support.file_lake import HomeFileLake
 from tidemark.adapters.memory import MemoryKafka
 from tidemark.adapters.quality.suite import load_suite
@@ -43,24 +43,21 @@ def lake(tmp_path: Path) -> HomeFileLake:
     return HomeFileLake(root=tmp_path / "lakehouse", kafka=JsonLog())
 
 
-@pytest.fixture
-def tidemark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
-    """Run a command over a project in a folder of its own; nobody answers for Kafka."""
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A project in a folder of its own."""
     monkeypatch.setenv("TIDEMARK_PROJECT", str(tmp_path))
-    return command_in(tmp_path, "127.0.0.1:1", monkeypatch, capsys)
 
 
 def test_a_draft_is_written_and_never_written_over(
-    lake: HomeFileLake, tidemark: Command, tmp_path: Path
+    lake: HomeFileLake, offline: Command, tmp_path: Path
 ) -> None:
     """What somebody has edited stays; the newest records are looked at."""
     lake.run(300)
     file = tmp_path / "include" / "expectations" / "events.json"
-    shown = tidemark("suite", "init", "events", "--dry-run")
+    shown = offline("suite", "init", "events", "--dry-run")
     assert (shown.code, file.exists()) == (ExitCode.OK, False)
-    ran = tidemark("suite", "init", "events")
+    ran = offline("suite", "init", "events")
     assert ran.code == ExitCode.OK, ran.err
     assert json.loads(shown.out) == json.loads(file.read_text(encoding="utf-8"))
     assert "quality: {suite: events}" in ran.out
@@ -69,10 +66,10 @@ def test_a_draft_is_written_and_never_written_over(
     assert between["description"] == "price is above 0 and at most 3,000; seen were 1 to 300"
 
     file.write_text("mine", encoding="utf-8")
-    refused = tidemark("suite", "init", "events", "--json")
+    refused = offline("suite", "init", "events", "--json")
     assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "SuiteExists")
     assert file.read_text(encoding="utf-8") == "mine"
-    other = tidemark("suite", "init", "events", "--name", "strict", "--records", "20", "--json")
+    other = offline("suite", "init", "events", "--name", "strict", "--records", "20", "--json")
     assert other.json["profile"]["records"] == 20
     assert load_suite(Path(other.json["file"])).name == "strict"
     assert other.json["suite"]["notes"].startswith("Drafted from 20 record(s)")
@@ -80,11 +77,11 @@ def test_a_draft_is_written_and_never_written_over(
 
 @pytest.mark.parametrize("name", ["../evil", "Strict", "built_in", "ü", "", "a" * 300])
 def test_a_name_that_no_spec_could_say_is_refused(
-    lake: HomeFileLake, tidemark: Command, tmp_path: Path, name: str
+    lake: HomeFileLake, offline: Command, tmp_path: Path, name: str
 ) -> None:
     """Before anything is read."""
     lake.run(3)
-    ran = tidemark("suite", "init", "events", "--name", name)
+    ran = offline("suite", "init", "events", "--name", name)
     assert (ran.code, "a suite is called like" in ran.err.replace("\n", " ")) == (
         ExitCode.USAGE,
         True,
@@ -93,42 +90,42 @@ def test_a_name_that_no_spec_could_say_is_refused(
 
 
 def test_the_newest_records_are_looked_at_and_not_the_newest_offsets(
-    lake: HomeFileLake, tidemark: Command
+    lake: HomeFileLake, offline: Command
 ) -> None:
     """A transaction's marker is the last offset of every commit."""
     lake.kafka.produce("events", 0, 50)
     lake.kafka.add_holes("events", 0, 30)
     lake.run(1, partition=1)
-    ran = tidemark("suite", "init", "events", "--records", "20", "--dry-run", "--json")
+    ran = offline("suite", "init", "events", "--records", "20", "--dry-run", "--json")
     assert ran.json["profile"]["records"] == 10 + 1
 
 
 def test_without_records_there_is_nothing_to_draft_from(
-    lake: HomeFileLake, tidemark: Command, tmp_path: Path
+    lake: HomeFileLake, offline: Command, tmp_path: Path
 ) -> None:
     """Before anything is written."""
     assert not lake.uri.exists()
-    refused = tidemark("suite", "init", "events", "--json")
+    refused = offline("suite", "init", "events", "--json")
     assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "NothingToProfile")
     assert not (tmp_path / "include").exists()
-    unknown = tidemark("suite", "init", "nosuch", "--json")
+    unknown = offline("suite", "init", "nosuch", "--json")
     assert unknown.json["error"] == "UnknownPipeline"
 
 
 def test_a_section_of_the_spec_is_drafted(
-    lake: HomeFileLake, tidemark: Command, tmp_path: Path
+    lake: HomeFileLake, offline: Command, tmp_path: Path
 ) -> None:
     """What is printed can be put behind the spec as it is; nothing is written."""
-    refused = tidemark("schema", "init", "events", "--json")
+    refused = offline("schema", "init", "events", "--json")
     assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "NothingToProfile")
     lake.run(300)
     spec = tmp_path / "pipelines" / "events.yaml"
     before = spec.read_text(encoding="utf-8")
-    shown = tidemark("schema", "init", "events")
+    shown = offline("schema", "init", "events")
     assert (shown.code, spec.read_text(encoding="utf-8")) == (ExitCode.OK, before)
     spec.write_text(before + shown.out, encoding="utf-8")
-    assert tidemark("decode", "events", "--dry-run").code == ExitCode.OK
-    found = tidemark("schema", "init", "events", "--records", "20", "--json").json
+    assert offline("decode", "events", "--dry-run").code == ExitCode.OK
+    found = offline("schema", "init", "events", "--records", "20", "--json").json
     assert found == {
         "records": 20,
         "decode": {

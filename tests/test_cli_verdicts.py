@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import Command, command_in
+from tests.support.commands import Command
 from tests.support.file_lake import HomeFileLake, home_lake
 from tests.support.services import NOW
 from tidemark.adapters.delta.verdicts import DeltaVerdictTable
@@ -27,47 +27,39 @@ def lake(tmp_path: Path) -> HomeFileLake:
     return lake
 
 
-@pytest.fixture
-def tidemark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
-    """Run a command; nobody answers for Kafka."""
-    return command_in(tmp_path, "127.0.0.1:1", monkeypatch, capsys)
-
-
 @pytest.mark.usefixtures("lake")
-def test_what_is_kept_back_is_listed_and_decided(tidemark: Command) -> None:
+def test_what_is_kept_back_is_listed_and_decided(offline: Command) -> None:
     """Who said so, and why, is in the answer and in the table."""
-    shown = tidemark("verdict", "list", "events", "--json")
+    shown = offline("verdict", "list", "events", "--json")
     assert [(each["plan"], each["standing"]) for each in shown.json] == [(2, "blocked"), (3, None)]
     assert (
-        "1 of 3 landed plan(s) of events are published" in tidemark("verdict", "list", "events").out
+        "1 of 3 landed plan(s) of events are published" in offline("verdict", "list", "events").out
     )
-    assert len(tidemark("verdict", "list", "events", "--all", "--json").json) == 3
+    assert len(offline("verdict", "list", "events", "--all", "--json").json) == 3
 
-    draft = tidemark("verdict", "release", "events", "--plan", "2", "--reason", "x", "--dry-run")
+    draft = offline("verdict", "release", "events", "--plan", "2", "--reason", "x", "--dry-run")
     assert (draft.code, "plan 2 of events would be released" in draft.out) == (ExitCode.OK, True)
-    assert len(tidemark("verdict", "list", "events", "--json").json) == 2
-    done = tidemark("verdict", "release", "events", "--plan", "2", "--reason", "new", "--json")
+    assert len(offline("verdict", "list", "events", "--json").json) == 2
+    done = offline("verdict", "release", "events", "--plan", "2", "--reason", "new", "--json")
     assert (done.json["outcome"], done.json["published"], done.json["reason"]) == (
         "decided",
         True,
         "new",
     )
     assert done.json["said_by"].startswith("cli:")
-    again = tidemark("verdict", "release", "events", "--plan", "2", "--reason", "x", "--json")
+    again = offline("verdict", "release", "events", "--plan", "2", "--reason", "x", "--json")
     assert (again.code, again.json["error"]) == (ExitCode.REFUSED, "NotBlocked")
     assert (
-        tidemark("verdict", "reject", "events", "--plan", "1", "--reason", "x").code == ExitCode.OK
+        offline("verdict", "reject", "events", "--plan", "1", "--reason", "x").code == ExitCode.OK
     )
-    kept = tidemark("verdict", "list", "events", "--json").json
+    kept = offline("verdict", "list", "events", "--json").json
     assert [(each["plan"], each["standing"]) for each in kept] == [(1, "rejected"), (3, None)]
 
 
-def test_the_view_is_printed_for_an_engine(lake: HomeFileLake, tidemark: Command) -> None:
+def test_the_view_is_printed_for_an_engine(lake: HomeFileLake, offline: Command) -> None:
     """With the places of the tables, and of this table alone."""
-    spark = tidemark("verdict", "view", "events").out
+    spark = offline("verdict", "view", "events").out
     assert f"FROM delta.`{lake.uri}`" in spark
-    duck = tidemark("verdict", "view", "events", "--engine", "duckdb", "--json").json
+    duck = offline("verdict", "view", "events", "--engine", "duckdb", "--json").json
     assert duck["engine"] == "duckdb"
     assert f"delta_scan('{lake.root}/quality/verdicts')" in duck["sql"]

@@ -44,22 +44,25 @@ def run(task_probe: Probe, spark_submit: Path, code: int = ExitCode.OK, **more: 
         code: With which every job ends, unless it does something.
         more: Further variables of the environment.
     """
-    environ: dict[str, Any] = {
+    return task_probe.ask(
+        "run_job",
+        environ=environ_of(spark_submit, code) | more,
+        operator="DecodeOperator",
+        pipelines=["events"],
+        spark_binary=str(spark_submit),
+    )
+
+
+def environ_of(spark_submit: Path, code: int) -> dict[str, Any]:
+    """Of an operator without Kafka, whose jobs end with this code unless they do something."""
+    return {
         "TIDEMARK_HOME": str(spark_submit.parent),
         "TIDEMARK_PIPELINES": str(spark_submit.parent / "pipelines"),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(SPARK),
         "SEEN": str(spark_submit.parent),
         "CODE": str(int(code)),
         "TOLD": "",
-        **more,
     }
-    return task_probe.ask(
-        "run_job",
-        environ=environ,
-        operator="DecodeOperator",
-        pipelines=["events"],
-        spark_binary=str(spark_submit),
-    )
 
 
 def submitted(spark_submit: Path) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,8 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.dags.conftest import Answer, Probe
-from tests.dags.test_decode import DECODING
-from tests.dags.test_job_operator import SPARK
+from tests.dags.test_decode import DECODING, environ_of
 from tests.support.typed_lake import HomeTypedLake, home_typed_lake
 from tidemark.errors import ExitCode
 
@@ -39,17 +37,9 @@ def run(
     """Run the operator; what came of it, and the plans that a job was submitted for."""
     seen = spark_submit.parent / "argv"
     seen.unlink(missing_ok=True)
-    environ = {
-        "TIDEMARK_HOME": str(spark_submit.parent),
-        "TIDEMARK_PIPELINES": str(spark_submit.parent / "pipelines"),
-        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(SPARK),
-        "SEEN": str(spark_submit.parent),
-        "CODE": str(int(code)),
-        "TOLD": "",
-    }
     answer = task_probe.ask(
         "run_job",
-        environ=environ,
+        environ=environ_of(spark_submit, code),
         operator="UpsertOperator",
         pipelines=pipelines,
         spark_binary=str(spark_submit),

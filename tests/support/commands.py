@@ -66,3 +66,11 @@ def tidemark(
 ) -> Command:
     """Run a command in this process, as its entry point does."""
     return command_in(tmp_path, broker.bootstrap, monkeypatch, capsys)
+
+
+@pytest.fixture
+def offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Run a command where nobody answers for Kafka."""
+    return command_in(tmp_path, "127.0.0.1:1", monkeypatch, capsys)
