@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import subprocess
-import tarfile
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -208,6 +207,5 @@ def _unpack() -> None:
             return
         aside = _FOLDER / ".incoming-app"
         shutil.rmtree(aside, ignore_errors=True)
-        with tarfile.open(_ARCHIVE) as files:
-            files.extractall(aside, filter="data")
+        shutil.unpack_archive(_ARCHIVE, aside)
         aside.rename(_RUNNER.parent)
