@@ -363,6 +363,34 @@ def test_rows_of_before_that_cannot_be_read_any_more(lake: LatestLake) -> None:
     lake.check()
 
 
+def test_a_merge_that_meets_another_takes_nothing_of_it_back(
+    lake: LatestLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused for the other: looking at all rows, it would show less than is there."""
+    lake.land_records(("a", "1"))
+    undone = lake.land_records(("a", "2"), ("b", "1"))
+    lake.merge()
+    lake.bronze.undo.undo(undone, "test", "not meant")
+    lake.run()
+    late = lake.upserts.next()
+    assert late is not None
+    assert late.how is How.KEYS
+    merger, do = lake.merger, SparkMerger._do
+
+    def meet(self: SparkMerger, merge: Merge) -> None:
+        if self is merger and merge.how is How.KEYS:
+            lake.land_records(("a", "3"), ("c", "1"))
+            lake.merge()
+            raise ValueError("Delta has refused it")
+        do(self, merge)
+
+    monkeypatch.setattr(SparkMerger, "_do", meet)
+    merger.merge(late)
+    lake.check()
+    # The next run has landed again what was undone.
+    assert lake.shown() == {"a": "3", "b": "1", "c": "1"}
+
+
 def test_compaction_and_fences_are_no_reason_to_merge(lake: LatestLake) -> None:
     """They change no row."""
     for number in range(3):

@@ -126,8 +126,11 @@ class Merge:
     base: str
 
     def anew(self) -> Self:
-        """The same, looking at all rows."""
-        return replace(self, how=How.ALL, since=None, changes=Changes(), base=f"{self.base}+")
+        """The same, looking at all rows.
+
+        Counted as this one: if another has shown more in the meantime, neither is done any more.
+        """
+        return replace(self, how=How.ALL, since=None, changes=Changes())
 
     def told(self) -> str:
         """What its commit tells, so that the next one knows what it goes on from."""
