@@ -25,6 +25,7 @@ _SCHEMA = {
     "small": "integer",
     "big": "long",
     "ratio": "double",
+    "ratios": ["double"],
     "price": "decimal(18,4)",
     "wide": "decimal(28,2)",
     "day": "date",
@@ -56,6 +57,7 @@ GOOD: Sequence[tuple[bytes, dict[str, Any]]] = [
     (b'{"ratio": 1.5e3}', {"ratio": 1500.0}),
     (b'{"price": 12.5}', {"price": Number("12.5000")}),
     (b'{"price": "12.50"}', {"price": Number("12.5000")}),
+    (b'{"price": "1\xe2\x80\x99250.50"}', {"price": Number("1250.5000")}),
     (b'{"price": 1e2}', {"price": Number("100.0000")}),
     # A digit more than a double has.
     (b'{"price": 12345678901234.1234}', {"price": Number("12345678901234.1234")}),
@@ -118,6 +120,11 @@ BAD: Sequence[tuple[bytes, tuple[str, str | None]]] = [
     (b'{"ratio": NaN}', _MALFORMED),
     (b'{"ratio": "Infinity"}', _MALFORMED),
     (b'{"price": "12,50"}', _MALFORMED),
+    (b'{"price": "12\'50"}', _MALFORMED),
+    (b'{"ratio": 1e400}', ("malformed", "ratio")),
+    (b'{"ratios": [1, -1e400]}', ("malformed", "ratios[]")),
+    # Whoever knows how the end of a text is told cannot say that it is there.
+    (b'{"text": "a"},{"__tidemark_end":true}] x', _MALFORMED),
     (b'{"price": " 1"}', _MALFORMED),
     (b'{"price": "NaN"}', _MALFORMED),
     (b'{"price": true}', _MALFORMED),

@@ -7,6 +7,7 @@ as text goes through a double if it was a number: a decimal does not.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 
 from pyspark.sql import Column, DataFrame
@@ -18,8 +19,9 @@ from tidemark.core.fields import Decimal, FieldType, ListOf, Struct
 SETTINGS = {"spark.sql.json.enablePartialResults": "false"}
 """Session settings to decode with: a text with a fault anywhere has no fields at all."""
 
-_END = "__tidemark_end"
-"""Field of an object that is put behind each text: the parser ignores what follows the first."""
+_END = f"__end_{secrets.token_hex(8)}"
+"""Field of an object that is put behind each text: the parser ignores what follows the first.
+Nobody knows its name, or a text could say that it ends and go on."""
 
 _OPTIONS = {
     "mode": "PERMISSIVE",
@@ -35,6 +37,8 @@ _FORMS = {
 """ISO 8601, in UTC where no distance from it is said; a digit that would be cut off is too much.
 Java's `$` would let a line end follow, and groups that are kept cost time."""
 _MOST_DIGITS = 38
+_OVERFLOWING = ("float", "double")
+"""What the parser makes infinite if it is too large, which JSON has no number for."""
 
 
 def with_object(
@@ -94,14 +98,23 @@ def _ddl(kind: FieldType) -> str:
             return "STRING" if kind in _FORMS else str(kind)
 
 
-def _needs_cast(kind: FieldType) -> bool:
+def _leaves(kind: FieldType) -> Iterator[FieldType]:
     match kind:
         case Struct():
-            return any(_needs_cast(each) for _, each in kind.fields)
+            for _, each in kind.fields:
+                yield from _leaves(each)
         case ListOf():
-            return _needs_cast(kind.element)
+            yield from _leaves(kind.element)
         case _:
-            return isinstance(kind, Decimal) or kind in _FORMS
+            yield kind
+
+
+def _needs_cast(kind: FieldType) -> bool:
+    return any(isinstance(each, Decimal) or each in _FORMS for each in _leaves(kind))
+
+
+def _can_be_wrong(kind: FieldType) -> bool:
+    return _needs_cast(kind) or any(each in _OVERFLOWING for each in _leaves(kind))
 
 
 def _value(read: Column, kind: FieldType) -> Column:
@@ -123,9 +136,9 @@ def _faults(read: Column, made: Column, kind: FieldType, path: str) -> Iterator[
             for name, each in kind.fields:
                 place = f"{path}.{name}" if path else name
                 yield from _faults(read[name], made[name], each, place)
-        case ListOf(element=element) if _needs_cast(kind):
+        case ListOf(element=element) if _can_be_wrong(kind):
             yield f"{path}[]", F.exists(read, lambda each: _is_wrong(each, element))
-        case _ if _needs_cast(kind):
+        case _ if _can_be_wrong(kind):
             yield path, _differs(read, made, kind)
 
 
@@ -139,6 +152,8 @@ def _is_wrong(read: Column, kind: FieldType) -> Column:
 
 def _differs(read: Column, made: Column, kind: FieldType) -> Column:
     """Whether what the parser has read is not what was made of it; never null."""
+    if kind in _OVERFLOWING:
+        return F.coalesce(F.abs(read) == F.lit(float("inf")), F.lit(False))
     if isinstance(kind, Decimal):
         return read.isNotNull() & ~F.coalesce(made == read, F.lit(False))
     return read.isNotNull() & (made.isNull() | ~read.rlike(_FORMS[str(kind)]))
