@@ -349,6 +349,14 @@ class GrowingTable(DataTable, Protocol):
         """The types of keys and values, as far as the table has columns for them."""
         ...
 
+    def check_whole(self, pipeline: str) -> None:
+        """Refuse a quarantine that a RESTORE has taken something out of.
+
+        Raises:
+            QuarantineRestored
+        """
+        ...
+
     def grow(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
         """Make the table if it is not there, and add what its columns do not have.
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from deltalake import DeltaTable
@@ -16,7 +17,7 @@ from tests.support.plans import wanted
 from tests.support.typed_lake import DECODE, TypedLake
 from tidemark.adapters.delta.columns import typed_schema
 from tidemark.adapters.delta.data_table import DeltaDataTable
-from tidemark.adapters.delta.quarantine import TypedTables
+from tidemark.adapters.delta.quarantine import DeltaQuarantine, TypedTables
 from tidemark.core.decoding import DecodedFrom, Format, PayloadSpec
 from tidemark.core.offsets import Span, SpanSet, without
 from tidemark.core.plan import PlanKind
@@ -25,6 +26,7 @@ from tidemark.errors import (
     DecodedDifferently,
     EngineFailed,
     PlanAbandoned,
+    QuarantineRestored,
     RowsChanged,
     TableBehindLedger,
     TableRestored,
@@ -314,6 +316,32 @@ def test_a_closed_record_keeps_nothing_of_what_it_was(lake: TypedLake) -> None:
     assert (row["offset"], row["reason"], row["closed_by"]) == (1, "malformed", plan.sequence)
 
 
+def test_what_could_not_be_erased_is_erased_before_the_next_plan_lands(
+    lake: TypedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody was in the way: the plan has landed all the same."""
+    lake.bronze.run(4)
+    lake.broken = {1}
+    lake.run()
+    lake.broken = ()
+    with monkeypatch.context() as hindered:
+        failed = EngineFailed(operation="erasing", reason="a conflict")
+        hindered.setattr(DeltaQuarantine, "erase_closed", Mock(side_effect=[None, failed]))
+        plan = lake.replay(Span(1, 2))
+    quarantine = DeltaTable(lake.root / DECODE.quarantine_target)
+
+    def kept() -> list[tuple[int, bytes | None]]:
+        quarantine.update_incremental()
+        rows = quarantine.to_pyarrow_table().to_pylist()
+        return [(row["closed_by"], row["value"]) for row in rows]
+
+    assert kept() == [(plan.sequence, b"1")]
+    lake.bronze.run(1)
+    lake.run()
+    lake.check()
+    assert kept() == [(plan.sequence, None)]
+
+
 def test_a_quarantine_that_was_lost_is_missed(lake: TypedLake) -> None:
     """Before anything else lands: the typed table alone has not every record."""
     lake.bronze.run(4)
@@ -322,6 +350,51 @@ def test_a_quarantine_that_was_lost_is_missed(lake: TypedLake) -> None:
     shutil.rmtree(lake.root / DECODE.quarantine_target)
     with pytest.raises(TableBehindLedger):
         lake.decoding.plan()
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+def test_a_restore_of_the_quarantine_is_missed(lake: TypedLake, replayed: bool) -> None:
+    """A record would be in neither table, or in both; the error says the way out."""
+    lake.bronze.run(4)
+    lake.broken = {1}
+    lake.run()
+    table = DeltaTable(lake.root / DECODE.quarantine_target)
+    before = table.version()
+    lake.broken = ()
+    if replayed:
+        lake.replay(Span(1, 2))
+    else:
+        lake.bronze.run(4)
+        lake.broken = {1, 6}
+        lake.run()
+    lake.check()
+    table.update_incremental()
+    table.restore(before)
+    with pytest.raises(QuarantineRestored) as refused:
+        lake.decoding.plan()
+    assert (refused.value.sequence, refused.value.at) == (2, table.version())
+    with pytest.raises(QuarantineRestored):
+        lake.decoding.waiting()
+    table.restore(refused.value.at - 1)
+    assert lake.run() == []
+    lake.check()
+
+
+def test_a_restore_of_the_quarantine_can_be_answered_by_an_undo(lake: TypedLake) -> None:
+    """The bronze table still has what its files had."""
+    lake.bronze.run(4)
+    lake.run()
+    table = DeltaTable(lake.root / DECODE.quarantine_target)
+    before = table.version()
+    lake.bronze.run(4)
+    lake.broken = {6}
+    lake.run()
+    table.update_incremental()
+    table.restore(before)
+    lake.undo.undo(2, "test", "its quarantine was restored")
+    assert lake.run() == [3]
+    lake.check()
+    assert lake.quarantined() == [(0, 6)]
 
 
 def forget(lake: TypedLake) -> None:
@@ -396,9 +469,11 @@ def test_a_restore_of_the_typed_table_is_followed(lake: TypedLake) -> None:
     with pytest.raises(TableRestored):
         lake.decoding.plan()
     lake.repair.rewind("test", "a mistake")
+    # Nobody would take it away later: what is decoded anew may be undone as a whole.
+    assert lake.in_quarantine_table() == [(0, 1)]
     assert lake.run() == [3]
     lake.check()
-    assert lake.quarantined() == [(0, 1), (0, 6)]
+    assert lake.quarantined() == lake.in_quarantine_table() == [(0, 1), (0, 6)]
 
 
 def test_a_restore_to_before_a_replay_is_followed(lake: TypedLake) -> None:

@@ -187,6 +187,33 @@ class DecodedDifferently(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class QuarantineRestored(TerminalError):
+    """A RESTORE took out of a quarantine table what landed plans had done to it."""
+
+    pipeline: str
+    sequence: int
+    table: str
+    at: int
+
+    def what(self) -> str:
+        return (
+            f"the quarantine of {self.pipeline!r} was restored (version {self.at} of {self.table})"
+        )
+
+    def expected(self) -> str:
+        return f"a table with what plan {self.sequence} has done to it, which has landed"
+
+    def found(self) -> str:
+        return "a RESTORE to a version before it: records are in neither table, or in both"
+
+    def remedy(self) -> str:
+        return (
+            f"restore the quarantine table to version {self.at - 1}, which had all of it "
+            "(docs/runbook.md, QuarantineRestored)"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
 class SchemaConflict(TerminalError):
     """Records are written with a schema that the typed table's columns cannot take."""
 

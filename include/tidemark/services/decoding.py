@@ -103,6 +103,7 @@ class Decoding:
         Raises:
             TableBehindLedger, LedgerBehindTable, TableRestored: A data table and the control table
                 are not of one history.
+            QuarantineRestored: Nor is the quarantine.
             ControlConflict, TransactionConflict: Others were first, several times over.
         """
         return after_conflicts(self._once)
@@ -166,6 +167,7 @@ class Decoding:
         return self._planned(bronze, ledger, wanted, self.spec.records_per_chunk)
 
     def _ledgers(self) -> tuple[Ledger, Ledger]:
+        self.table.check_whole(self.spec.name)
         return (
             checked_ledger(self.control, self.spec.origin, self.bronze),
             checked_ledger(self.control, self.spec.name, self.table),

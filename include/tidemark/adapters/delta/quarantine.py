@@ -28,9 +28,9 @@ from tidemark.core.offsets import Span, SpanSet, size_of, united
 from tidemark.core.plan import Plan
 from tidemark.core.quarantine import Quarantined
 from tidemark.core.records import LogRecord
-from tidemark.core.table import FENCED, Commit, Holding, TableSize, TableState
+from tidemark.core.table import FENCED, Commit, Holding, TableSize, TableState, still_holds
 from tidemark.core.upserts import Changes
-from tidemark.errors import DecodedDifferently, EngineFailed
+from tidemark.errors import DecodedDifferently, EngineFailed, QuarantineRestored
 from tidemark.ports import Clock
 from tidemark.storage import folder_of
 
@@ -134,6 +134,54 @@ class DeltaQuarantine:
         if closers:
             nothing = dict.fromkeys(_PAYLOAD, "NULL")
             self._update(table, closers, nothing, "erasing what closed records were")
+
+    def check_whole(self, pipeline: str) -> None:
+        """Refuse a table that a RESTORE took something of plans out of that have landed.
+
+        Raises:
+            QuarantineRestored
+        """
+        restores = self.table.state(pipeline, (), since=-1).restores
+        if not restores:
+            return
+        discards = [self.table.discards(), self._typed.discards()]
+        discarded = {
+            sequence for sequence, version in discards[0].items() if still_holds(restores, version)
+        }
+        out = {
+            commit.plan.sequence
+            for commit in self.table.commits_of_plans(pipeline)
+            if not still_holds(restores, commit.version)
+        }
+        missed = self._typed.held_plans(out - discarded - discards[1].keys(), self._ever_landed)
+        if missed:
+            raise QuarantineRestored(
+                pipeline=pipeline,
+                sequence=min(missed),
+                table=self._uri,
+                at=max(restore.at for restore in restores),
+            )
+
+    def forget_taken_out(self) -> None:
+        """Remove records of plans that have landed, and that the typed table has no more.
+
+        A RESTORE took them out of it: what they are of is decoded anew, or nobody may keep it.
+
+        Raises:
+            EngineFailed: Some of it may be done; do it again.
+        """
+        table = opened(self._uri)
+        if table is None:
+            return
+        kept = {row["plan"] for row in query(table, "SELECT DISTINCT plan_sequence AS plan FROM t")}
+        gone = sorted(kept.intersection(self._ever_landed()).difference(self._held()))
+        if not gone:
+            return
+        try:
+            table.delete(f"plan_sequence IN ({', '.join(map(str, gone))})")
+        except (DeltaError, OSError) as failed:
+            operation = f"removing what plans {gone} had put into quarantine"
+            raise EngineFailed(operation=operation, reason=str(failed)[:500]) from failed
 
     def _update(
         self,
@@ -280,6 +328,10 @@ class TypedTables:
         """As `GrowingTable.grow`."""
         self._growing(columns).prepare(pipeline)
 
+    def check_whole(self, pipeline: str) -> None:
+        """As `GrowingTable.check_whole`."""
+        self._quarantine.check_whole(pipeline)
+
     def state(self, pipeline: str, app_ids: Collection[str], since: int) -> TableState:
         """As `DataLog.state`; a transaction is as far as it is in both tables."""
         typed = self._typed.state(pipeline, app_ids, since)
@@ -340,8 +392,12 @@ class TypedTables:
                 yield sequence, record.without_payload()
 
     def prepare(self, pipeline: str) -> TableSize:
-        """As `DataTable.prepare`, of both tables. Returns what typed rows take."""
+        """As `DataTable.prepare`, of both tables. Returns what typed rows take.
+
+        What a driver before could not erase any more is erased here.
+        """
         self._quarantine.table.prepare(pipeline)
+        self._quarantine.erase_closed()
         return self._typed.prepare(pipeline)
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
@@ -361,7 +417,7 @@ class TypedTables:
         decoded = [file for file in files if not file.quarantined]
         self._typed.land(plan, decoded, replace_rows)
         if plan.replaces:
-            # Should it fail, the next plan that replaces something does it.
+            # Should it fail, the next plan does it before it lands.
             self._quarantine.erase_closed()
 
     def _refuse_others(self, plan: Plan, kept: Sequence[DataFile]) -> None:
@@ -389,6 +445,9 @@ class TypedTables:
         return quarantined + rows, version
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
-        """As `DataTable.fence_chains`, of both tables."""
+        """As `DataTable.fence_chains`, of both tables; what was taken out leaves the quarantine."""
         self._quarantine.table.fence_chains(pipeline, app_ids)
-        return self._typed.fence_chains(pipeline, app_ids)
+        version = self._typed.fence_chains(pipeline, app_ids)
+        # Nothing can land any more that is not in the typed table by now.
+        self._quarantine.forget_taken_out()
+        return version
