@@ -197,7 +197,7 @@ class QuarantineRestored(TerminalError):
 
     def what(self) -> str:
         return (
-            f"the quarantine of {self.pipeline!r} was restored (version {self.at} of {self.table})"
+            f"the quarantine of {self.pipeline!r} was restored, by version {self.at} of its table"
         )
 
     def expected(self) -> str:
@@ -208,7 +208,7 @@ class QuarantineRestored(TerminalError):
 
     def remedy(self) -> str:
         return (
-            f"restore the quarantine table to version {self.at - 1}, which had all of it "
+            f"restore {self.table} to version {self.at - 1}, which had all of it "
             "(docs/runbook.md, QuarantineRestored)"
         )
 
