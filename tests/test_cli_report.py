@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.support.browser import seen
 from tests.support.commands import Command
@@ -281,6 +282,33 @@ def test_what_is_missing_in_between_is_told(lake: FileLake, offline: Command) ->
     lake.undo.undo(3, "test", "not meant")
     told = offline("report", "events", *PERIOD, "--json").json["certificate"]
     assert (told["complete"], told["partitions"][0]["end"]) == (False, 9)
+
+
+def test_what_a_restore_took_out_is_missing_until_it_lands_again(
+    lake: FileLake, offline: Command
+) -> None:
+    """A rewind has the ledger follow the table; the owner is told that something is not there."""
+    version = DeltaTable(lake.uri).version()
+    replacing = lake.land_again((0, 2, 4))
+    newest = lake.run(3)
+    assert newest.sequence == replacing.sequence + 1
+    DeltaTable(lake.uri).restore(version - 1)
+    lake.repair.rewind("test", "restored")
+    assert [offset for _, offset in lake.rows()] == list(range(6))
+    checked = offline("report", "events", *PERIOD, "--check")
+    assert checked.code == ExitCode.REFUSED
+    assert "2 plan(s), 6 record(s): NOT complete" in checked.out
+    page = Page(Path(checked.out.splitlines()[-1]))
+    assert "Not complete: 6 offset(s) between the first and the last" in page.text
+    told = offline("report", "events", *PERIOD, "--json").json["certificate"]
+    assert (told["missing"], told["undone"]) == (6, 6)
+    assert [each["plan"] for each in told["plans"]] == [1, 2]
+
+    lake.run(3)
+    done = offline("report", "events", *PERIOD, "--check")
+    assert (done.code, "3 plan(s), 15 record(s): complete" in done.out) == (ExitCode.OK, True)
+    told = offline("report", "events", *PERIOD, "--json").json["certificate"]
+    assert (told["complete"], told["records"], told["undone"]) == (True, 15, 0)
 
 
 def test_a_period_without_landings_certifies_nothing(lake: FileLake, offline: Command) -> None:

@@ -186,3 +186,43 @@ def test_a_partition_of_which_all_was_undone_is_told() -> None:
     undone = replace(landed(1, 0, 10), landing=None, whole=None, abandoned="why", undone_at=5)
     certificate = certify(ledger(undone), {1: _DAY}, _DAY, _NEXT)
     assert (certificate.plans, certificate.missing, certificate.is_complete) == ((), 10, False)
+
+
+def test_what_a_restore_took_out_is_missing_until_it_lands_again() -> None:
+    """Its plan landed in the period, whatever the table was brought back to since."""
+    rewound = replace(landed(2, 10, 20), landing=None, whole=None, abandoned="why")
+    records = (landed(1, 0, 10), rewound)
+    certificate = certify(ledger(*records), {1: _DAY, 2: _DAY}, _DAY, _NEXT)
+    (account,) = certificate.partitions
+    assert (account.end, account.undone, certificate.is_complete) == (20, 10, False)
+    assert account.missing == SpanSet.of([Span(10, 20)])
+    assert ([plan.sequence for plan in certificate.plans], account.records) == ([1], 10)
+    # A part of it by a plan of the period, the rest later.
+    parts = (landed(3, 10, 14), landed(4, 14, 20))
+    times = {1: _DAY, 2: _DAY, 3: _DAY, 4: _NEXT}
+    again = certify(ledger(*records, *parts), times, _DAY, _NEXT)
+    assert (again.is_complete, again.total("records"), again.total("otherwise")) == (True, 14, 6)
+    assert (again.missing, again.total("undone")) == (0, 0)
+    # Where nothing else landed, its offsets are all that there is to tell.
+    alone = certify(ledger(rewound), {2: _DAY}, _DAY, _NEXT)
+    assert (alone.plans, alone.missing, alone.is_complete) == ((), 10, False)
+    before = replace(rewound, plan=make_plan((0, 10, 20), sequence=2, topic_id="id-0"))
+    assert certify(ledger(before), {2: _DAY}, _DAY, _NEXT).other_incarnations == 1
+
+
+def test_a_plan_that_is_being_undone_is_missing_and_not_yet_taken_out() -> None:
+    """Some of its rows may still be there, and nobody counts on them."""
+    undoing = replace(landed(2, 10, 20), landing=None, abandoned="why", undoing=True)
+    certificate = certify(ledger(landed(1, 0, 10), undoing), {1: _DAY, 2: _DAY}, _DAY, _NEXT)
+    assert (certificate.missing, certificate.total("undone")) == (10, 0)
+
+
+def test_a_plan_that_never_landed_is_not_of_the_period() -> None:
+    """One that was given up, and one that landed after its ledger had been read."""
+    plans = [make_plan((0, 10 * n, 10 * n + 10), sequence=n) for n in (2, 3)]
+    given_up = PlanRecord(plan=plans[0], requesters=(), abandoned="why")
+    late = PlanRecord(plan=plans[1], requesters=())
+    times = {1: _DAY, 3: _DAY}
+    certificate = certify(ledger(landed(1, 10, 20), given_up, late), times, _DAY, _NEXT)
+    assert [(each.start, each.end) for each in certificate.partitions] == [(10, 20)]
+    assert (certificate.is_complete, certificate.open_plans) == (True, (3,))

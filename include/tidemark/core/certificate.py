@@ -25,7 +25,8 @@ class PartitionAccount:
         otherwise: Offsets in between that plans of other times landed.
         lost: Offsets in between whose loss somebody accepted.
         missing: Offsets in between of which the table has nothing.
-        undone: So many of these had landed in the period, and were taken out again.
+        undone: So many of these had landed in the period, and were taken out again: by an undo or
+            a RESTORE.
     """
 
     partition: int
@@ -150,14 +151,15 @@ def certify(
 
     Args:
         ledger: The pipeline's ledger, read whole.
-        landed_at: When each plan was first recorded as landed.
+        landed_at: When each plan was first recorded as landed, of those that ever were.
         since: Begin of the period.
         until: Its end.
     """
     in_period = [
         record
         for sequence, record in sorted(ledger.plans.items())
-        if record.has_landed and since <= landed_at.get(sequence, since) < until
+        # Whatever took its rows out since. One that landed after the ledger was read is open in it.
+        if sequence in landed_at and not record.is_open and since <= landed_at[sequence] < until
     ]
     mine = [record for record in in_period if record.plan.topic_id == ledger.topic_id]
     partitions = sorted({planned.partition for record in mine for planned in record.plan.ranges})
@@ -169,9 +171,7 @@ def certify(
         until=until,
         partitions=tuple(_account(ledger, mine, partition) for partition in partitions),
         plans=tuple(
-            _landed(record, landed_at.get(record.plan.sequence, since))
-            for record in mine
-            if _counts(record)
+            _landed(record, landed_at[record.plan.sequence]) for record in mine if _counts(record)
         ),
         open_plans=tuple(record.plan.sequence for record in ledger.open_plans()),
         other_incarnations=len(in_period) - len(mine),
@@ -193,7 +193,7 @@ def _account(ledger: Ledger, records: list[PlanRecord], partition: int) -> Parti
     lost = ledger.accepted.get(partition, SpanSet()).within(whole).minus(landed)
     here = SpanSet.of(Span(count.start, count.end) for count in counts)
     missing = landed.union(lost).missing_from(whole)
-    undone = united(record.plan.spans() for record in records if record.undone_at is not None)
+    undone = united(record.plan.spans() for record in records if record.whole is None)
     return PartitionAccount(
         partition=partition,
         start=whole.start,
