@@ -311,6 +311,23 @@ def test_what_a_restore_took_out_is_missing_until_it_lands_again(
     assert (told["complete"], told["records"], told["undone"]) == (True, 15, 0)
 
 
+def test_a_period_of_a_topic_that_was_made_again_is_told_as_such(
+    lake: FileLake, offline: Command
+) -> None:
+    """Plans landed, of offsets that nobody adds up any more: that is not nothing."""
+    lake.kafka.create("events", 2, "id-2")
+    lake.decisions.new_incarnation("test", "made again")
+    done = offline("report", "events", *PERIOD, "--check")
+    assert done.code == ExitCode.REFUSED
+    assert "0 plan(s), 0 record(s): NOT complete" in done.out
+    assert "3 plan(s) of the period are of a topic that was made again since" in done.out
+    assert "nothing landed" not in done.out
+    page = Page(Path(done.out.splitlines()[-1]))
+    assert "Not complete: the topic was made again since" in page.text
+    assert "3 plan(s) of the period are of a topic that was made again since" in page.text
+    assert "Nothing landed" not in page.text
+
+
 def test_a_period_without_landings_certifies_nothing(lake: FileLake, offline: Command) -> None:
     """It is told as such; a period that ends before it begins is wrong usage."""
     done = offline("report", "events", "--since", "2001-01-01", "--until", "2001-02-01")

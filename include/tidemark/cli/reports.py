@@ -56,10 +56,16 @@ def report(
         page = app.write_report(found, output)
         certificate = found.certificate
         word = "complete" if certificate.is_complete else "NOT complete"
-        if not certificate.partitions:
+        others = certificate.other_incarnations
+        if not certificate.partitions and not others:
             word = "nothing landed"
         records = certificate.total("records")
         out.print(f"{len(certificate.plans):,} plan(s), {records:,} record(s): {word}")
+        if others:
+            out.print(
+                f"{others:,} plan(s) of the period are of a topic that was made again since, "
+                "and are not counted here"
+            )
         out.print(str(page), markup=False, soft_wrap=True)
     if check and not found.certificate.is_complete:
         raise typer.Exit(ExitCode.REFUSED)
