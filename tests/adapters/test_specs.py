@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import yaml
+from pydantic import BaseModel
 
 from tests.conftest import PROJECT
+from tidemark.adapters import specs
 from tidemark.adapters.specs import load_specs
 from tidemark.core.decoding import DecodeSpec, Format, PayloadSpec
 from tidemark.core.fields import Struct
@@ -91,10 +95,14 @@ def test_a_minimal_spec_has_safe_defaults(folders: Folders) -> None:
     assert spec.suite is None
 
 
+def untested(section: type[BaseModel], used: Iterable[str]) -> set[str]:
+    """Keys that a section of a file may have, and a test's file does not use."""
+    return {field.alias or name for name, field in section.model_fields.items()} - set(used)
+
+
 def test_every_key_reaches_the_spec(folders: Folders) -> None:
-    """What the file says is what the pipeline gets."""
-    folders.write(
-        """
+    """What the file says is what the pipeline gets; a key that is new has to be here."""
+    text = """
 name: events
 description: |
   All of them.
@@ -124,7 +132,13 @@ retries: 0
 tags: [one, two]
 spark: {spark.executor.memory: 2g}
 """
-    )
+    used = yaml.safe_load(text)
+    # A decoder has a test of its own, and so has what a group may not say.
+    assert untested(specs._Spec, used) == {"decode"}
+    assert untested(specs._Limits, used["limits"]) == {"catch_up"}
+    assert untested(specs._Quality, used["quality"]) == set()
+    assert untested(specs._Alarms, used["alarms"]) == set()
+    folders.write(text)
     spec = folders.load()["events"]
     assert spec == PipelineSpec(
         name="events",
@@ -155,6 +169,12 @@ spark: {spark.executor.memory: 2g}
         tags=("one", "two"),
         spark={"spark.executor.memory": "2g"},
     )
+
+
+def test_a_pipeline_without_a_group_may_catch_up(folders: Folders) -> None:
+    """If its file says so."""
+    folders.spec(limits="{catch_up: true}")
+    assert folders.load()["events"].catch_up
 
 
 @pytest.mark.parametrize(
@@ -508,14 +528,13 @@ def test_a_decoder_has_formats_schemas_and_rules(folders: Folders) -> None:
 
 
 def test_every_key_of_a_decoder_reaches_the_spec(folders: Folders) -> None:
-    """With values that none of them has by itself."""
-    folders.write(
-        """
+    """With values that none of them has by itself; a key that is new has to be here."""
+    text = """
 name: events
 topic: events
 schedule: "@daily"
 decode:
-  key: {format: string}
+  key: {format: json, schema: {id: long}}
   value: {format: avro}
   registry: registry_other
   widen: false
@@ -524,9 +543,14 @@ decode:
   quarantine: {records: 5, percent: 2.5, schemas: [9, 7, 9]}
   upsert: {target: s3://lake/newest, deletes: hard, envelope: debezium}
 """
-    )
+    used = yaml.safe_load(text)["decode"]
+    assert untested(specs._Decode, used) == set()
+    assert untested(specs._Payload, used["key"]) == set()
+    assert untested(specs._Quarantine, used["quarantine"]) == set()
+    assert untested(specs._Upsert, used["upsert"]) == set()
+    folders.write(text)
     assert folders.load()["events"].decode == DecodeSpec(
-        key=PayloadSpec(format=Format.STRING),
+        key=PayloadSpec(format=Format.JSON, schema=Struct((("id", "long"),))),
         value=PayloadSpec(format=Format.AVRO),
         registry="registry_other",
         widens=False,
