@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
+from tidemark.core.upserts import UpsertSpec
 from tidemark.services.decoding import stale_offsets
 
 
@@ -70,6 +71,48 @@ def test_a_fingerprint_is_of_what_a_record_decodes_to() -> None:
     assert len({each.fingerprint for each in (spec, *others)}) == 4
     same = decode_spec(target="elsewhere", most_records=5, most_percent=1.0)
     assert same.fingerprint == spec.fingerprint
+
+
+def test_a_fingerprint_outlives_an_upgrade() -> None:
+    """Open plans name that which they were made with; by another one they are given up."""
+    spec = decode_spec()
+    assert spec.fingerprint == "8a09b262a01d"
+    framed = replace(spec, key=PayloadSpec(format=Format.AVRO))
+    assert framed.fingerprint == "f5ba8e9ba868"
+
+
+DECIDES_NOTHING = {
+    "target": "a record decodes to the same in every table",
+    "most_records": "says how many may fail, and not which",
+    "most_percent": "as most_records",
+    "upsert": "is made of what has been decoded",
+}
+"""Fields of a decoder that its fingerprint leaves out, and why."""
+
+
+def test_every_field_is_in_the_fingerprint_or_has_a_reason_not_to_be() -> None:
+    """A field that is new has to be here; what a registry decides counts with a registry."""
+    spec = decode_spec(key=PayloadSpec(format=Format.AVRO))
+    payloads: dict[str, Any] = {"format": Format.BINARY, "schema": Struct((("n", "integer"),))}
+    others: dict[str, Any] = {
+        "key": PayloadSpec(format=Format.PROTOBUF),
+        "value": PayloadSpec(),
+        "target": "elsewhere",
+        "registry": "another",
+        "widens": False,
+        "refused_schemas": (7,),
+        "rules": (("positive", "value.n > 0"),),
+        "most_records": 5,
+        "most_percent": 1.0,
+        "upsert": UpsertSpec(target="silver/newest"),
+    }
+    assert set(payloads) == {each.name for each in fields(PayloadSpec)}
+    assert set(others) == {each.name for each in fields(DecodeSpec)}
+    values = {name: replace(spec.value, **{name: payloads[name]}) for name in payloads}
+    changed = {name: replace(spec, value=value) for name, value in values.items()}
+    changed |= {name: replace(spec, **{name: others[name]}) for name in others}
+    same = {name for name, each in changed.items() if each.fingerprint == spec.fingerprint}
+    assert same == set(DECIDES_NOTHING)
 
 
 def test_how_many_may_be_quarantined() -> None:
