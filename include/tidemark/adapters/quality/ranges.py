@@ -162,7 +162,7 @@ class _Held:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
     """Columns of some rows: their offsets, what they lack, and microseconds ahead of ingestion."""
 
@@ -176,11 +176,11 @@ class _Rows:
         if chosen.all():
             return self
         return _Rows(
-            self.places[chosen],
-            self.null_key[chosen],
-            self.null_value[chosen],
-            self.no_timestamp[chosen],
-            self.ahead[chosen],
+            places=self.places[chosen],
+            null_key=self.null_key[chosen],
+            null_value=self.null_value[chosen],
+            no_timestamp=self.no_timestamp[chosen],
+            ahead=self.ahead[chosen],
         )
 
 
@@ -202,12 +202,12 @@ def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[int, _Rows]]:
         return np.asarray(batch.column(name).to_numpy(zero_copy_only=False))
 
     rows = _Rows(
-        column("place").astype(np.int64, copy=False),
-        column("null_key").astype(np.bool_, copy=False),
-        column("null_value").astype(np.bool_, copy=False),
-        column("no_timestamp").astype(np.bool_, copy=False),
+        places=column("place").astype(np.int64, copy=False),
+        null_key=column("null_key").astype(np.bool_, copy=False),
+        null_value=column("null_value").astype(np.bool_, copy=False),
+        no_timestamp=column("no_timestamp").astype(np.bool_, copy=False),
         # Nulls are none; microseconds of centuries are exact.
-        column("ahead").astype(np.float64, copy=False),
+        ahead=column("ahead").astype(np.float64, copy=False),
     )
     partitions = column("partition")
     for partition in np.unique(partitions[_changes(partitions)]):
