@@ -9,6 +9,7 @@ from typing import Any
 
 from tidemark.core.certificate import Certificate
 from tidemark.core.quality import CheckResult, Example
+from tidemark.core.quality_checks import BUILT_IN_CHECKS
 from tidemark.core.quarantine import Quarantined
 
 EXAMPLES = 20
@@ -35,7 +36,7 @@ class RuleSummary:
     Attributes:
         name: The rule, and the column that it looks at.
         severity: What a failure means.
-        expectation: What should be found.
+        expectation: What should be found, as the newest plan has it.
         observed: What was found in the newest plan.
         plans: How many plans it looked at.
         broken: The plans that broke it, oldest first.
@@ -94,11 +95,13 @@ class PipelineReport:
     @property
     def rules(self) -> list[RuleSummary]:
         """Each rule, those that were broken first."""
-        found: dict[tuple[str, str], list[tuple[int, CheckResult]]] = {}
+        found: dict[tuple[str, str | None], list[tuple[int, CheckResult]]] = {}
         for plan in sorted(self.checked, key=lambda each: each.sequence):
             for result in plan.results:
-                # Two rules of a kind on one column are told apart by what they say.
-                rule = (result.name, result.expectation)
+                # Two rules of a kind on one column are told apart by what they say. A built-in
+                # check is one, whatever its limit was, which its sentence has.
+                built_in = result.check in BUILT_IN_CHECKS
+                rule = (result.name, None if built_in else result.expectation)
                 found.setdefault(rule, []).append((plan.sequence, result))
         rules = [
             RuleSummary(

@@ -163,6 +163,18 @@ def test_a_figure_that_never_changes_is_a_line_in_the_middle() -> None:
     assert trends(checked) == [("null_key_percent: 0.5 to 0.5", "0.0,30.0 240.0,30.0", [])]
 
 
+def test_a_built_in_check_is_one_rule_whatever_its_limit_was() -> None:
+    """With the newest limit; rules of a suite are told apart by what they say."""
+    checked = [result(1, 10.0), result(2, 20.0, expectation="at most 25"), result(3, 30.0)]
+    (rule,) = replace(_REPORT, checked=checked[:2]).rules
+    assert (rule.plans, rule.values) == (2, ((1, 10.0), (2, 20.0)))
+    assert rule.expectation == "at most 25"
+    assert [label for label, _, _ in trends(checked)] == ["null_key_percent: 10 to 30"]
+    own = [result(n, None, check="prices", expectation=f"at most {n % 2}") for n in (1, 2, 3)]
+    told = [(rule.expectation, rule.plans) for rule in replace(_REPORT, checked=own).rules]
+    assert told == [("at most 1", 2), ("at most 0", 1)]
+
+
 @pytest.mark.parametrize("values", [[], [10.0], [10.0, None]])
 def test_one_figure_is_no_trend(values: list[float | None]) -> None:
     """A plan alone, or the only one with a figure."""
