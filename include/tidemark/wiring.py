@@ -681,7 +681,6 @@ class App:
         folders = DocsFolders(home=self.layout.quality_home, pipeline=certificate.pipeline)
         name = f"{certificate.since:%Y%m%d}-{certificate.until:%Y%m%d}.html"
         page = output or folders.site / "reports" / name
-        page.parent.mkdir(parents=True, exist_ok=True)
         replace_text(page, render(report))
         return page.resolve()
 
