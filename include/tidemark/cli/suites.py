@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tidemark.adapters.quality.suite import BUILT_IN_SUITE, SLICE_COLUMNS
-from tidemark.cli.arguments import AsJson, Pipeline
+from tidemark.cli.arguments import AsJson, DryRun, Pipeline
 from tidemark.cli.console import note, out, print_json
 from tidemark.core.spec import SUITE_NAME
 from tidemark.core.suite_draft import draft
@@ -35,9 +35,7 @@ def init(
     records: Annotated[
         int, typer.Option(min=1, help="How many of the newest landed records are looked at.")
     ] = USUAL_SAMPLE,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the draft; write nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Draft a suite from a profile of what has landed, for a person to edit.
