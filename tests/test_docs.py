@@ -12,6 +12,8 @@ import typer
 
 from tests.conftest import PROJECT
 from tidemark.cli import app
+from tidemark.core.decoding import Reason
+from tidemark.core.quality_checks import BUILT_IN_CHECKS, DRIFT
 
 PAGES = sorted(
     [*PROJECT.glob("*.md"), *PROJECT.glob("bench/*.md"), *(PROJECT / "docs").rglob("*.md")]
@@ -117,6 +119,47 @@ def test_every_page_is_listed() -> None:
     readme = (PROJECT / "README.md").read_text(encoding="utf-8")
     listed = {link.partition("#")[0] for link in _LINK.findall(readme)}
     assert {f"docs/{page.name}" for page in (PROJECT / "docs").glob("*.md")} - listed == set()
+
+
+def section(page: str, heading: str) -> str:
+    """What a page of docs says under a heading of the second rank."""
+    text = (PROJECT / "docs" / page).read_text(encoding="utf-8")
+    return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def test_every_check_has_a_row() -> None:
+    """And every row a check; those of drift share one."""
+    named = re.findall(
+        r"^\| `(\w+)` \|", section("quality.md", "What is checked of every slice"), re.MULTILINE
+    )
+    assert named == [name for name in BUILT_IN_CHECKS if name not in DRIFT]
+
+
+def test_every_reason_is_explained() -> None:
+    """Where the quarantine is."""
+    told = section("typed.md", "Quarantine")
+    assert [reason.value for reason in Reason if f"`{reason.value}`" not in told] == []
+
+
+def every_command(group: Any, *above: str) -> Iterator[tuple[str, ...]]:
+    """The words of every command."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from every_command(command, *above, name)
+        else:
+            yield *above, name
+
+
+def test_every_command_has_a_row() -> None:
+    """In the first table of its page, alone or as one of several."""
+    page = (PROJECT / "docs" / "cli.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (`tidemark .*?) \| ", page, flags=re.MULTILINE)
+    missing = []
+    for *above, name in every_command(typer.main.get_group(app)):
+        typed = " ".join(["`tidemark", *above]) + rf" (?:\w+\\\|)*{name}(?![\w-])"
+        if not any(re.search(typed, cell) for cell in cells):
+            missing.append((*above, name))
+    assert missing == []
 
 
 @pytest.mark.parametrize(
