@@ -33,6 +33,7 @@ from tidemark.core.quality import (
     SliceRef,
     Verdict,
 )
+from tidemark.core.quality_checks import BUILT_IN_CHECKS
 from tidemark.core.samples import SAMPLES
 from tidemark.core.suite_draft import draft
 from tidemark.errors import EngineFailed, SuiteError
@@ -210,7 +211,7 @@ def test_what_a_suite_was_drafted_from_passes_it(check: Check, topic: str) -> No
     suite = draft("mine", Profile.of(record for _, record in found), set(SLICE_COLUMNS))
     (check.suites / "mine.json").write_text(json.dumps(suite), encoding="utf-8")
     report = check(planned(0, 500), suite="mine")
-    assert len(report.results) >= 9 + 5
+    assert len(report.results) == len(BUILT_IN_CHECKS) + len(suite["expectations"])
     assert [result for result in report.results if not result.passed] == []
 
     number = {"prices": "price", "orders": "quantity"}[topic]
