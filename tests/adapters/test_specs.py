@@ -612,6 +612,11 @@ def test_a_table_of_latest_rows_has_safe_defaults(folders: Folders) -> None:
             "one of key, value, registry, widen, target, rules, quarantine, upsert",
         ),
         (
+            "{value: {format: json, fields: {n: long}}}",
+            "decode.value.fields",
+            "one of format, schema",
+        ),
+        (
             "{value: {format: string}, upsert: {envelop: debezium}}",
             "decode.upsert.envelop",
             "one of target, deletes, envelope",

@@ -370,12 +370,12 @@ def _from_pydantic(path: Path, error: Mapping[str, Any]) -> Problem:
     match error["type"]:
         case "extra_forbidden":
             section = _SECTIONS.get(".".join(location[:-1]), _Spec)
-            return _problem(path, key, f"one of {', '.join(section.model_fields)}", "unknown key")
+            return _problem(path, key, f"one of {_keys(section)}", "unknown key")
         case "missing":
             return _problem(path, key, "a value", "nothing")
         case "model_type":
             section = _SECTIONS.get(key, _Spec)
-            expected = f"a mapping with keys among {', '.join(section.model_fields)}"
+            expected = f"a mapping with keys among {_keys(section)}"
             return _problem(path, key, expected, _shown(error["input"]))
         case "value_error":
             return _problem(path, key, str(error["ctx"]["error"]), _shown(error["input"]))
@@ -388,6 +388,10 @@ def _from_pydantic(path: Path, error: Mapping[str, Any]) -> Problem:
         case _:
             expected = error["msg"].removeprefix("Input should be ").removeprefix("a valid ")
             return _problem(path, key, expected, _shown(error["input"]))
+
+
+def _keys(section: type[_Section]) -> str:
+    return ", ".join(field.alias or name for name, field in section.model_fields.items())
 
 
 _SECTIONS: Mapping[str, type[_Section]] = {
