@@ -348,16 +348,16 @@ def _run(tmp_path: Path, *arguments: str) -> dict[str, Any]:
 @pytest.mark.broker
 def test_planning_and_history_measure_the_sizes_asked_for(tmp_path: Path) -> None:
     """Every partition is in the plan, and every plan in the ledger."""
-    asked = ("planning", "history", "--records", "200", "--repetitions", "1")
+    asked = ("planning", "history", "--records", "100", "--repetitions", "1")
     history, planning = _run(tmp_path, *asked)["benchmarks"]
     ranges = {name: side["runs"][0]["ranges"] for name, side in planning["sides"].items()}
     assert ranges == {
         f"{what}_{size}": count
         for what in ("plan", "list")
-        for size, count in {"hundredth": 2, "tenth": 20, "all": 200}.items()
+        for size, count in {"hundredth": 1, "tenth": 10, "all": 100}.items()
     }
     plans = {name: side["runs"][0]["plans"] for name, side in history["sides"].items()}
-    assert plans == {"few": 10, "many": 210}
+    assert plans == {"few": 10, "many": 110}
 
 
 @pytest.mark.broker
