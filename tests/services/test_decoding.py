@@ -456,7 +456,6 @@ def test_a_typed_row_that_somebody_deleted_comes_back_as_the_error_says(lake: Ty
     assert len(lake.decoded()) == 4
 
 
-@pytest.mark.e2e
 def test_a_restore_of_the_typed_table_is_followed(lake: TypedLake) -> None:
     """By a rewind: what it took out of the typed table, quarantined or not, is decoded again."""
     lake.bronze.run(4)
