@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from croniter import croniter
 from pydantic import BaseModel
 
 from tests.conftest import PROJECT
@@ -198,6 +199,25 @@ def test_two_runs_that_do_not_come_are_an_alarm(
     assert told.stalled is not None
     assert abs(told.stalled - timedelta(hours=hours)) < timedelta(minutes=1)
     assert (told.lag_records, told.lag_time, told.deadline) == (None, None, None)
+
+
+def test_specs_that_share_a_schedule_compute_its_longest_wait_once(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command and every parse of a DAG file loads all specs."""
+    made: list[str] = []
+
+    class Counted(croniter):  # type: ignore[misc]  # croniter ships no types
+        def __init__(self, expression: str, *args: Any, **kwargs: Any) -> None:
+            made.append(expression)
+            super().__init__(expression, *args, **kwargs)
+
+    monkeypatch.setattr(specs, "croniter", Counted)
+    for number in range(30):
+        folders.spec(f"events_{number}.yaml", name=f"events_{number}", schedule="17 */3 * * *")
+    loaded = folders.load()
+    assert {spec.alarms.stalled for spec in loaded.values()} == {timedelta(hours=7)}
+    assert len(made) == 1
 
 
 def test_what_runs_once_has_no_default_alarm(folders: Folders) -> None:

@@ -6,6 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -102,19 +103,21 @@ def _minutes(number: int | None) -> timedelta | None:
     return timedelta(minutes=number) if number else None
 
 
+@cache
 def _longest_wait(schedule: str) -> timedelta | None:
-    """The longest time between two runs; None for what is not to run again.
+    """Return the longest time between two runs; None for a schedule that does not repeat.
 
-    By the runs around many moments: nights, weekends and months are long waits among short ones.
+    Looks at the runs around many moments, because nights, weekends and months are long waits among
+    short ones. That takes milliseconds, and every command loads every spec: hence the cache.
     """
     if schedule == "@once":
         return None
     if schedule == "@continuous":
         return timedelta(0)
+    times = croniter(schedule, _SOME_MONDAY, ret_type=datetime)
     waits: list[timedelta] = []
     for number in range(_MOMENTS_LOOKED_AT):
-        times = croniter(schedule, _SOME_MONDAY + number * _BETWEEN_MOMENTS, ret_type=datetime)
-        later: datetime = times.get_next()
+        later = times.get_next(start_time=_SOME_MONDAY + number * _BETWEEN_MOMENTS)
         waits.append(later - times.get_prev())
     return max(waits)
 
