@@ -11,6 +11,9 @@ UV := $(VENV)/bin/uv
 # Airflow and Spark start their own parts by name.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+# Processes keep the bytecode of what they import, also where the environment says otherwise:
+# compiling Great Expectations or Airflow at every start takes seconds.
+unexport PYTHONDONTWRITEBYTECODE
 # Nothing phones home.
 export AIRFLOW__USAGE_DATA_COLLECTION__ENABLED := False
 export GX_ANALYTICS_ENABLED := False
@@ -53,14 +56,15 @@ $(MADE): | preflight
 $(INSTALLED): $(MADE)
 	@echo "[2/4] Python packages of requirements.txt (a minute or two the first time)"
 	@rm -f $(MADE)-*
-	@$(UV) pip install --require-hashes -r requirements.txt
+	@$(UV) pip install --require-hashes --compile-bytecode -r requirements.txt
 	@$(UV) pip install --quiet --no-deps -e .
+	@$(PYTHON) -m compileall -q include/tidemark
 	@touch $@
 
 $(INSTALLED_DEV): $(INSTALLED)
 	@echo "[+] Development tools of requirements-dev.txt"
 	@rm -f $(INSTALLED)-*
-	@$(UV) pip install --require-hashes -r requirements-dev.txt
+	@$(UV) pip install --require-hashes --compile-bytecode -r requirements-dev.txt
 	@touch $@
 
 .PHONY: jvm

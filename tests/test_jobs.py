@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import threading
 from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +44,30 @@ def test_a_job_prints_one_result_line(capsys: pytest.CaptureFixture[str]) -> Non
         {"pipeline": "orders", "plan": 3, "records": 30},
         {"pipeline": "tides", "plan": 1, "records": 10},
     ]
+
+
+def test_a_job_imports_the_installed_pyspark_and_not_its_uncompiled_archive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The path is as spark-submit makes it; the archive of another Spark is not ours to remove."""
+    pyspark = find_spec("pyspark")
+    assert pyspark is not None
+    assert pyspark.origin is not None
+    installed = Path(pyspark.origin).parent / "python" / "lib"
+    other = "/opt/spark/python/lib/pyspark.zip"
+    archives = [str(archive) for archive in installed.glob("*.zip")]
+    assert len(archives) == 2
+    monkeypatch.setattr(sys, "path", ["/jobs", *archives, other, *sys.path])
+
+    seen: list[str] = []
+
+    def body(_: App, __: PlanRef) -> Mapping[str, object]:
+        seen.extend(sys.path)
+        return {}
+
+    assert run_job("doc", body, ARGV) == ExitCode.OK
+    assert not set(archives) & set(seen)
+    assert seen[:2] == ["/jobs", other]
 
 
 @pytest.mark.parametrize(

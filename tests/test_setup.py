@@ -367,3 +367,17 @@ def test_ci_runs_exactly_the_test_command(tmp_path: Path) -> None:
 
     assert (tmp_path / "called").read_text() == f"{PROJECT} test\n"
     assert done.returncode == 7
+
+
+def test_processes_that_make_starts_keep_their_bytecode() -> None:
+    """Images and CI set PYTHONDONTWRITEBYTECODE; every process would compile what it imports."""
+    done = subprocess.run(
+        ["make", "--eval", "probe: ; @env", "probe"],
+        cwd=PROJECT,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED=False" in done.stdout
+    assert "PYTHONDONTWRITEBYTECODE" not in done.stdout

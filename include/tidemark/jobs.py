@@ -11,6 +11,8 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 from typing import Any
 
 from tidemark.adapters.spark.submit import RESULT_MARKER
@@ -39,6 +41,7 @@ def run_job(
         at_once: How many plans are done at the same time, in threads.
     """
     plans = _parse(description, argv)
+    _prefer_installed_pyspark()
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -59,6 +62,19 @@ def run_job(
         ]
     )
     return ExitCode.worst(came.exit_code for came in outcomes if isinstance(came, TidemarkError))
+
+
+def _prefer_installed_pyspark() -> None:
+    """Remove the PySpark archive of the installed PySpark from the import path.
+
+    spark-submit puts the archive first. Python keeps no bytecode of an archive, so every job would
+    compile PySpark. The archive of another Spark installation stays: it fits that JVM.
+    """
+    try:
+        installed = Path(str(distribution("pyspark").locate_file("pyspark/python/lib")))
+    except PackageNotFoundError:
+        return
+    sys.path[:] = [entry for entry in sys.path if Path(entry).parent != installed]
 
 
 def _parse(description: str, argv: Sequence[str] | None) -> tuple[PlanRef, ...]:
