@@ -283,7 +283,8 @@ class FramedLog(DataLog, Protocol):
         """What keys or values of one incarnation begin with, at some offsets.
 
         Returns:
-            By partition and id the first offset. What does not begin with an id is left out.
+            By partition and id the first offset. Records that do not begin with an id, or whose
+            headers name their schema, are left out.
         """
         ...
 

@@ -221,6 +221,21 @@ def test_a_schema_that_is_registered_later_is_replayed(lake: FramedLake, subject
     assert lake.reasons() == {}
 
 
+def test_a_schema_in_a_header_is_quarantined_and_stops_nothing(
+    lake: FramedLake, subject: Subject
+) -> None:
+    """Although the body begins with the id of a schema that does not fit."""
+    first, text = subject.add(FIRST), subject.add(TEXT_PRICE)
+    lake.land_values([framed(first, avro_bytes(FIRST, priced(1)))])
+    other = framed(text, avro_bytes(TEXT_PRICE, {"id": 2, "price": "1.5"}))
+    lake.land_values([other, None], headers=(("__value_schema_id", b"\x01" + bytes(16)),))
+    lake.run()
+    assert sorted(lake.rows()) == [(0, 0), (0, 2)]
+    assert lake.reasons() == {(0, 1): (Reason.SCHEMA_IN_HEADER, None)}
+    assert lake.schemas.store.kept([text]) == {}
+    lake.check()
+
+
 def test_keys_and_values_are_apart(lake: FramedLake, subject: Subject) -> None:
     """Each has its own schema and its own column; a broken key says that it is the key."""
     lake.decode = replace(AVRO, key=PayloadSpec(format=Format.AVRO))

@@ -11,7 +11,7 @@ import fastavro
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from tests.support.payloads import PayloadLake
+from tests.support.payloads import Headers, PayloadLake
 from tests.support.typed_lake import TypedLake
 from tidemark.adapters.spark.decoder import SparkDecoder
 from tidemark.core.decoding import Reason
@@ -42,11 +42,15 @@ class FramedLake(TypedLake):
         )
 
     def land_values(
-        self, values: list[bytes | None], partition: int = 0, key: bytes | None = b"k"
+        self,
+        values: list[bytes | None],
+        partition: int = 0,
+        key: bytes | None = b"k",
+        headers: Headers = (),
     ) -> None:
         """Land records with these values."""
         assert isinstance(self.bronze, PayloadLake)
-        self.bronze.land_payloads([(key, value) for value in values], partition)
+        self.bronze.land_payloads([(key, value) for value in values], partition, headers)
 
     def rows(self) -> dict[tuple[int, int], dict[str, Any]]:
         """Typed rows by place."""

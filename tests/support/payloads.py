@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from tests.support.file_lake import FileLake, FileSink, HomeFileLake
 from tidemark.core.datafile import DataFile
@@ -13,6 +14,8 @@ from tidemark.core.plan import Plan
 from tidemark.core.records import LogRecord
 from tidemark.ports import LogReader
 
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+
 
 @dataclass
 class Payloads:
@@ -21,6 +24,7 @@ class Payloads:
     kafka: LogReader
     values: Mapping[tuple[int, int], bytes | None]
     keys: Mapping[tuple[int, int], bytes | None]
+    headers: Mapping[tuple[int, int], Headers]
 
     def read(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
@@ -28,7 +32,12 @@ class Payloads:
         """As `LogReader.read`."""
         for record in self.kafka.read(topic, isolation_level, spans):
             place = (record.partition, record.offset)
-            yield replace(record, key=self.keys.get(place), value=self.values[place])
+            yield replace(
+                record,
+                key=self.keys.get(place),
+                value=self.values[place],
+                headers=self.headers.get(place, ()),
+            )
 
 
 class PayloadSink(FileSink):
@@ -48,21 +57,26 @@ class PayloadLake(FileLake):
 
     values: dict[tuple[int, int], bytes | None] = field(default_factory=dict)
     keys: dict[tuple[int, int], bytes | None] = field(default_factory=dict)
+    headers: dict[tuple[int, int], Headers] = field(default_factory=dict)
 
     @property
     def sink(self) -> FileSink:
         """Writes files."""
-        return PayloadSink(self.uri, Payloads(self.kafka, self.values, self.keys))
+        return PayloadSink(self.uri, Payloads(self.kafka, self.values, self.keys, self.headers))
 
     def land_payloads(
-        self, payloads: Sequence[tuple[bytes | None, bytes | None]], partition: int = 0
+        self,
+        payloads: Sequence[tuple[bytes | None, bytes | None]],
+        partition: int = 0,
+        headers: Headers = (),
     ) -> Plan:
-        """Land records with these keys and values."""
+        """Land records with these keys and values, all with the same headers."""
         for offset, (key, value) in enumerate(
             payloads, start=self.kafka.topics["events"][partition].end
         ):
             self.keys[partition, offset] = key
             self.values[partition, offset] = value
+            self.headers[partition, offset] = headers
         return self.run(len(payloads), partition)
 
 

@@ -63,6 +63,11 @@ class Part(StrEnum):
         """The column that has the id of its schema, where it begins with one."""
         return f"{self.value}_schema_id"
 
+    @property
+    def schema_id_header(self) -> str:
+        """The record header with the id of its schema; source: Confluent's header serializer."""
+        return f"__{self.value}_schema_id"
+
 
 class Reason(StrEnum):
     """Why a record is in quarantine."""
@@ -73,6 +78,8 @@ class Reason(StrEnum):
     """It is not what its format and its schema say: cut short, too long, of another type."""
     NOT_FRAMED = "not_framed"
     """It does not begin with the id of a schema: a zero byte, then four bytes."""
+    SCHEMA_IN_HEADER = "schema_in_header"
+    """A record header names its schema, which is not supported yet."""
     UNKNOWN_SCHEMA = "unknown_schema"
     """The registry has no schema of the id that it begins with."""
     REFUSED_SCHEMA = "refused_schema"

@@ -82,7 +82,10 @@ def test_ids_that_values_begin_with(
     rows += [(0, 99, framed(1, b"")), (1, 5, framed(9, b"")), (1, 4, framed(9, b""))]
     columns = zip(*rows, strict=True)
     table = {name: pa.array(each) for name, each in zip(_COLUMNS, columns, strict=True)}
-    write_deltalake(str(tmp_path), pa.table({**table, "topic_id": ["id-1"] * len(rows)}))
+    none = pa.nulls(len(rows), _HEADERS)
+    write_deltalake(
+        str(tmp_path), pa.table({**table, "headers": none, "topic_id": ["id-1"] * len(rows)})
+    )
     bronze, part = DeltaDataTable(str(tmp_path)), Part.VALUE
     assert bronze.schema_ids("id-1", {0: spans((0, 9))}, part) == ids
     both = {0: spans((0, 9)), 1: spans((0, 9))}
@@ -90,7 +93,39 @@ def test_ids_that_values_begin_with(
     assert bronze.schema_ids("id-2", both, part) == {}
 
 
+def test_values_whose_headers_name_a_schema_begin_with_no_id(tmp_path: Path) -> None:
+    """A zero byte is then the value's own; a header of the key says nothing of the value."""
+    of_value, of_key = ("__value_schema_id", b"\1"), ("__key_schema_id", b"\1")
+    some: list[list[tuple[str, bytes]] | None] = [
+        [("other", b""), of_value],
+        [of_key],
+        None,
+        [of_value, of_value],
+        [],
+    ]
+    headers = [
+        None if each is None else [dict(zip(("key", "value"), h, strict=True)) for h in each]
+        for each in some
+    ]
+    values = [framed(each, b"") for each in (7, 8, 9, 10, 8)]
+    table = {
+        "partition": pa.array([0] * 5),
+        "offset": pa.array(range(5)),
+        "key": pa.array(values),
+        "value": pa.array(values),
+        "headers": pa.array(headers, _HEADERS),
+        "topic_id": pa.array(["id-1"] * 5),
+    }
+    write_deltalake(str(tmp_path), pa.table(table))
+    bronze, there = DeltaDataTable(str(tmp_path)), {0: spans((0, 9))}
+    assert bronze.schema_ids("id-1", there, Part.VALUE) == {(0, 8): 1, (0, 9): 2}
+    assert bronze.schema_ids("id-1", there, Part.KEY) == {
+        (0, 7): 0, (0, 8): 4, (0, 9): 2, (0, 10): 3
+    }  # fmt: skip
+
+
 _COLUMNS = ("partition", "offset", "value")
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 # -- one behaviour, two tables -------------------------------------------------------------------
 

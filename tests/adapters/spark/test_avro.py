@@ -9,6 +9,9 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka.schema_registry import header_schema_id_serializer
+from confluent_kafka.schema_registry.serde import SchemaId
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 from tests.support.registry import avro_bytes, framed
 from tidemark.adapters.spark.payloads import WriterSchemas, raw, reason, with_decoded
@@ -60,7 +63,10 @@ _AVRO = PayloadSpec(format=Format.AVRO)
 
 
 def read(
-    spark: SparkSession, payloads: Sequence[bytes | None], schemas: Mapping[int, Any]
+    spark: SparkSession,
+    payloads: Sequence[bytes | None],
+    schemas: Mapping[int, Any],
+    headers: Sequence[Any] | None = None,
 ) -> list[Any]:
     """What becomes of payloads: value, reason and id of each."""
     columns = [widened(column_of(json.dumps(each))) for each in schemas.values()]
@@ -75,7 +81,8 @@ def read(
         column=spark.createDataFrame([], f"value {ddl(column)}").schema["value"].dataType,
     )
     rows = spark.createDataFrame(
-        list(enumerate(payloads)), f"place int, {raw(Part.VALUE)} binary"
+        [(*row, headers) for row in enumerate(payloads)],
+        f"place int, {raw(Part.VALUE)} binary, headers array<struct<key string, value binary>>",
     ).repartition(2)
     made = with_decoded(rows, Part.VALUE, _AVRO, written)
     found = made.select("place", "value", reason(Part.VALUE), Part.VALUE.schema_id).collect()
@@ -193,6 +200,24 @@ def test_frames_that_are_none_and_schemas_that_are_not_there(spark: SparkSession
         (None, "refused_schema", 13),
         (None, "malformed", 7),
     ]
+
+
+def test_a_header_that_names_the_schema_comes_before_the_payload(spark: SparkSession) -> None:
+    """Confluent's header serializer writes no frame: a zero byte is the body's own."""
+    context = SerializationContext("trades", MessageField.VALUE, [])
+    guid = SchemaId("AVRO", guid="89791762-2336-4186-9674-299b90a802e2")
+    body = avro_bytes(_THIRD, None) + bytes(4)
+    payload = header_schema_id_serializer(body, context, guid)
+    payloads = [payload, framed(9, b""), framed(13, b""), b"plain", b"", None]
+    refused = (None, "schema_in_header", None)
+    assert read(spark, payloads, SCHEMAS, context.headers) == [*[refused] * 5, (None, None, None)]
+    # Those of the other half, and headers without that name, decide nothing.
+    for headers in ([], [("__key_schema_id", b"\1"), ("other", None)]):
+        assert read(spark, payloads[2:], SCHEMAS, headers) == [
+            (None, "refused_schema", 13),
+            *[(None, "not_framed", None)] * 2,
+            (None, None, None),
+        ]
 
 
 def test_a_payload_that_is_null_by_its_schema_is_decoded(spark: SparkSession) -> None:

@@ -60,13 +60,27 @@ def _any_of(conditions: Sequence[str]) -> str:
 def schema_ids(
     table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet], part: Part
 ) -> Mapping[tuple[int, int], int]:
-    """Ids of schemas that keys or values begin with, by partition, with their first offsets."""
+    """Ids of schemas that keys or values begin with, by partition, with their first offsets.
+
+    A record whose schema is named in a header begins with none.
+    """
     there = f"{at_offsets(topic_id, spans)} AND {part} IS NOT NULL"
+    by_header = f"""
+        SELECT DISTINCT partition, "offset"
+        FROM (SELECT partition, "offset", unnest(headers) AS header FROM t WHERE {there})
+        WHERE header['key'] = '{part.schema_id_header}'
+    """
+    rows = "t"
+    if query(table, f"{by_header} LIMIT 1"):
+        rows = f"""
+            (SELECT t.* FROM t LEFT ANTI JOIN ({by_header}) named
+             ON t.partition = named.partition AND t."offset" = named."offset") t
+        """
     found = query(
         table,
         f"""
         SELECT partition, min({part}) AS begins, max({part}) AS highest, min("offset") AS first
-        FROM t WHERE {there} GROUP BY partition
+        FROM {rows} WHERE {there} GROUP BY partition
         """,
     )
     if any(row["begins"][:FRAME_BYTES] != row["highest"][:FRAME_BYTES] for row in found):
@@ -76,7 +90,7 @@ def schema_ids(
             f"""
             SELECT partition, decode(left(encode({part}, 'hex'), {2 * FRAME_BYTES}), 'hex')
                 AS begins, min("offset") AS first
-            FROM t WHERE {there} GROUP BY partition, begins
+            FROM {rows} WHERE {there} GROUP BY partition, begins
             """,
         )
     begins = ((row["partition"], row["begins"][:FRAME_BYTES], row["first"]) for row in found)

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from tidemark.core.decoding import FRAME_BYTES, FRAME_MAGIC, Reason
+from tidemark.core.decoding import FRAME_BYTES, FRAME_MAGIC, Part, Reason
 
 _MOST_BYTES = 2**31 - 1
 _WIDER = {("int", "bigint"), ("float", "double")}
@@ -54,6 +54,12 @@ def schema_id_of(payload: Column, expected: Iterable[int] = ()) -> Column:
     return number.when(is_framed, F.conv(F.hex(frame), 16, 10).cast("bigint"))
 
 
+def names_schema_in_header(part: Part) -> Column:
+    """Whether a record header names the schema of a key or a value; never null."""
+    names = F.col("headers")["key"]
+    return F.coalesce(F.array_contains(names, part.schema_id_header), F.lit(False))
+
+
 def body_of(payload: Column) -> Column:
     """What is behind the id."""
     return F.substring(payload, FRAME_BYTES + 1, _MOST_BYTES)
@@ -62,6 +68,7 @@ def body_of(payload: Column) -> Column:
 def together(
     rows: DataFrame,
     payload: Column,
+    in_header: Column,
     schema_id: Column,
     read: Sequence[tuple[int, Read]],
     refused: Collection[int],
@@ -73,7 +80,8 @@ def together(
     Args:
         rows: The rows.
         payload: The bytes, id and all.
-        schema_id: As `schema_id_of` makes it.
+        in_header: As `names_schema_in_header` makes it.
+        schema_id: As `schema_id_of` makes it; null where `in_header` is true.
         read: The columns of each schema's payloads, which are dropped.
         refused: Ids of schemas that are quarantined.
         column: The type of the typed table's column; None if there is none, and no schema.
@@ -94,6 +102,7 @@ def together(
     nothing = F.lit(None)
     reason = (
         F.when(payload.isNull(), None)
+        .when(in_header, Reason.SCHEMA_IN_HEADER.value)
         .when(schema_id.isNull(), Reason.NOT_FRAMED.value)
         .when(schema_id.isin(list(refused)), Reason.REFUSED_SCHEMA.value)
         .when(~schema_id.isin([number for number, _ in read]), Reason.UNKNOWN_SCHEMA.value)

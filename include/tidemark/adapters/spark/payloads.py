@@ -54,7 +54,7 @@ def with_decoded(
     """Rows with a key, or a value, decoded.
 
     Args:
-        rows: Have the bytes in the column `raw(part)`.
+        rows: Have the bytes in the column `raw(part)`, and the record's `headers`.
         part: Which half of the record.
         spec: How to decode it.
         written: The schemas, of a format whose payloads begin with their ids.
@@ -90,9 +90,9 @@ def _framed(
 ) -> DataFrame:
     """Each payload by the schema that it names; all in the column of the typed table."""
     payload, number = F.col(raw(part)), F.col(part.schema_id)
-    rows = rows.withColumn(
-        part.schema_id, frames.schema_id_of(payload, [each.id for each in written.schemas])
-    )
+    in_header = frames.names_schema_in_header(part)
+    framed_id = frames.schema_id_of(payload, [each.id for each in written.schemas])
+    rows = rows.withColumn(part.schema_id, F.when(~in_header, framed_id))
     body = frames.body_of(payload)
     read = []
     for schema in written.schemas:
@@ -112,6 +112,7 @@ def _framed(
     return frames.together(
         rows,
         payload,
+        in_header,
         number,
         read,
         written.refused,
