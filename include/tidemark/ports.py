@@ -300,11 +300,14 @@ class DataTable(DataLog, Protocol):
         """
         ...
 
-    def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
+    def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
         """Add a plan's files in one commit, under the plan's transaction.
 
         The rows of a plan that replaces take the place of those at its offsets, in that commit.
-        Returning says nothing: a stale transaction is skipped. Ask `DataLog`.
+
+        Returns:
+            Whether this call committed them: False if the transaction was there already. Whether
+            the plan has landed, only `DataLog` can answer.
 
         Raises:
             RowsWouldBeLost: A row to be replaced has no successor; nothing was changed.

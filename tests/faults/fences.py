@@ -82,7 +82,7 @@ FENCES = (
         keeps="I4",
         file="adapters/delta/data_table.py",
         old="""            if _is_taken(table, plan):
-                return
+                return False
             transactions""",
         new="            transactions",
         noticed_by=("tests/adapters/spark/test_parquet.py",),

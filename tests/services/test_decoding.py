@@ -205,7 +205,7 @@ def test_an_open_plan_over_what_was_undone_is_given_up(lake: TypedLake) -> None:
 class Unreachable(DeltaDataTable):
     """A typed table that a driver does not live to commit to."""
 
-    def land(self, *_: Any) -> None:
+    def land(self, *_: Any) -> bool:
         """The quarantine has its commit by now."""
         raise EngineFailed(operation="committing", reason="the machine is gone")
 

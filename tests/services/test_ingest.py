@@ -79,7 +79,8 @@ def test_a_lost_answer_is_looked_up_before_anything_is_done_again() -> None:
         raise EngineFailed(operation="committing", reason="connection reset")
 
     pipeline.table.after_commit = lose
-    assert pipeline.ingest.execute(1).landing.records == 5
+    done = pipeline.ingest.execute(1)
+    assert (done.wrote, done.landing.records) == (True, 5)
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
@@ -100,7 +101,7 @@ def test_a_failure_before_the_commit_leaves_the_plan_open() -> None:
 
 
 def test_a_second_driver_of_one_plan_confirms_and_ends_well() -> None:
-    """The other driver commits first: this one finds it and writes nothing."""
+    """The other driver commits first: this one finds the commit, and wrote nothing."""
     pipeline = planned()
 
     def other_first(plan: Plan) -> None:
@@ -108,7 +109,7 @@ def test_a_second_driver_of_one_plan_confirms_and_ends_well() -> None:
         pipeline.table.land(plan)
 
     pipeline.table.before_commit = other_first
-    pipeline.ingest.execute(1)
+    assert not pipeline.ingest.execute(1).wrote
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
@@ -129,7 +130,7 @@ def test_a_stale_transaction_skipped_with_success_is_not_believed() -> None:
 def test_a_commit_that_nobody_finds_is_not_believed() -> None:
     """Step 3, confirm: whatever the table answered."""
     pipeline = planned()
-    pipeline.table.append = lambda plan, files: None  # type: ignore[method-assign]  # noqa: ARG005
+    pipeline.table.append = lambda plan, files: False  # type: ignore[method-assign]  # noqa: ARG005
     with pytest.raises(NotLanded):
         pipeline.ingest.execute(1)
     assert pipeline.committed() == {0: 0, 1: 0}

@@ -43,10 +43,10 @@ class HeldTable(DeltaDataTable):
         """Let it commit."""
         self._let_go.set()
 
-    def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
+    def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
         """As the real one, but for the wait."""
         try:
-            super().append(plan, files)
+            return super().append(plan, files)
         except Exception as failure:
             self.failure = failure
             raise
@@ -95,7 +95,7 @@ def zombie(lake: Lake, plan: Plan) -> Iterator[Zombie]:
 class LostAnswer(DeltaDataTable):
     """A data table that loses the answer to each commit of a plan."""
 
-    def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
+    def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
         """Commit, and fail as if nobody had heard of it."""
         super().append(plan, files)
         raise EngineFailed(operation=f"landing plan {plan.sequence}", reason="the answer was lost")

@@ -422,13 +422,14 @@ class MemoryTable:
             for number, (_, partition, offset, _) in enumerate(rows, start=first)
         )
 
-    def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
+    def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
         """As `DataTable.append`."""
         self.before_commit(plan)
         if self.transaction_version(plan.app_id) >= plan.sequence:
-            return
+            return False
         self.add(plan, [self.files[int(file.path)] for file in files])
         self.after_commit(plan)
+        return True
 
     def add(self, plan: Plan, rows: Sequence[MemoryRow]) -> None:
         """Commit a plan's rows, in place of those at its offsets if it replaces them."""

@@ -13,6 +13,7 @@ from tidemark.core.table import FENCED
 from tidemark.errors import (
     NotLanded,
     PlanFenced,
+    TransactionConflict,
     TransientError,
 )
 from tidemark.ports import Clock, ControlTable, DataTable, LogReader, MarkReader, Sink
@@ -34,7 +35,8 @@ class Ingestion:
     Attributes:
         plan: The plan.
         landing: Its commit and counts.
-        wrote: False if the plan was found landed and nothing was read.
+        wrote: Whether this execution committed the rows. False if the plan had landed before, or if
+            a concurrent execution committed it first.
     """
 
     plan: Plan
@@ -78,9 +80,9 @@ class Ingest:
             return Ingestion(plan=plan, landing=record.whole, wrote=False)
         checked_ledger(self.control, plan.pipeline, self.table)
         landing = self._landed(plan)
-        wrote = landing is None
+        wrote = False
         if landing is None:
-            landing = self._land(plan)
+            landing, wrote = self._land(plan)
         return Ingestion(plan=plan, landing=self._record(plan, landing), wrote=wrote)
 
     def _landed(self, plan: Plan) -> Landing | None:
@@ -94,7 +96,9 @@ class Ingest:
             raise PlanFenced(pipeline=plan.pipeline, sequence=plan.sequence)
         return landing
 
-    def _land(self, plan: Plan) -> Landing:
+    def _land(self, plan: Plan) -> tuple[Landing, bool]:
+        """Land a plan. Returns its landing, and whether this execution committed it."""
+        wrote = False
         marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
         planning.check_readable(plan, marks)
         size = self.table.prepare(plan.pipeline)
@@ -106,18 +110,20 @@ class Ingest:
             # What was read of a topic that was made again meanwhile stays out of the table.
             marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
             planning.check_same_topic(plan, marks)
-            self.table.append(plan, files)
-        except TransientError:
+            # An append that loses its answer may have committed.
+            wrote = True
+            wrote = self.table.append(plan, files)
+        except TransientError as failed:
             # The commit may have happened before the failure, or by another driver of this plan.
             landing = self._landed(plan)
             if landing is None:
                 self._explain(plan)
                 raise
-            return landing
+            return landing, wrote and not isinstance(failed, TransactionConflict)
         landing = self._landed(plan)
         if landing is None:
             raise NotLanded(pipeline=plan.pipeline, sequence=plan.sequence, seen="no such commit")
-        return landing
+        return landing, wrote
 
     def _explain(self, plan: Plan) -> None:
         """Name the reason if it is that Kafka cannot give the plan any more."""

@@ -347,17 +347,20 @@ class DeltaDataTable:
                 self._differ(f"its column {wanted.name} is {present[wanted.name]}")
         self._refuse_rules(table)
 
-    def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
+    def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
         """Add a plan's files in one commit, under the plan's transaction; skip a stale one.
+
+        Returns:
+            Whether this call committed them.
 
         Raises:
             RowsWouldBeLost: A row to be replaced has no successor; nothing was changed.
             TransactionConflict: Another commit of this transaction was first; look again.
             EngineFailed: The commit failed, or its answer was lost.
         """
-        self.land(plan, files, _replace_all)
+        return self.land(plan, files, _replace_all)
 
-    def land(self, plan: Plan, files: Sequence[DataFile], replace: Replace) -> None:
+    def land(self, plan: Plan, files: Sequence[DataFile], replace: Replace) -> bool:
         """Land a plan's files in its one commit; nothing if its transaction is there.
 
         Args:
@@ -365,13 +368,16 @@ class DeltaDataTable:
             files: Its rows.
             replace: Makes the commit of a plan that replaces rows.
 
+        Returns:
+            Whether this call committed them.
+
         Raises:
             TransactionConflict, EngineFailed: As in `append`.
         """
         try:
             table = DeltaTable(self._uri)
             if _is_taken(table, plan):
-                return
+                return False
             transactions = [Transaction(plan.app_id, plan.sequence)]
             change = replace if plan.replaces else self.add
             change(table, plan, files, _properties(transactions, plan.commit_metadata()))
@@ -384,6 +390,7 @@ class DeltaDataTable:
                 operation=f"committing plan {plan.sequence} of pipeline {plan.pipeline!r}",
                 reason=str(failed)[:500],
             ) from failed
+        return True
 
     def add(
         self,

@@ -400,7 +400,7 @@ class TypedTables:
         self._quarantine.erase_closed()
         return self._typed.prepare(pipeline)
 
-    def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
+    def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
         """As `DataTable.append`: to the quarantine, then to the typed table.
 
         What is to be replaced may go without a successor: the bronze table may have it no more.
@@ -410,15 +410,16 @@ class TypedTables:
         """
         if self._typed.is_taken(plan):
             # Another driver has landed it, or somebody has given it up.
-            return
+            return False
         kept = [file for file in files if file.quarantined]
         self._quarantine.append(plan, kept)
         self._refuse_others(plan, kept)
         decoded = [file for file in files if not file.quarantined]
-        self._typed.land(plan, decoded, replace_rows)
+        wrote = self._typed.land(plan, decoded, replace_rows)
         if plan.replaces:
             # Should it fail, the next plan does it before it lands.
             self._quarantine.erase_closed()
+        return wrote
 
     def _refuse_others(self, plan: Plan, kept: Sequence[DataFile]) -> None:
         there = self._quarantine.committed_spans(plan.sequence)
