@@ -24,7 +24,13 @@ from tidemark_airflow.chain import REQUESTED_BY, decode_task, upsert_task
 from tidemark_airflow.connections import connected_app
 from tidemark_airflow.failures import airflow_failures, pipelines_failure
 from tidemark_airflow.operators import JobOperator
-from tidemark_airflow.tasks import landed, plan_of_run, table_asset, window_of
+from tidemark_airflow.tasks import (
+    is_published,
+    landed,
+    plan_of_run,
+    table_asset,
+    window_of,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol as DagRun
@@ -73,27 +79,16 @@ def plan_group(group: str, requested_by: str, dag_run: DagRun) -> bool:
 
 
 def publish_group(group: str, requested_by: str, outlet_events: Any) -> None:
-    """Report each plan of the run that has landed and passed its quality check."""
-    from tidemark.adapters.delta.counts import newest_verdicts
-    from tidemark.core.quality import Verdict
-
+    """Report each plan of the run whose rows the published view shows."""
     with airflow_failures():
         _, plans = _plans_of_run(group, requested_by)
-        checked = newest_verdicts(App.from_environment().layout.quality_results, plans)
-        passed = {
-            PlanRef(pipeline=each.pipeline, sequence=each.plan_sequence)
-            for each in checked
-            if each.verdict != Verdict.FAILED
-        }
-        for plan in plans:
-            if plan not in passed:
-                log.warning("not published, not passed: %s", plan)
-                continue
+        shown = [plan for plan in plans if is_published(plan.pipeline, plan.sequence)]
+        for plan in shown:
             outlet_events[group_alias(group)].add(
                 table_asset(plan.pipeline), extra=landed(plan.pipeline, plan.sequence)
             )
-        if not passed:
-            raise AirflowSkipException("no plan of this run has landed and passed")
+        if not shown:
+            raise AirflowSkipException("no plan of this run has landed and is published")
 
 
 class GroupJobOperator(JobOperator):
@@ -190,7 +185,7 @@ def add_group_chain(group: str) -> None:
         outlets=[group_alias(group)],
         trigger_rule=_GOES_ON,
         execution_timeout=timedelta(minutes=15),
-        doc_md="Reports an asset event for each table that landed and passed.",
+        doc_md="Reports an asset event for each plan that landed and is published.",
     )
     complete = EmptyOperator(
         task_id="complete",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.errors import PlanNotLanded
 from tidemark.wiring import App
@@ -129,17 +129,33 @@ def has_left(pipeline: str, plan: str) -> bool:
 
 
 def publish_run(pipeline: str, plan: str, outlet_events: Any) -> None:
-    """Report what a scheduled run has landed on its pipeline's asset."""
+    """Report what a scheduled run has landed on its pipeline's asset, if it is published."""
     with airflow_failures():
+        _skip_unpublished(pipeline, int(plan))
         outlet_events[table_asset(pipeline)].extra = landed(pipeline, int(plan))
 
 
 def publish_chunk(pipeline: str, requested_by: str, chunk: int, outlet_events: Any) -> None:
-    """Report what a chunk of a backfill has landed on the asset of the pipeline it was for."""
+    """Report what a chunk of a backfill has landed on its pipeline's asset, if it is published."""
     with airflow_failures():
         plan = plan_of_chunk(pipeline, requested_by, chunk)
         if plan is not None:
+            _skip_unpublished(pipeline, plan)
             outlet_events[BACKFILLED].add(table_asset(pipeline), extra=landed(pipeline, plan))
+
+
+def is_published(pipeline: str, sequence: int) -> bool:
+    """Return whether the published view shows all rows of a landed plan, and log it if not."""
+    judged = App.from_environment().verdicts(pipeline).of(sequence)
+    if not judged.is_visible:
+        standing = judged.word.standing if judged.word else "not checked"
+        log.warning("not published pipeline=%s plan=%d standing=%s", pipeline, sequence, standing)
+    return judged.is_visible
+
+
+def _skip_unpublished(pipeline: str, sequence: int) -> None:
+    if not is_published(pipeline, sequence):
+        raise AirflowSkipException(f"plan {sequence} of {pipeline} is not published")
 
 
 def plan_of_chunk(pipeline: str, requested_by: str, chunk: int) -> int | None:

@@ -20,11 +20,14 @@ from tests.support.services import NOW
 from tests.support.transactions import produce_months
 from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.adapters.delta.control_table import DeltaControlTable
-from tidemark.adapters.quality.results import append_report
+from tidemark.adapters.delta.data_table import DeltaDataTable
+from tidemark.adapters.delta.verdicts import DeltaVerdictTable
 from tidemark.core.events import Landed, Planned
 from tidemark.core.landing import Landing
+from tidemark.core.standing import Word
 from tidemark.errors import ExitCode
-from tidemark.wiring import kafka_connection
+from tidemark.services.verdicts import Verdicts
+from tidemark.wiring import App, kafka_connection
 
 RUN = "airflow:tidemark_group_tides:manual__1"
 CONNECTIONS = {"a": "kafka_default", "b": "kafka_other", "c": "kafka_third"}
@@ -80,7 +83,18 @@ class Group:
             run_at=NOW + timedelta(minutes=minutes),
             results=(replace(result, passed=passed),),
         )
-        append_report(str(self._home / "lakehouse" / "quality" / "results"), report)
+        app = App(environ=self._environ)
+        uri = app.layout.data_table(app.spec(pipeline).target)
+        DeltaDataTable(uri).prepare(pipeline)
+        record = self.control.plan_record(pipeline, 4)
+        assert record is not None
+        assert record.landing is not None
+        table = DeltaVerdictTable(app.layout.verdict_table, uri)
+        table.say(record.plan, record.landing, Word.of(report))
+
+    def verdicts(self, pipeline: str) -> Verdicts:
+        """What `tidemark verdict` decides with."""
+        return App(environ=self._environ).verdicts(pipeline)
 
     def damage_table(self, pipeline: str) -> None:
         """Leave a data table that nobody can open."""
@@ -235,13 +249,13 @@ def test_no_connection_at_all_is_refused_before_spark(group: Group) -> None:
     assert group.submitted() is None
 
 
-def test_nothing_that_has_not_passed_is_published(group: Group) -> None:
+def test_a_plan_that_was_not_checked_is_not_published(group: Group) -> None:
     """Landed and never checked, or not landed: the task is skipped, and says which."""
     group.planned("a", landed=True)
     group.planned("b")
     answer = group.call("publish_group", outlet_events={})
     assert "AirflowSkipException" in answer.value["error"]
-    assert "not passed: a=4" in answer.printed
+    assert "pipeline=a plan=4 standing=not checked" in answer.printed
 
 
 def test_a_check_that_failed_keeps_its_own_table_from_being_published(group: Group) -> None:
@@ -251,12 +265,33 @@ def test_a_check_that_failed_keeps_its_own_table_from_being_published(group: Gro
         group.checked(pipeline, passed=passed, minutes=1)
     events, answer = group.published()
     assert (events, answer.value["error"]) == ([("b", 4)], None)
-    assert "not passed: a=4" in answer.printed
+    assert "pipeline=a plan=4 standing=blocked" in answer.printed
     # One that passed before is older, whenever it was written down.
     group.checked("a", passed=True)
     assert group.published()[0] == [("b", 4)]
     group.checked("a", passed=True, minutes=2)
     assert group.published()[0] == [("a", 4), ("b", 4)]
+
+
+def test_a_blocked_plan_that_was_released_is_published(group: Group) -> None:
+    """The decision of an operator counts, as in the published view."""
+    for pipeline in ("a", "b"):
+        group.planned(pipeline, landed=True)
+        group.checked(pipeline, passed=False)
+    group.verdicts("a").release(4, "ada", "known outage")
+    assert group.published()[0] == [("a", 4)]
+
+
+def test_a_plan_that_was_rejected_after_a_good_check_is_not_published(group: Group) -> None:
+    """Also if a later check passes."""
+    for pipeline in ("a", "b"):
+        group.planned(pipeline, landed=True)
+        group.checked(pipeline, passed=True)
+    group.verdicts("a").reject(4, "ada", "wrong prices")
+    group.checked("a", passed=True, minutes=5)
+    events, answer = group.published()
+    assert (events, answer.value["error"]) == ([("b", 4)], None)
+    assert "pipeline=a plan=4 standing=rejected" in answer.printed
 
 
 def test_a_run_of_which_nothing_has_passed_publishes_nothing(group: Group) -> None:

@@ -11,13 +11,17 @@ import pytest
 
 from tests.dags.conftest import Probe
 from tests.support.plans import make_marks, make_plan
+from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
+from tidemark.adapters.delta.data_table import DeltaDataTable
+from tidemark.adapters.delta.verdicts import DeltaVerdictTable
 from tidemark.core.backfill import chunk_requester
 from tidemark.core.events import BackfillRequested, Landed, Planned, Started
 from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, PlanKind
+from tidemark.core.standing import Word
 from tidemark.wiring import App
 
 RUN = "airflow:tidemark_backfill:manual__1"
@@ -83,6 +87,46 @@ def test_publishing_a_plan_that_is_not_there_fails_now(
                        plan="3", outlet_events={})  # fmt: skip
     assert "UnknownPlan" in answer.value["error"]
     assert answer.value["fails_now"] is True
+
+
+def test_what_an_operator_rejected_is_not_published(
+    task_probe: Probe, environ: dict[str, str]
+) -> None:
+    """Neither a run nor a chunk; what an operator released is."""
+    app = App(environ=environ)
+    control, uri = app.control(), app.layout.data_table(app.spec("prices").target)
+    DeltaDataTable(uri).prepare("prices")
+    for number in (1, 2):
+        plan = make_plan(
+            (0, number, number + 1),
+            pipeline="prices",
+            sequence=number,
+            kind=PlanKind.BACKFILL,
+            requested_by=chunk_requester(RUN, number),
+        )
+        landing = Landing.of(plan, number, {0: 1})
+        for event in (Planned(plan=plan), Landed(plan=plan, landing=landing, committed={})):
+            control.append(control.ledger("prices"), [event], NOW)
+        report = replace(REPORT, pipeline="prices", plan_sequence=number)
+        DeltaVerdictTable(app.layout.verdict_table, uri).say(plan, landing, Word.of(report))
+    app.verdicts("prices").reject(1, "ada", "wrong prices")
+
+    def chunk(number: int) -> dict[str, Any]:
+        answer: dict[str, Any] = task_probe.ask(
+            "published", task="publish_chunk", environ=environ, pipeline="prices",
+            requested_by=RUN, chunk=number,
+        ).value  # fmt: skip
+        return answer
+
+    skipped = chunk(1)
+    assert "AirflowSkipException" in skipped["error"]
+    assert skipped["events"] == []
+    assert [each["plan"] for each in chunk(2)["events"]] == [2]
+    run = task_probe.ask("call_task", task="publish_run", environ=environ, pipeline="prices",
+                         plan="1", outlet_events={})  # fmt: skip
+    assert "AirflowSkipException" in run.value["error"]
+    app.verdicts("prices").release(1, "ada", "they were right")
+    assert [each["plan"] for each in chunk(1)["events"]] == [1]
 
 
 def test_complete_refuses_what_is_not_whole(task_probe: Probe, environ: dict[str, str]) -> None:

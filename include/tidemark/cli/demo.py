@@ -234,7 +234,7 @@ class _Demo:
     # -- what is there now -----------------------------------------------------------------------
 
     def _show(self) -> None:
-        from tidemark.adapters.delta.counts import count_bronze, newest_verdicts
+        from tidemark.adapters.delta.counts import count_bronze
         from tidemark.adapters.kafka.groups import consumer_groups
 
         rows = []
@@ -249,22 +249,23 @@ class _Demo:
             self._expect(not verified.differences, f"{pipeline}: the table differs from Kafka")
         print_table("Tables", ("pipeline", "rows", "distinct records", "last plan", "lag"), rows)
         self._show_offsets()
-        verdicts = newest_verdicts(self.app.layout.quality_results)
-        print_table(
-            "Quality",
-            ("pipeline", "plan", "verdict"),
-            [(v.pipeline, v.plan_sequence, v.verdict) for v in verdicts],
-        )
+        judged = [
+            (pipeline, each.plan.sequence, each.word.standing)
+            for pipeline in self.app.specs
+            for each in self.app.verdicts(pipeline).judged()
+            if each.word
+        ]
+        print_table("Quality", ("pipeline", "plan", "standing"), judged)
         plans = sum(len(self._ledger(pipeline).plans) for pipeline in self.app.specs)
-        failed = sum(1 for verdict in verdicts if verdict.verdict == "failed")
+        failed = sum(1 for *_, standing in judged if not standing.is_visible)
         groups = consumer_groups(self.app.kafka_config("kafka_default"))
-        self._add(plans=plans, verdicts=len(verdicts), failed_verdicts=failed, groups=len(groups))
+        self._add(plans=plans, verdicts=len(judged), failed_verdicts=failed, groups=len(groups))
         wanted = sum(self.produced.values()) + _SECOND["prices"] + self.counts["backfilled"]
         self._expect(self.counts["rows"] == wanted, f"{self.counts['rows']} rows, not {wanted}")
         self._expect(self.counts["verified"] == wanted, "not every record was verified")
         self._expect(self.counts["duplicates"] == 0, "there are duplicates")
         self._expect(self.counts["lag"] == 0, "there is lag")
-        self._expect(len(verdicts) == plans, f"{len(verdicts)} verdicts on {plans} plans")
+        self._expect(len(judged) == plans, f"{len(judged)} verdicts on {plans} plans")
         self._expect(failed == 0, "a quality suite failed")
         self._expect(not groups, f"consumer groups exist: {', '.join(groups)}")
 

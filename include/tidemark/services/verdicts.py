@@ -77,6 +77,17 @@ class Verdicts:
             if record.landing is not None and record.landing.counts
         ]
 
+    def of(self, sequence: int) -> Judged:
+        """Return one landed plan with the decision that counts.
+
+        Raises:
+            UnknownPlan: No such plan.
+            PlanNotLanded, PlanAbandoned: None of its rows are in the table.
+        """
+        plan, landing = self._landed(sequence)
+        word = counting(self.verdicts.words(self.pipeline)).get(sequence)
+        return Judged(plan=plan, landing=landing, word=word)
+
     def release(
         self, sequence: int, requested_by: str, reason: str, *, dry_run: bool = False
     ) -> Judged:
@@ -94,10 +105,9 @@ class Verdicts:
             NotBlocked: Nothing keeps it from being seen.
             EngineFailed: The decision could not be recorded.
         """
-        plan, landing = self._landed(sequence)
-        word = counting(self.verdicts.words(self.pipeline)).get(sequence)
-        if word and Judged(plan=plan, landing=landing, word=word).is_visible:
-            raise NotBlocked(pipeline=self.pipeline, sequence=sequence, standing=word.standing)
+        now = self.of(sequence)
+        if now.word and now.is_visible:
+            raise NotBlocked(pipeline=self.pipeline, sequence=sequence, standing=now.word.standing)
         return self._decide(sequence, Standing.RELEASED, requested_by, reason, dry_run=dry_run)
 
     def reject(
