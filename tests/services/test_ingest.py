@@ -18,6 +18,7 @@ from tidemark.errors import (
     NotLanded,
     PlanFenced,
     TableBehindLedger,
+    TableRestored,
     TopicRecreated,
     UnknownPlan,
 )
@@ -63,6 +64,15 @@ def test_s6_holes_are_accounted_for() -> None:
     (count,) = pipeline.ledger.plans[1].landing.counts  # type: ignore[union-attr]
     assert (count.records, count.holes) == (0, 3)
     assert pipeline.committed()[0] == 3
+
+
+def test_i5_a_landed_plan_whose_rows_a_restore_took_out_is_no_success() -> None:
+    """The control table has it as landed; the data table decides."""
+    pipeline = planned()
+    pipeline.ingest.execute(1)
+    pipeline.table.restore(0)
+    with pytest.raises(TableRestored):
+        pipeline.ingest.execute(1)
 
 
 def test_an_unknown_plan_is_named() -> None:

@@ -390,6 +390,25 @@ def test_a_preview_refuses_what_no_chunk_could_do(lake: FileLake) -> None:
     assert len(seen.chunks) == 1
 
 
+def test_a_preview_counts_a_replacement_that_has_landed_and_is_not_recorded(
+    lake: FileLake,
+) -> None:
+    """Its driver died before the record: the rows of the replaced plan are gone for a reason."""
+    request = replace(wanted((0, 3, 8)), replaces=True)
+    plan = lake.planner.backfill(request, "killed").plan
+    assert plan is not None
+    lake.land(plan)
+    again = OffsetRanges(spans=wanted((0, 3, 8)).spans)
+    seen = lake.backfills.preview(again, None, readable_only=False, replaces=True)
+    assert seen.plans == {plan.sequence: 5}
+    partly = OffsetRanges(spans=wanted((0, 1, 5)).spans)
+    seen = lake.backfills.preview(partly, None, readable_only=False, replaces=True)
+    assert seen.plans == {1: 2, plan.sequence: 2}
+    assert [record.plan for record in lake.ledger.open_plans()] == [plan]
+    lake.land_again((0, 1, 5))
+    assert lake.verified() == [(15, 15), (5, 5)]
+
+
 # -- taken out again -----------------------------------------------------------------------------
 
 

@@ -37,7 +37,7 @@ from tidemark.errors import (
 )
 from tidemark.ports import Clock, ControlTable, DataLog, TopicLogReader, TopicReader
 from tidemark.services.conflicts import after_conflicts
-from tidemark.services.planner import Planner, Planning, Wanted, refuse_second_backfill
+from tidemark.services.planner import Foreseen, Planner, Planning, Wanted, refuse_second_backfill
 from tidemark.services.positions import check_positions
 from tidemark.services.recording import checked_ledger, recorded_plan
 from tidemark.services.superseding import replaced_offsets
@@ -193,9 +193,10 @@ class Backfills:
             RowsChanged: A chunk would replace a part of a range that somebody has changed.
             TopicRecreated and so on: The topic is not the one that the pipeline knows.
         """
-        ledger, opened = self._planner.foreseen(PlanKind.BACKFILL)
-        if opened:
-            refuse_second_backfill(opened)
+        foreseen = self._planner.foreseen(PlanKind.BACKFILL)
+        ledger = foreseen.ledger
+        if foreseen.opened:
+            refuse_second_backfill(foreseen.opened)
         marks = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
         planning.check_identity(ledger, marks)
         wanted, notes = self._wanted(selection, marks)
@@ -222,7 +223,7 @@ class Backfills:
             rewritten=(
                 self.data_log.files_with(marks.topic_id, found.replaced) if found.replaced else 0
             ),
-            plans=self._replaced_plans(marks.topic_id, parts) if found.replaced else {},
+            plans=self._replaced_plans(foreseen, marks, parts) if found.replaced else {},
             notes=(*notes, *self._also_asked_for(ledger, marks.topic_id, found.missing)),
         )
 
@@ -246,12 +247,12 @@ class Backfills:
                 )
 
     def _replaced_plans(
-        self, topic_id: str, parts: Sequence[Mapping[int, SpanSet]]
+        self, foreseen: Foreseen, marks: TopicMarks, parts: Sequence[Mapping[int, SpanSet]]
     ) -> Mapping[int, int]:
-        whole = self.control.ledger(self.spec.name)
+        whole = foreseen.after(self.control.ledger(self.spec.name))
         plans = Counter[int]()
         for part in parts:
-            plans.update(replaced_offsets(part, topic_id, whole, self.data_log))
+            plans.update(replaced_offsets(part, marks.topic_id, whole, self.data_log))
         return plans
 
     def request(

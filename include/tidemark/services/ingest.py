@@ -75,10 +75,11 @@ class Ingest:
         record = recorded_plan(self.control, self.spec.name, sequence)
         plan = record.plan
         refuse_abandoned(record)
+        # Also for a landed plan: a RESTORE may have taken its rows out.
+        checked_ledger(self.control, plan.pipeline, self.table)
         if record.landing and record.whole:
             log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
             return Ingestion(plan=plan, landing=record.whole, wrote=False)
-        checked_ledger(self.control, plan.pipeline, self.table)
         landing = self._landed(plan)
         wrote = False
         if landing is None:

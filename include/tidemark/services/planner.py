@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from tidemark.core import planning
 from tidemark.core.events import Adopted, ControlEvent, Planned, Started
+from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import TopicMarks
 from tidemark.core.offsets import SpanSet
@@ -77,6 +78,30 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """What the control table will contain when the next plan of a chain is made.
+
+    Attributes:
+        stored: What it contains now.
+        opened: The plan of the chain that may still land; None if there is none.
+        unrecorded: A plan of the chain that has landed and is not recorded, and its landing.
+    """
+
+    stored: Ledger
+    opened: Plan | None = None
+    unrecorded: tuple[Plan, Landing] | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        """The summary with the unrecorded landing."""
+        return self.after(self.stored)
+
+    def after(self, ledger: Ledger) -> Ledger:
+        """A ledger of the same pipeline with the unrecorded landing."""
+        return ledger.as_landed(*self.unrecorded) if self.unrecorded else ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
     """Makes plans for one pipeline. Reads Kafka and the data table's log, writes control events."""
 
@@ -126,25 +151,25 @@ class Planner:
     def preview(self) -> Planning:
         """What `plan` would answer now. Writes nothing."""
         self._refuse_copy()
-        ledger, opened = self.foreseen(PlanKind.LIVE)
-        if opened:
-            return Planning(outcome=PlanOutcome.ADOPTED, plan=opened)
-        events = self._draft(ledger, PlanKind.LIVE, "preview", None)
+        foreseen = self.foreseen(PlanKind.LIVE)
+        if foreseen.opened:
+            return Planning(outcome=PlanOutcome.ADOPTED, plan=foreseen.opened)
+        events = self._draft(foreseen.ledger, PlanKind.LIVE, "preview", None)
         plan = _plan_in(events)
         return Planning(outcome=PlanOutcome.DRAFT if plan else PlanOutcome.NOTHING, plan=plan)
 
-    def foreseen(self, kind: PlanKind) -> tuple[Ledger, Plan | None]:
-        """The ledger that a planner goes by, and a chain's plan that may still land.
+    def foreseen(self, kind: PlanKind) -> Foreseen:
+        """The state that a planner of a chain will decide from.
 
-        A plan that has landed, and that nobody has recorded, will be recorded first.
+        A plan that has landed and is not recorded will be recorded before that.
         """
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         opened = ledger.open_plan(kind)
         landing = self.data_log.find(opened.plan) if opened else None
         if opened is None or landing is None:
-            return ledger, opened.plan if opened else None
+            return Foreseen(stored=ledger, opened=opened.plan if opened else None)
         accounted, _ = self._recorder.accounted(opened.plan, landing)
-        return ledger.as_landed(opened.plan, accounted), None
+        return Foreseen(stored=ledger, unrecorded=(opened.plan, accounted))
 
     def _once(self, kind: PlanKind, requested_by: str, wanted: Wanted | None) -> Planning:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
