@@ -23,7 +23,7 @@ USER tidemark
 COPY --chown=tidemark include/jvm include/jvm
 RUN python include/jvm/fetch.py && rm -rf ~/.ivy2
 
-COPY --chown=tidemark pyproject.toml ./
+COPY --chown=tidemark pyproject.toml LICENSE ./
 COPY --chown=tidemark include include
 COPY --chown=tidemark jobs jobs
 COPY --chown=tidemark dags dags

@@ -71,6 +71,7 @@ class KafkaGroupOffsets:
                     **self._config,
                     "group.id": group,
                     "enable.auto.commit": False,
+                    "allow.auto.create.topics": False,
                     # What a transaction commits with its records may still be taken back.
                     "isolation.level": "read_committed",
                     "log_level": 0,

@@ -41,6 +41,8 @@ _CONSUMER: Mapping[str, Any] = {
     "group.id": "tidemark",
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
+    # librdkafka's default for consumers, stated because reading must never create a topic (S15).
+    "allow.auto.create.topics": False,
     # No choosing of another offset: what is not there is an error.
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
