@@ -529,10 +529,10 @@ class Upkeep(Protocol):
         ...
 
     def compact(self) -> int:
-        """Write small files anew as few; no row changes. Returns how many were replaced.
+        """Write small files as few; no row changes. Returns how many were replaced.
 
         Raises:
-            CompactionConflict: Rows were removed meanwhile; nothing was changed.
+            CompactionConflict: Other commits removed these files; nothing was changed.
             EngineFailed: It cannot be done, or its answer was lost.
         """
         ...

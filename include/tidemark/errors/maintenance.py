@@ -33,19 +33,19 @@ class RetentionTooShort(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class CompactionConflict(TransientError):
-    """Somebody removed rows, or compacted, while a table was compacted."""
+    """Other commits removed the files that a compaction was about to replace."""
 
     table: str
     reason: str
 
     def what(self) -> str:
-        return f"{self.table} was not compacted"
+        return f"{self.table} was not compacted, because another commit was first"
 
     def expected(self) -> str:
-        return "nobody to remove rows or to compact meanwhile"
+        return "the small files of the table to stay while they are written as few"
 
     def found(self) -> str:
         return self.reason
 
     def remedy(self) -> str:
-        return "nothing was changed; the next maintenance compacts it"
+        return "nothing was changed; the next maintenance compacts the table"

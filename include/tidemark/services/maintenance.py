@@ -15,7 +15,7 @@ from tidemark.services.recording import checked_ledger
 log = logging.getLogger(__name__)
 
 COMPACTIONS_TRIED = 3
-"""Who removes rows, which is rare, stops a compaction; landings do not."""
+"""Undo, replacement and other compactions refuse a compaction; landings do not."""
 
 
 def plans_over(control: ControlReader, pipeline: str, data_log: DataLog) -> PlanIsOver:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +17,7 @@ from tests.support.file_lake import LATER, WEEK, FileLake, age
 from tests.support.plans import make_plan
 from tests.support.services import NOW
 from tidemark.adapters.delta import upkeep as upkeep_module
+from tidemark.adapters.delta.compaction import Compaction, Rewrite
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.adapters.delta.upkeep import DeltaUpkeep
 from tidemark.core.datafile import plan_folder
@@ -102,19 +103,31 @@ def test_compacted_rows_take_what_landed_rows_take(lake: FileLake) -> None:
     assert "RLE_DICTIONARY" not in columns["value"].encodings
 
 
-class Overtaken(DeltaUpkeep):
-    """Somebody else commits while a compaction works."""
+class Overtaken(Compaction):
+    """Another process commits while a compaction works."""
 
     other: Callable[[], object]
 
-    def _compact(self, table: DeltaTable) -> dict[str, object]:
+    def rewrite(self, partition: Mapping[str, str] | None = None) -> list[Rewrite]:
+        rewrites = super().rewrite(partition)
         self.other()
-        return super()._compact(table)
+        return rewrites
 
 
-def overtaken(lake: FileLake, other: Callable[[], object]) -> Overtaken:
+class OvertakenUpkeep(DeltaUpkeep):
+    """Upkeep whose compactions meet another commit each time."""
+
+    other: Callable[[], object]
+
+    def _compaction(self) -> Compaction:
+        compaction = Overtaken(self._uri)
+        compaction.other = self.other
+        return compaction
+
+
+def overtaken(lake: FileLake, other: Callable[[], object]) -> OvertakenUpkeep:
     """Upkeep of the lake's table that meets another commit each time."""
-    upkeep = Overtaken(str(lake.uri), "events")
+    upkeep = OvertakenUpkeep(str(lake.uri), "events")
     upkeep.other = other
     return upkeep
 
@@ -412,7 +425,7 @@ def test_the_control_table_keeps_every_event(tmp_path: Path) -> None:
     assert upkeep.compact() == 6
     removed = upkeep.reclaim(datetime.now(UTC) + LATER, lambda _: False)
     assert len(removed) == 6
-    assert len(list(uri.glob("pipeline=*/*.parquet"))) == 2
+    assert len(DeltaTable(uri).file_uris()) == 2
     assert [control.ledger(name) for name in names] == ledgers
     plan = make_plan((0, 4, 5), sequence=4)
     control.append(control.ledger("events"), [Planned(plan=plan)], NOW)

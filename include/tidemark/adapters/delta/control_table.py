@@ -10,6 +10,7 @@ from arro3.core import DataType, Field, Schema
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from tidemark.adapters.delta.compaction import Compaction
 from tidemark.adapters.delta.pace import read_pace
 from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, opened, query, to_rows
 from tidemark.adapters.delta.settled import read_settled
@@ -17,7 +18,7 @@ from tidemark.core.event_rows import decode, encode, requested_in
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.pace import Pace
-from tidemark.errors import ControlConflict
+from tidemark.errors import ControlConflict, TidemarkError
 
 log = logging.getLogger(__name__)
 
@@ -188,8 +189,8 @@ class DeltaControlTable:
     def _compact_own(self, pipeline: str) -> None:
         """Compact what one pipeline has written; what it recorded stands whatever comes of it."""
         try:
-            DeltaTable(self._uri).optimize.compact(partition_filters=[("pipeline", "=", pipeline)])
-        except (DeltaError, OSError) as failed:
+            Compaction(self._uri).run({"pipeline": pipeline})
+        except (TidemarkError, DeltaError, OSError, ValueError) as failed:
             log.warning("not compacted pipeline=%s reason=%s", pipeline, failed)
 
     def _create(self) -> DeltaTable:

@@ -64,8 +64,8 @@ _NEUTRAL = {
     *("ADD COLUMN", "ADD COLUMNS", "CHANGE COLUMN", "ADD FEATURE", "CREATE TABLE"),
 }
 """Operations that change no row of a table."""
-_NO_ROWS = {"added", "abandoned", "fenced"}
-"""What commits tell that change no rows: fields are added, transactions raised."""
+_NO_ROWS = {"added", "abandoned", "compacted", "fenced"}
+"""Keys of commits that change no rows: fields added, transactions raised, files compacted."""
 
 Replace: TypeAlias = Callable[[DeltaTable, Plan, Sequence[DataFile], CommitProperties], None]
 """Commits a plan's files in place of rows that a table has, with some properties."""

@@ -12,18 +12,19 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import DeltaError
 
-from tidemark.adapters.delta.columns import AS_LANDED
+from tidemark.adapters.delta.compaction import Compaction
 from tidemark.adapters.delta.data_table import check_owner
+from tidemark.adapters.delta.live_files import storage_of
 from tidemark.adapters.delta.rows import opened
 from tidemark.core.datafile import plan_of_folder
 from tidemark.core.upkeep import PlanIsOver, StoredFile, TableFiles, name_of, reclaimable
-from tidemark.errors import CompactionConflict, EngineFailed, SetupError
+from tidemark.errors import EngineFailed, SetupError
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
@@ -70,29 +71,24 @@ class DeltaUpkeep:
         )
 
     def compact(self) -> int:
-        """Write small files anew as few, in one commit that changes no row; how many they were.
+        """Write small files as few, in one commit that changes no row. Returns their number.
 
         Landings go on meanwhile: what they add stays as it is.
 
         Raises:
-            CompactionConflict: Rows were removed meanwhile; nothing was changed.
+            CompactionConflict: Other commits removed these files; nothing was changed.
+            SetupError: The target size of the table cannot be parsed.
             EngineFailed: It cannot be done, or its answer was lost.
         """
         with self._named("compacting"):
-            table = DeltaTable(self._uri)
-            try:
-                replaced = int(self._compact(table)["numFilesRemoved"])
-            except CommitFailedError as conflict:
-                raise CompactionConflict(table=self._uri, reason=str(conflict)[:500]) from conflict
+            replaced = self._compaction().run()
             if replaced:
                 # Readers need not go through all that was added and removed.
-                table.create_checkpoint()
+                DeltaTable(self._uri).create_checkpoint()
         return replaced
 
-    def _compact(self, table: DeltaTable) -> dict[str, Any]:
-        if self._pipeline is None:
-            return dict(table.optimize.compact())
-        return dict(table.optimize.compact(writer_properties=AS_LANDED))
+    def _compaction(self) -> Compaction:
+        return Compaction(self._uri)
 
     def reclaim(
         self, before: datetime, is_over: PlanIsOver, *, dry_run: bool = False
@@ -116,7 +112,7 @@ class DeltaUpkeep:
         with self._named("removing files of"):
             # Before the listing: it has the commits that removed any of these meanwhile.
             newest = self._in_newest()
-            files = self._storage()
+            files = storage_of(self._uri)
             since_ms = int(before.timestamp() * 1000)
             listed = list(_listed(files))
             needed = newest | _named_since(files, listed, since_ms)
@@ -127,13 +123,6 @@ class DeltaUpkeep:
                     list(threads.map(partial(_remove, files), found))
                 self._remove_folders(found)
         return found
-
-    def _storage(self) -> FileSystem:
-        """The table's folder, by delta-rs' own way to its storage."""
-        from deltalake.fs import DeltaStorageHandler
-        from pyarrow.fs import PyFileSystem
-
-        return PyFileSystem(DeltaStorageHandler(self._uri))
 
     def _in_newest(self) -> set[str]:
         return _names(DeltaTable(self._uri).file_uris())
@@ -152,7 +141,8 @@ class DeltaUpkeep:
     def _named(self, doing: str) -> Iterator[None]:
         try:
             yield
-        except (DeltaError, OSError) as failed:
+        except (DeltaError, OSError, ValueError) as failed:
+            # PyArrow's errors are of the last kind.
             raise EngineFailed(
                 operation=f"{doing} {self._uri}", reason=str(failed)[:500]
             ) from failed

@@ -1,0 +1,280 @@
+"""Compaction of one Delta table: writes small files as few, in a commit that changes no row.
+
+`DeltaTable.optimize.compact` of delta-rs is not used. Two such compactions of one version both
+commit, and every row is in the table twice (docs/adr/0022). Here, files are written first. Then one
+commit removes the replaced files, only if all of them are live in the version before it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+from uuid import uuid4
+
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
+
+from tidemark.adapters.delta.live_files import LiveFile, live_files, merged_bounds, storage_of
+from tidemark.errors import CompactionConflict, SetupError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyarrow.fs import FileSystem
+
+log = logging.getLogger(__name__)
+
+COMMITS_TRIED = 20
+"""Another commit between the check and the commit refuses it. A try takes milliseconds."""
+_TARGET_BYTES = 100 * 1024 * 1024
+_ROW_GROUP_BYTES = 32 * 1024 * 1024
+"""Rows in memory; a row group on disk."""
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """A file that holds the rows of some live files, and that no version refers to yet.
+
+    Attributes:
+        replaced: The live files.
+        path: The new file.
+        size: Its bytes.
+        records: Its rows.
+    """
+
+    replaced: tuple[LiveFile, ...]
+    path: str
+    size: int
+    records: int
+
+
+class Compaction:
+    """One compaction: `rewrite`, then `commit`.
+
+    Args:
+        uri: The table.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def rewrite(self, partition: Mapping[str, str] | None = None) -> list[Rewrite]:
+        """Write the rows of small files to larger files, which no version refers to yet.
+
+        Args:
+            partition: Partition values; only files that have them are compacted.
+
+        Raises:
+            SetupError: The target size of the table cannot be parsed.
+            DeltaError, OSError: The table cannot be read, or the files cannot be written.
+        """
+        table = DeltaTable(self._uri)
+        target = _target_bytes(table.metadata().configuration)
+        wanted = (partition or {}).items()
+        small = [
+            file
+            for file in live_files(table)
+            if file.size < target and wanted <= file.partition.items()
+        ]
+        if len(small) < 2:
+            return []
+        files = storage_of(self._uri)
+        return [_rewritten(files, group) for group in _groups(files, small, target)]
+
+    def commit(self, rewrites: Sequence[Rewrite]) -> int:
+        """Replace files by their rewrites in one commit.
+
+        A rewrite is left out if one of the files that it replaces has left the table. Returns how
+        many files were replaced.
+
+        Raises:
+            CompactionConflict: No rewrite can be committed; nothing was changed.
+            DeltaError, OSError: The commit failed, or its answer was lost.
+        """
+        for _ in range(COMMITS_TRIED):
+            table = DeltaTable(self._uri)
+            live = {file.path for file in live_files(table)}
+            done = [each for each in rewrites if each.path in live]
+            ready = [each for each in rewrites if live.issuperset(_replaced_paths(each))]
+            if ready:
+                try:
+                    _replace(table, ready)
+                except CommitFailedError as refused:
+                    log.info("another commit was first uri=%s reason=%s", self._uri, refused)
+                    continue
+            if done or ready or not rewrites:
+                return sum(len(each.replaced) for each in (*done, *ready))
+            raise CompactionConflict(
+                table=self._uri, reason="files that were to be replaced have left the table"
+            )
+        raise CompactionConflict(
+            table=self._uri, reason=f"another commit was first, {COMMITS_TRIED} times"
+        )
+
+    def run(self, partition: Mapping[str, str] | None = None) -> int:
+        """Rewrite and commit. Returns how many files were replaced.
+
+        Raises:
+            CompactionConflict, SetupError, DeltaError, OSError: As in `rewrite` and `commit`.
+        """
+        return self.commit(self.rewrite(partition))
+
+
+def _replaced_paths(rewrite: Rewrite) -> Iterator[str]:
+    return (file.path for file in rewrite.replaced)
+
+
+def _replace(table: DeltaTable, rewrites: Sequence[Rewrite]) -> None:
+    """Commit as the very next version; refused if there is another one."""
+    now_ms = int(datetime.now(UTC).timestamp() * 1000)
+    removed = [
+        RemoveAction(
+            unquote(file.path),
+            data_change=False,
+            deletion_timestamp=now_ms,
+            size=file.size,
+            partition_values=dict(file.partition),
+        )
+        for each in rewrites
+        for file in each.replaced
+    ]
+    added = [
+        AddAction(
+            path=each.path,
+            size=each.size,
+            partition_values=each.replaced[0].partition,
+            modification_time=now_ms,
+            data_change=False,
+            stats=json.dumps({"numRecords": each.records, **merged_bounds(each.replaced)}),
+        )
+        for each in rewrites
+    ]
+    table.create_write_transaction(
+        [*removed, *added],
+        "append",
+        table.schema(),
+        partition_by=table.metadata().partition_columns,
+        commit_properties=CommitProperties(
+            max_commit_retries=0,
+            custom_metadata={"userMetadata": json.dumps({"compacted": len(removed)})},
+        ),
+    )
+
+
+def _groups(
+    files: FileSystem, small: Sequence[LiveFile], target: int
+) -> Iterator[Sequence[LiveFile]]:
+    """Files to write as one: of one partition and one physical schema, up to the target size.
+
+    Rows are copied as they are, so a column that a file lacks is still null afterwards.
+    """
+
+    def kind(file: LiveFile) -> str:
+        return repr(sorted(file.partition.items()))
+
+    for _, same in groupby(sorted(small, key=kind), kind):
+        group = list(same)
+        if len(group) > 1:
+            schemas: dict[str, list[LiveFile]] = {}
+            for file in group:
+                with _opened(files, file) as source:
+                    schemas.setdefault(_schema_text(source), []).append(file)
+            for alike in schemas.values():
+                yield from _bins(alike, target)
+
+
+def _bins(alike: Sequence[LiveFile], target: int) -> Iterator[Sequence[LiveFile]]:
+    held: list[LiveFile] = []
+    for file in (*alike, None):
+        if file is not None and sum(each.size for each in held) + file.size <= target:
+            held.append(file)
+            continue
+        if len(held) > 1:
+            yield held
+        held = [] if file is None else [file]
+
+
+def _rewritten(files: FileSystem, group: Sequence[LiveFile]) -> Rewrite:
+    import pyarrow.parquet as pq
+
+    path = f"part-00000-{uuid4()}-c000.snappy.parquet"
+    with _opened(files, group[0]) as first:
+        schema = first.schema_arrow.remove_metadata()
+        leaves = [first.schema.column(n).path for n in range(len(first.schema.names))]
+    records = 0
+    with (
+        files.open_output_stream(path) as sink,
+        pq.ParquetWriter(
+            sink,
+            schema,
+            compression="snappy",
+            # As Spark lands them: what a record takes is measured by files.
+            use_dictionary=[leaf for leaf in leaves if leaf not in ("key", "value")],
+            store_schema=False,
+            store_decimal_as_integer=True,
+        ) as writer,
+    ):
+        for rows in _row_groups(files, group, schema):
+            writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+            records += rows.num_rows
+    return Rewrite(
+        replaced=tuple(group), path=path, size=files.get_file_info(path).size, records=records
+    )
+
+
+def _row_groups(
+    files: FileSystem, group: Sequence[LiveFile], schema: pa.Schema
+) -> Iterator[pa.Table]:
+    import pyarrow as pa
+
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for file in group:
+        with _opened(files, file) as source:
+            for batch in source.iter_batches(4_096):
+                held.append(batch.replace_schema_metadata(None))
+                size += batch.nbytes
+                if size >= _ROW_GROUP_BYTES:
+                    yield pa.Table.from_batches(held, schema)
+                    held, size = [], 0
+    if held:
+        yield pa.Table.from_batches(held, schema)
+
+
+@contextmanager
+def _opened(files: FileSystem, file: LiveFile) -> Iterator[pq.ParquetFile]:
+    import pyarrow.parquet as pq
+
+    with (
+        files.open_input_file(unquote(file.path)) as source,
+        pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as rows,
+    ):
+        yield rows
+
+
+def _schema_text(source: pq.ParquetFile) -> str:
+    text: str = source.schema_arrow.remove_metadata().to_string(show_field_metadata=True)
+    return text
+
+
+def _target_bytes(configuration: Mapping[str, str | None]) -> int:
+    text = (configuration.get("delta.targetFileSize") or str(_TARGET_BYTES)).strip().lower()
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise SetupError(
+            subject="the target size of a table's files cannot be read",
+            needed="delta.targetFileSize in bytes, or such as 100mb",
+            seen=repr(text),
+            advice="set the table property again",
+        )
+    return int(found[1]) << 10 * " kmgt".index(found[2] or " ")
