@@ -1,108 +1,183 @@
-"""Each fence is taken away in turn, and some test must notice."""
+"""Each fence is removed in turn, and a test must fail."""
 
 from __future__ import annotations
 
-import os
+import ast
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import PROJECT
 from tests.faults.fences import FENCES, Fence
+from tests.faults.mutants import Outcome, run_tests
+from tests.faults.mutation import (
+    Always,
+    Drop,
+    MoveUp,
+    Never,
+    Operation,
+    Replace,
+    UnfitOperation,
+    markers,
+    marks,
+    mutate,
+)
 
-_PYTEST = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider")
-COPIED = ("include", "tests", "docs", "dags", "jobs", "pyproject.toml", "Makefile")
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A copy of the project whose package may be broken; the JVM's parts are the real ones.
-
-    Compiled files go along, but for those that are being written: they are known to be stale by the
-    time of their source, and without them each copy is compiled anew.
-    """
-    root = tmp_path / "checkout"
-    ignored = shutil.ignore_patterns("*.egg-info", "*.pyc.*")
-    for name in COPIED:
-        source = PROJECT / name
-        if source.is_dir():
-            shutil.copytree(source, root / name, ignore=ignored)
-        else:
-            shutil.copy(source, root / name)
-    (root / ".tidemark").mkdir()
-    (root / ".tidemark" / "jvm").symlink_to(PROJECT / ".tidemark" / "jvm")
-    return root
-
-
-def remove(fence: Fence, checkout: Path) -> None:
-    """Take the fence out of the copy."""
-    file = checkout / "include" / "tidemark" / fence.file
-    file.write_text(file.read_text().replace(fence.old, fence.new))
-
-
-def test_every_fence_is_where_the_list_says() -> None:
-    """Code that moves takes its entry along, also where only the long matrix removes it."""
-    for fence in FENCES:
-        found = (PROJECT / "include" / "tidemark" / fence.file).read_text().count(fence.old)
-        assert found == 1, f"{fence.name}: {fence.file} has it {found} times"
+MARKERS = {marker.name: marker for marker in markers()}
 
 
 def _fast() -> str:
-    """What `make check` runs."""
+    """The expression over markers with which `make check` selects tests."""
     (found,) = re.findall(r"^FAST := (.+)$", (PROJECT / "Makefile").read_text(), re.MULTILINE)
     return str(found)
 
 
-def run_tests(checkout: Path, fence: Fence) -> subprocess.CompletedProcess[str]:
-    """Run the tests that must notice, on the copy."""
-    environ = {
-        **os.environ,
-        "PYTHONPATH": str(checkout / "include"),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    marked = [] if fence.real else ["-m", _fast()]
-    return subprocess.run(
-        [sys.executable, *_PYTEST, *marked, *fence.noticed_by],
-        cwd=checkout,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=420,
-    )
+def check_noticed(fence: Fence, folder: Path) -> None:
+    """Remove a fence and run the tests that must notice; one of them must fail."""
+    selected = fence.noticed_by if fence.real else ("-m", _fast(), *fence.noticed_by)
+    outcome = run_tests(selected, folder, fence.marker)
+    assert outcome.has_noticed, f"no test failed without {fence.marker}: {outcome.output[-4000:]}"
+
+
+# -- the matrix ----------------------------------------------------------------------------------
 
 
 def _each(fence: Fence) -> object:
-    marks = [pytest.mark.faults, pytest.mark.spark] if fence.real else [pytest.mark.e2e]
-    return pytest.param(fence, id=f"{fence.keeps} {fence.name}", marks=marks)
+    selected = [pytest.mark.faults, pytest.mark.spark] if fence.real else [pytest.mark.e2e]
+    return pytest.param(fence, id=f"{fence.keeps}-{fence.marker}", marks=selected)
 
 
 @pytest.mark.parametrize("fence", [_each(fence) for fence in FENCES])
-def test_a_fence_that_is_removed_is_missed(fence: Fence, checkout: Path) -> None:
-    """Some test fails for it, by what it asserts."""
-    remove(fence, checkout)
-    done = run_tests(checkout, fence)
-    assert done.returncode == 1, f"nobody noticed:\n{done.stdout[-3000:]}{done.stderr[-2000:]}"
-    assert re.search(r"\b1 failed\b", done.stdout), done.stdout[-3000:]
+def test_a_removed_fence_is_noticed(fence: Fence, tmp_path: Path) -> None:
+    """A test fails by what it asserts."""
+    check_noticed(fence, tmp_path)
 
 
 @pytest.mark.e2e
-def test_the_copy_passes_with_all_its_fences(checkout: Path) -> None:
-    """Otherwise a failure would say nothing about a fence. All pass on the project itself."""
-    some = (
-        "tests/core/test_planning.py",
-        "tests/services/test_planner.py",
-        "tests/services/test_ingest.py",
+def test_a_fence_without_a_test_is_reported(tmp_path: Path) -> None:
+    """The tests of planning pass although nothing keeps an abandoned plan from landing."""
+    missed = Fence(
+        marker="abandoned-plan-is-fenced",
+        keeps="I4",
+        operation=Drop(),
+        noticed_by=("tests/core/test_planning.py",),
     )
-    whole = Fence(name="", keeps="", file="", old="", new="", noticed_by=some)
-    done = run_tests(checkout, whole)
-    assert done.returncode == 0, done.stdout[-3000:]
+    with pytest.raises(AssertionError, match=r"(?s)no test failed .*\d+ passed"):
+        check_noticed(missed, tmp_path)
+
+
+@pytest.mark.e2e
+def test_the_tests_pass_where_no_fence_is_removed(tmp_path: Path) -> None:
+    """Otherwise a failure would not show what a fence does."""
+    some = ("tests/core/test_planning.py", "tests/services/test_ingest.py")
+    outcome = run_tests(("-m", _fast(), *some), tmp_path)
+    assert (outcome.code, outcome.failed) == (0, ()), outcome.output
+    assert outcome.passed
+
+
+def test_a_program_that_breaks_is_not_noticed() -> None:
+    """An entry that uses a name that is gone raises NameError, whatever the tests check."""
+    assert Outcome(code=1, failed=("AssertionError: assert 1 == 2",)).has_noticed
+    assert not Outcome(code=1, failed=("NameError: name 'gone' is not defined",)).has_noticed
+    assert not Outcome(code=1, errors=("KafkaUnavailable: no broker",)).has_noticed
+    assert not Outcome(code=0, passed=3).has_noticed
+    assert not Outcome(code=None).has_noticed
+
+
+# -- markers and entries -------------------------------------------------------------------------
+
+
+def test_every_marker_has_one_entry() -> None:
+    """And every entry has one marker."""
+    assert sorted(marker.name for marker in markers()) == sorted(f.marker for f in FENCES)
+
+
+@pytest.mark.parametrize("fence", FENCES, ids=lambda fence: fence.marker)
+def test_the_operation_fits_the_marked_place(fence: Fence) -> None:
+    """It is applied, changes the module, and the result compiles."""
+    marker = MARKERS[fence.marker]
+    compile(mutate(marker.file.read_text(), marker.line, fence.operation), marker.file, "exec")
 
 
 def test_every_invariant_has_a_fence() -> None:
-    """I6 has none: nothing that runs could write to Kafka (tests/test_architecture.py)."""
+    """I6 has none: nothing in the package can write to Kafka (tests/test_architecture.py)."""
     assert {fence.keeps for fence in FENCES} == {"I1", "I2", "I3", "I4", "I5", "I7"}
+
+
+# -- operations ----------------------------------------------------------------------------------
+
+APPLIED: dict[str, tuple[Operation, str, str]] = {
+    "statement": (Drop(), "f()\ng()  # fence: it", "f()"),
+    "only statement": (
+        Drop(),
+        "try:\n    f()  # fence: it\nfinally:\n    g()",
+        "try:\n    pass\nfinally:\n    g()",
+    ),
+    "keyword argument": (Drop(), "f(\n    a=1,  # fence: it\n    b=2,\n)", "f(b=2)"),
+    "element": (Drop(), "[\n    1,\n    2,  # fence: it\n]", "[1]"),
+    "entry": (Drop(), "{\n    1: 2,  # fence: it\n    3: 4,\n}", "{3: 4}"),
+    "first operand": (Drop(), "x = (\n    a  # fence: it\n    and b\n)", "x = True and b"),
+    "last operand": (Drop(), "x = (\n    a\n    or b  # fence: it\n)", "x = a or False"),
+    "condition of a comprehension": (
+        Drop(),
+        "[\n    x\n    for x in y\n    if x  # fence: it\n]",
+        "[x for x in y]",
+    ),
+    "if that never holds": (Never(), "if a:  # fence: it\n    f()", "if False:\n    f()"),
+    "elif that never holds": (
+        Never(),
+        "if a:\n    f()\nelif b:  # fence: it\n    g()\nelse:\n    h()",
+        "if a:\n    f()\nelif False:\n    g()\nelse:\n    h()",
+    ),
+    "if that always holds": (Always(), "if a:  # fence: it\n    f()", "if True:\n    f()"),
+    "statement before another": (MoveUp(), "f()\ng()  # fence: it", "g()\nf()"),
+    "condition": (Replace("not original"), "if a:  # fence: it\n    f()", "if not a:\n    f()"),
+    "assigned value": (Replace("[]"), "x: list[int] = [1]  # fence: it", "x: list[int] = []"),
+    "returned value": (Replace("g(original)"), "return f(x)  # fence: it", "return g(f(x))"),
+    "value of a keyword": (Replace("2"), "f(\n    a=1,  # fence: it\n)", "f(a=2)"),
+    "last argument of a call in a chain": (
+        Replace("3"),
+        "(\n    f\n    .g(1, 2)  # fence: it\n    .h()\n)",
+        "f.g(1, 3).h()",
+    ),
+    "source of a comprehension": (
+        Replace("original[1:]"),
+        "[\n    x\n    for x in f(y)  # fence: it\n]",
+        "[x for x in f(y)[1:]]",
+    ),
+    "marker above a long statement": (Drop(), "# fence: it\n# as g does\nf()\ng()", "g()"),
+}
+
+
+@pytest.mark.parametrize("case", APPLIED)
+def test_an_operation_changes_the_marked_place(case: str) -> None:
+    """It changes that place alone."""
+    operation, before, after = APPLIED[case]
+    ((_, line),) = marks(before)
+    assert ast.unparse(mutate(before, line, operation)) == ast.unparse(ast.parse(after))
+
+
+@pytest.mark.parametrize(
+    ("operation", "source"),
+    [
+        (Never(), "x = 1  # fence: it"),
+        (Always(), "while a:  # fence: it\n    f()"),
+        (Drop(), "if a:\n    f()\nelif b:  # fence: it\n    g()"),
+        (MoveUp(), "f()  # fence: it\ng()"),
+        (Replace("1"), "pass  # fence: it"),
+        (Replace("original"), "x = 1  # fence: it"),
+        (Drop(), "x = (\n    a.b  # fence: it\n)"),
+    ],
+)
+def test_an_operation_that_does_not_fit_is_refused(operation: Operation, source: str) -> None:
+    """Also one that changes nothing."""
+    ((_, line),) = marks(source)
+    with pytest.raises(UnfitOperation):
+        mutate(source, line, operation)
+
+
+def test_a_marker_is_a_comment_with_a_name_in_kebab_case() -> None:
+    """Text in a string is no marker."""
+    source = 'x = "# fence: text"\ny = 1  # fence: a-name\nz = 2  # fence: No_Name\n'
+    assert list(marks(source)) == [("a-name", 2)]

@@ -159,7 +159,9 @@ def certify(
         record
         for sequence, record in sorted(ledger.plans.items())
         # Whatever took its rows out since. One that landed after the ledger was read is open in it.
-        if sequence in landed_at and not record.is_open and since <= landed_at[sequence] < until
+        if sequence in landed_at
+        and not record.is_open  # fence: certificate-has-restored-plans
+        and since <= landed_at[sequence] < until
     ]
     mine = [record for record in in_period if record.plan.topic_id == ledger.topic_id]
     partitions = sorted({planned.partition for record in mine for planned in record.plan.ranges})

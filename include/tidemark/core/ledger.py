@@ -179,7 +179,11 @@ class Ledger:
             for (of, partition), spans in self.settled.landed.items()
             if of == topic_id
         }
-        landings = [r.landing for r in self.plans.values() if r.plan.topic_id == topic_id]
+        landings = [
+            record.landing
+            for record in self.plans.values()
+            if record.plan.topic_id == topic_id  # fence: landed-offsets-of-one-topic
+        ]
         return united([added_up, *(landing.spans() for landing in landings if landing)])
 
     @property
@@ -201,7 +205,9 @@ class Ledger:
 
     def taken(self, partition: int) -> SpanSet:
         """Offsets that are covered or in an open plan; a new plan avoids them (I2)."""
-        return self.covered(partition).union(self.pending.get(partition, SpanSet()))
+        return self.covered(partition).union(
+            self.pending.get(partition, SpanSet())  # fence: no-two-plans-over-one-offset
+        )
 
     def replaceable(self, partition: int) -> SpanSet:
         """Offsets whose rows a new plan may replace: landed, and in no plan that is open."""
@@ -334,7 +340,7 @@ def _told(ledger: L, event: ControlEvent) -> L:
         case NewEpoch():
             return replace(
                 ledger,
-                epoch=event.epoch,
+                epoch=event.epoch,  # fence: plans-carry-new-epoch
                 epoch_version=event.table_version,
                 last_sequence=event.sequence,
             )
@@ -403,10 +409,10 @@ def _left(record: PlanRecord, plans: Mapping[int, PlanRecord]) -> Landing:
     """What a plan that has landed holds, or is about to lose."""
     whole = record.whole or Landing(sequence=record.plan.sequence, table_version=-1, counts=())
     left = (told.counts for told in reversed(record.superseded) if _has_replaced(plans, told.by))
-    return replace(whole, counts=next(left, whole.counts))
+    return replace(whole, counts=next(left, whole.counts))  # fence: replaced-plan-holds-the-rest
 
 
 def _has_replaced(plans: Mapping[int, PlanRecord], sequence: int) -> bool:
     """Whether a plan has taken its rows' place. One that is settled has landed."""
     by = plans.get(sequence)
-    return by is None or by.has_landed
+    return by is None or by.has_landed  # fence: only-landed-plans-replace

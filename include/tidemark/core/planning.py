@@ -33,7 +33,7 @@ def check_identity(ledger: Ledger, marks: TopicMarks) -> None:
     """
     if ledger.cluster_id is None or ledger.topic_id is None or ledger.topic is None:
         return
-    if ledger.cluster_id != marks.cluster_id:
+    if ledger.cluster_id != marks.cluster_id:  # fence: same-cluster
         raise ClusterChanged(
             pipeline=ledger.pipeline,
             known_cluster_id=ledger.cluster_id,
@@ -41,7 +41,7 @@ def check_identity(ledger: Ledger, marks: TopicMarks) -> None:
         )
     if ledger.topic != marks.topic:
         raise TopicChanged(pipeline=ledger.pipeline, known_topic=ledger.topic, topic=marks.topic)
-    if ledger.topic_id != marks.topic_id:
+    if ledger.topic_id != marks.topic_id:  # fence: same-topic-when-planning
         raise TopicRecreated(
             pipeline=ledger.pipeline,
             topic=marks.topic,
@@ -87,13 +87,13 @@ def check_readable(plan: Plan, marks: TopicMarks) -> None:
         LostRange: Retention removed the beginning of a range.
         EndBehindCommitted: The log now ends before a range does.
     """
-    check_identity(_known_to(plan), marks)
+    check_identity(_known_to(plan), marks)  # fence: same-topic-before-reading
     lost = tuple(
         (planned.partition, planned.start, min(planned.end, low))
         for planned in plan.ranges
         if planned.start < (low := marks.partitions[planned.partition].low)
     )
-    if lost:
+    if lost:  # fence: low-watermark-before-reading
         raise LostRange(pipeline=plan.pipeline, topic=marks.topic, lost=lost, plan=plan.sequence)
     for planned in plan.ranges:
         check_end(plan.pipeline, marks, planned.partition, planned.end)
@@ -127,7 +127,7 @@ def check_end(pipeline: str, marks: TopicMarks, partition: int, offset: int) -> 
         EndBehindCommitted
     """
     end = marks.partitions[partition].end
-    if offset > end:
+    if offset > end:  # fence: end-of-log-behind-plan
         raise EndBehindCommitted(
             pipeline=pipeline, topic=marks.topic, partition=partition, offset=offset, end=end
         )
@@ -146,7 +146,7 @@ def lost_ranges(
     lost = {}
     for partition, here in sorted(marks.partitions.items()):
         start = ledger.starts.get(partition, starts.get(partition, here.low))
-        if start < here.low:
+        if start < here.low:  # fence: low-watermark-when-planning
             unread = ledger.taken(partition).missing_from(Span(start, here.low))
             if unread:
                 lost[partition] = unread

@@ -116,6 +116,7 @@ def compare(
                 unrecorded.append(record.plan)
             elif record.is_open:
                 opened.append(record.plan)
+        # fence: forgotten-undo-is-found
         elif not held and _is_discarded(record.landing, discards.get(sequence), restores):
             gone.append(record.plan)
             discarded[sequence] = discards[sequence]

@@ -104,8 +104,9 @@ def _settled_plans(rows: Sequence[Row]) -> set[int]:
         sequence
         for sequence, events in told.items()
         if len(events[EventKind.PLANNED]) == len(events[EventKind.LANDED]) == 1
-        and not any(events[kind] for kind in AGAINST)
+        and not any(events[kind] for kind in AGAINST)  # fence: corrected-plan-is-read-in-full
     }
+    # fence: doubtful-replacement-is-read-in-full
     return {sequence for sequence in over if superseders[sequence] <= over}
 
 

@@ -57,7 +57,7 @@ class Word:
     @classmethod
     def of(cls, report: QualityReport) -> Self:
         """What a check says."""
-        blocks = report.verdict is Verdict.FAILED
+        blocks = report.verdict is Verdict.FAILED  # fence: failed-check-blocks
         return cls(
             sequence=report.plan_sequence,
             standing=Standing.BLOCKED if blocks else Standing.PUBLISHED,

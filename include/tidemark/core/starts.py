@@ -102,7 +102,7 @@ def beginning(
             raise InvalidStart(
                 rule="offsets from 0", seen=f"{offset} for partition {partition}: {progress.source}"
             )
-        if offset > (end := marks.partitions[partition].end):
+        if offset > (end := marks.partitions[partition].end):  # fence: start-within-log
             raise StartBehindEnd(
                 topic=marks.topic,
                 source=progress.source,

@@ -170,7 +170,7 @@ def check_table(ledger: Ledger, state: TableState) -> None:
         RepairUnfinished: The table is fenced for an epoch that is not recorded.
         TableRestored: A RESTORE took landed plans out of the table, or put rewound ones back.
     """
-    if ledger.missing_events:
+    if ledger.missing_events:  # fence: lost-control-events-are-missed
         raise ControlTruncated(
             pipeline=ledger.pipeline,
             event_number=ledger.event_number,
@@ -178,7 +178,7 @@ def check_table(ledger: Ledger, state: TableState) -> None:
         )
     for app_id in fenced_chains(ledger):
         newest = state.transactions.get(app_id, 0)
-        if newest != FENCED:
+        if newest != FENCED:  # fence: table-is-the-fenced-one
             # An older copy of the table, or a new one: nothing in it fences old drivers off.
             raise TableBehindLedger(
                 pipeline=ledger.pipeline, sequence=ledger.last_sequence, newest=newest
@@ -210,7 +210,7 @@ def check_table(ledger: Ledger, state: TableState) -> None:
     }
     known_versions.setdefault(ledger.epoch_version, ledger.last_sequence)
     for version, sequence in known_versions.items():
-        if not still_holds(state.restores, version):
+        if not still_holds(state.restores, version):  # fence: restore-of-recorded-landing
             raise TableRestored(
                 pipeline=ledger.pipeline,
                 sequence=sequence,
@@ -229,7 +229,7 @@ def check_held(plan: Plan, version: int, restores: Sequence[Restore]) -> None:
     Raises:
         TableRestored
     """
-    if not still_holds(restores, version):
+    if not still_holds(restores, version):  # fence: restore-of-unrecorded-commit
         raise TableRestored(
             pipeline=plan.pipeline,
             sequence=plan.sequence,

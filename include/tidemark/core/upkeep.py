@@ -137,7 +137,10 @@ def over_in(ledger: Ledger) -> PlanIsOver:
     What it does not know may be a plan that was made since it was read.
     """
     held = {r.plan.sequence for r in ledger.plans.values() if r.is_open or r.undoing}
-    return lambda sequence: sequence <= ledger.last_sequence and sequence not in held
+    return lambda sequence: (
+        sequence <= ledger.last_sequence  # fence: files-of-newer-plans-stay
+        and sequence not in held  # fence: files-of-open-plans-stay
+    )
 
 
 def name_of(path: str) -> str:
@@ -171,7 +174,7 @@ def reclaimable(
     return [
         file
         for file in stored
-        if file.modified_ms < before_ms
+        if file.modified_ms < before_ms  # fence: recent-files-stay
         and name_of(file.path) not in needed
         and _is_nobodys(file.path, is_over)
     ]

@@ -181,6 +181,6 @@ def how_to_merge(
             partition in before and each.spans[0].start < before[partition].spans[-1].end
             for partition, each in spans.items()
         )
-        if later or is_older:
+        if later or is_older:  # fence: older-records-merge-by-all-keys
             return How.KEYS
     return How.NEW

@@ -110,8 +110,8 @@ class Abandon:
         if record.landing is not None:
             raise PlanLanded(pipeline=plan.pipeline, sequence=plan.sequence)
         # In this order: what is not there once the fence is up never will be.
-        self.table.fence(plan)
-        landing = self.table.find(plan)
+        self.table.fence(plan)  # fence: abandoned-plan-is-fenced
+        landing = self.table.find(plan)  # fence: fence-before-look
         if landing is not None:
             self._record(ledger, plan, landing, discard=discard)
         self.control.append(ledger, [given_up], self.now())

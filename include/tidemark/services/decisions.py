@@ -130,7 +130,7 @@ class Decisions:
         if ledger.topic != marks.topic:
             planning.check_identity(replace(ledger, cluster_id=marks.cluster_id), marks)
         opened = ledger.open_plans()
-        if opened:
+        if opened:  # fence: no-new-incarnation-beside-open-plan
             raise OpenPlanInTheWay(
                 pipeline=ledger.pipeline,
                 sequence=opened[0].plan.sequence,
@@ -156,6 +156,7 @@ class Decisions:
 def _refuse_open(ledger: Ledger, partition: int, low: int) -> None:
     for record in ledger.open_plans():
         for planned in record.plan.ranges:
+            # fence: no-accepted-loss-in-open-plan
             if planned.partition == partition and planned.start < low:
                 raise OpenPlanInTheWay(
                     pipeline=ledger.pipeline,

@@ -159,7 +159,7 @@ class Decoding:
                 return Planning(outcome=PlanOutcome.KEPT, plan=opened.plan)
             self._settle(ledger, opened.plan, landing)
             return self._once()
-        if self._undone(bronze, ledger):
+        if self._undone(bronze, ledger):  # fence: undone-rows-leave-typed-table
             return self._once()
         stale = self._stale(bronze, ledger)
         wanted = [_Wanted(PlanKind.BACKFILL, *each) for each in stale.items()]
@@ -167,7 +167,7 @@ class Decoding:
         return self._planned(bronze, ledger, wanted, self.spec.records_per_chunk)
 
     def _ledgers(self) -> tuple[Ledger, Ledger]:
-        self.table.check_whole(self.spec.name)
+        self.table.check_whole(self.spec.name)  # fence: restored-quarantine-is-missed
         return (
             checked_ledger(self.control, self.spec.origin, self.bronze),
             checked_ledger(self.control, self.spec.name, self.table),
@@ -225,7 +225,10 @@ class Decoding:
     def _is_right(self, bronze: Ledger, plan: Plan) -> bool:
         """Whether an open plan is still to be decoded, and as the spec says now."""
         source = DecodedFrom.parse(plan.requested_by)
-        if source is None or source.fingerprint != self.decode.fingerprint:
+        if (
+            source is None
+            or source.fingerprint != self.decode.fingerprint  # fence: plan-of-another-decoder
+        ):
             return False
         if plan.gaps(bronze.landed_of(plan.topic_id)):
             return False
@@ -296,6 +299,7 @@ class Decoding:
         whole = self.control.ledger(self.spec.origin)
         typed = self.control.ledger(self.spec.name)
         found = {topic_id: stale_offsets(whole, typed, topic_id) for topic_id in topics_of(ledger)}
+        # fence: replaced-rows-are-decoded-again
         return {topic_id: spans for topic_id, spans in found.items() if spans}
 
     # -- the plan ---------------------------------------------------------------------------------

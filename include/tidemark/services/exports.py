@@ -78,7 +78,7 @@ class Exports:
         if not ledger.starts:
             raise NotBegun(pipeline=ledger.pipeline)
         marks = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
-        planning.check_identity(ledger, marks)
+        planning.check_identity(ledger, marks)  # fence: export-of-same-topic
         committed = {p: ledger.committed_offset(p) for p in sorted(ledger.starts)}
         for partition, offset in committed.items():
             planning.check_end(ledger.pipeline, marks, partition, offset)

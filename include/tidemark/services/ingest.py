@@ -110,7 +110,7 @@ class Ingest:
             files = self.sink.write(plan, records_per_task)
             # What was read of a topic that was made again meanwhile stays out of the table.
             marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
-            planning.check_same_topic(plan, marks)
+            planning.check_same_topic(plan, marks)  # fence: same-topic-before-commit
             # An append that loses its answer may have committed.
             wrote = True
             wrote = self.table.append(plan, files)
@@ -121,7 +121,7 @@ class Ingest:
                 self._explain(plan)
                 raise
             return landing, wrote and not isinstance(failed, TransactionConflict)
-        landing = self._landed(plan)
+        landing = self._landed(plan)  # fence: reported-commit-is-looked-up
         if landing is None:
             raise NotLanded(pipeline=plan.pipeline, sequence=plan.sequence, seen="no such commit")
         return landing, wrote
@@ -150,5 +150,5 @@ class Ingest:
         if record.landing and record.whole:
             return record.whole
         # While the plan was landing, the table may have been rewound to before it.
-        refuse_abandoned(record)
+        refuse_abandoned(record)  # fence: abandoned-plan-is-not-recorded
         return recorder.record(ledger, plan, landing)

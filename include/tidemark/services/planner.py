@@ -173,7 +173,7 @@ class Planner:
 
     def _once(self, kind: PlanKind, requested_by: str, wanted: Wanted | None) -> Planning:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
-        mine = ledger.plan_of(requested_by)
+        mine = ledger.plan_of(requested_by)  # fence: plan-of-a-run-is-kept
         if mine is not None:
             kept = recorded_plan(self.control, self.spec.name, mine)
             # What a backfill's plan has missed, nobody else would ever read.
@@ -183,7 +183,7 @@ class Planner:
             wanted = replace(wanted, replaces=False)
         opened = ledger.open_plan(kind)
         if opened:
-            landing = self.data_log.find(opened.plan)
+            landing = self.data_log.find(opened.plan)  # fence: look-before-taking-over
             if landing is None:
                 return self._take_over(ledger, opened.plan, requested_by)
             self._recorder.record(ledger, opened.plan, landing)

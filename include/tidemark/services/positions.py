@@ -35,6 +35,7 @@ def check_positions(
     """
     for kind in PlanKind:
         known = ledger.positions(kind)
+        # fence: positions-after-new-leader-epoch
         if unproven := planning.landed_under_others(known, marks, ranges):
             try:
                 log_reader.check_positions(marks.topic, unproven)

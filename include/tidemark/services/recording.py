@@ -67,7 +67,7 @@ class Recorder:
         landing, evidence = self.accounted(plan, landing)
         # A RESTORE that came while the plan was landing lies before this landing, where nobody
         # would look for it any more.
-        check_ledger(self.control, ledger, self.data_log)
+        check_ledger(self.control, ledger, self.data_log)  # fence: restore-during-landing
         is_current = plan.topic_id == ledger.topic_id
         committed = ledger.committed_with(landing.spans()) if is_current else {}
         self.control.append(
@@ -102,14 +102,14 @@ class Recorder:
                 offsets that Kafka has deleted is worth nothing: they are left out.
         """
         try:
-            before = self._same_topic(plan)
-            if landing.holes == 0:
+            before = self._same_topic(plan)  # fence: same-topic-before-recording
+            if landing.holes == 0:  # fence: gaps-need-evidence
                 return landing, NO_EVIDENCE
             evidence = self._look(plan, before)
             # What was seen counts only if it was this topic's until the end.
-            self._same_topic(plan)
+            self._same_topic(plan)  # fence: same-topic-after-evidence
         except (TopicRecreated, ClusterChanged, PartitionsShrunk):
-            if not plan.replaces:
+            if not plan.replaces:  # fence: doubtful-replacement-stays
                 raise
             # Its rows were read of the planned topic, or they would not have been committed. What
             # they replaced is nowhere else: nobody may take them out again because of this.
@@ -158,11 +158,11 @@ def check_ledger(control: ControlReader, ledger: Ledger, data_log: DataLog) -> N
     if state.restores:
         # Which plans a RESTORE took out is told by the version that each of them made.
         whole = control.ledger(ledger.pipeline)
-        if whole.event_number != ledger.event_number:
+        if whole.event_number != ledger.event_number:  # fence: one-ledger-for-one-look
             raise ControlConflict(pipeline=ledger.pipeline, event_number=whole.event_number)
         ledger = whole
     try:
-        check_table(ledger, state)
+        check_table(ledger, state)  # fence: ledger-and-table-agree
     except (LedgerBehindTable, RepairUnfinished):
         # The table was looked at later than the control table: others may have gone on meanwhile.
         newest = control.summary(ledger.pipeline).event_number

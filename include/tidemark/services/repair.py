@@ -118,9 +118,9 @@ class Repair:
         if dry_run:
             return found
         known = self._epochs(ledger)
-        fenced = self.table.fence_chains(self.spec.name, known)
+        fenced = self.table.fence_chains(self.spec.name, known)  # fence: older-epochs-are-fenced
         # Nothing of the old epochs can land from here on: look again.
-        look = self._look(ledger, requested_by)
+        look = self._look(ledger, requested_by)  # fence: look-again-after-fence
         found = look.found
         begun = repair.beginning(ledger, found, look.commits, look.marks, requested_by, reason)
         if begun:
@@ -224,7 +224,7 @@ class Repair:
             epochs += 1
         return [
             transaction_app_id(self.spec.name, epoch, kind)
-            for epoch in range(max(epochs, ledger.epoch) + 1)
+            for epoch in range(max(epochs, ledger.epoch) + 1)  # fence: newer-epochs-are-fenced
             for kind in PlanKind
         ]
 

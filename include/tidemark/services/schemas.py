@@ -121,6 +121,7 @@ class Schemas:
             return wanted, ()
         has_unions = expected is Format.AVRO
         differences = tuple(conflicts(column, wanted, str(part), has_unions=has_unions))
+        # fence: unfit-schema-stops-partition
         return (None, differences) if differences else (merged(column, wanted), ())
 
     def _known(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
@@ -133,6 +134,7 @@ class Schemas:
         except RegistryUnavailable as failure:
             away = failure
         for schema_id, schema in kept.items():
+            # fence: replaced-schema-is-refused
             if not asked.get(schema_id, schema).is_same(schema):
                 raise SchemaReplaced(connection=self.decode.registry, schema_id=schema_id)
         new = [each for each in asked.values() if each.id not in kept and each.is_settled]

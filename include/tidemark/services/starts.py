@@ -180,7 +180,7 @@ class Starts:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         # After the source was read: what it has come to by now, the log has too.
         marks = self._marks()
-        if ledger.starts:
+        if ledger.starts:  # fence: pipeline-starts-once
             _refuse_other(ledger, marks, progress, because)
             return _told(StartOutcome.NOTHING, marks, ledger.starts, progress, because)
         offsets = beginning(self.spec.name, marks, progress, others)

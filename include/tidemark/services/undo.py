@@ -104,6 +104,7 @@ class Undo:
 
     def _record(self, undone: Rewound) -> None:
         # A RESTORE meanwhile may have brought back what the plan had replaced.
+        # fence: restore-during-undo
         ledger = checked_ledger(self.control, self.pipeline, self.table)
         record = recorded_plan(self.control, self.pipeline, undone.sequence)
         if record.undoing:

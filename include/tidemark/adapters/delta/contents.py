@@ -46,6 +46,7 @@ def at_offsets(topic_id: str, spans: Mapping[int, SpanSet]) -> str:
         for partition, some in sorted(spans.items())
         for span in some
     ]
+    # fence: rows-of-other-incarnations-stay
     return f"topic_id = '{topic_id}' AND ({_any_of(places)})"
 
 

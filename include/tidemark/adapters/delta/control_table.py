@@ -167,6 +167,7 @@ class DeltaControlTable:
         table = opened(self._uri) or self._create()
         # delta-rs compares against its snapshot only: a snapshot that is newer than the ledger
         # would let a second writer of the same number through.
+        # fence: control-snapshot-is-the-ledger
         if (table.transaction_version(ledger.pipeline) or 0) != ledger.event_number:
             raise conflict
         rows = encode(ledger.pipeline, number, recorded_at, events)
@@ -178,6 +179,7 @@ class DeltaControlTable:
                 # Tables made before a column was added get it with their next event.
                 schema_mode="merge",
                 commit_properties=CommitProperties(
+                    # fence: control-commit-is-a-transaction
                     app_transactions=[Transaction(ledger.pipeline, number)]
                 ),
             )

@@ -103,7 +103,7 @@ class DeltaDataTable:
         table = self._present()
         if table is None:
             return TableState(transactions={}, restores=())
-        self._check(table, pipeline)
+        self._check(table, pipeline)  # fence: state-of-own-table-only
         found = {app_id: table.transaction_version(app_id) for app_id in app_ids}
         return TableState(
             transactions={app_id: newest for app_id, newest in found.items() if newest},
@@ -126,9 +126,10 @@ class DeltaDataTable:
         if table is None or not _is_taken(table, plan):
             return None
         for version, metadata in _commits(table):
-            if metadata.get("fingerprint") == plan.fingerprint:
+            if metadata.get("fingerprint") == plan.fingerprint:  # fence: commit-has-the-fingerprint
                 check_held(plan, version, tuple(_restores(table, version)))
                 # Counted in the newest version: rows may have been deleted since.
+                # fence: rows-are-counted-in-newest-version
                 return Landing.of(plan, version, landed_counts(table, plan))
             if _same_transaction(metadata, plan):
                 raise ForeignCommit(
@@ -203,7 +204,7 @@ class DeltaDataTable:
             held |= {of.sequence for of in contents.holdings(table, of_them)}
         forgotten = set(sequences) - held - told.keys()
         if forgotten:
-            held |= forgotten & set(ever_landed())
+            held |= forgotten & set(ever_landed())  # fence: forgotten-plan-landed-per-ledger
         return frozenset(held)
 
     def holdings(self) -> tuple[Holding, ...]:
@@ -376,8 +377,9 @@ class DeltaDataTable:
         """
         try:
             table = DeltaTable(self._uri)
-            if _is_taken(table, plan):
+            if _is_taken(table, plan):  # fence: taken-transaction-is-not-committed
                 return False
+            # fence: landing-is-a-transaction
             transactions = [Transaction(plan.app_id, plan.sequence)]
             change = replace if plan.replaces else self.add
             change(table, plan, files, _properties(transactions, plan.commit_metadata()))
@@ -460,6 +462,7 @@ class DeltaDataTable:
         open_ids = [i for i in app_ids if (table.transaction_version(i) or 0) < FENCED]
         if not open_ids:
             return int(table.version())
+        # fence: fence-is-a-transaction
         transactions = [Transaction(app_id, FENCED) for app_id in open_ids]
         try:
             _add(table, [], _properties(transactions, json.dumps({"fenced": open_ids})))

@@ -54,7 +54,7 @@ class DeltaLatest:
         goes_on = before is not None and (
             (before["version"], before["base"]) == (newest["since"], newest["base"])
         )
-        if not (made_anew or goes_on):
+        if not (made_anew or goes_on):  # fence: two-merges-from-one-base
             return None
         return Shown(
             version=newest["version"],

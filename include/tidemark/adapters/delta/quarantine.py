@@ -211,7 +211,16 @@ class DeltaQuarantine:
     def _open(self) -> str:
         """The SQL condition that open records meet: of a plan that has landed, closed by none."""
         held = ", ".join(map(str, self._held())) or "-1"
-        is_open = f"closed_by IS NULL OR (closed_by NOT IN ({held}) AND NOT ({_ERASED}))"
+        closed_for_now = [
+            f"closed_by NOT IN ({held})",
+            f"NOT ({_ERASED})",  # fence: erased-records-are-decoded-again
+        ]
+        is_open = " OR ".join(
+            [
+                "closed_by IS NULL",
+                f"({' AND '.join(closed_for_now)})",  # fence: closing-counts-once-landed
+            ]
+        )
         return f"plan_sequence IN ({held}) AND ({is_open})"
 
     def committed_spans(self, sequence: int) -> Mapping[int, SpanSet]:
@@ -337,6 +346,7 @@ class TypedTables:
         typed = self._typed.state(pipeline, app_ids, since)
         kept = self._quarantine.table.state(pipeline, app_ids, since=FENCED).transactions
         both = {app_id: min(n, kept.get(app_id, 0)) for app_id, n in typed.transactions.items()}
+        # fence: lost-quarantine-is-missed
         return TableState(transactions=both, restores=typed.restores)
 
     def find(self, plan: Plan) -> Landing | None:
@@ -413,7 +423,7 @@ class TypedTables:
             return False
         kept = [file for file in files if file.quarantined]
         self._quarantine.append(plan, kept)
-        self._refuse_others(plan, kept)
+        self._refuse_others(plan, kept)  # fence: drivers-agree-on-quarantine
         decoded = [file for file in files if not file.quarantined]
         wrote = self._typed.land(plan, decoded, replace_rows)
         if plan.replaces:
@@ -450,5 +460,5 @@ class TypedTables:
         self._quarantine.table.fence_chains(pipeline, app_ids)
         version = self._typed.fence_chains(pipeline, app_ids)
         # Nothing can land any more that is not in the typed table by now.
-        self._quarantine.forget_taken_out()
+        self._quarantine.forget_taken_out()  # fence: restore-reaches-quarantine
         return version

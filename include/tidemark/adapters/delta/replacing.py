@@ -70,7 +70,7 @@ def refuse_losses(table: DeltaTable, plan: Plan, files: Sequence[DataFile]) -> N
         for partition, spans in sorted(before.items())
         for span in spans.minus(after.get(partition, SpanSet()))
     ]
-    if lost:
+    if lost:  # fence: no-row-is-replaced-by-nothing
         raise RowsWouldBeLost(pipeline=plan.pipeline, sequence=plan.sequence, lost=tuple(lost))
 
 

@@ -115,6 +115,7 @@ class DeltaUpkeep:
             files = storage_of(self._uri)
             since_ms = int(before.timestamp() * 1000)
             listed = list(_listed(files))
+            # fence: files-of-retained-versions-stay
             needed = newest | _named_since(files, listed, since_ms)
             stored = [file for file in listed if not file.path.startswith("_delta_log/")]
             found = reclaimable(stored, needed, since_ms, is_over)

@@ -141,6 +141,7 @@ class KafkaMarkReader:
         futures: Mapping[TopicPartition, Future[ListOffsetsResultInfo]] = (
             self._calls.admin.list_offsets(
                 {TopicPartition(topic, p): spec for p in partitions},
+                # fence: ends-of-readers-isolation-level
                 isolation_level=_ISOLATION[isolation_level],
                 request_timeout=self._timeout,
             )
@@ -155,7 +156,7 @@ class KafkaMarkReader:
             for place, future in futures.items()
         }
         for partition, info in listed.items():
-            if info.offset == OFFSET_INVALID:
+            if info.offset == OFFSET_INVALID:  # fence: silent-leader-has-no-watermarks
                 # Where some leaders answer and others do not in time, librdkafka tells no error
                 # of these: the offset that it began with is left as it is.
                 raise KafkaUnavailable(

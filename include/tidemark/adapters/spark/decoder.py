@@ -259,7 +259,7 @@ class SparkDecoder:
         if quarantined > allowed and plan.replaces:
             # What was there before and fails again is none more.
             quarantined -= self._quarantined_before(plan)
-        if quarantined <= allowed:
+        if quarantined <= allowed:  # fence: quarantine-has-a-limit
             return
         found = (
             faulty.groupBy(_REASON, _PART, _DETAIL)

@@ -53,6 +53,7 @@ class SparkMerger:
 
     def _settled(self, merge: Merge) -> None:
         settings = {
+            # fence: late-merge-is-a-past-transaction
             "spark.databricks.delta.write.txnAppId": merge.base,
             "spark.databricks.delta.write.txnVersion": str(merge.version),
             "spark.databricks.delta.commitInfo.userMetadata": merge.told(),
@@ -151,6 +152,7 @@ class SparkMerger:
         """Merge; `whole` says that the source knows all of a key's records."""
         table = DeltaTable.forPath(self._session, self._latest)
         new = {name: F.col(f"s.{name}") for name in ("key", "value", "deleted", *_PLACE)}
+        # fence: keys-are-per-partition
         same = (F.col("t.partition") == F.col("s.partition")) & F.col("t.key").eqNullSafe(
             F.col("s.key")
         )

@@ -125,12 +125,13 @@ class SparkSink:
             self._session.read.format("kafka")
             .options(**self._kafka_options)
             # The plan's own: its end was planned with it, and the spec may say another by now.
+            # fence: reader-has-plans-isolation-level
             .option("kafka.isolation.level", plan.isolation_level.value)
             .option("assign", json.dumps({topic: sorted(ranges)}))
             .option("startingOffsets", _offsets(topic, {p: r.start for p, r in ranges.items()}))
             .option("endingOffsets", _offsets(topic, {p: r.end for p, r in ranges.items()}))
             .option("includeHeaders", "true")
-            .option("failOnDataLoss", "true")
+            .option("failOnDataLoss", "true")  # fence: reader-fails-on-data-loss
             .option("maxRecordsPerPartition", records_per_task)
             .load()
         )

@@ -1,0 +1,378 @@
+"""Mutations of the package: a marker comment names a place, an operation changes it on import.
+
+A marker is a comment `# fence: its-name`, at the end of the line where the place begins, or on a
+line of its own above it. The place is, in this order:
+
+* the statement that begins on the line; of an `if` its condition, of an assignment, a return or a
+  bare expression its value is what `Replace` replaces,
+* the keyword argument that begins on the line,
+* the last outermost expression on the line that is an argument, an element, an operand of `and` or
+  `or`, a condition or the source of a comprehension, or a value of a dict.
+
+With `-p tests.faults.mutation`, pytest imports the package with the mutation of the fence that the
+variable `TIDEMARK_FENCE` names. Nothing is copied, and no compiled file is written.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import io
+import os
+import re
+import sys
+import tokenize
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Protocol
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "include" / "tidemark"
+VARIABLE = "TIDEMARK_FENCE"
+_MARKER = re.compile(r"# fence: ([a-z0-9]+(?:-[a-z0-9]+)*)$")
+
+
+class UnfitOperation(Exception):
+    """The operation cannot be applied to the place that is marked."""
+
+
+# -- markers -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """A marker comment in the package.
+
+    Attributes:
+        name: The name of the fence.
+        file: The file that contains it.
+        line: The line, counted from 1, on which the marked place begins.
+    """
+
+    name: str
+    file: Path
+    line: int
+
+
+def markers(package: Path = PACKAGE) -> list[Marker]:
+    """Return every marker of the package, in the order of files and lines."""
+    return [
+        Marker(name=name, file=file, line=line)
+        for file in sorted(package.rglob("*.py"))
+        if "# fence: " in (source := file.read_text())
+        for name, line in marks(source)
+    ]
+
+
+def marks(source: str) -> Iterator[tuple[str, int]]:
+    """Yield the names of markers, each with the line of the code that it marks."""
+    waiting: list[str] = []
+    line = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            if found := _MARKER.search(token.string):
+                if line == token.start[0]:
+                    yield found[1], line
+                else:
+                    waiting.append(found[1])
+        elif token.type not in _LAYOUT:
+            line = token.end[0]
+            yield from ((name, token.start[0]) for name in waiting)
+            waiting.clear()
+
+
+_LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+# -- places --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node stands in the tree.
+
+    Attributes:
+        parent: The node that has it.
+        field: The parent's field that contains it.
+        index: Its index in that field, if the field is a list.
+    """
+
+    parent: ast.AST
+    field: str
+    index: int | None
+
+    @property
+    def node(self) -> ast.AST:
+        """The node that stands here."""
+        found = getattr(self.parent, self.field)
+        node = found if self.index is None else found[self.index]
+        assert isinstance(node, ast.AST)
+        return node
+
+    @property
+    def siblings(self) -> list[ast.AST]:
+        """The list that the node is an element of.
+
+        Raises:
+            UnfitOperation: It is not in a list.
+        """
+        if self.index is None:
+            raise UnfitOperation(f"{self.field} of {type(self.parent).__name__} is not a list")
+        siblings: list[ast.AST] = getattr(self.parent, self.field)
+        return siblings
+
+    def put(self, node: ast.AST) -> None:
+        """Put another node here."""
+        if self.index is None:
+            setattr(self.parent, self.field, node)
+        else:
+            self.siblings[self.index] = node
+
+
+_EXPRESSIONS = {
+    (ast.Call, "args"),
+    (ast.List, "elts"),
+    (ast.Tuple, "elts"),
+    (ast.Set, "elts"),
+    (ast.Dict, "values"),
+    (ast.BoolOp, "values"),
+    (ast.comprehension, "ifs"),
+    (ast.comprehension, "iter"),
+}
+"""Where an expression that can be marked stands."""
+
+
+def find(tree: ast.Module, line: int) -> Place:
+    """Return the place that a marker on a line marks.
+
+    Raises:
+        UnfitOperation: There is none on the line.
+    """
+    begin = [place for place in _places(tree) if getattr(place.node, "lineno", None) == line]
+    statements = [place for place in begin if isinstance(place.node, ast.stmt)]
+    keywords = [place for place in begin if isinstance(place.node, ast.keyword)]
+    # Parents come before their children: an expression that lies in one before it is not outermost.
+    outermost: list[Place] = []
+    for place in begin:
+        can_be_marked = (type(place.parent), place.field) in _EXPRESSIONS
+        is_inside = any(place.node in ast.walk(before.node) for before in outermost)
+        if can_be_marked and not is_inside and getattr(place.node, "end_lineno", None) == line:
+            outermost.append(place)
+    found = statements[:1] or keywords[:1] or outermost[-1:]
+    if not found:
+        raise UnfitOperation(f"no statement, keyword argument or expression begins on line {line}")
+    return found[0]
+
+
+def _places(node: ast.AST) -> Iterator[Place]:
+    """All places below a node, from the outside to the inside, in the order of the source."""
+    for field, value in ast.iter_fields(node):
+        children = value if isinstance(value, list) else [value]
+        for index, child in enumerate(children):
+            if isinstance(child, ast.AST):
+                yield Place(node, field, index if isinstance(value, list) else None)
+                yield from _places(child)
+
+
+# -- operations ----------------------------------------------------------------------------------
+
+
+class Operation(Protocol):
+    """A change of the tree."""
+
+    def apply(self, place: Place) -> None:
+        """Change what stands at a place.
+
+        Raises:
+            UnfitOperation: It cannot be changed in this way.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Remove a statement, keyword argument, argument, element, operand or condition."""
+
+    def apply(self, place: Place) -> None:
+        """Remove the node; a body without a statement has a `pass`."""
+        siblings = place.siblings
+        assert place.index is not None
+        match place.parent:
+            case ast.If(orelse=[ast.If() as only]) if only is place.node:
+                raise UnfitOperation("use Never() for an elif: the branches after it stay")
+            case ast.BoolOp(op=op):
+                # The neutral operand: one alone would not compile.
+                place.put(ast.Constant(isinstance(op, ast.And)))
+                return
+            case ast.Dict(keys=keys):
+                del keys[place.index]
+        del siblings[place.index]
+        if not siblings and place.field in ("body", "finalbody"):
+            siblings.append(ast.Pass())
+
+
+@dataclass(frozen=True, slots=True)
+class MoveUp:
+    """Exchange a statement with the one before it."""
+
+    def apply(self, place: Place) -> None:
+        """Exchange the two statements."""
+        siblings = place.siblings
+        if not isinstance(place.node, ast.stmt) or not place.index:
+            raise UnfitOperation("no statement stands before it")
+        here = place.index
+        siblings[here - 1 : here + 1] = siblings[here], siblings[here - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Put another expression in the place of one.
+
+    Attributes:
+        expression: The new one. The name `original` in it stands for the expression that is there.
+    """
+
+    expression: str
+
+    def apply(self, place: Place) -> None:
+        """Replace the value of the node."""
+        target = (
+            place if isinstance(place.node, ast.expr) else Place(place.node, _value(place), None)
+        )
+        new = ast.parse(self.expression, mode="eval").body
+        target.put(_Original(target.node).visit(new))
+
+
+def _value(place: Place) -> str:
+    """The field of a statement or keyword argument that contains its expression."""
+    match place.node:
+        case ast.If():
+            return "test"
+        case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.Expr() | ast.keyword():
+            return "value"
+        case ast.Return(value=ast.expr()):
+            return "value"
+        case _:
+            raise UnfitOperation(f"{type(place.node).__name__} has no value")
+
+
+class _Original(ast.NodeTransformer):
+    """Puts an expression in the place of the name `original`."""
+
+    def __init__(self, expression: ast.AST) -> None:
+        self.expression = expression
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        """Return the expression, if this is the name."""
+        return copy.deepcopy(self.expression) if node.id == "original" else node
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """Make the condition of an `if` or `elif` false."""
+
+    def apply(self, place: Place) -> None:
+        """Replace the condition."""
+        _decide(place, value=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Always:
+    """Make the condition of an `if` or `elif` true."""
+
+    def apply(self, place: Place) -> None:
+        """Replace the condition."""
+        _decide(place, value=True)
+
+
+def _decide(place: Place, *, value: bool) -> None:
+    if not isinstance(place.node, ast.If):
+        raise UnfitOperation(f"{type(place.node).__name__} is not an if")
+    place.node.test = ast.Constant(value)
+
+
+# -- modules -------------------------------------------------------------------------------------
+
+
+def mutate(source: str, line: int, operation: Operation) -> ast.Module:
+    """Return the tree of a module with an operation applied to the place that a line marks.
+
+    Raises:
+        UnfitOperation: The operation does not fit the place.
+    """
+    tree = ast.parse(source)
+    before = ast.dump(tree)
+    operation.apply(find(tree, line))
+    if ast.dump(tree) == before:
+        raise UnfitOperation("the operation changes nothing")
+    return ast.fix_missing_locations(tree)
+
+
+def module_name(file: Path) -> str:
+    """The name under which a file of the package is imported."""
+    parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loader(importlib.abc.Loader):
+    """Executes compiled code as the module."""
+
+    code: CodeType
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(self.code, module.__dict__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the one mutated module."""
+
+    marker: Marker
+    code: CodeType
+
+    def find_spec(
+        self,
+        fullname: str,
+        _path: Sequence[str] | None,
+        _target: ModuleType | None = None,
+        /,
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != module_name(self.marker.file):
+            return None
+        folders = [str(self.marker.file.parent)] if self.marker.file.stem == "__init__" else None
+        return importlib.util.spec_from_file_location(
+            fullname,
+            self.marker.file,
+            loader=_Loader(self.code),
+            submodule_search_locations=folders,
+        )
+
+
+def install(marker: Marker, operation: Operation) -> None:
+    """From here on the package is imported with the mutation.
+
+    Raises:
+        UnfitOperation: The operation does not fit, or the module is imported already.
+    """
+    if module_name(marker.file) in sys.modules:
+        raise UnfitOperation(f"{module_name(marker.file)} is imported already")
+    tree = mutate(marker.file.read_text(), marker.line, operation)
+    code = compile(tree, marker.file, "exec", dont_inherit=True)
+    sys.meta_path.insert(0, _Finder(marker, code))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Install the mutation before a conftest imports the package."""
+    if name := os.environ.get(VARIABLE):
+        from tests.faults.fences import FENCES
+
+        (fence,) = (fence for fence in FENCES if fence.marker == name)
+        (marker,) = (marker for marker in markers() if marker.name == name)
+        install(marker, fence.operation)
