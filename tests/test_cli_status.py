@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -120,6 +121,8 @@ def test_a_look_is_the_same_in_json_in_words_and_in_sql(
             **{key: value for key, value in each.items() if key != "partitions"},
             "checked_at": datetime.fromisoformat(each["checked_at"]),
             "open_plans": len(each["open_plans"]),
+            "open_since": each["open_since"] and datetime.fromisoformat(each["open_since"]),
+            "blocked_plans": len(each["blocked_plans"]),
             "alarms": names(each["alarms"]),
         }
         for _, each in sorted(told.items())
@@ -129,8 +132,9 @@ def test_a_look_is_the_same_in_json_in_words_and_in_sql(
     assert shown.code == ExitCode.REFUSED
     rows = [[cell.strip() for cell in line.split("│")] for line in shown.out.splitlines()]
     waits = ["4", "3 d 5 h", "3 d 18 h", "with the next run", "0", "-", "-"]
-    assert ["", "calm", topic, *waits, "1", "ok", ""] in rows
+    assert ["", "calm", topic, *waits, "1", "open", ""] in rows
     assert ["", "tides", topic, *waits, "-", "PipelineStalled", ""] in rows
+    assert re.search(r"^calm: plan 1 is open for \d+ s \(1 run\)$", shown.out, re.MULTILINE)
     assert ["", "0", "0", "0", "3", "3", "3 d 5 h", "3 d 18 h", ""] in rows
     assert "tides: PipelineStalled" in shown.err
     assert "calm: " not in shown.err

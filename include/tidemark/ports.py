@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 from tidemark.core.datafile import DataFile
 from tidemark.core.decoding import Part, RegisteredSchema
-from tidemark.core.events import BackfillRequested, ControlEvent
+from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
 from tidemark.core.fields import FieldType
 from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger, PlanRecord
@@ -186,10 +186,10 @@ class ControlReader(Protocol):
         """The newest scheduled plans that landed: at most ten."""
         ...
 
-    def landed_at(self, pipeline: str) -> Mapping[int, datetime]:
-        """When each plan was recorded as landed, the first time of several.
+    def recorded_at(self, pipeline: str, event: EventKind) -> Mapping[int, datetime]:
+        """Return when an event of each plan was recorded, the first time of several.
 
-        Repairs record it anew; that does not make it a plan of today.
+        Repairs record landings again; that does not make them landings of today.
         """
         ...
 
@@ -514,6 +514,10 @@ class VerdictTable(Protocol):
 
     def words(self, pipeline: str) -> Sequence[Word]:
         """All that was said of a pipeline's plans, in any order."""
+        ...
+
+    def blocked(self, pipeline: str) -> Collection[int]:
+        """Return the plans whose effective publication status is `blocked`."""
         ...
 
 

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from tidemark.services.starts import Starts
     from tidemark.services.status import PipelineStatus
     from tidemark.services.undo import Undo
+    from tidemark.services.unsettled import Unsettling
     from tidemark.services.upserts import Upserts
     from tidemark.services.verdicts import Verdicts
     from tidemark.services.verify import Verify
@@ -695,7 +696,18 @@ class App:
             self.table(spec),
             open_marks=lambda: self.marks(spec),
             open_log=lambda: self.log_reader(spec),
+            unsettling=self._unsettling(spec),
             now=utc_now(),
+        )
+
+    def _unsettling(self, spec: PipelineSpec) -> Unsettling:
+        from tidemark.services.unsettled import Unsettling
+
+        return Unsettling(
+            spec=spec,
+            control=self.control(),
+            blocked=lambda: self._verdict_table(spec).blocked(spec.name),
+            quarantined=lambda plans: self.quarantine(spec).count_open(plans),
         )
 
     def record_status(self, seen: Mapping[str, PipelineStatus | TidemarkError]) -> None:

@@ -128,6 +128,7 @@ alarms:
   lag_minutes: 8
   runway_minutes: 9
   stalled_minutes: 0
+  quarantined_records: 0
   deadline_minutes: 10
 retries: 0
 tags: [one, two]
@@ -164,6 +165,7 @@ spark: {spark.executor.memory: 2g}
             lag_time=timedelta(minutes=8),
             runway=timedelta(minutes=9),
             stalled=None,
+            quarantined_records=0,
             deadline=timedelta(minutes=10),
         ),
         retries=0,
@@ -278,7 +280,8 @@ def test_unknown_keys_are_refused_and_the_valid_ones_listed(folders: Folders) ->
     assert set(found) == {"topics", "limits.per_run", "quality.suit", "alarms.lag",
                           "start.offset", "start.timestamp"}  # fmt: skip
     assert found["alarms.lag"] == (
-        "one of lag_records, lag_minutes, runway_minutes, stalled_minutes, deadline_minutes"
+        "one of lag_records, lag_minutes, runway_minutes, stalled_minutes, quarantined_records, "
+        "deadline_minutes"
     )
     assert found["topics"] == (
         "one of name, description, topic, connection, target, schedule, group, start, "

@@ -115,6 +115,9 @@ def published(lake: FileLake) -> list[tuple[int, int]]:
         for uri in (lake.uri, lake.root / "verdicts"):
             connection.register(uri.name, pa.table(DeltaTable(uri).scan()))
         rows = connection.execute(f'SELECT "partition", "offset" FROM ({named}) ORDER BY ALL')
+        words = counting(said(lake).words("events")).values()
+        blocked = [word.sequence for word in words if word.standing is Standing.BLOCKED]
+        assert said(lake).blocked("events") == blocked
         return rows.fetchall()
 
 

@@ -26,6 +26,7 @@ from tidemark.services.repair import Repair
 from tidemark.services.starts import Starts
 from tidemark.services.status import PipelineStatus, pipeline_status
 from tidemark.services.undo import Undo
+from tidemark.services.unsettled import Unsettling
 from tidemark.services.verify import Verify
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -56,6 +57,8 @@ class Ports(LogPorts, Protocol):
     def marks(self) -> TopicReader: ...
     @property
     def log_reader(self) -> TopicLogReader: ...
+    @property
+    def unsettling(self) -> Unsettling: ...
 
 
 class LandingServices:
@@ -188,5 +191,16 @@ class Services(LandingServices):
             self.table,
             open_marks=lambda: self.marks,
             open_log=lambda: self.log_reader,
+            unsettling=self.unsettling,
             now=NOW,
+        )
+
+    @property
+    def unsettling(self: Ports) -> Unsettling:
+        """Finds open plans; no check and no decoder has run."""
+        return Unsettling(
+            spec=self.spec,
+            control=self.control,
+            blocked=lambda: (),
+            quarantined=lambda _plans: 0,
         )

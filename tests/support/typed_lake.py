@@ -246,6 +246,7 @@ class TypedLake(LandingServices):
         assert ledger.landed == bronze.landed
         assert ledger.records == bronze.records
         assert ledger.open_plans() == []
+        assert self.quarantine.count_open(()) == len(self.quarantined())
 
 
 class HomeTypedLake(TypedLake):

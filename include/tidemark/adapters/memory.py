@@ -242,12 +242,12 @@ class MemoryControlTable:
             },
         )
 
-    def landed_at(self, pipeline: str) -> Mapping[int, datetime]:
-        """As `ControlReader.landed_at`."""
+    def recorded_at(self, pipeline: str, event: EventKind) -> Mapping[int, datetime]:
+        """As `ControlReader.recorded_at`."""
         return {
             row["plan_sequence"]: row["recorded_at"]
             for row in reversed(self.rows)
-            if row["pipeline"] == pipeline and row["event"] == EventKind.LANDED
+            if row["pipeline"] == pipeline and row["event"] == event
         }
 
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:

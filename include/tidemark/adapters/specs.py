@@ -79,6 +79,7 @@ class _Alarms(_Section):
     lag_minutes: int | None = Field(default=None, ge=1)
     runway_minutes: int | None = Field(default=None, ge=0)
     stalled_minutes: int | None = Field(default=None, ge=0)
+    quarantined_records: int | None = Field(default=None, ge=0)
     deadline_minutes: int | None = Field(default=None, ge=1)
 
     def to_rules(self, schedule: str) -> AlarmRules:
@@ -94,6 +95,7 @@ class _Alarms(_Section):
             lag_time=_minutes(self.lag_minutes),
             runway=or_two_runs(self.runway_minutes),
             stalled=or_two_runs(self.stalled_minutes),
+            quarantined_records=self.quarantined_records,
             deadline=_minutes(self.deadline_minutes),
         )
 

@@ -71,6 +71,8 @@ def _print_status(shown: Sequence[PipelineStatus], *, in_full: bool) -> None:
         [_summary(each) for each in shown],
     )
     for each in shown:
+        for line in each.unsettled.explain(each.pipeline, each.checked_at):
+            out.print(line, markup=False)
         if in_full:
             _print_partitions(each)
         for alarm in each.alarms():
@@ -78,7 +80,6 @@ def _print_status(shown: Sequence[PipelineStatus], *, in_full: bool) -> None:
 
 
 def _summary(each: PipelineStatus) -> tuple[Any, ...]:
-    alarms = ", ".join(type(alarm).__name__ for alarm in each.alarms())
     return (
         each.pipeline,
         each.topic,
@@ -90,7 +91,7 @@ def _summary(each: PipelineStatus) -> tuple[Any, ...]:
         each.last_landed,
         each.last_landed_at,
         ", ".join(map(str, each.open_plans)) or None,
-        alarms or ("ok" if each.begun else "not begun"),
+        each.state,
     )
 
 

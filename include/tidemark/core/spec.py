@@ -57,6 +57,7 @@ class AlarmRules:
         lag_time: Longest time that a record may wait unread.
         runway: Shortest time until Kafka deletes what is unread.
         stalled: Longest time without a landing while records wait.
+        quarantined_records: Most open records in quarantine.
         deadline: Longest time from a scheduled run's beginning in the queue to its end.
     """
 
@@ -64,6 +65,7 @@ class AlarmRules:
     lag_time: timedelta | None = None
     runway: timedelta | None = None
     stalled: timedelta | None = None
+    quarantined_records: int | None = None
     deadline: timedelta | None = None
 
 

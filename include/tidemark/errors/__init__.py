@@ -11,7 +11,15 @@ was found and what to do next. Errors survive pickling, so they cross process bo
 """
 
 from tidemark.errors.airflow import AirflowRefused, AirflowUnavailable
-from tidemark.errors.alarms import LagTooLarge, LagTooLong, PipelineStalled, RunwayTooShort
+from tidemark.errors.alarms import (
+    LagTooLarge,
+    LagTooLong,
+    PipelineStalled,
+    PlansBlocked,
+    PlanStuck,
+    QuarantineTooLarge,
+    RunwayTooShort,
+)
 from tidemark.errors.backfill import (
     BackfillAhead,
     BackfillTooLarge,
@@ -181,9 +189,12 @@ __all__ = [
     "PlanLanded",
     "PlanNotLanded",
     "PlanOpen",
+    "PlanStuck",
+    "PlansBlocked",
     "Problem",
     "QualityFailed",
     "QuarantineRestored",
+    "QuarantineTooLarge",
     "RecordsMissed",
     "RegistryRefused",
     "RegistryUnavailable",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tidemark.errors.base import TerminalError
+from tidemark.errors.base import TerminalError, listed
 
 
 @dataclass(kw_only=True, eq=False)
@@ -99,6 +99,87 @@ class LagTooLarge(TerminalError):
 
     def remedy(self) -> str:
         return _faster(self.pipeline)
+
+
+@dataclass(kw_only=True, eq=False)
+class PlanStuck(TerminalError):
+    """A plan is open, and runs do not land it."""
+
+    pipeline: str
+    sequence: int
+    age: timedelta
+    runs: int
+    longest: timedelta | None
+
+    def what(self) -> str:
+        return f"plan {self.sequence} of pipeline {self.pipeline!r} has not landed"
+
+    def expected(self) -> str:
+        if self.longest is None:
+            return "a landing by the first or the second run that asks for it"
+        within = f"{in_words(self.longest)} (alarms.stalled_minutes)"
+        return f"a landing by the first or the second run that asks for it, within {within}"
+
+    def found(self) -> str:
+        return f"an open plan, recorded {in_words(self.age)} ago, that {self.runs} run(s) asked for"
+
+    def remedy(self) -> str:
+        pipeline, _, typed = self.pipeline.partition("@")
+        lands = f"decode {pipeline}" if typed == "typed" else f"ingest {self.pipeline}"
+        plan = "" if typed == "typed" else f" --plan {self.sequence}"
+        return (
+            f"run `tidemark {lands}{plan}`, which lands it or names the error that its runs fail "
+            "with, and go on by that error's section of docs/runbook.md"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class PlansBlocked(TerminalError):
+    """A quality check keeps plans out of the published view, and nobody has decided on them."""
+
+    pipeline: str
+    plans: tuple[int, ...]
+
+    def what(self) -> str:
+        return f"a quality check blocked plan(s) {listed(self.plans)} of pipeline {self.pipeline!r}"
+
+    def expected(self) -> str:
+        return "a newer check that passes, or a decision to release or to reject them"
+
+    def found(self) -> str:
+        return "neither: the published view does not show their rows"
+
+    def remedy(self) -> str:
+        plan = f"{self.pipeline} --plan {self.plans[0]}"
+        return (
+            f"see `tidemark verdict list {self.pipeline}` for what failed; fix it and check again "
+            f"with `tidemark quality {plan}`, or decide with `tidemark verdict release {plan} "
+            f"--reason WHY` or `tidemark verdict reject {plan} --reason WHY`"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class QuarantineTooLarge(TerminalError):
+    """More records wait in quarantine than is allowed."""
+
+    pipeline: str
+    records: int
+    most: int
+
+    def what(self) -> str:
+        return f"records of pipeline {self.pipeline!r} wait in quarantine"
+
+    def expected(self) -> str:
+        return f"at most {self.most:,} (alarms.quarantined_records)"
+
+    def found(self) -> str:
+        return f"{self.records:,}"
+
+    def remedy(self) -> str:
+        return (
+            f"see `tidemark quarantine list {self.pipeline}` for the reasons; fix the schema or "
+            f"the rule, then decode them again with `tidemark quarantine replay {self.pipeline}`"
+        )
 
 
 def _faster(pipeline: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from tidemark.core.certificate import certify
+from tidemark.core.events import EventKind
 from tidemark.core.quarantine import Quarantined
 from tidemark.core.reports import PipelineReport
 from tidemark.core.spec import PipelineSpec
@@ -58,7 +59,7 @@ class Reports:
         ledger = self.control.ledger(self.spec.name)
         if ledger.topic is None:
             raise NothingLanded(pipeline=self.spec.name, topic=self.spec.topic)
-        landed_at = self.control.landed_at(self.spec.name)
+        landed_at = self.control.recorded_at(self.spec.name, EventKind.LANDED)
         certificate = certify(ledger, landed_at, since, until)
         plans = {plan.sequence for plan in certificate.plans}
         standings: dict[str, list[int]] = {}

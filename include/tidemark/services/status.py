@@ -28,6 +28,7 @@ from tidemark.ports import ControlReader, DataLog, TopicLogReader, TopicReader
 from tidemark.services.limits import run_limit
 from tidemark.services.positions import check_positions
 from tidemark.services.recording import checked_ledger
+from tidemark.services.unsettled import Unsettled, Unsettling
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -72,6 +73,7 @@ class PipelineStatus:
         last_landed: Newest plan that landed what was unread, no backfill; None before the first.
         last_landed_at: When it landed.
         open_plans: Plans recorded and not landed.
+        unsettled: What waits for a retry or for a decision.
         records: Records landed by all plans.
         forecast: When it will have caught up.
         caught_up_at: The moment, if the forecast is `LATER`.
@@ -86,6 +88,7 @@ class PipelineStatus:
     last_landed: int | None
     last_landed_at: datetime | None
     open_plans: tuple[int, ...]
+    unsettled: Unsettled
     records: int
     forecast: Forecast
     caught_up_at: datetime | None
@@ -141,6 +144,13 @@ class PipelineStatus:
             yield LagTooLong(pipeline=name, waiting=waiting, longest=rules.lag_time)
         if rules.lag_records is not None and lag is not None and lag > rules.lag_records:
             yield LagTooLarge(pipeline=name, lag=lag, most=rules.lag_records)
+        yield from self.unsettled.alarms(name, rules, self.checked_at)
+
+    @property
+    def state(self) -> str:
+        """One word or several: alarms, else what is unsettled, else `not begun` or `ok`."""
+        words = [type(alarm).__name__ for alarm in self.alarms()] or list(self.unsettled.words())
+        return ", ".join(words) or ("ok" if self.begun else "not begun")
 
     def _has_stalled(self, longest: timedelta) -> bool:
         """Whether a record has waited so long, and nothing has landed meanwhile.
@@ -158,6 +168,7 @@ class PipelineStatus:
         return {
             **self.as_row(),
             "open_plans": list(self.open_plans),
+            "blocked_plans": list(self.unsettled.blocked),
             "problem": self.problem.as_record() if self.problem else None,
             "alarms": [alarm.as_record() for alarm in self.alarms()],
             "partitions": [
@@ -190,6 +201,8 @@ class PipelineStatus:
             "last_landed_plan": self.last_landed,
             "last_landed_at": self.last_landed_at,
             "open_plans": len(self.open_plans),
+            **self.unsettled.as_row(),
+            "state": self.state,
             "forecast": self.forecast.value,
             "caught_up_at": self.caught_up_at,
             "problem": type(self.problem).__name__ if self.problem else None,
@@ -202,7 +215,8 @@ def row_of(pipeline: str, seen: PipelineStatus | TidemarkError, now: datetime) -
     if isinstance(seen, PipelineStatus):
         return seen.as_row()
     name = type(seen).__name__
-    return {"pipeline": pipeline, "checked_at": now, "problem": name, "alarms": name}
+    row = {"pipeline": pipeline, "checked_at": now, "problem": name, "alarms": name}
+    return {**row, "state": name}
 
 
 def _seconds(time: timedelta | None) -> float | None:
@@ -215,6 +229,7 @@ def pipeline_status(
     data_log: DataLog,
     open_marks: Callable[[], TopicReader],
     open_log: Callable[[], TopicLogReader],
+    unsettling: Unsettling,
     now: datetime,
 ) -> PipelineStatus:
     """Compare a pipeline's ledger with its topic. Reads only; what goes wrong is a `problem`.
@@ -225,6 +240,7 @@ def pipeline_status(
         data_log: The data table's log.
         open_marks: Opens its connection for marks, which may be refused as well.
         open_log: Opens its connection for records.
+        unsettling: Finds what waits for a retry or for a decision.
         now: The present.
     """
     problem: TidemarkError | None = None
@@ -235,6 +251,11 @@ def pipeline_status(
     for record in ledger.plans.values():
         if record.undoing:
             problem = problem or UndoUnfinished(pipeline=spec.name, sequence=record.plan.sequence)
+    unsettled = Unsettled()
+    try:
+        unsettled = unsettling.look(ledger)
+    except TidemarkError as refused:
+        problem = problem or refused
     partitions: tuple[PartitionStatus, ...] = ()
     pace = control.pace(spec.name)
     try:
@@ -264,6 +285,7 @@ def pipeline_status(
         last_landed=pace.runs[-1].sequence if pace.runs else None,
         last_landed_at=pace.last_landed_at,
         open_plans=tuple(record.plan.sequence for record in ledger.open_plans()),
+        unsettled=unsettled,
         records=ledger.records,
         forecast=Forecast.UNKNOWN,
         caught_up_at=None,

@@ -194,7 +194,9 @@ def test_a_plan_landed_when_that_was_first_recorded(table: ControlTable) -> None
     append(table, "events", landed(ledger, plan))
     again = table.ledger("events")
     table.append(again, [landed(again, plan)], NOW + timedelta(days=31))
-    assert table.landed_at("events") == {1: NOW}
+    assert table.recorded_at("events", EventKind.LANDED) == {1: NOW}
+    assert table.recorded_at("events", EventKind.PLANNED) == {1: NOW}
+    assert table.recorded_at("others", EventKind.PLANNED) == {}
 
 
 def test_unproven_holes_are_told_apart(table: ControlTable) -> None:

@@ -116,19 +116,19 @@ class DeltaControlTable:
         table = opened(self._uri)
         return Pace() if table is None else read_pace(table, pipeline)
 
-    def landed_at(self, pipeline: str) -> Mapping[int, datetime]:
-        """As `ControlReader.landed_at`."""
+    def recorded_at(self, pipeline: str, event: EventKind) -> Mapping[int, datetime]:
+        """As `ControlReader.recorded_at`."""
         table = opened(self._uri)
         if table is None:
             return {}
         rows = query(
             table,
             f"""
-            SELECT plan_sequence, min(recorded_at) AS landed_at FROM t
-            WHERE pipeline = '{pipeline}' AND event = '{EventKind.LANDED}' GROUP BY plan_sequence
+            SELECT plan_sequence, min(recorded_at) AS at FROM t
+            WHERE pipeline = '{pipeline}' AND event = '{event}' GROUP BY plan_sequence
             """,
         )
-        return {row["plan_sequence"]: row["landed_at"] for row in rows}
+        return {row["plan_sequence"]: row["at"] for row in rows}
 
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
         """One plan and what became of it; None if the table has no such plan."""

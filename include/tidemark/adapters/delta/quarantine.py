@@ -240,6 +240,24 @@ class DeltaQuarantine:
         table = opened(self._uri)
         return () if table is None else contents.holdings(table, self._open())
 
+    def count_open(self, unlanded: Collection[int]) -> int:
+        """Return how many records are open, by two small columns.
+
+        Args:
+            unlanded: Plans of the typed table that have not landed, by the ledger. Neither the
+                records that they put here nor the records that they closed count.
+        """
+        table = opened(self._uri)
+        if table is None or not table.file_uris():
+            return 0
+        plans = ", ".join(map(str, unlanded)) or "-1"
+        (found,) = query(
+            table,
+            f"SELECT count(*) AS records FROM t WHERE plan_sequence NOT IN ({plans}) "
+            f"AND (closed_by IS NULL OR closed_by IN ({plans}))",
+        )
+        return int(found["records"])
+
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         """Open records of one incarnation's partition at these offsets, with their plans."""
         table = opened(self._uri)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import assert_never
@@ -125,6 +125,27 @@ class DeltaVerdictTable:
             said.setdefault(word, []).append({row["partition"]: span})
         return [replace(word, spans=united(spans)) for word, spans in said.items()]
 
+    def blocked(self, pipeline: str) -> Sequence[int]:
+        """Return the plans whose effective publication status is `blocked`, sorted.
+
+        The same as `counting` over `words`, without a Python object for each row.
+        """
+        table = opened(self._uri)
+        if table is None:
+            return []
+        effective = _EFFECTIVE.format(
+            verdicts="t",
+            pipeline=pipeline,
+            table_id=_id_of(self._data_table),
+            visible=_VISIBLE,
+        )
+        found = query(
+            table,
+            f"SELECT DISTINCT plan_sequence FROM ({effective}) "
+            f"WHERE place = 1 AND standing = '{Standing.BLOCKED}' ORDER BY plan_sequence",
+        )
+        return [row["plan_sequence"] for row in found]
+
 
 def _id_of(data_table: str) -> str:
     """A table's Delta id; empty if there is no table, of which nothing can have been said."""
@@ -149,12 +170,9 @@ def _named(uri: str, engine: Engine) -> str:
             assert_never(engine)
 
 
-_PUBLISHED = """\
-SELECT *
-FROM {rows} AS landed
-WHERE EXISTS (
-  SELECT 1
-  FROM (
+_VISIBLE = ", ".join(f"'{standing}'" for standing in Standing if standing.is_visible)
+
+_EFFECTIVE = """\
     SELECT
       *,
       rank() OVER (
@@ -166,7 +184,16 @@ WHERE EXISTS (
           CASE WHEN standing IN ({visible}) THEN 1 ELSE 0 END
       ) AS place
     FROM {verdicts}
-    WHERE pipeline = '{pipeline}' AND table_id = '{table_id}'
+    WHERE pipeline = '{pipeline}' AND table_id = '{table_id}'"""
+"""Every decision; `place` is 1 for the one that counts."""
+
+_PUBLISHED = """\
+SELECT *
+FROM {rows} AS landed
+WHERE EXISTS (
+  SELECT 1
+  FROM (
+{effective}
   ) AS words
   WHERE place = 1 AND standing IN ({visible})
     AND words.plan_sequence = landed.plan_sequence
@@ -179,10 +206,10 @@ WHERE EXISTS (
 
 def published_view(pipeline: str, data_table: str, verdict_table: str, engine: Engine) -> str:
     """A query for what of a pipeline's table is published, as of whenever it is asked."""
-    return _PUBLISHED.format(
-        rows=_named(data_table, engine),
+    effective = _EFFECTIVE.format(
         verdicts=_named(verdict_table, engine),
         pipeline=pipeline,
         table_id=_id_of(data_table),
-        visible=", ".join(f"'{standing}'" for standing in Standing if standing.is_visible),
+        visible=_VISIBLE,
     )
+    return _PUBLISHED.format(rows=_named(data_table, engine), effective=effective, visible=_VISIBLE)
