@@ -14,6 +14,7 @@ from tidemark.core.fields import (
     FieldType,
     ListOf,
     MapOf,
+    NoColumn,
     Struct,
     additions,
     conflicts,
@@ -28,6 +29,8 @@ def record(*fields: tuple[str, Any], name: str = "R", **more: Any) -> dict[str, 
     return {"type": "record", "name": name, "fields": made, **more}
 
 
+_A = record(("b", "int"), name="x.A")
+_DATE = {"type": "int", "logicalType": "date"}
 _ADDRESS = record(("street", "string"), name="shop.Address")
 
 
@@ -67,8 +70,13 @@ _ADDRESS = record(("street", "string"), name="shop.Address")
                 )
             ),
         ),
-        # As Spark reads them: by what they are written as.
-        ([{"type": "int", "logicalType": "date"}, "long"], "long"),
+        # Of three there is a field for each.
+        (
+            [_DATE, {"type": "long", "logicalType": "timestamp-millis"}, "string"],
+            Struct(
+                (("member_int", "date"), ("member_long", "timestamp"), ("member_string", "string"))
+            ),
+        ),
         (
             {
                 "type": "fixed",
@@ -111,6 +119,47 @@ def test_a_schema_makes_a_column(schema: Any, column: FieldType) -> None:
     [
         (record(("next", ["null", "R"])), "R contains itself"),
         (record(), "R has no fields"),
+        (
+            [_DATE, "null", {"type": "long"}],
+            r"^a union of int \(date\) and long makes one column",
+        ),
+        (
+            record(
+                (
+                    "legs",
+                    {
+                        "type": "array",
+                        "items": {
+                            "type": "map",
+                            "values": record(
+                                (
+                                    "at",
+                                    [_DATE, {"type": "long", "logicalType": "timestamp-millis"}],
+                                ),
+                                name="Leg",
+                            ),
+                        },
+                    },
+                )
+            ),
+            r"^legs\[\]\{\}\.at: a union of int \(date\) and long \(timestamp-millis\) makes one",
+        ),
+        (
+            record(("a", ["null", _A, {**_A, "name": "y.A"}])),
+            r"^a: a union of x\.A and y\.A makes fields of one name, member_A",
+        ),
+        (
+            record(
+                ("first", record(("b", "int"), name="A")),
+                ("a", ["A", record(("b", "int"), name="y.A")]),
+                namespace="x",
+            ),
+            r"^a: a union of x\.A and y\.A makes",
+        ),
+        (
+            record(("a", ["int", record(("b", "int"), name="Int")])),
+            "^a: a union of int and Int makes fields of one name, member_int, or of names",
+        ),
         (record(("a", "null")), "null and nothing else"),
         (record(("a", ["null"])), "null and nothing else"),
         (record(("a", "int"), ("A", "int")), "upper and lower case alone: a"),
@@ -125,7 +174,7 @@ def test_a_schema_makes_a_column(schema: Any, column: FieldType) -> None:
 )
 def test_a_schema_that_makes_none_says_why(schema: Any, problem: str) -> None:
     """Before anything is read with it."""
-    with pytest.raises(ValueError, match=problem):
+    with pytest.raises(NoColumn, match=problem):
         column_of(json.dumps(schema))
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from tidemark.core.fields import plain
+from tidemark.core.fields import NoColumn, plain
 from tidemark.core.json_schema import column_of
+
+_NO_NAMES = ("a b", "a,b", "a;b", "{a", "a}", "a(", ")", "a=b", "a`b", "", "a\tb", "a\nb")
 
 
 def schema(properties: Any, **more: Any) -> str:
@@ -62,29 +64,96 @@ def schema(properties: Any, **more: Any) -> str:
         ),
         ({"allOf": [{"type": "integer"}, {"type": "string"}]}, "string"),
         ({"$ref": "#/definitions/leg~1%73"}, {"qty": "long"}),
+        # References to other properties, anchors, and what has an identifier.
+        ({"$ref": "#/properties/g"}, "long"),
+        ({"$ref": "#/properties/h/anyOf/1/items"}, "boolean"),
+        ({"$ref": "#anchored"}, "double"),
+        ({"$ref": "#dynamic"}, "double"),
+        ({"$ref": "#fragment"}, "date"),
+        ({"$ref": "http://x/y/schema.json#anchored"}, "double"),
+        ({"$ref": "schema.json#/properties/g"}, "long"),
+        ({"$ref": "/y/schema.json#/properties/g"}, "long"),
+        ({"$ref": "inner.json"}, {"own": "boolean"}),
+        ({"$ref": "inner.json#/properties/own"}, "boolean"),
+        ({"$ref": "urn:example:other"}, {"own": "timestamp"}),
+        # No column can have a field of such a name: the bronze table has it.
+        (
+            {"properties": {name: {"type": "integer"} for name in _NO_NAMES} | {"b.c": {}}},
+            {"b.c": "string"},
+        ),
+        ({"properties": {"a b": {"type": "integer"}}}, "string"),
         ({}, "string"),
         (True, "string"),
     ],
 )
 def test_a_property_makes_a_field(field: Any, kind: Any) -> None:
     """Of the types that specs have."""
-    legs = {"leg/s": {"type": "object", "properties": {"qty": {"type": "integer"}}}}
-    assert plain(column_of(schema({"f": field}, definitions=legs))) == {"f": kind}
+    definitions = {
+        "leg/s": {"type": "object", "properties": {"qty": {"type": "integer"}}},
+        "anchored": {"$anchor": "anchored", "type": "number"},
+        "dynamic": {"$dynamicAnchor": "dynamic", "type": "number"},
+        # As drafts 6 and 7 have anchors.
+        "fragment": {"$id": "#fragment", "type": "string", "format": "date"},
+        "inner": {"$id": "inner.json", "properties": {"own": {"$ref": "#/definitions/flag"}},
+                  "definitions": {"flag": {"type": "boolean"}}},
+        "urn": {"$id": "urn:example:other", "properties": {"own": {"$ref": "#at"}},
+                "$defs": {"at": {"$anchor": "at", "type": "string", "format": "date-time"}}},
+        # What is no schema has no references.
+        "values": {"enum": [{"$anchor": "anchored"}], "const": {"$id": "inner.json"}},
+    }  # fmt: skip
+    others = {
+        "g": {"type": "integer"},
+        "h": {"anyOf": [{"type": "null"}, {"type": "array", "items": {"type": "boolean"}}]},
+    }
+    text = schema(
+        {"f": field, **others}, definitions=definitions, **{"$id": "http://x/y/schema.json"}
+    )
+    assert plain(column_of(text)) == {"f": kind, "g": "long", "h": ["boolean"]}
+
+
+def test_identifiers_of_the_fourth_draft() -> None:
+    """It calls them `id`; in later ones that is the name of anything."""
+    definitions = {"leg": {"id": "#leg", "type": "integer"}}
+    draft4 = {"$schema": "http://json-schema.org/draft-04/schema#", "id": "http://x/y.json"}
+    text = schema({"id": {"$ref": "y.json#leg"}}, definitions=definitions, **draft4)
+    assert plain(column_of(text)) == {"id": "long"}
+    with pytest.raises(NoColumn, match=r"^a: it refers to #leg, which it does not have$"):
+        column_of(schema({"a": {"$ref": "#leg"}}, definitions=definitions, id="http://x/y.json"))
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (schema({"next": {"$ref": "#"}}), "# contains itself"),
-        (schema({"a": {"$ref": "other.json#/x"}}), "refers to another schema, other.json#/x"),
-        (schema({"a": {"$ref": "#/definitions/none"}}), "no JSON Schema"),
-        (schema({"a b": {"type": "integer"}}), "names of fields without spaces"),
-        (schema({"a": {}, "A": {}}), "upper and lower case"),
+        (schema({"next": {"$ref": "#"}}), r"^next\.next: # contains itself"),
+        (
+            schema({"a": {"$ref": "http://x/self.json"}}, **{"$id": "http://x/self.json"}),
+            r"^a\.a: http://x/self\.json contains itself",
+        ),
+        (
+            schema({"a": {"properties": {"b": {"$ref": "#/properties/a"}}}}),
+            r"^a\.b\.b: #/properties/a contains itself",
+        ),
+        (
+            schema({"a": {"type": "array", "items": {"$ref": "other.json#/x"}}}),
+            r"^a\[\]: it refers to another document, other\.json#/x$",
+        ),
+        (
+            schema({"a": {"$ref": "o.json#/x"}}, **{"$id": "http://x/y.json"}),
+            "^a: it refers to another document, http://x/o.json#/x$",
+        ),
+        (
+            schema({"a": {"$ref": "#/definitions/none"}}),
+            "^a: it refers to #/definitions/none, which it does not have$",
+        ),
+        (schema({"a": {"$ref": "#none"}}), "^a: it refers to #none, which it does not have$"),
+        (schema({"a": {"$ref": "#/required/7"}}, required=["b"]), "which it does not have$"),
+        (schema({"a b": {"type": "integer"}}), "no objects with properties that a column can"),
+        (schema({"in": {"properties": {"a": {}, "A": {}}}}), "^in: .* upper and lower case"),
         (json.dumps({"type": "string"}), "no objects with properties"),
         ("{", "no JSON Schema"),
     ],
 )
 def test_a_schema_that_makes_no_column_says_why(text: str, problem: str) -> None:
     """Before anything is read with it."""
-    with pytest.raises(ValueError, match=problem):
+    with pytest.raises(NoColumn, match=problem):
         column_of(text)

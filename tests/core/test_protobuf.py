@@ -159,9 +159,15 @@ def _chain(length: int) -> str:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (schema("M f = 1;"), r"shop\.M contains itself, which no column can"),
-        (schema("N f = 1;", "message N { repeated M f = 1; }"), r"shop\.M contains itself"),
-        (schema("N f = 1;", "message N { map<string, N> f = 1; }"), r"shop\.N contains itself"),
+        (schema("M f = 1;"), r"^f: shop\.M contains itself, which no column can"),
+        (
+            schema("N f = 1;", "message N { repeated M g = 1; }"),
+            r"^f\.g\[\]: shop\.M contains itself",
+        ),
+        (
+            schema("N f = 1;", "message N { map<string, N> g = 1; }"),
+            r"^f\.g\{\}: shop\.N contains itself",
+        ),
         (
             descriptors(
                 'syntax = "proto2"; message M { optional int32 a = 1; optional int32 A = 2; }'

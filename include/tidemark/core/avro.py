@@ -9,7 +9,16 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tidemark.core.fields import UNION_MEMBER, Decimal, FieldType, ListOf, MapOf, Struct
+from tidemark.core.fields import (
+    UNION_MEMBER,
+    Decimal,
+    FieldType,
+    ListOf,
+    MapOf,
+    NoColumn,
+    Struct,
+    within,
+)
 
 _PRIMITIVES = {
     "boolean": "boolean",
@@ -117,12 +126,12 @@ def column_of(text: str) -> FieldType:
     it: `member_int`; logical types but dates, timestamps and decimals are what they are written as.
 
     Raises:
-        ValueError: No column can be made of it, with why.
+        NoColumn: No column can be made of it.
     """
     try:
         return _column(json.loads(text), "", {}, ())
     except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as wrong:
-        raise ValueError("it is no Avro schema") from wrong
+        raise NoColumn("it is no Avro schema") from wrong
 
 
 def as_spark_reads(text: str) -> str:
@@ -156,7 +165,7 @@ def _logical(schema: Mapping[str, Any]) -> FieldType | None:
                 return None
             if 1 <= precision <= _WIDEST_DECIMAL:
                 return Decimal(precision, scale)
-            raise ValueError(f"a decimal has {precision} digits, Delta's widest {_WIDEST_DECIMAL}")
+            raise NoColumn(f"a decimal has {precision} digits, Delta's widest {_WIDEST_DECIMAL}")
         return None
     return _LOGICAL.get((str(kind), str(logical)))
 
@@ -179,9 +188,11 @@ def _column(
             known[_full_name(schema, space)] = logical
         return logical
     if kind == "array":
-        return ListOf(_column(schema["items"], space, known, above))
+        with within("[]"):
+            return ListOf(_column(schema["items"], space, known, above))
     if kind == "map":
-        return MapOf(_column(schema["values"], space, known, above))
+        with within("{}"):
+            return MapOf(_column(schema["values"], space, known, above))
     if kind not in _NAMED:
         return _column(kind, space, known, above)
     name = _full_name(schema, space)
@@ -198,32 +209,30 @@ def _by_name(
     if name in _PRIMITIVES:
         return _PRIMITIVES[name]
     if name == "null":
-        raise ValueError("a field is null and nothing else")
+        raise NoColumn("a field is null and nothing else")
     full = name if "." in name or not space else f"{space}.{name}"
     for each in (full, name):
         if each in above:
-            raise ValueError(f"{each} contains itself, which no column can")
+            raise NoColumn(f"{each} contains itself, which no column can")
         if each in known:
             return known[each]
-    raise ValueError(f"it has no type {name}")
+    raise NoColumn(f"it has no type {name}")
 
 
 def _record(
     schema: Mapping[str, Any], name: str, known: dict[str, FieldType], above: tuple[str, ...]
 ) -> Struct:
     space, inner = name.rpartition(".")[0], (*above, name)
-    fields = [
-        (str(each["name"]), _column(each["type"], space, known, inner)) for each in schema["fields"]
-    ]
-    return _struct(fields, name)
-
-
-def _struct(fields: list[tuple[str, FieldType]], name: str) -> Struct:
+    fields = []
+    for each in schema["fields"]:
+        field = str(each["name"])
+        with within(field):
+            fields.append((field, _column(each["type"], space, known, inner)))
     if not fields:
-        raise ValueError(f"{name} has no fields")
+        raise NoColumn(f"{name} has no fields")
     folded = [each.lower() for each, _ in fields]
     if twice := sorted({each for each in folded if folded.count(each) > 1}):
-        raise ValueError(f"{name} has fields that differ in upper and lower case alone: {twice[0]}")
+        raise NoColumn(f"{name} has fields that differ in upper and lower case alone: {twice[0]}")
     return Struct(tuple(fields))
 
 
@@ -236,13 +245,42 @@ def _union(
         if _type_name(each) != "null"
     ]
     if not kinds:
-        raise ValueError("a field is null and nothing else")
+        raise NoColumn("a field is null and nothing else")
     if len(kinds) == 1:
         return kinds[0][1]
-    # As Spark reads them, by what they are written as.
+    # Spark reads both into one column.
     if wide := _WIDE.get(frozenset(name for name, _ in kinds)):
+        if any(_logical_name(each) for each in members):
+            both = _several(members, space)
+            raise NoColumn(f"a union of {both} makes one column, which does not keep the type")
         return wide
-    return _struct([(f"{UNION_MEMBER}{name}", kind) for name, kind in kinds], "a union")
+    folded = [name.lower() for name, _ in kinds]
+    if twice := [each for each in members if folded.count(_type_name(each).lower()) > 1]:
+        raise NoColumn(
+            f"a union of {_several(twice, space)} makes fields of one name, "
+            f"{UNION_MEMBER}{_type_name(twice[0])}, or of names that differ in case alone"
+        )
+    return Struct(tuple((f"{UNION_MEMBER}{name}", kind) for name, kind in kinds))
+
+
+def _several(members: Iterable[Any], space: str) -> str:
+    """Members of a union by their full names, with their logical types, null left out."""
+    names = [_described(each, space) for each in members if _type_name(each) != "null"]
+    return " and ".join(names)
+
+
+def _described(schema: Any, space: str) -> str:
+    if isinstance(schema, str):
+        is_full = schema in _PRIMITIVES or "." in schema or not space
+        return schema if is_full else f"{space}.{schema}"
+    if schema.get("type") in _NAMED:
+        return _full_name(schema, space)
+    logical = _logical_name(schema)
+    return f"{_type_name(schema)} ({logical})" if logical else _type_name(schema)
+
+
+def _logical_name(schema: Any) -> str | None:
+    return schema.get("logicalType") if isinstance(schema, dict) else None
 
 
 def _type_name(schema: Any) -> str:

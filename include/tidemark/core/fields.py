@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,6 +13,8 @@ PRIMITIVES = ("string", "boolean", "integer", "long", "double", "date", "timesta
 """Types that a spec names in one word; `decimal(p,s)` is the other one."""
 
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),\s*(\d{1,2})\)")
+FIELD_NAME = r"[^\s,;{}()=`]+"
+"""What the name of a field in a Delta table matches."""
 UNION_MEMBER = "member_"
 """What fields are called of which only one has a value: the rest is the name of its type."""
 _WIDEST = 28
@@ -54,6 +57,30 @@ FieldType: TypeAlias = str | Decimal | ListOf | MapOf | Struct
 """A word, Delta's own name of a type, or one of the others."""
 
 
+class NoColumn(ValueError):
+    """No column can be made of a schema.
+
+    Args:
+        problem: What has no column.
+        path: The field that it is about, such as `legs[].price`; empty for the whole.
+    """
+
+    def __init__(self, problem: str, path: str = "") -> None:
+        super().__init__(f"{path}: {problem}" if path else problem)
+        self.problem = problem
+        self.path = path
+
+
+@contextmanager
+def within(place: str) -> Iterator[None]:
+    """Put a field's name, `[]` or `{}` before the path of a `NoColumn`."""
+    try:
+        yield
+    except NoColumn as wrong:
+        dot = "." if place and wrong.path and wrong.path[0] not in "[{" else ""
+        raise NoColumn(wrong.problem, f"{place}{dot}{wrong.path}") from None
+
+
 def parse_type(raw: Any) -> FieldType:
     """A type as a spec says it: a word, a mapping of fields, or a list with the element's type.
 
@@ -85,7 +112,7 @@ def _struct(raw: dict[Any, Any]) -> Struct:
     for name in raw:
         if isinstance(name, bool):
             raise ValueError('quotes around names that YAML takes for yes or no, such as "on"')
-        if not isinstance(name, str) or not re.fullmatch(r"[^\s,;{}()=`]+", name):
+        if not isinstance(name, str) or not re.fullmatch(FIELD_NAME, name):
             raise ValueError(f"names of fields without spaces and any of ,;{{}}()=`, not {name!r}")
     folded = [name.lower() for name in raw]
     if twice := sorted({name for name in folded if folded.count(name) > 1}):

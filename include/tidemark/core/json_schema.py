@@ -6,15 +6,20 @@ What the types of a spec cannot say, such as one of several types or a map, is t
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urldefrag, urljoin
 
-from tidemark.core.fields import Struct, parse_type
+from tidemark.core.fields import FIELD_NAME, FieldType, ListOf, NoColumn, Struct, within
 
 _WORDS = {"boolean": "boolean", "integer": "long", "number": "double"}
 _FORMATS = {"date": "date", "date-time": "timestamp"}
 _TEXT = "string"
+_ANCHORS = ("$anchor", "$dynamicAnchor")
+_VALUES = {"const", "default", "enum", "examples"}
+"""Words behind which there are values, and no schemas."""
 _TELLING = {"type", "properties", "items", "$ref", "enum", "const", "allOf", "anyOf", "oneOf"}
 """Words that say what a value is, and not only what it must not be."""
 
@@ -22,50 +27,135 @@ _TELLING = {"type", "properties", "items", "$ref", "enum", "const", "allOf", "an
 def column_of(text: str) -> Struct:
     """The type of the column that objects of a schema make.
 
+    Properties whose names no column can have are left out.
+
     Raises:
-        ValueError: No column can be made of it, with why.
+        NoColumn: No column can be made of it.
     """
     try:
-        root = json.loads(text)
-        plain = _plain([root], root, ())
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as wrong:
-        raise ValueError("it is no JSON Schema") from wrong
-    parsed = parse_type(plain)
-    if not isinstance(parsed, Struct):
-        raise ValueError("it is of no objects with properties")
-    return parsed
+        document = _Document(json.loads(text))
+        made = _type([document.root], document, ())
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
+        raise NoColumn("it is no JSON Schema") from wrong
+    if not isinstance(made, Struct):
+        raise NoColumn("it is of no objects with properties that a column can have")
+    return made
 
 
-def _plain(schemas: list[Any], root: Any, above: tuple[str, ...]) -> Any:
-    """The type, as specs say it, of values that all of some schemas are about."""
+class _Document:
+    """A schema in which references are absolute, and what they lead to.
+
+    Args:
+        raw: The schema, as JSON has it.
+    """
+
+    def __init__(self, raw: Any) -> None:
+        is_old = isinstance(raw, dict) and "draft-04" in str(raw.get("$schema"))
+        self._id = "id" if is_old else "$id"
+        self._named: dict[str, Any] = {}
+        self.root = self._absolute(raw, "")
+        self._named[""] = self.root
+
+    def _absolute(self, schema: Any, base: str) -> Any:
+        """A copy with absolute references; keeps what has an identifier or an anchor."""
+        if isinstance(schema, list):
+            return [self._absolute(each, base) for each in schema]
+        if not isinstance(schema, dict):
+            return schema
+        names = []
+        if isinstance(own := schema.get(self._id), str):
+            # Before draft 8 an anchor was an identifier of a fragment alone.
+            base, anchor = urldefrag(_joined(base, own))
+            names.append(f"{base}#{anchor}" if anchor else base)
+        names += [
+            f"{base}#{schema[word]}" for word in _ANCHORS if isinstance(schema.get(word), str)
+        ]
+        made = {
+            name: each if name in _VALUES else self._absolute(each, base)
+            for name, each in schema.items()
+        }
+        if isinstance(reference := schema.get("$ref"), str):
+            made["$ref"] = _joined(base, reference)
+        for each in names:
+            self._named.setdefault(each, made)
+        return made
+
+    def at(self, reference: str) -> Any:
+        """The schema that an absolute reference leads to."""
+        found = self._named.get(reference)
+        if found is not None:
+            return found
+        base, fragment = urldefrag(reference)
+        found = self._named.get(base)
+        if found is None:
+            raise NoColumn(f"it refers to another document, {reference}")
+        if fragment and not fragment.startswith("/"):
+            raise NoColumn(f"it refers to {reference}, which it does not have")
+        try:
+            for step in unquote(fragment).split("/")[1:]:
+                step = step.replace("~1", "/").replace("~0", "~")
+                found = found[int(step) if isinstance(found, list) else step]
+        except (LookupError, TypeError, ValueError):
+            raise NoColumn(f"it refers to {reference}, which it does not have") from None
+        return found
+
+
+def _joined(base: str, reference: str) -> str:
+    """A reference in a document as an absolute one."""
+    return f"{base}{reference}" if reference.startswith("#") else urljoin(base, reference)
+
+
+def _type(schemas: list[Any], document: _Document, above: tuple[str, ...]) -> FieldType:
+    """The type of values that all of some schemas are about."""
     parts: list[dict[str, Any]] = []
     for schema in schemas:
-        for part, seen in _parts(schema, root, above):
+        for part, seen in _parts(schema, document, above):
             parts.append(part)
             above = (*above, *seen)
     if any(_is_one_of_several(part) for part in parts):
         return _TEXT
-    properties: dict[str, list[Any]] = {}
-    for part in parts:
-        for name, each in (part.get("properties") or {}).items():
-            properties.setdefault(name, []).append(each)
+    properties = _properties(parts)
     kinds = {kind for part in parts if (kind := _kind(part))}
     if properties and kinds <= {"object"}:
-        return {name: _plain(each, root, above) for name, each in properties.items()}
+        return _struct(properties, document, above)
     if len(kinds) != 1:
         return _TEXT
     (kind,) = kinds
     if kind == "array":
         items = [part["items"] for part in parts if isinstance(part.get("items"), dict)]
-        return [_plain(items, root, above)]
+        with within("[]"):
+            return ListOf(_type(items, document, above))
     if kind == "string":
         formats = {part["format"] for part in parts if part.get("format") in _FORMATS}
         return _FORMATS[formats.pop()] if len(formats) == 1 else _TEXT
     return _WORDS.get(kind, _TEXT)
 
 
+def _properties(parts: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """What each property has to be of, by its name; those of names that no column can have not."""
+    properties: dict[str, list[Any]] = {}
+    for part in parts:
+        for name, each in (part.get("properties") or {}).items():
+            if re.fullmatch(FIELD_NAME, name):
+                properties.setdefault(name, []).append(each)
+    return properties
+
+
+def _struct(
+    properties: dict[str, list[Any]], document: _Document, above: tuple[str, ...]
+) -> Struct:
+    folded = Counter(name.lower() for name in properties)
+    if twice := sorted(name for name, times in folded.items() if times > 1):
+        raise NoColumn(f"it has fields that differ in upper and lower case alone: {twice[0]}")
+    fields = []
+    for name, schemas in properties.items():
+        with within(name):
+            fields.append((name, _type(schemas, document, above)))
+    return Struct(tuple(fields))
+
+
 def _parts(
-    schema: Any, root: Any, above: tuple[str, ...]
+    schema: Any, document: _Document, above: tuple[str, ...]
 ) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
     """A schema, and those that a value has to be of as well; with the references on the way."""
     if not isinstance(schema, dict):
@@ -73,15 +163,15 @@ def _parts(
     yield schema, ()
     if reference := schema.get("$ref"):
         if reference in above:
-            raise ValueError(f"{reference} contains itself, which no column can")
-        for part, seen in _parts(_at(reference, root), root, (*above, reference)):
+            raise NoColumn(f"{reference} contains itself, which no column can")
+        for part, seen in _parts(document.at(reference), document, (*above, reference)):
             yield part, (reference, *seen)
     for member in schema.get("allOf", ()):
-        yield from _parts(member, root, above)
+        yield from _parts(member, document, above)
     for several in ("oneOf", "anyOf"):
         members = _members(schema, several)
         if len(members) == 1:
-            yield from _parts(members[0], root, above)
+            yield from _parts(members[0], document, above)
 
 
 def _members(schema: dict[str, Any], several: str) -> list[Any]:
@@ -107,13 +197,3 @@ def _kind(schema: dict[str, Any]) -> str | None:
     if isinstance(kind, list):
         return next(str(each) for each in kind if each != "null")
     return str(kind) if kind else None
-
-
-def _at(reference: str, root: Any) -> Any:
-    """The schema that a reference within one document leads to."""
-    if not reference.startswith("#"):
-        raise ValueError(f"it refers to another schema, {reference}")
-    found = root
-    for step in unquote(reference).removeprefix("#").strip("/").split("/"):
-        found = found[step.replace("~1", "/").replace("~0", "~")] if step else found
-    return found

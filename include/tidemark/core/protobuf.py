@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from tidemark.core.fields import Decimal, FieldType, ListOf, MapOf, Struct
+from tidemark.core.fields import Decimal, FieldType, ListOf, MapOf, NoColumn, Struct, within
 
 WELL_KNOWN = tuple(
     f"google/protobuf/{name}.proto"
@@ -35,6 +35,8 @@ TEXTS = frozenset(
     for name in ("Any", "Duration", "Empty", "FieldMask", "ListValue", "Struct", "Value")
 )
 """Messages that are text here: their JSON."""
+NOT_COMPILED = "// not compiled: "
+"""What the text of a schema begins with that cannot be compiled, before the reason."""
 TIMESTAMP = "google.protobuf.Timestamp"
 FIRST = (0,)
 """The index of a schema's first message, which is what its column is made of."""
@@ -127,14 +129,17 @@ def first_message(text: str) -> str:
     """The full name of a schema's first message.
 
     Raises:
-        ValueError: It has none, or is not in JSON, as one that could not be compiled.
+        NoColumn: It has none, or is not in JSON, as one that could not be compiled.
     """
     try:
         schema = json.loads(text)["file"][-1]
     except (ValueError, LookupError, TypeError):
-        raise ValueError("it is no Protobuf schema that can be compiled") from None
+        problem = "it is no Protobuf schema that can be compiled"
+        if text.startswith(NOT_COMPILED):
+            problem += f": {text.partition(chr(10))[0].removeprefix(NOT_COMPILED)}"
+        raise NoColumn(problem) from None
     if not schema.get("messageType"):
-        raise ValueError("it has no message")
+        raise NoColumn("it has no message")
     name, package = schema["messageType"][0]["name"], schema.get("package")
     return f"{package}.{name}" if package else str(name)
 
@@ -143,18 +148,18 @@ def column_of(text: str) -> Struct:
     """The type of the column that the first message of a schema makes.
 
     Raises:
-        ValueError: No column can be made of it, with why.
+        NoColumn: No column can be made of it.
     """
     name = first_message(text)
     messages: dict[str, Mapping[str, Any]] = {}
     for file in json.loads(text)["file"]:
         messages.update(_named(file.get("messageType", ()), file.get("package", "")))
     if not messages[name].get("field"):
-        raise ValueError(f"{name} has no fields")
+        raise NoColumn(f"{name} has no fields")
     try:
         return _Columns(messages).of(name)
     except RecursionError:
-        raise ValueError(f"{name} has messages in messages too deep for a column") from None
+        raise NoColumn(f"{name} has messages in messages too deep for a column") from None
 
 
 def _named(messages: Any, within: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -182,25 +187,28 @@ class _Columns:
         """The type of the column that a message makes.
 
         Raises:
-            ValueError: None can be made of it, with why.
+            NoColumn: None can be made of it.
             RecursionError: It has messages in messages too deep.
         """
         if name in self._within:
-            raise ValueError(f"{name} contains itself, which no column can")
+            raise NoColumn(f"{name} contains itself, which no column can")
         if name not in self._made:
             self._within.append(name)
             fields = self._messages[name]["field"]
             folded = Counter(each["name"].lower() for each in fields)
             if twice := sorted(each for each, times in folded.items() if times > 1):
-                raise ValueError(
+                raise NoColumn(
                     f"{name} has fields that differ in upper and lower case alone: {twice[0]}"
                 )
-            made = tuple((each["name"], self._field(each)) for each in fields)
+            made = []
+            for each in fields:
+                with within(str(each["name"])):
+                    made.append((str(each["name"]), self._field(each)))
             self._counts[name] = sum(self._count(each) for each in fields)
             if self._counts[name] > MOST_COLUMNS:
-                raise ValueError(f"{name} makes more than {MOST_COLUMNS:,} columns")
+                raise NoColumn(f"{name} makes more than {MOST_COLUMNS:,} columns")
             self._within.pop()
-            self._made[name] = Struct(made)
+            self._made[name] = Struct(tuple(made))
         return self._made[name]
 
     def _count(self, field: Mapping[str, Any]) -> int:
@@ -209,10 +217,12 @@ class _Columns:
     def _field(self, field: Mapping[str, Any]) -> FieldType:
         held = self._held(field)
         is_message = held["type"] in _MESSAGES
-        kind = self._message(_type_name(held)) if is_message else _SCALARS[held["type"]]
-        if held is not field:
+        is_map, is_list = held is not field, field.get("label") == "LABEL_REPEATED"
+        with within("{}" if is_map else "[]" if is_list else ""):
+            kind = self._message(_type_name(held)) if is_message else _SCALARS[held["type"]]
+        if is_map:
             return MapOf(kind)
-        return ListOf(kind) if field.get("label") == "LABEL_REPEATED" else kind
+        return ListOf(kind) if is_list else kind
 
     def _held(self, field: Mapping[str, Any]) -> Mapping[str, Any]:
         """The field itself; of a map the field of its values."""
@@ -224,7 +234,7 @@ class _Columns:
         if name in _WELL_KNOWN_TYPES:
             return _WELL_KNOWN_TYPES[name]
         if name not in self._messages:
-            raise ValueError(f"it has {name}, which is no type of a column")
+            raise NoColumn(f"it has {name}, which is no type of a column")
         # A column has to have a field; one message without any is as good as another.
         return self.of(name) if self._messages[name].get("field") else "string"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tidemark.core import avro, json_schema, protobuf
 from tidemark.core.decoding import DecodeSpec, Format, Part, RegisteredSchema
-from tidemark.core.fields import FieldType, conflicts, merged, widened
+from tidemark.core.fields import FieldType, NoColumn, conflicts, merged, widened, within
 from tidemark.core.offsets import SpanSet
 from tidemark.errors import RegistryUnavailable, SchemaConflict, SchemaReplaced
 from tidemark.ports import FramedLog, GrowingTable, SchemaRegistry, SchemaStore
@@ -112,8 +112,9 @@ class Schemas:
         if schema.kind != expected.kind:
             return None, (f"it is {schema.kind}, not {expected.kind}",)
         try:
-            wanted = _COLUMN_OF[expected](schema.text)
-        except ValueError as unusable:
+            with within(str(part)):
+                wanted = _COLUMN_OF[expected](schema.text)
+        except NoColumn as unusable:
             return None, (str(unusable),)
         if self.decode.widens:
             wanted = widened(wanted)

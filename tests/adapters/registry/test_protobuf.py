@@ -17,7 +17,7 @@ from tests.support.protobuf import descriptors
 from tidemark.adapters.registry.protobuf import compiled
 from tidemark.adapters.spark.messages import read
 from tidemark.core.decoding import RegisteredSchema
-from tidemark.core.fields import plain
+from tidemark.core.fields import NoColumn, plain
 from tidemark.core.protobuf import column_of
 
 SIDE = 'syntax = "proto3"; package desk; message Side { bool buy = 1; }'
@@ -201,6 +201,39 @@ def test_a_schema_may_be_registered_as_its_descriptor() -> None:
     expected = json.loads(compiled(TRADE, {"desk/side.proto": SIDE}))
     for text, imported in ((encoded[1], encoded[0]), (encoded[1], SIDE), (TRADE, encoded[0])):
         assert json.loads(compiled(text, {"desk/side.proto": imported})) == expected
+
+
+@pytest.mark.parametrize("style", ["", "option features.enforce_naming_style = STYLE_LEGACY;"])
+def test_a_descriptor_of_an_edition_needs_none_of_the_options_of_its_source(style: str) -> None:
+    """Compilers leave out whether names may be of any style, and what other files may refer to."""
+    visible = "option features.default_symbol_visibility = EXPORT_ALL;" if style else ""
+    name = "badName" if style else "good_name"
+    side = f"""
+      edition = "2024"; package desk; {style} {visible}
+      message Side {{ Inner {name} = 1; message Inner {{ bool buy = 1; }} }}
+    """
+    inner = "bool buy = 2;" if not style else "desk.Side.Inner inner = 2;"
+    trade = f"""
+      edition = "2024"; {style} import "desk/side.proto";
+      message Trade {{ desk.Side {name} = 1; {inner} }}
+    """
+    expected = column_of(compiled(trade, {"desk/side.proto": side}))
+    both = FileDescriptorSet()
+    json_format.Parse(descriptors(trade, {"desk/side.proto": side}), both)
+    encoded = [b64encode(each.SerializeToString()).decode() for each in both.file]
+    for text, imported in ((encoded[1], encoded[0]), (encoded[1], side), (trade, encoded[0])):
+        assert column_of(compiled(text, {"desk/side.proto": imported})) == expected
+
+
+def test_why_a_schema_cannot_be_compiled_is_in_the_message() -> None:
+    """With the place in the schema, and no folder of this machine."""
+    text = compiled('edition = "2024"; message M { int32 badField = 1; }', {})
+    with pytest.raises(NoColumn) as refused:
+        column_of(text)
+    assert str(refused.value).startswith(
+        "it is no Protobuf schema that can be compiled: tidemark/schema.proto:1:37: Field name "
+        "badField should be lower_snake_case"
+    )
 
 
 def test_a_few_lines_make_no_million_columns() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf import json_format
 
 from tests.support.protobuf import message, proto_bytes
 from tidemark.adapters.registry.protobuf import compiled
@@ -259,6 +260,28 @@ def test_an_any_is_looked_into(held: bytes, is_whole: bool) -> None:
         assert json.loads(row["any"])["id"] == 1
     else:
         assert (row, reason, detail) == (None, "malformed", "any")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"@type": "x/google.protobuf.Any", "value": {}}, {"@type": "x/shop.M", "any": {}}],
+)
+def test_an_any_with_nothing_in_it_is_an_empty_object(values: dict[str, Any]) -> None:
+    """As Protobuf's own JSON has it; so it is within another Any."""
+    written: Any = message(ALL, "shop.M", {"any": values})
+    ((row, reason, _),) = decoded([b"\x00" + written.SerializeToString()])
+    assert reason is None
+    pool = written.DESCRIPTOR.file.pool
+    own = json_format.MessageToDict(written.any, descriptor_pool=pool)
+    assert json.loads(row["any"]) == own == values
+
+
+def test_an_any_without_a_type_keeps_its_bytes() -> None:
+    """It is not empty."""
+    written: Any = message(ALL, "shop.M")
+    written.any.value = b"ab"
+    ((row, _, _),) = decoded([b"\x00" + written.SerializeToString()])
+    assert json.loads(row["any"]) == {"@type": "", "value": "YWI="}
 
 
 def _any(content: bytes, depth: int = 1) -> bytes:

@@ -21,7 +21,7 @@ from confluent_kafka.schema_registry.confluent.type import decimal_pb2, variant_
 from google.protobuf import descriptor_pb2, json_format
 from google.protobuf.message import DecodeError
 
-from tidemark.core.protobuf import WELL_KNOWN
+from tidemark.core.protobuf import NOT_COMPILED, WELL_KNOWN
 from tidemark.descriptors import pool_of
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,8 @@ _LONGEST_NAME = 255
 """Bytes of a part of a path that file systems take."""
 _TOLD = {"allowAlias", "features", "mapEntry", "packed"}
 """Options that decide how bytes are read."""
+_SHOWN = 300
+"""Characters of what the compiler says that a schema's text begins with."""
 _UNUSED = {"extension", "extensionRange", "service"}
 """What makes no fields: data of extensions is unknown, as nothing in a column would have it."""
 
@@ -57,7 +59,7 @@ def compiled(text: str, imports: Mapping[str, str]) -> str:
             files and Confluent's own.
 
     Returns:
-        The text behind a remark if it cannot be compiled, which is no JSON then; why is logged.
+        The text behind `NOT_COMPILED` and the reason if it cannot be compiled: no JSON then.
 
     Raises:
         OSError: The compiler could not do its work.
@@ -94,7 +96,7 @@ def compiled(text: str, imports: Mapping[str, str]) -> str:
 
 def _refused(text: str, why: str) -> str:
     log.warning("a schema cannot be compiled: %s", why[:500])
-    return f"// not compiled\n{text}"
+    return f"{NOT_COMPILED}{' '.join(why.split())[:_SHOWN]}\n{text}"
 
 
 def _is_place(name: str) -> bool:
@@ -111,6 +113,11 @@ def _descriptor(text: str) -> descriptor_pb2.FileDescriptorProto | None:
         file = descriptor_pb2.FileDescriptorProto.FromString(b64decode(text, validate=True))
     except (ValueError, DecodeError):
         return None
+    if file.edition >= descriptor_pb2.EDITION_2024:
+        # A descriptor does not have these of its source, which went by them when it was compiled.
+        features = file.options.features
+        features.enforce_naming_style = descriptor_pb2.FeatureSet.STYLE_LEGACY
+        features.default_symbol_visibility = descriptor_pb2.FeatureSet.VisibilityFeature.EXPORT_ALL
     return file if file.message_type or file.enum_type or file.dependency else None
 
 
@@ -147,7 +154,7 @@ def _compile(
         raise TimeoutError(f"the compiler took more than {_TIMEOUT_S} s") from None
     told = _REMARKS.sub("", done.stderr).strip()
     if done.returncode == _REFUSED and _OF_A_SCHEMA.search(told):
-        return told
+        return told.replace(f"{sources}/", "")
     if done.returncode == -signal.SIGSEGV:
         return "the compiler broke down over it"
     if done.returncode:

@@ -277,7 +277,8 @@ def _check_held(message: Message, pool: DescriptorPool) -> None:
         KeyError: The schema does not have its type.
         ValueError, DecodeError: It is not whole.
     """
-    if message.DESCRIPTOR.full_name != _ANY:
+    if message.DESCRIPTOR.full_name != _ANY or not _list_fields(message):
+        # An Any with nothing in it is `{}`.
         return
     held: Any = message
     kind = pool.FindMessageTypeByName(held.type_url.rpartition("/")[2])
