@@ -310,7 +310,7 @@ class SchemaReplaced(TerminalError):
 
     def remedy(self) -> str:
         return (
-            "if the connection leads to a wrong registry, correct it. If the registry was made "
-            "anew, call its connection by another name in decode.registry: records of before are "
-            "decoded already. Nothing was planned"
+            "correct the connection if it leads to a wrong registry. If the registry was rebuilt, "
+            "register the old schemas under their old ids again; for schemas that are lost see "
+            "docs/runbook.md, SchemaReplaced. Nothing was planned"
         )
