@@ -78,6 +78,7 @@ class LandPipeline:
                     session=open_session("variation"),
                     uri=app.layout.data_table(spec.target),
                     kafka_options={**shipped, **self.kafka},
+                    log_reader=ingest.log_reader,
                     now=ingest.now,
                 )
                 ingest = replace(ingest, sink=sink)

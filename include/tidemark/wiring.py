@@ -541,6 +541,7 @@ class App:
             session=open_session(),
             uri=self.layout.data_table(spec.target),
             kafka_options=spark_options(self.kafka_config(spec.connection)),
+            log_reader=self.log_reader(spec),
             now=utc_now,
         )
 

@@ -88,6 +88,7 @@ class Lake(Services):
             session=self.session,
             uri=self.uri,
             kafka_options=spark_options(config),
+            log_reader=self.log_reader,
             now=lambda: NOW,
         )
 
@@ -143,5 +144,7 @@ def as_judged(row: Mapping[str, Any]) -> Judged:
         row["value"],
         tuple((header["key"], header["value"]) for header in row["headers"] or ()),
         _JUDGES_TYPE[row["timestamp_type"]],
-        round((row["timestamp"] - _EPOCH).total_seconds() * 1000),
+        row["timestamp_out_of_range_ms"]
+        if row["timestamp"] is None
+        else (row["timestamp"] - _EPOCH) // timedelta(milliseconds=1),
     )

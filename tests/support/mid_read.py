@@ -61,6 +61,7 @@ class ImpatientLake(Lake):
             session=self.session,
             uri=self.uri,
             kafka_options={**options, **self.patience},
+            log_reader=self.log_reader,
             now=lambda: NOW,
         )
 

@@ -21,6 +21,7 @@ BRONZE = pa.schema(
         ("partition", pa.int32()),
         ("offset", pa.int64()),
         ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestamp_out_of_range_ms", pa.int64()),
         ("timestamp_type", pa.int32()),
         ("topic_id", pa.string()),
         ("plan_sequence", pa.int64()),

@@ -7,6 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
+FIRST_DATED_MS = -62_135_596_800_000
+"""0001-01-01T00:00:00Z."""
+LAST_DATED_MS = 253_402_300_799_999
+"""9999-12-31T23:59:59.999Z. Python, and so most readers of a table, has no date outside these."""
+
 
 class TimestampType(IntEnum):
     """Who set a record's timestamp, in Kafka's own numbers, which the bronze table keeps."""
@@ -40,6 +45,11 @@ class LogRecord:
     headers: tuple[tuple[str, bytes | None], ...]
     timestamp_ms: int
     timestamp_type: TimestampType
+
+    @property
+    def is_dated(self) -> bool:
+        """Whether the column `timestamp` can hold the timestamp."""
+        return FIRST_DATED_MS <= self.timestamp_ms <= LAST_DATED_MS
 
     def without_payload(self) -> LogRecord:
         """The same without its key and value, which a typed table does not keep as they are."""

@@ -20,12 +20,17 @@ from tidemark.core.quality import SliceExpectation, SliceRef
 from tidemark.core.quality_checks import RangeFigures
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
 _ROWS = 30_000
 """More than one batch."""
 
 
 def _row(random: Random) -> dict[str, Any]:
-    stamp = random.choice([NOW, None, NOW + timedelta(seconds=random.uniform(-1e6, 1e4))])
+    near = NOW + timedelta(seconds=random.uniform(-1e6, 1e4))
+    early = datetime(1, 1, 1, tzinfo=UTC)
+    stamp = random.choice([NOW, None, near, near, near, EPOCH - timedelta(milliseconds=1), early])
+    far_ms = random.choice([None, 2**63 - 1, -(2**63)]) if stamp is None else None
     return {
         "key": random.choice([None, b"", b"k"]),
         "value": random.choice([None, b"v"]),
@@ -33,11 +38,22 @@ def _row(random: Random) -> dict[str, Any]:
         "partition": random.randrange(3),
         "offset": random.choice([random.randrange(50), random.randrange(2**20), 2**40]),
         "timestamp": stamp,
+        "timestamp_out_of_range_ms": far_ms,
         "timestamp_type": random.choice([0, 0, 1, -1]),
         "topic_id": random.choice(["T'1", "T'1", "T2"]),
         "plan_sequence": random.choice([1, 1, 2]),
         "ingested_at": NOW,
     }
+
+
+def _ahead(row: dict[str, Any]) -> float | None:
+    """Seconds from ingestion to a row's timestamp; None if it has none."""
+    if row["timestamp_type"] == -1 or row["timestamp"] == EPOCH - timedelta(milliseconds=1):
+        return None
+    if row["timestamp"] is not None:
+        return (row["timestamp"] - NOW) / timedelta(seconds=1)
+    far_ms = row["timestamp_out_of_range_ms"]
+    return None if far_ms is None else (far_ms * 1000.0 - (NOW - EPOCH) / MICROSECOND) / 1e6
 
 
 def _counted(rows: Sequence[dict[str, Any]], planned: Sequence[SliceExpectation]) -> Any:
@@ -56,11 +72,7 @@ def _counted(rows: Sequence[dict[str, Any]], planned: Sequence[SliceExpectation]
         groups.setdefault((row["topic_id"], row["partition"], start), []).append(row)
     found = {}
     for place, some in groups.items():
-        ahead = [
-            (row["timestamp"] - row["ingested_at"]) / timedelta(seconds=1)
-            for row in some
-            if row["timestamp"] is not None and row["timestamp_type"] != -1
-        ]
+        ahead = [seconds for row in some if (seconds := _ahead(row)) is not None]
         found[place] = {
             "records": len(some),
             "distinct": len({row["offset"] for row in some}),

@@ -19,6 +19,7 @@ from pyarrow.fs import FileSystem
 from tests.support.plans import make_plan
 from tests.support.services import NOW
 from tidemark.adapters.delta.data_table import DeltaDataTable
+from tidemark.adapters.memory import MemoryKafka
 from tidemark.adapters.spark import parquet
 from tidemark.adapters.spark.sink import SparkSink
 from tidemark.core.datafile import DataFile
@@ -166,6 +167,7 @@ def test_a_uri_that_pyarrow_does_not_know_is_refused(uri: str) -> None:
         session=None,  # It does not get that far.
         uri=uri,
         kafka_options={},
+        log_reader=MemoryKafka(),
         now=lambda: NOW,
     )
     with pytest.raises(SetupError, match="cannot be used from Python"):

@@ -180,7 +180,7 @@ def rows_of(
         table,
         f"""
         SELECT plan_sequence, "offset", key, value, headers, timestamp_type,
-               arrow_cast(timestamp, 'Int64') AS micros
+               timestamp_out_of_range_ms, arrow_cast(timestamp, 'Int64') AS micros
         FROM t
         WHERE {condition} AND {at_offsets(topic_id, {partition: SpanSet((span,))})}
         ORDER BY "offset", plan_sequence
@@ -191,18 +191,33 @@ def rows_of(
 
 
 def _record(partition: int, row: Mapping[str, Any]) -> LogRecord:
-    micros, kind = row["micros"], row["timestamp_type"]
+    kind = row["timestamp_type"]
     return LogRecord(
         partition=partition,
         offset=row["offset"],
         key=row["key"],
         value=row["value"],
         headers=tuple((header["key"], header["value"]) for header in row["headers"] or ()),
-        # Kafka's timestamps are milliseconds; the table's resolution is finer. What somebody set to
-        # null or nonsense is no timestamp, and differs from every record that has one.
-        timestamp_ms=-1 if micros is None else micros // 1000,
+        timestamp_ms=_milliseconds(row["micros"], row["timestamp_out_of_range_ms"]),
         timestamp_type=TimestampType(kind) if kind in _KINDS else TimestampType.NONE,
     )
+
+
+def _milliseconds(micros: int | None, out_of_range_ms: int | None) -> int:
+    """Return Kafka's milliseconds: exactly one of the two columns holds them.
+
+    A row that another program changed so that it holds none, or no whole millisecond, gets a
+    number that no Kafka record has, so that it differs from every record.
+    """
+    if micros is not None and out_of_range_ms is None and micros % 1000 == 0:
+        return micros // 1000
+    if micros is None and out_of_range_ms is not None:
+        return out_of_range_ms
+    return _NO_MILLISECONDS
+
+
+_NO_MILLISECONDS = 2**63
+"""One more than the greatest timestamp of Kafka."""
 
 
 _KINDS = frozenset(TimestampType)

@@ -24,7 +24,7 @@ from tidemark.core.fields import FieldType, additions, conflicts
 from tidemark.core.landing import Landing
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
-from tidemark.core.records import LogRecord
+from tidemark.core.records import FIRST_DATED_MS, LAST_DATED_MS, LogRecord
 from tidemark.core.table import (
     FENCED,
     Commit,
@@ -558,7 +558,7 @@ def _added(plan: Plan, file: DataFile) -> AddAction:
     if (
         file.earliest_ms is not None
         and file.latest_ms is not None
-        and _FIRST_MS <= file.earliest_ms <= file.latest_ms <= _LAST_MS
+        and FIRST_DATED_MS <= file.earliest_ms <= file.latest_ms <= LAST_DATED_MS
     ):
         least["timestamp"] = _instant(file.earliest_ms)
         greatest["timestamp"] = _instant(file.latest_ms)
@@ -580,9 +580,6 @@ def _added(plan: Plan, file: DataFile) -> AddAction:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_MS = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
-_LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
-"""What the protocol can write: a producer may have set any number of 64 bits."""
 
 
 def _instant(ms: int) -> str:

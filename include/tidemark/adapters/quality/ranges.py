@@ -25,19 +25,24 @@ _Longs: TypeAlias = npt.NDArray[np.int64]
 
 _ROWS = """
     SELECT partition, place, null_key, null_value, no_timestamp,
-           CASE WHEN no_timestamp THEN NULL ELSE stamp - arrow_cast(ingested_at, 'Int64') END
-               AS ahead
+           CASE WHEN no_timestamp THEN NULL
+                WHEN stamp IS NULL THEN far_ms * 1000.0 - CAST(ingested AS DOUBLE)
+                ELSE CAST(stamp - ingested AS DOUBLE) END AS ahead
     FROM (
         SELECT coalesce(partition, -1) AS partition, coalesce("offset", -1) AS place,
-               ingested_at, stamp,
+               ingested, stamp, far_ms,
                {null_key} AS null_key, {null_value} AS null_value,
-               stamp IS NULL OR timestamp_type = -1 OR stamp < 0 AS no_timestamp
+               coalesce(timestamp_type = -1 OR stamp = -1000, FALSE)
+               OR (stamp IS NULL AND far_ms IS NULL) AS no_timestamp
         FROM (
-            SELECT *, arrow_cast("timestamp", 'Int64') AS stamp
+            SELECT *, arrow_cast("timestamp", 'Int64') AS stamp,
+                   arrow_cast(ingested_at, 'Int64') AS ingested,
+                   CAST(timestamp_out_of_range_ms AS DOUBLE) AS far_ms
             FROM t WHERE plan_sequence = {plan} AND {topic}
         )
     )
 """
+"""Kafka's timestamp -1 says that there is none; times before 1970 are times."""
 
 
 def range_figures(ref: SliceRef, expected: Sequence[SliceExpectation]) -> list[RangeFigures]:

@@ -30,6 +30,7 @@ SLICE_COLUMNS = (
     "partition",
     "offset",
     "timestamp",
+    "timestamp_out_of_range_ms",
     "timestamp_type",
     "topic_id",
     "plan_sequence",

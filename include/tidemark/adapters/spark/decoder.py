@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from tidemark.ports import SchemaStore
 
 _BESIDE = (
-    *("headers", "topic", "partition", "offset", "timestamp", "timestamp_type"),
+    *("headers", "topic", "partition", "offset"),
+    *("timestamp", "timestamp_out_of_range_ms", "timestamp_type"),
     *("topic_id", "plan_sequence", "ingested_at"),
 )
 """Columns that a row has beside its key and value: its bronze row's, but for the plan."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -16,11 +17,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
 from tidemark.adapters.spark import parquet
+from tidemark.adapters.spark.exact import ExactFiles, is_exact, unkept_spans
 from tidemark.adapters.spark.failures import root_cause
 from tidemark.core.datafile import DataFile, plan_folder
-from tidemark.core.plan import Plan, PlannedRange
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plan import Plan
 from tidemark.errors import EngineFailed, KafkaRefused, SetupError
-from tidemark.ports import Clock
+from tidemark.ports import Clock, LogReader
 from tidemark.storage import folder_of
 
 if TYPE_CHECKING:
@@ -39,6 +42,9 @@ _REFUSALS = {
     )
 }
 
+_OVERFLOW = "java.lang.ArithmeticException"
+"""What Spark's Kafka source fails with at a timestamp beyond 64-bit microseconds."""
+
 
 class SparkSink:
     """Writes plans to files in the folder of one bronze table, which is there already.
@@ -47,6 +53,7 @@ class SparkSink:
         session: Spark, with the Kafka source on its class path.
         uri: The bronze table.
         kafka_options: Options of Spark's Kafka source (adapters/kafka/options.py).
+        log_reader: Reads what Spark's source would alter or fail at.
         now: The clock that `ingested_at` is read from, once for each landing.
     """
 
@@ -55,15 +62,17 @@ class SparkSink:
         session: SparkSession,
         uri: str,
         kafka_options: Mapping[str, str],
+        log_reader: LogReader,
         now: Clock,
     ) -> None:
         self._session = session
         self._uri = uri
         self._kafka_options = kafka_options
+        self._log_reader = log_reader
         self._now = now
 
     def write(self, plan: Plan, records_per_task: int) -> list[DataFile]:
-        """Read the plan's ranges into files of a new folder, one for each task that found a record.
+        """Read the plan's ranges into files of a new folder, each of one partition.
 
         Args:
             plan: The plan.
@@ -73,6 +82,7 @@ class SparkSink:
             KafkaRefused: The brokers do not let the reader read.
             SetupError: The table's storage cannot be used from Python.
             EngineFailed: Spark gave up.
+            OffsetsDeleted, TopicMissing, KafkaUnavailable: The second reader failed.
         """
         operation = f"reading plan {plan.sequence} of pipeline {plan.pipeline!r}"
         files, table = self._storage()
@@ -80,18 +90,86 @@ class SparkSink:
         # A share of the executors for each plan, however many tasks it has. Spark keeps this by
         # thread.
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", plan.pipeline)
-        try:
-            read = self._with_provenance(self._read(plan, records_per_task), plan)
-            read.write.parquet(f"{self._uri}/{name}")
-            return parquet.written(files, table, name)
-        except (PySparkException, Py4JError, OSError, ValueError) as failure:
+        with ExitStack() as undo:
             # No commit will refer to it; if that fails too, maintenance takes it.
-            with suppress(OSError):
-                files.delete_dir(f"{table}/{name}")
-            refusal = _kafka_refusal(failure)
-            if refusal:
-                raise KafkaRefused(operation=operation, reason=refusal) from failure
-            raise EngineFailed(operation=operation, reason=root_cause(failure)) from failure
+            undo.callback(_remove, files, f"{table}/{name}")
+            try:
+                made = self._written(plan, records_per_task, files, table, name)
+            except (PySparkException, Py4JError, OSError, ValueError) as failure:
+                refusal = _kafka_refusal(failure)
+                if refusal:
+                    raise KafkaRefused(operation=operation, reason=refusal) from failure
+                raise EngineFailed(operation=operation, reason=root_cause(failure)) from failure
+            undo.pop_all()
+        return made
+
+    def _written(
+        self, plan: Plan, records_per_task: int, files: FileSystem, table: str, name: str
+    ) -> list[DataFile]:
+        """Write the plan's rows: Spark those whose timestamps it keeps, the driver the others."""
+        now, folder = self._now(), f"{table}/{name}"
+        exact = ExactFiles(
+            log_reader=self._log_reader, plan=plan, ingested_at=now, files=files, folder=folder
+        )
+        planned = [(each.partition, SpanSet((each.span,))) for each in plan.ranges]
+        unkept: Mapping[int, SpanSet] = {}
+        try:
+            self._write_with_spark(plan, planned, records_per_task, name, now)
+        except (PySparkException, Py4JError) as failure:
+            if all(cause != _OVERFLOW for cause, _ in _causes(failure)):
+                raise
+            unkept = unkept_spans(self._log_reader, plan)
+            if not unkept:
+                raise
+            _remove(files, folder)
+            kept = [(p, spans.minus(unkept.get(p, SpanSet()))) for p, spans in planned]
+            self._write_with_spark(plan, kept, records_per_task, name, now)
+            files.create_dir(folder)
+        made = parquet.written(files, table, name)
+        altered = [file for file in made if not is_exact(file)]
+        if not altered and not unkept:
+            return made
+        for file in altered:
+            self._write_again(exact, file, records_per_task)
+            files.delete_file(f"{table}/{file.path}")
+        for partition, spans in planned:
+            for span in spans.common(unkept.get(partition, SpanSet())):
+                exact.write(partition, span, records_per_task)
+        return parquet.written(files, table, name)
+
+    @staticmethod
+    def _write_again(exact: ExactFiles, file: DataFile, records_per_task: int) -> None:
+        if file.partition is None:
+            raise ValueError(f"{file.path} is not of one partition")
+        written = exact.write(file.partition, Span(file.first, file.last + 1), records_per_task)
+        if written != file.records:
+            raise ValueError(
+                f"Spark read {file.records} record(s) of partition {file.partition} from offset "
+                f"{file.first} to {file.last}, librdkafka {written}"
+            )
+
+    def _write_with_spark(
+        self,
+        plan: Plan,
+        wanted: Iterable[tuple[int, SpanSet]],
+        records_per_task: int,
+        name: str,
+        now: datetime,
+    ) -> None:
+        """Write the records of some offsets; Spark's source takes one range of a partition."""
+        rounds: list[dict[int, Span]] = []
+        for partition, spans in wanted:
+            for span in spans:
+                free = next((taken for taken in rounds if partition not in taken), None)
+                if free is None:
+                    rounds.append({partition: span})
+                else:
+                    free[partition] = span
+        if not rounds:
+            return
+        frames = [self._read_round(plan, taken, records_per_task) for taken in rounds]
+        read = self._with_provenance(reduce(DataFrame.unionAll, frames), plan, now)
+        read.write.parquet(f"{self._uri}/{name}")
 
     def _storage(self) -> tuple[FileSystem, str]:
         try:
@@ -104,21 +182,8 @@ class SparkSink:
                 advice="see docs/clusters.md, Storage",
             ) from unknown
 
-    def _read(self, plan: Plan, records_per_task: int) -> DataFrame:
-        """Spark's Kafka source takes one range for each partition; a further one is a new read."""
-        rounds: list[dict[int, PlannedRange]] = []
-        for planned in plan.ranges:
-            for taken in rounds:
-                if planned.partition not in taken:
-                    taken[planned.partition] = planned
-                    break
-            else:
-                rounds.append({planned.partition: planned})
-        frames = [self._read_round(plan, taken, records_per_task) for taken in rounds]
-        return reduce(DataFrame.unionAll, frames)
-
     def _read_round(
-        self, plan: Plan, ranges: Mapping[int, PlannedRange], records_per_task: int
+        self, plan: Plan, ranges: Mapping[int, Span], records_per_task: int
     ) -> DataFrame:
         topic = plan.topic
         return (
@@ -136,7 +201,8 @@ class SparkSink:
             .load()
         )
 
-    def _with_provenance(self, records: DataFrame, plan: Plan) -> DataFrame:
+    @staticmethod
+    def _with_provenance(records: DataFrame, plan: Plan, now: datetime) -> DataFrame:
         return records.select(
             "key",
             "value",
@@ -145,10 +211,12 @@ class SparkSink:
             "partition",
             "offset",
             "timestamp",
+            # The driver writes the rows that have one.
+            F.lit(None).cast("bigint").alias("timestamp_out_of_range_ms"),
             F.col("timestampType").alias("timestamp_type"),
             F.lit(plan.topic_id).alias("topic_id"),
             F.lit(plan.sequence).cast("bigint").alias("plan_sequence"),
-            F.lit(self._now()).alias("ingested_at"),
+            F.lit(now).alias("ingested_at"),
         )
 
 
@@ -158,10 +226,18 @@ def _offsets(topic: str, by_partition: Mapping[int, int]) -> str:
 
 def _kafka_refusal(failure: Exception) -> str | None:
     """What Kafka's client said, if the brokers' no is the reason; None for all other failures."""
+    return next((message for name, message in _causes(failure) if name in _REFUSALS), None)
+
+
+def _causes(failure: Exception) -> Iterator[tuple[str, str]]:
+    """Class name and message of the Java exceptions behind a failure, outermost first."""
     # PySpark keeps the Java exception of what it knows by name, Py4J of all else.
     cause = getattr(failure, "_origin", None) or getattr(failure, "java_exception", None)
     while cause is not None:
-        if cause.getClass().getName() in _REFUSALS:
-            return str(cause.getMessage())
+        yield cause.getClass().getName(), str(cause.getMessage())
         cause = cause.getCause()
-    return None
+
+
+def _remove(files: FileSystem, folder: str) -> None:
+    with suppress(OSError):
+        files.delete_dir(folder)
