@@ -28,6 +28,7 @@ from tidemark.adapters.quality.results import append_report
 from tidemark.adapters.specs import load_specs
 from tidemark.core.backfill import select
 from tidemark.core.decoding import DecodeSpec, RegisteredSchema
+from tidemark.core.layout import Layout
 from tidemark.core.offsets import Span
 from tidemark.core.quality import CheckResult, QualityReport, Severity
 from tidemark.core.spec import StartPolicy
@@ -56,7 +57,7 @@ def decoder(page: str, folder: Path) -> DecodeSpec:
     spec_text = text.partition("```yaml\n")[2].partition("```")[0]
     name = spec_text.splitlines()[0].removeprefix("name: ")
     (folder / f"{name}.yaml").write_text(spec_text, encoding="utf-8")
-    (spec,) = load_specs(folder, folder).values()
+    (spec,) = load_specs(folder, Layout(project=folder, home=folder)).values()
     assert spec.decode is not None
     return spec.decode
 

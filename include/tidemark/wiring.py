@@ -124,9 +124,8 @@ class App:
         from tidemark.adapters.specs import load_specs
 
         specs = self.environ.get("TIDEMARK_PIPELINES")
-        return load_specs(
-            Path(specs).resolve() if specs else self.layout.specs, self.layout.expectations
-        )
+        folder = Path(specs).resolve() if specs else self.layout.specs
+        return load_specs(folder, self.layout)
 
     def spec(self, pipeline: str) -> PipelineSpec:
         """One spec; `prices@july` is that of pipeline `prices`, into the table of copy `july`.

@@ -17,11 +17,13 @@ from tidemark.adapters import specs
 from tidemark.adapters.specs import load_specs
 from tidemark.core.decoding import DecodeSpec, Format, PayloadSpec
 from tidemark.core.fields import Struct
+from tidemark.core.layout import Layout
 from tidemark.core.marks import IsolationLevel
 from tidemark.core.spec import AlarmRules, PipelineSpec, StartPolicy
 from tidemark.core.upserts import Deletes, Envelope, UpsertSpec
 from tidemark.errors import SpecError
 
+SHIPPED = Layout(project=PROJECT, home=PROJECT / ".tidemark")
 MINIMAL = {"name": "events", "topic": "events", "schedule": "'@hourly'"}
 
 
@@ -29,7 +31,7 @@ class Folders(NamedTuple):
     """Where specs and suites of a test are."""
 
     specs: Path
-    suites: Path
+    layout: Layout
 
     def write(self, text: str, file: str = "events.yaml") -> None:
         """Write one spec file as it is."""
@@ -42,7 +44,7 @@ class Folders(NamedTuple):
 
     def load(self) -> dict[str, PipelineSpec]:
         """What the folder holds."""
-        return dict(load_specs(self.specs, self.suites))
+        return dict(load_specs(self.specs, self.layout))
 
     def problems(self) -> list[tuple[str, str, str, str]]:
         """Every problem of the folder: file, key, expected, found."""
@@ -61,10 +63,10 @@ class Folders(NamedTuple):
 @pytest.fixture
 def folders(tmp_path: Path) -> Folders:
     """Empty folders, and one suite."""
-    made = Folders(specs=tmp_path / "pipelines", suites=tmp_path / "expectations")
+    made = Folders(specs=tmp_path / "pipelines", layout=Layout(project=tmp_path, home=tmp_path))
     made.specs.mkdir()
-    made.suites.mkdir()
-    (made.suites / "basic.json").write_text("{}")
+    made.layout.expectations.mkdir(parents=True)
+    (made.layout.expectations / "basic.json").write_text("{}")
     return made
 
 
@@ -73,7 +75,7 @@ def folders(tmp_path: Path) -> Folders:
 
 def test_the_shipped_specs_load() -> None:
     """S22, S23: the tutorial's pipeline, prices, orders, and a second one over prices."""
-    specs = load_specs(PROJECT / "include" / "pipelines", PROJECT / "include" / "expectations")
+    specs = load_specs(SHIPPED.specs, SHIPPED)
     topics = {name: spec.topic for name, spec in specs.items()}
     assert topics == {
         "orders": "orders",
@@ -435,17 +437,7 @@ def test_a_file_that_is_no_text_is_refused(folders: Folders) -> None:
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     """A mistyped folder would otherwise be a project without pipelines."""
     with pytest.raises(SpecError, match="no such folder"):
-        load_specs(tmp_path / "none", tmp_path)
-
-
-@pytest.mark.parametrize("spelling", ["bronze/shared/", "./bronze/shared", "bronze//x/../shared"])
-def test_two_specs_may_not_share_a_target(folders: Folders, spelling: str) -> None:
-    """A trailing slash does not make another table."""
-    folders.spec(target="bronze/shared")
-    folders.spec("other.yaml", name="other", target=spelling)
-    assert folders.problems() == [
-        ("other.yaml", "target", "a target of its own", "'bronze/shared', as in events.yaml")
-    ]
+        load_specs(tmp_path / "none", SHIPPED)
 
 
 def test_two_specs_may_not_share_a_name(folders: Folders) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import posixpath
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -25,8 +25,10 @@ from pydantic import (
 
 from tidemark.core.decoding import DecodeSpec, Format, PayloadSpec
 from tidemark.core.fields import Struct, parse_type
+from tidemark.core.layout import Layout
 from tidemark.core.marks import IsolationLevel
 from tidemark.core.spec import PLANS_AT_ONCE, SUITE_NAME, AlarmRules, PipelineSpec, StartPolicy
+from tidemark.core.targets import conflicts
 from tidemark.core.upserts import Deletes, Envelope, UpsertSpec
 from tidemark.errors import Problem, SpecError
 
@@ -284,12 +286,12 @@ _BETWEEN_MOMENTS = timedelta(hours=6, minutes=11)
 """Five weeks in all, at other minutes each time."""
 
 
-def load_specs(folder: Path, suites: Path) -> Mapping[str, PipelineSpec]:
+def load_specs(folder: Path, layout: Layout) -> Mapping[str, PipelineSpec]:
     """Read every spec in a folder.
 
     Args:
         folder: Holds one YAML file for each pipeline.
-        suites: Holds the quality suites that specs name.
+        layout: Has the quality suites that specs name, and the places of tables.
 
     Returns:
         Specs by name, sorted.
@@ -305,10 +307,12 @@ def load_specs(folder: Path, suites: Path) -> Mapping[str, PipelineSpec]:
         spec = _load(path, problems)
         if spec:
             found[path] = spec
-            problems += _file_problems(path, spec, suites)
-    problems += _said_twice("name", ((path, "name", spec.name) for path, spec in found.items()))
-    places = ((path, *place) for path, spec in found.items() for place in _targets(spec))
-    problems += _said_twice("target", places)
+            problems += _file_problems(path, spec, layout.expectations)
+    problems += _repeated_names(found)
+    problems += [
+        _problem(target.file, target.key, expected, found_there)
+        for target, expected, found_there in conflicts(found, layout, os.path.realpath)
+    ]
     problems += _group_problems(found)
     if problems:
         raise SpecError(problems=tuple(problems))
@@ -424,36 +428,15 @@ def _file_problems(path: Path, spec: PipelineSpec, suites: Path) -> list[Problem
     return problems
 
 
-def _normal(target: str) -> str:
-    """One spelling for one place; the part before :// is left alone."""
-    scheme, separator, path = target.rpartition("://")
-    return f"{scheme}{separator}{posixpath.normpath(path)}"
-
-
-def _targets(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
-    """The places of a pipeline's tables, and the keys that say them."""
-    yield "target", _normal(spec.target)
-    if spec.decode:
-        yield "decode.target", _normal(spec.decode.target)
-        yield "decode.target, with _quarantine", _normal(spec.decode.quarantine_target)
-        if spec.decode.upsert:
-            yield "decode.upsert.target", _normal(spec.decode.upsert.target)
-
-
-def _said_twice(what: str, said: Iterable[tuple[Path, str, str]]) -> list[Problem]:
-    """Two pipelines may share a topic, and neither a name nor a target; nor one with itself.
-
-    Args:
-        what: What must be different.
-        said: File, key and value, in the order of reading.
-    """
+def _repeated_names(found: Mapping[Path, PipelineSpec]) -> list[Problem]:
+    """Two files may not describe one pipeline."""
     first: dict[str, Path] = {}
     problems = []
-    for path, key, value in said:
-        if value in first:
-            found = f"{value!r}, as in {first[value].name}"
-            problems.append(_problem(path, key, f"a {what} of its own", found))
-        first.setdefault(value, path)
+    for path, spec in found.items():
+        if spec.name in first:
+            as_in = f"{spec.name!r}, as in {first[spec.name].name}"
+            problems.append(_problem(path, "name", "a name of its own", as_in))
+        first.setdefault(spec.name, path)
     return problems
 
 

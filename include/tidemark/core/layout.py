@@ -72,6 +72,11 @@ class Layout:
         return self.lakehouse_root or str(self.home / "lakehouse")
 
     @property
+    def own_folders(self) -> tuple[str, str]:
+        """The folders of the tables that pipelines share; no pipeline's table is in them."""
+        return f"{self.lakehouse}/control", f"{self.lakehouse}/quality"
+
+    @property
     def control_table(self) -> str:
         """The external offset store."""
         return f"{self.lakehouse}/control/offset_ranges"
