@@ -41,8 +41,8 @@ def maintain_shared(params: Mapping[str, Any]) -> list[dict[str, Any]]:
 def prune_pages(params: Mapping[str, Any]) -> int:
     """Remove old pages of quality checks; how many they were."""
     with airflow_failures():
-        before = utc_now() - timedelta(days=params["keep_docs_days"])
-        pages = App.from_environment().quality_pages().prune(before, dry_run=params["dry_run"])
+        keep, dry_run = timedelta(days=params["keep_docs_days"]), params["dry_run"]
+        pages = App.from_environment().quality_pages().prune(utc_now(), keep, dry_run=dry_run)
         log.info("quality pages removed=%d dry_run=%s", pages, params["dry_run"])
         return pages
 

@@ -542,16 +542,18 @@ class Upkeep(Protocol):
         ...
 
     def reclaim(
-        self, before: datetime, is_over: PlanIsOver, *, dry_run: bool = False
+        self, now: datetime, keep: timedelta, is_over: PlanIsOver, *, dry_run: bool = False
     ) -> Sequence[StoredFile]:
-        """Remove files that were written before a moment and that no version since refers to.
+        """Remove files that are older than `keep` and that no version since then refers to.
 
         Args:
-            before: The moment. Versions that were the newest at it, or later, can be read.
+            now: The time by this machine's clock.
+            keep: Versions that were the newest so long ago, or later, can be read.
             is_over: Of which plans no driver can commit files; read before this is called.
-            dry_run: Remove nothing.
+            dry_run: Remove nothing, and believe this machine's clock.
 
         Raises:
+            ClockDiffers: The storage has another time; nothing was removed.
             EngineFailed: Some may be gone; do it again.
         """
         ...
@@ -568,10 +570,18 @@ class QualityHistory(Protocol):
 class QualityPages(Protocol):
     """The pages of quality checks; their results are in a table."""
 
-    def prune(self, before: datetime, *, dry_run: bool = False) -> int:
-        """Remove pages of checks before a moment, but for each pipeline's newest.
+    def prune(self, now: datetime, keep: timedelta, *, dry_run: bool = False) -> int:
+        """Remove pages of checks that are older than `keep`, but for each pipeline's newest.
+
+        Args:
+            now: The time by this machine's clock.
+            keep: How long pages stay.
+            dry_run: Only count them, and believe this machine's clock.
 
         Returns:
             The number of pages.
+
+        Raises:
+            ClockDiffers: The file system has another time; nothing was removed.
         """
         ...

@@ -37,6 +37,7 @@ from tidemark.errors import (
 if TYPE_CHECKING:
     from tidemark.adapters.airflow.standalone import AirflowStandalone
     from tidemark.adapters.broker.embedded import Broker
+    from tidemark.adapters.delta.control_repair import DeltaControlRepair
     from tidemark.adapters.delta.data_table import DeltaDataTable
     from tidemark.adapters.delta.quarantine import DeltaQuarantine, TypedTables
     from tidemark.adapters.failpoints import FailPoint
@@ -250,6 +251,12 @@ class App:
         from tidemark.adapters.delta.control_table import DeltaControlTable
 
         return self._armed("control", DeltaControlTable(self.layout.control_table))
+
+    def control_repair(self) -> DeltaControlRepair:
+        """Repairs the control table itself; needs neither a JVM nor Kafka."""
+        from tidemark.adapters.delta.control_repair import DeltaControlRepair
+
+        return DeltaControlRepair(self.layout.control_table)
 
     def table(self, spec: PipelineSpec) -> DataTable:
         """The pipeline's data table, without Spark."""

@@ -45,6 +45,7 @@ def sample(hint: Any, name: str) -> Any:
         "timedelta": timedelta(hours=7),
         "datetime.timedelta | None": timedelta(hours=7),
         "datetime.datetime | None": datetime(2026, 3, 1, tzinfo=UTC),
+        "<class 'datetime.datetime'>": datetime(2026, 3, 1, tzinfo=UTC),
         "tuple[str, ...]": (name,),
         "tuple[int, ...]": (3, 4),
         "tuple[int, int]": (3, 4),

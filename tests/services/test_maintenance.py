@@ -47,14 +47,15 @@ class NotedUpkeep:
 
     def reclaim(
         self,
-        before: datetime,
+        now: datetime,
+        keep: timedelta,
         is_over: PlanIsOver,  # noqa: ARG002  the port's
         *,
         dry_run: bool = False,
     ) -> Sequence[StoredFile]:
         """One file."""
         self.steps.append("reclaim dry" if dry_run else "reclaim")
-        self.before = before
+        self.before = now - keep
         return [LEFT]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -670,7 +670,7 @@ def test_maintenance_in_the_middle_of_a_replacement(
     is_over = plans_over(lake.control, "events", lake.table)
     steps = {
         "compact": upkeep.compact,
-        "reclaim": lambda: upkeep.reclaim(datetime.now(UTC), is_over),
+        "reclaim": lambda: upkeep.reclaim(datetime.now(UTC), timedelta(0), is_over),
     }
     _meanwhile(monkeypatch, steps[step])
     with suppress(TransientError):

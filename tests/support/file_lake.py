@@ -70,6 +70,31 @@ class FileSink:
         return parquet.written(*folder_of(str(self.uri)), name)
 
 
+@dataclass(frozen=True)
+class AfterSomeTime:
+    """Maintenance as it would be some time from now, by this machine's clock and the storage's.
+
+    Attributes:
+        time: How long from now.
+    """
+
+    time: timedelta
+
+    def now(self) -> datetime:
+        """The time by this machine's clock."""
+        return datetime.now(UTC) + self.time
+
+    def upkeep(self, uri: str, pipeline: str | None = None) -> DeltaUpkeep:
+        """Upkeep of a table on a storage that has the same time."""
+        time = self.time
+
+        class Later(DeltaUpkeep):
+            def _storage_time(self) -> datetime:
+                return super()._storage_time() + time
+
+        return Later(uri, pipeline)
+
+
 @dataclass
 class FileLake(Services):
     """A pipeline over topic `events` of two partitions.
@@ -119,9 +144,9 @@ class FileLake(Services):
         """Maintains the data table, some time from now."""
         usual = {
             "table": "events",
-            "upkeep": DeltaUpkeep(str(self.uri), "events"),
+            "upkeep": AfterSomeTime(after).upkeep(str(self.uri), "events"),
             "plans_over": lambda: plans_over(self.control, "events", self.table),
-            "now": lambda: datetime.now(UTC) + after,
+            "now": AfterSomeTime(after).now,
         }
         return Maintenance(**{**usual, **changes})
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
+from tests.support.file_lake import AfterSomeTime
 from tests.support.kafka_judge import Judged
 from tests.support.plans import make_spec
 from tests.support.services import NOW, Services
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.adapters.delta.data_table import DeltaDataTable
-from tidemark.adapters.delta.upkeep import DeltaUpkeep
 from tidemark.adapters.kafka.marks import KafkaMarkReader
 from tidemark.adapters.kafka.options import client_config, spark_options
 from tidemark.adapters.kafka.reader import KafkaLogReader
@@ -107,9 +107,9 @@ class Lake(Services):
         """Maintains the data table as it would be some time from now."""
         return Maintenance(
             table=self.spec.name,
-            upkeep=DeltaUpkeep(self.uri, self.spec.name),
+            upkeep=AfterSomeTime(after).upkeep(self.uri, self.spec.name),
             plans_over=lambda: plans_over(self.control, self.spec.name, self.table),
-            now=lambda: datetime.now(UTC) + after,
+            now=AfterSomeTime(after).now,
         )
 
     def version(self) -> int | None:

@@ -55,8 +55,7 @@ def maintain(
         return done
 
     def pages(days: int) -> int:
-        before = utc_now() - timedelta(days=days)
-        return app.quality_pages().prune(before, dry_run=dry_run)
+        return app.quality_pages().prune(utc_now(), timedelta(days=days), dry_run=dry_run)
 
     names += shared
     tables = dict(zip(names, each_apart(names, table, 1), strict=True))

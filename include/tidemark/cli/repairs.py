@@ -177,6 +177,33 @@ def rebuild(
     _print_differences("rebuilt", not apply, found, as_json)
 
 
+@control_app.command(short_help="Repair lost files and doubled events of the control table.")
+def repair(
+    apply: Annotated[
+        bool | None,
+        typer.Option("--apply/--dry-run", help="Repair it, or only look. One must be chosen."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Repair the control table's own files, of all pipelines.
+
+    For ControlFileMissing: the log no longer refers to the lost files. The events in them are lost;
+    `tidemark status` then names the pipelines that need `tidemark control rebuild`. For
+    ControlDoubled: each event is written once; nothing is lost.
+    """
+    if apply is None:
+        raise typer.BadParameter("say --dry-run to see what would be repaired, or --apply")
+    damage = App.from_environment().control_repair().repair(dry_run=not apply)
+    outcome = "repaired" if apply else "draft"
+    if as_json:
+        print_json({"outcome": outcome, **damage.as_record()})
+        return
+    rows: list[tuple[str, Any]] = [("lost file", file) for file in damage.missing]
+    rows += [(f"doubled events of {name}", len(each)) for name, each in damage.doubled.items()]
+    print_table("Damage", ("what", "which, or how many"), rows)
+    out.print("dry run: nothing was written" if not apply else outcome)
+
+
 def _print_differences(outcome: str, dry_run: bool, found: Differences, as_json: bool) -> None:
     groups: Mapping[str, Sequence[Plan]] = {
         "recorded again": found.to_record,

@@ -31,6 +31,7 @@ from tidemark.core.landing import Landing, RangeCount
 from tidemark.core.marks import IsolationLevel
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
+from tidemark.errors import ControlDoubled
 
 Row: TypeAlias = dict[str, Any]
 """Values by column name; a column that an event does not use is absent and reads as null."""
@@ -241,7 +242,13 @@ def _plan_columns(plan: Plan, kind: EventKind) -> Row:
 
 
 def decode(pipeline: str, rows: Iterable[Row]) -> list[tuple[int, list[ControlEvent]]]:
-    """Events of a pipeline by event number, oldest first, from its rows in any order."""
+    """Events of a pipeline by event number, oldest first, from its rows in any order.
+
+    Raises:
+        ControlDoubled: A row of an event is there more than once.
+    """
+    rows = list(rows)
+    refuse_doubled(pipeline, rows)
     commits: dict[int, dict[tuple[str, int | None, int | None], list[Row]]] = {}
     for row in rows:
         event_key = (row["event"], row.get("plan_sequence"), row.get("superseded_by"))
@@ -256,6 +263,23 @@ def decode(pipeline: str, rows: Iterable[Row]) -> list[tuple[int, list[ControlEv
         told = (_event(pipeline, EventKind(key[0]), groups[key], plans) for key in ordered)
         history.append((number, [event for event in told if event is not None]))
     return history
+
+
+def refuse_doubled(pipeline: str, rows: Iterable[Row]) -> None:
+    """Refuse rows of which one is there more than once.
+
+    Raises:
+        ControlDoubled
+    """
+    seen: set[frozenset[tuple[str, Any]]] = set()
+    doubled: set[int] = set()
+    for row in rows:
+        values = frozenset(row.items())
+        if values in seen:
+            doubled.add(row["event_number"])
+        seen.add(values)
+    if doubled:
+        raise ControlDoubled(pipeline=pipeline, events=tuple(sorted(doubled)))
 
 
 def requested_in(history: Iterable[tuple[int, list[ControlEvent]]]) -> list[BackfillRequested]:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeAlias
 
 from tidemark.core.datafile import plan_of_folder
 from tidemark.core.ledger import Ledger
-from tidemark.errors import RetentionTooShort
+from tidemark.errors import ClockDiffers, RetentionTooShort
 
 USUAL_RETENTION = timedelta(days=7)
 """What readers of older versions, RESTORE and the longest landing have, as in Delta Lake."""
 USUAL_PAGES_RETENTION = timedelta(days=90)
 """How long pages of quality checks stay; their results stay for ever."""
+
+KEEP_LOG: Mapping[str, str] = {"delta.enableExpiredLogCleanup": "false"}
+"""A property of every table: only maintenance removes old commits, after it has checked the clock.
+
+Otherwise each writer does, by the clock of its machine. If that is a month ahead, all of the log
+goes that is older than the newest checkpoint.
+"""
+CLOCK_TOLERANCE = timedelta(minutes=10)
+"""How far this machine's clock and the storage's may be apart before files are removed by age."""
 
 PlanIsOver: TypeAlias = Callable[[int], bool]
 """Whether no driver can land the plan of this number any more, as far as is known."""
@@ -129,6 +138,22 @@ def kept_for(table: str, asked: timedelta, own: timedelta | None) -> timedelta:
             table=table, asked_hours=asked // hour, shortest_hours=-(-shortest // hour)
         )
     return asked if own is None else max(asked, own)
+
+
+def checked_time(subject: str, local: datetime, storage: datetime) -> datetime:
+    """Return the time of the storage, by which the age of its files is measured.
+
+    Args:
+        subject: What is about to lose files, for people.
+        local: The time by this machine's clock.
+        storage: The time by the storage's clock, taken from a file that was just written.
+
+    Raises:
+        ClockDiffers: The two are more than `CLOCK_TOLERANCE` apart.
+    """
+    if abs(local - storage) > CLOCK_TOLERANCE:
+        raise ClockDiffers(subject=subject, local=local, storage=storage)
+    return storage
 
 
 def over_in(ledger: Ledger) -> PlanIsOver:

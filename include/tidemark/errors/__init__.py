@@ -62,7 +62,7 @@ from tidemark.errors.decoding import (
     TooManyQuarantined,
 )
 from tidemark.errors.machine import DemoFailed, SetupError, Unforeseen
-from tidemark.errors.maintenance import CompactionConflict, RetentionTooShort
+from tidemark.errors.maintenance import ClockDiffers, CompactionConflict, RetentionTooShort
 from tidemark.errors.protocol import (
     ColumnsDiffer,
     ControlConflict,
@@ -94,6 +94,8 @@ from tidemark.errors.quality import (
     SuiteExists,
 )
 from tidemark.errors.repair import (
+    ControlDoubled,
+    ControlFileMissing,
     ControlTruncated,
     NotARewind,
     NothingToRepair,
@@ -136,10 +138,13 @@ __all__ = [
     "BackfillAhead",
     "BackfillTooLarge",
     "BackfillUnfinished",
+    "ClockDiffers",
     "ClusterChanged",
     "ColumnsDiffer",
     "CompactionConflict",
     "ControlConflict",
+    "ControlDoubled",
+    "ControlFileMissing",
     "ControlTruncated",
     "DecodedDifferently",
     "DecoderChanged",

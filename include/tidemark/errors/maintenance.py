@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from tidemark.errors.base import TerminalError, TransientError
 
@@ -28,6 +29,35 @@ class RetentionTooShort(TerminalError):
         return (
             "say more with --keep-hours, or set the table property "
             "delta.deletedFileRetentionDuration; see docs/runbook.md, RetentionTooShort"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class ClockDiffers(TerminalError):
+    """This machine's clock is wrong, so the age of files cannot be told."""
+
+    subject: str
+    local: datetime
+    storage: datetime
+
+    def what(self) -> str:
+        seconds = abs((self.local - self.storage).total_seconds())
+        side = "ahead of" if self.local > self.storage else "behind"
+        return (
+            f"this machine's clock is {seconds:,.0f} seconds {side} the clock of the storage; "
+            f"no file of {self.subject} was removed"
+        )
+
+    def expected(self) -> str:
+        return f"about {self.storage:%Y-%m-%d %H:%M:%S}Z, the time of a file just written"
+
+    def found(self) -> str:
+        return f"{self.local:%Y-%m-%d %H:%M:%S}Z on this machine"
+
+    def remedy(self) -> str:
+        return (
+            "set this machine's clock (or the storage's), then run the maintenance again; "
+            "see docs/runbook.md, ClockDiffers"
         )
 
 

@@ -32,6 +32,51 @@ class ControlTruncated(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class ControlFileMissing(TerminalError):
+    """Files that the control table's log refers to are not in the storage."""
+
+    table: str
+    files: tuple[str, ...]
+
+    def what(self) -> str:
+        return f"the control table {self.table} has lost {len(self.files)} of its files"
+
+    def expected(self) -> str:
+        return "every file that its newest version refers to"
+
+    def found(self) -> str:
+        return f"no file {', '.join(self.files[:3])}{', ...' if len(self.files) > 3 else ''}"
+
+    def remedy(self) -> str:
+        return (
+            "put the files back from a backup or the storage's versions; or give them up with "
+            "`tidemark control repair --apply`, and rebuild each pipeline that `tidemark status` "
+            "names then; see docs/runbook.md, ControlFileMissing"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class ControlDoubled(TerminalError):
+    """The control table holds rows of an event more than once, after a wrong compaction."""
+
+    pipeline: str
+    events: tuple[int, ...]
+
+    def what(self) -> str:
+        return f"the control table holds events of pipeline {self.pipeline!r} more than once"
+
+    def expected(self) -> str:
+        return "each row of an event once"
+
+    def found(self) -> str:
+        first, last = self.events[0], self.events[-1]
+        return f"{len(self.events)} doubled event(s), from number {first} to {last}"
+
+    def remedy(self) -> str:
+        return "`tidemark control repair --apply` writes each event once; no row is lost"
+
+
+@dataclass(kw_only=True, eq=False)
 class TableTampered(TerminalError):
     """Rows of a plan that are neither all there nor all gone, or that another plan landed too."""
 

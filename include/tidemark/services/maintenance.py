@@ -60,6 +60,7 @@ class Maintenance:
         Raises:
             RetentionTooShort: Readers, or a landing, may still need what would be removed.
             ForeignTable: It is not the table that it should be.
+            ClockDiffers: This machine's clock is not the storage's; no file was removed.
             ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished, TableRestored:
                 As in `plans_over`.
             EngineFailed: The engine or the storage gave up; do it again.
@@ -71,7 +72,7 @@ class Maintenance:
         # First: a plan that lands from here on is an open one, so its files stay.
         is_over = self.plans_over()
         replaced = None if dry_run else self._compacted()
-        removed = self.upkeep.reclaim(self.now() - keep, is_over, dry_run=dry_run)
+        removed = self.upkeep.reclaim(self.now(), keep, is_over, dry_run=dry_run)
         outcome = UpkeepOutcome.DONE if replaced is not None else UpkeepOutcome.PUT_OFF
         done = Upkept(
             table=self.table,

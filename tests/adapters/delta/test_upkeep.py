@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -25,6 +26,7 @@ from tidemark.core.events import Planned
 from tidemark.core.ledger import Ledger
 from tidemark.core.upkeep import StoredFile, UpkeepOutcome, over_in
 from tidemark.errors import (
+    ClockDiffers,
     CompactionConflict,
     EngineFailed,
     ForeignTable,
@@ -268,7 +270,7 @@ def test_files_of_a_plan_that_is_made_meanwhile_stay(lake: FileLake) -> None:
     is_over = maintenance.plans_over()
     plan = lake.plan(3)
     files = lake.sink.write(plan, 100)
-    maintenance.upkeep.reclaim(datetime.now(UTC) + LATER, is_over)
+    maintenance.upkeep.reclaim(maintenance.now(), timedelta(0), is_over)
     lake.table.append(plan, files)
     lake.ingest.execute(plan.sequence)
     assert lake.verified() == [(5, 5)]
@@ -408,6 +410,57 @@ def test_a_file_that_is_gone_already_is_no_error(
     assert [file.path for file in removed] == ["part-gone.parquet"]
 
 
+# -- clocks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("days", [8, -8])
+def test_a_machine_whose_clock_is_wrong_removes_no_file(lake: FileLake, days: int) -> None:
+    """I1: a file that is about to be committed would look a week old, and go."""
+    lake.run(3)
+    lake.run(3)
+    left = leave(lake, ".", "part-00000-1-c000.snappy.parquet")
+    maintenance = lake.maintenance(
+        upkeep=DeltaUpkeep(str(lake.uri), "events"),
+        now=lambda: datetime.now(UTC) + timedelta(days=days),
+    )
+    stored = lake.stored()
+    with pytest.raises(ClockDiffers) as caught:
+        maintenance.maintain(WEEK)
+    assert round((caught.value.local - caught.value.storage) / timedelta(days=1)) == days
+    assert stored <= lake.stored()
+    assert {path.removeprefix("./") for path in left} < lake.stored()
+    assert not [path for path in lake.stored() if "clock" in path]
+    assert lake.verified() == [(6, 6)]
+
+
+def test_the_age_of_files_is_measured_by_the_storages_clock(lake: FileLake) -> None:
+    """This machine is minutes behind: a file that is a week old for the storage goes."""
+    lake.run(3)
+    leave(lake, ".", "part-00000-1-c000.snappy.parquet")
+    file = lake.uri / "part-00000-1-c000.snappy.parquet"
+    written = (datetime.now(UTC) - WEEK - timedelta(minutes=1)).timestamp()
+    os.utime(file, (written, written))
+    now = lambda: datetime.now(UTC) - timedelta(minutes=5)  # noqa: E731
+    assert [each.path for each in lake.maintenance(now=now).maintain(WEEK).removed] == [file.name]
+
+
+def test_commits_stay_in_the_log_until_maintenance_has_checked_the_clock(lake: FileLake) -> None:
+    """To a writer whose clock is 40 days ahead, each commit looks expired."""
+    for _ in range(12):
+        lake.run(1)
+    commits = sorted(lake.uri.glob("_delta_log/*.json"))
+    control = sorted((lake.root / "control" / "_delta_log").glob("*.json"))
+    age(lake.root, days=40)
+    for _ in range(10):
+        lake.run(1)
+    assert all(path.exists() for path in (*commits, *control))
+    assert lake.maintenance().maintain(WEEK).outcome is UpkeepOutcome.DONE
+    assert not any(path.exists() for path in commits[:9])
+    assert lake.verified() == [(22, 22)]
+    lake.run(1)
+    assert lake.verified() == [(23, 23)]
+
+
 # -- tables that only delta-rs writes ------------------------------------------------------------
 
 
@@ -423,7 +476,7 @@ def test_the_control_table_keeps_every_event(tmp_path: Path) -> None:
     ledgers = [control.ledger(name) for name in names]
     upkeep = DeltaUpkeep(str(uri))
     assert upkeep.compact() == 6
-    removed = upkeep.reclaim(datetime.now(UTC) + LATER, lambda _: False)
+    removed = upkeep.reclaim(datetime.now(UTC), -LATER, lambda _: False)
     assert len(removed) == 6
     assert len(DeltaTable(uri).file_uris()) == 2
     assert [control.ledger(name) for name in names] == ledgers
@@ -437,7 +490,7 @@ def test_files_of_a_table_by_partition_are_known_however_paths_are_written(tmp_p
     for value in ("a b", "ü/%", "x=y", "prices@july"):
         write_deltalake(tmp_path, pa.table({"p": [value], "x": [1]}), mode="append",
                         partition_by=["p"])  # fmt: skip
-    assert DeltaUpkeep(str(tmp_path)).reclaim(datetime.now(UTC) + LATER, lambda _: True) == []
+    assert DeltaUpkeep(str(tmp_path)).reclaim(datetime.now(UTC), -LATER, lambda _: True) == []
     assert pa.table(DeltaTable(tmp_path).scan()).num_rows == 4
 
 
@@ -450,7 +503,7 @@ def test_a_file_that_the_log_names_in_encoded_letters_stays(lake: FileLake, odd:
     lake.table.append(plan, [replace(file, path=odd)])
     lake.ingest.execute(plan.sequence)
     version = DeltaTable(lake.uri).version()
-    lake.maintenance(LATER).upkeep.reclaim(datetime.now(UTC) + LATER, lambda _: True)
+    lake.maintenance().upkeep.reclaim(datetime.now(UTC), -LATER, lambda _: True)
     assert lake.verified() == [(3, 3)]
     age(lake.uri)
     lake.undo.undo(plan.sequence, "ops", "x")

@@ -17,8 +17,16 @@ from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tidemark.adapters.quality.docs import RUNS_LISTED, DataDocs, DocsFolders, write_index
 from tidemark.core.quality import QualityReport
+from tidemark.errors import ClockDiffers
 
 DAY = timedelta(days=1)
+
+
+class Pages(DataDocs):
+    """Pages on a file system that has the time of these tests."""
+
+    def _storage_time(self) -> datetime:
+        return NOW
 
 
 def checked(home: Path, pipeline: str, run_at: datetime, plan: int = 1) -> list[Path]:
@@ -65,17 +73,16 @@ def test_old_pages_go_with_the_lines_that_lead_to_them(tmp_path: Path) -> None:
     """A dry run counts the same and touches nothing."""
     old = checked(tmp_path, "prices", NOW - 91 * DAY, plan=1)
     young = checked(tmp_path, "prices", NOW - 89 * DAY, plan=2)
-    before = NOW - 90 * DAY
     everything = sorted(tmp_path.rglob("*"))
-    assert DataDocs(tmp_path).prune(before, dry_run=True) == 2
+    assert Pages(tmp_path).prune(NOW, 90 * DAY, dry_run=True) == 2
     assert sorted(tmp_path.rglob("*")) == everything
-    assert DataDocs(tmp_path).prune(before) == 2
+    assert Pages(tmp_path).prune(NOW, 90 * DAY) == 2
     assert (existing(old), existing(young)) == ([False, False], [True, True])
     assert not [folder for page in old for folder in (page.parent,) if folder.exists()]
     runs = json.loads((tmp_path / "data_docs" / "prices" / "runs.json").read_text())
     assert [run["plan"] for run in runs] == [2]
     assert dead_links(tmp_path) == []
-    assert DataDocs(tmp_path).prune(before) == 0
+    assert Pages(tmp_path).prune(NOW, 90 * DAY) == 0
 
 
 @pytest.mark.e2e
@@ -105,7 +112,7 @@ def test_a_browser_shows_start_pages_whole(tmp_path: Path) -> None:
 def test_the_newest_check_of_each_pipeline_stays(tmp_path: Path) -> None:
     """The page over all pipelines shows it, however old it is."""
     pages = [page for name in ("a", "b") for page in checked(tmp_path, name, NOW - 400 * DAY)]
-    assert DataDocs(tmp_path).prune(NOW) == 0
+    assert Pages(tmp_path).prune(NOW, 0 * DAY) == 0
     assert all(existing(pages))
     assert dead_links(tmp_path) == []
 
@@ -116,9 +123,9 @@ def test_pages_that_no_start_page_lists_go_by_their_age(tmp_path: Path) -> None:
     for plan in range(1, RUNS_LISTED + 1):
         checked(tmp_path, "prices", NOW - plan * timedelta(minutes=1), plan=plan)
     assert all(existing(first))
-    assert DataDocs(tmp_path).prune(NOW - 90 * DAY) == 2
+    assert Pages(tmp_path).prune(NOW, 90 * DAY) == 2
     assert not any(existing(first))
-    assert DataDocs(tmp_path).prune(NOW - 90 * DAY) == 0
+    assert Pages(tmp_path).prune(NOW, 90 * DAY) == 0
     assert dead_links(tmp_path) == []
 
 
@@ -129,12 +136,20 @@ def test_other_files_and_pages_of_suites_stay(tmp_path: Path) -> None:
     suite.parent.mkdir()
     suite.write_text("<p>a suite</p>")
     os.utime(suite, (0, 0))
-    DataDocs(tmp_path).prune(NOW)
+    Pages(tmp_path).prune(NOW, 0 * DAY)
     assert suite.exists()
 
 
 @pytest.mark.parametrize("home", ["nowhere", "."])
 def test_without_pages_there_is_nothing_to_do(tmp_path: Path, home: str) -> None:
     """And nothing is made."""
-    assert DataDocs(tmp_path / home).prune(datetime.now(UTC)) == 0
+    assert Pages(tmp_path / home).prune(NOW, 0 * DAY) == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_machine_whose_clock_is_wrong_removes_no_page(tmp_path: Path) -> None:
+    """To a clock that is 91 days ahead every page looks old."""
+    pages = [page for plan in (1, 2) for page in checked(tmp_path, "a", datetime.now(UTC), plan)]
+    with pytest.raises(ClockDiffers):
+        DataDocs(tmp_path).prune(datetime.now(UTC) + 91 * DAY, 90 * DAY)
+    assert all(existing(pages))

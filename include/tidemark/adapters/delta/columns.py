@@ -11,9 +11,11 @@ from deltalake.schema import ArrayType, MapType, PrimitiveType, StructType
 
 from tidemark.core.decoding import DecodeSpec, Part
 from tidemark.core.fields import Decimal, FieldType, ListOf, MapOf, Struct
+from tidemark.core.upkeep import KEEP_LOG
 from tidemark.core.upserts import Envelope
 
 PROPERTIES: Mapping[str, str] = {
+    **KEEP_LOG,
     # As Spark's: a reader replays the commits since the newest checkpoint.
     "delta.checkpointInterval": "10",
     # Only what a reader prunes by, and what tells a file's range (landed.py).

@@ -49,13 +49,13 @@ class Rewrite:
         replaced: The live files.
         path: The new file.
         size: Its bytes.
-        records: Its rows.
+        statistics: Of its rows, as the Delta protocol writes them.
     """
 
     replaced: tuple[LiveFile, ...]
     path: str
     size: int
-    records: int
+    statistics: str
 
 
 class Compaction:
@@ -155,7 +155,7 @@ def _replace(table: DeltaTable, rewrites: Sequence[Rewrite]) -> None:
             partition_values=each.replaced[0].partition,
             modification_time=now_ms,
             data_change=False,
-            stats=json.dumps({"numRecords": each.records, **merged_bounds(each.replaced)}),
+            stats=each.statistics,
         )
         for each in rewrites
     ]
@@ -228,7 +228,10 @@ def _rewritten(files: FileSystem, group: Sequence[LiveFile]) -> Rewrite:
             writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
             records += rows.num_rows
     return Rewrite(
-        replaced=tuple(group), path=path, size=files.get_file_info(path).size, records=records
+        replaced=tuple(group),
+        path=path,
+        size=files.get_file_info(path).size,
+        statistics=json.dumps({"numRecords": records, **merged_bounds(group)}),
     )
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 from arro3.core import DataType, Field, Schema
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.adapters.delta.compaction import Compaction
+from tidemark.adapters.delta.control_repair import missing_files_named
 from tidemark.adapters.delta.pace import read_pace
 from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, opened, query, to_rows
 from tidemark.adapters.delta.settled import read_settled
@@ -18,6 +21,7 @@ from tidemark.core.event_rows import decode, encode, requested_in
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.pace import Pace
+from tidemark.core.upkeep import KEEP_LOG
 from tidemark.errors import ControlConflict, TidemarkError
 
 log = logging.getLogger(__name__)
@@ -63,6 +67,23 @@ COMPACT_EVERY = 50
 """Events of a pipeline after which its files, one for each event, become one."""
 
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _reading(
+    read: Callable[Concatenate[DeltaControlTable, _P], _R],
+) -> Callable[Concatenate[DeltaControlTable, _P], _R]:
+    """Name files that are gone, where a read fails for want of them."""
+
+    @wraps(read)
+    def named(self: DeltaControlTable, /, *arguments: _P.args, **options: _P.kwargs) -> _R:
+        with missing_files_named(self._uri):
+            return read(self, *arguments, **options)
+
+    return named
+
+
 class DeltaControlTable:
     """Append-only events, partitioned by pipeline, one compare-and-set per pipeline.
 
@@ -75,6 +96,7 @@ class DeltaControlTable:
         self._uri = uri
         self._summaries: dict[str, tuple[tuple[str, int], Ledger]] = {}
 
+    @_reading
     def ledger(self, pipeline: str) -> Ledger:
         """The pipeline's state now."""
         table = opened(self._uri)
@@ -85,6 +107,7 @@ class DeltaControlTable:
         newest = table.transaction_version(pipeline) or 0
         return Ledger.fold(pipeline, decode(pipeline, rows), newest)
 
+    @_reading
     def summary(self, pipeline: str) -> Ledger:
         """The pipeline's state now, settled plans added up."""
         table = opened(self._uri)
@@ -111,11 +134,13 @@ class DeltaControlTable:
             present=found.present,
         )
 
+    @_reading
     def pace(self, pipeline: str) -> Pace:
         """The newest scheduled plans that landed."""
         table = opened(self._uri)
         return Pace() if table is None else read_pace(table, pipeline)
 
+    @_reading
     def recorded_at(self, pipeline: str, event: EventKind) -> Mapping[int, datetime]:
         """As `ControlReader.recorded_at`."""
         table = opened(self._uri)
@@ -130,6 +155,7 @@ class DeltaControlTable:
         )
         return {row["plan_sequence"]: row["at"] for row in rows}
 
+    @_reading
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
         """One plan and what became of it; None if the table has no such plan."""
         table = opened(self._uri)
@@ -142,6 +168,7 @@ class DeltaControlTable:
             return self.ledger(pipeline).plans.get(sequence)
         return Ledger.fold(pipeline, decode(pipeline, rows)).plans.get(sequence)
 
+    @_reading
     def backfills(
         self, pipeline: str, requested_by: str | None = None
     ) -> Sequence[BackfillRequested]:
@@ -204,6 +231,7 @@ class DeltaControlTable:
                 partition_by=["pipeline"],
                 description="Tidemark: what was planned and what became of it, by offset range",
                 configuration={
+                    **KEEP_LOG,
                     "delta.appendOnly": "true",
                     # As the data table: a reader replays the commits since the newest checkpoint.
                     "delta.checkpointInterval": "10",

@@ -11,6 +11,7 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, opened, query
 from tidemark.core.decoding import RegisteredSchema
+from tidemark.core.upkeep import KEEP_LOG
 from tidemark.errors import EngineFailed
 from tidemark.ports import Clock
 
@@ -83,4 +84,6 @@ class DeltaSchemas:
         """Make the table if it is not there; another planner may do so at the same time."""
         if opened(self._uri) is None:
             with suppress(DeltaError):
-                DeltaTable.create(self._uri, schema=COLUMNS, mode="ignore")
+                DeltaTable.create(
+                    self._uri, schema=COLUMNS, mode="ignore", configuration=dict(KEEP_LOG)
+                )

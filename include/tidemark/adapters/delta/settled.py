@@ -12,6 +12,7 @@ from typing import Any
 
 from deltalake import DeltaTable, QueryBuilder
 
+from tidemark.adapters.delta.control_repair import DOUBLED
 from tidemark.adapters.delta.rows import to_rows
 from tidemark.core.event_rows import Row
 from tidemark.core.events import EventKind
@@ -19,6 +20,7 @@ from tidemark.core.marks import Position
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import PlanKind
 from tidemark.core.settled import AGAINST, OF_SETTLED_PLANS, Newest, Place, Settled
+from tidemark.errors import ControlDoubled
 
 
 def _listed(kinds: tuple[str, ...]) -> str:
@@ -35,7 +37,7 @@ def _once(event: str) -> str:
 _OWN = """
 CREATE TABLE own AS
 SELECT event, event_number, plan_sequence, plan_kind, epoch, requested_by, topic_id, partition,
-  start_offset, end_offset, leader_epoch, table_version, records, superseded_by
+  start_offset, end_offset, leader_epoch, table_version, records, superseded_by, chunk
 FROM t WHERE pipeline = '{pipeline}'
 """
 
@@ -146,13 +148,20 @@ class Found:
 
 
 def read_settled(table: DeltaTable, pipeline: str) -> Found:
-    """A pipeline's rows, as far as they have to be read."""
+    """A pipeline's rows, as far as they have to be read.
+
+    Raises:
+        ControlDoubled: A row of an event is there more than once.
+    """
     engine = QueryBuilder().register("t", table)
 
     def rows(sql: str) -> list[dict[str, Any]]:
         return to_rows(engine.execute(sql.format(pipeline=pipeline)).read_all())
 
     rows(_OWN)
+    if doubled := rows(DOUBLED.format(source="own")):
+        numbers = tuple(each["event_number"] for each in doubled)
+        raise ControlDoubled(pipeline=pipeline, events=numbers)
     rows(_SETTLED)
     rows(_HELD)
     rows(_FILLED)

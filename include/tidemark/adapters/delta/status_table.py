@@ -11,6 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, opened
+from tidemark.core.upkeep import KEEP_LOG
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ def write_status(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool = 
         of_all: There are no other pipelines: rows of any others go. Else they stay.
     """
     if opened(uri) is None:
-        DeltaTable.create(uri, schema=COLUMNS, mode="ignore")
+        DeltaTable.create(uri, schema=COLUMNS, mode="ignore", configuration=dict(KEEP_LOG))
     names = ", ".join(f"'{row['pipeline']}'" for row in rows)
     try:
         write_deltalake(

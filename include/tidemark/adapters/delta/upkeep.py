@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
+from uuid import uuid4
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -23,7 +24,14 @@ from tidemark.adapters.delta.data_table import check_owner
 from tidemark.adapters.delta.live_files import storage_of
 from tidemark.adapters.delta.rows import opened
 from tidemark.core.datafile import plan_of_folder
-from tidemark.core.upkeep import PlanIsOver, StoredFile, TableFiles, name_of, reclaimable
+from tidemark.core.upkeep import (
+    PlanIsOver,
+    StoredFile,
+    TableFiles,
+    checked_time,
+    name_of,
+    reclaimable,
+)
 from tidemark.errors import EngineFailed, SetupError
 
 if TYPE_CHECKING:
@@ -91,29 +99,36 @@ class DeltaUpkeep:
         return Compaction(self._uri)
 
     def reclaim(
-        self, before: datetime, is_over: PlanIsOver, *, dry_run: bool = False
+        self, now: datetime, keep: timedelta, is_over: PlanIsOver, *, dry_run: bool = False
     ) -> Sequence[StoredFile]:
-        """Remove files that were written before a moment and that no version since refers to.
+        """Remove files that are older than `keep` and that no version since then refers to.
+
+        Commits of the log that are older than the table's log retention go as well. Writers leave
+        them: delta-rs and Spark would take their age from the clock of the writer's machine.
 
         Not by delta-rs' VACUUM: it forgets files that a checkpoint has dropped, or takes files for
         nobody's that an open plan is about to commit (docs/adr/0015).
 
         Args:
-            before: The moment. Versions that were the newest at it, or later, can be read.
+            now: The time by this machine's clock.
+            keep: Versions that were the newest so long ago, or later, can be read.
             is_over: Of which plans no driver can commit files; read before this is called.
-            dry_run: Remove nothing.
+            dry_run: Remove nothing, and believe this machine's clock.
 
         Returns:
             The files that are gone, or would be.
 
         Raises:
+            ClockDiffers: The storage has another time; nothing was removed.
             EngineFailed: Some may be gone; do it again.
         """
         with self._named("removing files of"):
+            if not dry_run:
+                now = checked_time(self._uri, now, self._storage_time())
             # Before the listing: it has the commits that removed any of these meanwhile.
             newest = self._in_newest()
             files = storage_of(self._uri)
-            since_ms = int(before.timestamp() * 1000)
+            since_ms = int((now - keep).timestamp() * 1000)
             listed = list(_listed(files))
             # fence: files-of-retained-versions-stay
             needed = newest | _named_since(files, listed, since_ms)
@@ -123,7 +138,23 @@ class DeltaUpkeep:
                 with ThreadPoolExecutor(_AT_ONCE) as threads:
                     list(threads.map(partial(_remove, files), found))
                 self._remove_folders(found)
+                DeltaTable(self._uri).cleanup_metadata()
         return found
+
+    def _storage_time(self) -> datetime:
+        """The time by the storage's clock: that of a file just written, which is removed again.
+
+        Its name begins with an underscore, so that readers of the folder take it for no data.
+        """
+        files, path = storage_of(self._uri), f"_tidemark_clock_{uuid4()}"
+        # Without a buffer, PyArrow hands over an object that delta-rs does not take.
+        with files.open_output_stream(path, buffer_size=64) as probe:
+            probe.write(b"the time")
+        try:
+            written = files.get_file_info(path).mtime_ns
+        finally:
+            files.delete_file(path)
+        return datetime.fromtimestamp(written / 1_000_000_000, UTC)
 
     def _in_newest(self) -> set[str]:
         return _names(DeltaTable(self._uri).file_uris())

@@ -16,6 +16,7 @@ from tidemark.core.landing import Landing
 from tidemark.core.offsets import Span, SpanSet, united
 from tidemark.core.plan import Plan
 from tidemark.core.standing import Standing, Word
+from tidemark.core.upkeep import KEEP_LOG
 from tidemark.errors import EngineFailed
 
 COLUMNS = Schema(
@@ -92,7 +93,7 @@ class DeltaVerdictTable:
                 self._uri,
                 schema=COLUMNS,
                 mode="ignore",
-                configuration={"delta.appendOnly": "true"},
+                configuration={**KEEP_LOG, "delta.appendOnly": "true"},
             )
             write_deltalake(self._uri, rows, mode="append")
         except CommitFailedError:

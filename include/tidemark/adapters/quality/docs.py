@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from tidemark.core.quality import QualityReport
+from tidemark.core.upkeep import checked_time
 from tidemark.files import locked, read_json, replace_text
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -59,22 +62,33 @@ class DataDocs:
     def __init__(self, home: Path) -> None:
         self._home = home
 
-    def prune(self, before: datetime, *, dry_run: bool = False) -> int:
-        """Remove pages of checks and reports before a moment, but for each pipeline's newest check.
+    def prune(self, now: datetime, keep: timedelta, *, dry_run: bool = False) -> int:
+        """Remove pages of checks and reports that are old, but for each pipeline's newest check.
 
         The start pages list no run whose pages are gone. What came of the checks stays in the
         results table.
 
         Args:
-            before: The moment.
-            dry_run: Only count them.
+            now: The time by this machine's clock.
+            keep: How long pages stay.
+            dry_run: Only count them, and believe this machine's clock.
 
         Returns:
             The number of pages.
+
+        Raises:
+            ClockDiffers: The file system has another time; nothing was removed.
         """
         # Of a pipeline that was never checked there may be reports.
         sites = sorted(site for site in self._home.glob("data_docs/*") if site.is_dir())
-        return sum(self._prune_site(site.name, before, dry_run) for site in sites)
+        if sites and not dry_run:
+            now = checked_time("the quality pages", now, self._storage_time())
+        return sum(self._prune_site(site.name, now - keep, dry_run) for site in sites)
+
+    def _storage_time(self) -> datetime:
+        """The time by the file system's clock."""
+        with tempfile.TemporaryFile(dir=self._home) as probe:
+            return datetime.fromtimestamp(os.fstat(probe.fileno()).st_mtime, UTC)
 
     def _prune_site(self, pipeline: str, before: datetime, dry_run: bool) -> int:
         folders = DocsFolders(home=self._home, pipeline=pipeline)

@@ -11,6 +11,7 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from tidemark.core.quality import CheckResult, Example, QualityReport, Severity, SliceRef
 from tidemark.core.reports import CheckedPlan
+from tidemark.core.upkeep import KEEP_LOG
 from tidemark.errors import EngineFailed
 
 _EXAMPLE = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
@@ -68,7 +69,7 @@ def _append(table: str, report: QualityReport) -> None:
         schema=SCHEMA,
         mode="ignore",
         partition_by=["pipeline"],
-        configuration={"delta.appendOnly": "true"},
+        configuration={**KEEP_LOG, "delta.appendOnly": "true"},
     )
     # A table that was made before a column came gets it now.
     write_deltalake(table, _rows(report), mode="append", schema_mode="merge")

@@ -1,0 +1,166 @@
+"""Damage of the control table itself: files that are gone, and events that are there twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from tidemark.adapters.delta.compaction import Compaction, Rewrite
+from tidemark.adapters.delta.live_files import LiveFile, live_files, merged_bounds, storage_of
+from tidemark.adapters.delta.rows import opened, query, read
+from tidemark.errors import CompactionConflict, ControlFileMissing, EngineFailed
+
+_TRIED = 5
+
+# Rows of one event differ in one of these columns.
+_PLACES = (
+    "event_number",
+    "event",
+    "plan_sequence",
+    "superseded_by",
+    "chunk",
+    "partition",
+    "start_offset",
+)
+DOUBLED = f"""
+SELECT DISTINCT event_number FROM {{source}} GROUP BY {", ".join(_PLACES)}
+HAVING count(*) > 1 ORDER BY event_number
+"""
+"""Numbers of a pipeline's events that the rows of `source` hold more than once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlDamage:
+    """What was wrong with the control table.
+
+    Attributes:
+        missing: Files that its log refers to and that are gone.
+        doubled: Numbers of the events that were there more than once, by pipeline.
+    """
+
+    missing: tuple[str, ...]
+    doubled: Mapping[str, tuple[int, ...]]
+
+    def as_record(self) -> dict[str, Any]:
+        """The damage as plain values, for `--json`."""
+        return {
+            "missing_files": list(self.missing),
+            "doubled_events": {name: list(numbers) for name, numbers in self.doubled.items()},
+        }
+
+
+@contextmanager
+def missing_files_named(uri: str) -> Iterator[None]:
+    """Raise ControlFileMissing in place of an error of a read whose cause are missing files."""
+    try:
+        yield
+    except Exception as failed:
+        # delta-rs raises a plain Exception where rows are read through Arrow's C interface.
+        missing = missing_files(uri)
+        if missing:
+            raise ControlFileMissing(table=uri, files=missing) from failed
+        raise
+
+
+def missing_files(uri: str) -> tuple[str, ...]:
+    """Files that the newest version refers to and that are not in the storage; none on failure."""
+    try:
+        return tuple(sorted(DeltaTable(uri).repair(dry_run=True)["files_removed"]))
+    except (DeltaError, OSError):
+        return ()
+
+
+class DeltaControlRepair:
+    """Repairs the control table.
+
+    Args:
+        uri: The control table.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def repair(self, *, dry_run: bool = False) -> ControlDamage:
+        """Take missing files out of the log, and write each doubled event once.
+
+        Events of missing files are lost; `control rebuild` records them again. Writers need not
+        stop: a commit that replaces doubled rows is refused if one of their files has left the
+        table, and events that are appended meanwhile stay.
+
+        Args:
+            dry_run: Only look.
+
+        Raises:
+            EngineFailed: It cannot be done, or its answer was lost.
+            CompactionConflict: Compactions were in the way every time.
+        """
+        try:
+            missing = () if opened(self._uri) is None else missing_files(self._uri)
+            if dry_run and missing:
+                # The rest can be read once the log does not refer to these files.
+                return ControlDamage(missing=missing, doubled={})
+            if missing:
+                DeltaTable(self._uri).repair(dry_run=False)
+            doubled = self._doubled()
+            for pipeline in () if dry_run else doubled:
+                self._write_once(pipeline)
+        except (DeltaError, OSError, ValueError) as failed:
+            raise EngineFailed(
+                operation=f"repairing {self._uri}", reason=str(failed)[:500]
+            ) from failed
+        return ControlDamage(missing=missing, doubled=doubled)
+
+    def _doubled(self) -> Mapping[str, tuple[int, ...]]:
+        table = opened(self._uri)
+        if table is None:
+            return {}
+        found = {}
+        for row in query(table, "SELECT DISTINCT pipeline FROM t ORDER BY pipeline"):
+            own = f"(SELECT * FROM t WHERE pipeline = '{row['pipeline']}')"
+            events = query(table, DOUBLED.format(source=own))
+            found[row["pipeline"]] = tuple(each["event_number"] for each in events)
+        return {pipeline: numbers for pipeline, numbers in found.items() if numbers}
+
+    def _write_once(self, pipeline: str) -> None:
+        for attempt in range(_TRIED):
+            try:
+                Compaction(self._uri).commit([self._distinct(pipeline)])
+            except CompactionConflict:
+                if attempt + 1 == _TRIED:
+                    raise
+            else:
+                return
+
+    def _distinct(self, pipeline: str) -> Rewrite:
+        """The pipeline's rows in a file that no version refers to yet, each once."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        table = DeltaTable(self._uri)
+        replaced = [file for file in live_files(table) if file.partition["pipeline"] == pipeline]
+        rows = pa.table(read(table, f"SELECT DISTINCT * FROM t WHERE pipeline = '{pipeline}'"))
+        schema = pa.schema(table.schema().to_arrow())
+        columns = schema.remove(schema.get_field_index("pipeline"))
+        rows = rows.select(columns.names).cast(columns).sort_by("event_number")
+        path, files = f"part-00000-{uuid4()}-c000.snappy.parquet", storage_of(self._uri)
+        pq.write_table(rows, path, filesystem=files, store_schema=False)
+        return Rewrite(
+            replaced=tuple(replaced),
+            path=path,
+            size=files.get_file_info(path).size,
+            statistics=_statistics(rows.num_rows, replaced),
+        )
+
+
+def _statistics(rows: int, replaced: Sequence[LiveFile]) -> str:
+    """Bounds still hold where rows are left out; numbers of nulls do not."""
+    bounds = merged_bounds(replaced)
+    del bounds["nullCount"]
+    return json.dumps({"numRecords": rows, **bounds})

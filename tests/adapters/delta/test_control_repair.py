@@ -1,0 +1,201 @@
+"""A control table with doubled events or lost files is named, and repaired."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from typer.testing import CliRunner
+
+from tests.support.file_lake import WEEK, FileLake, HomeFileLake, home_lake
+from tests.support.plans import make_plan
+from tests.support.services import NOW
+from tidemark.adapters.delta.compaction import Compaction
+from tidemark.adapters.delta.control_repair import DeltaControlRepair
+from tidemark.adapters.delta.control_table import DeltaControlTable
+from tidemark.core.events import Adopted, Planned
+from tidemark.errors import ControlDoubled, ControlFileMissing, ControlTruncated, TidemarkError
+
+READS: dict[str, Callable[[DeltaControlTable], object]] = {
+    "ledger": lambda control: control.ledger("events"),
+    "summary": lambda control: control.summary("events"),
+    "plan_record": lambda control: control.plan_record("events", 1),
+}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileLake:
+    """A pipeline with four plans, and events of another one in the same control table."""
+    made = FileLake(tmp_path)
+    for _ in range(4):
+        made.run(3)
+    plan = make_plan((0, 0, 1), pipeline="prices@july")
+    made.control.append(made.control.ledger("prices@july"), [Planned(plan=plan)], NOW)
+    return made
+
+
+def uri_of(lake: FileLake) -> str:
+    """The control table."""
+    return str(lake.root / "control")
+
+
+def double(uri: str) -> None:
+    """Compact a table twice from one version, by hand."""
+    one, other = DeltaTable(uri), DeltaTable(uri)
+    one.optimize.compact()
+    other.optimize.compact()
+
+
+def lose(uri: str, number: int) -> Path:
+    """Remove the file of an event of `events`; where it was."""
+    actions = DeltaTable(uri).get_add_actions(flatten=True)
+    named = zip(
+        actions.column("path").to_pylist(),
+        actions.column("min.event_number").to_pylist(),
+        actions.column("partition.pipeline").to_pylist(),
+        strict=True,
+    )
+    (path,) = (path for path, event, name in named if (event, name) == (number, "events"))
+    file = Path(uri, path)
+    file.unlink()
+    return file
+
+
+# -- doubled events ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_doubled_event_is_named_wherever_it_is_read(
+    lake: FileLake, read: Callable[[DeltaControlTable], object]
+) -> None:
+    """Not as overlapping ranges; the numbers of the events are in the error."""
+    events = lake.control.ledger("events").event_number
+    double(uri_of(lake))
+    with pytest.raises(ControlDoubled) as caught:
+        read(lake.control)
+    assert set(caught.value.events) <= set(range(1, events + 1))
+    assert "control repair" in str(caught.value)
+
+
+def test_a_repair_writes_each_doubled_event_once(lake: FileLake) -> None:
+    """Of all pipelines; then the pipeline plans, lands and verifies as before."""
+    control, uri = lake.control, uri_of(lake)
+    names = ("events", "prices@july")
+    ledgers, rows = [control.ledger(name) for name in names], DeltaTable(uri).count()
+    double(uri)
+    assert DeltaTable(uri).count() > rows
+    repair = DeltaControlRepair(uri)
+    shown = repair.repair(dry_run=True)
+    assert shown.doubled["events"] == tuple(range(1, ledgers[0].event_number + 1))
+    version = DeltaTable(uri).version()
+    with pytest.raises(ControlDoubled):
+        lake.run(1)
+    with pytest.raises(ControlDoubled):
+        lake.repair.rebuild("ops", "doubled")
+    assert (DeltaTable(uri).version(), repair.repair().doubled) == (version, shown.doubled)
+    assert [control.ledger(name) for name in names] == ledgers
+    assert DeltaTable(uri).count() == rows
+    assert repair.repair().as_record() == {"missing_files": [], "doubled_events": {}}
+    lake.run(2)
+    assert lake.verified() == [(15, 15)]
+    assert Compaction(uri).run() > 0
+    assert control.summary("events").records == control.ledger("events").records == 15
+
+
+def test_events_that_are_appended_during_a_repair_stay(
+    lake: FileLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit removes only the files whose rows it holds."""
+    uri = uri_of(lake)
+    ledger = lake.control.ledger("events")
+    double(uri)
+    commit = Compaction.commit
+
+    def late(self: Compaction, *arguments: object) -> int:
+        other = DeltaControlTable(uri)
+        other.append(ledger, [Adopted(sequence=4, requested_by="late")], NOW)
+        return commit(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Compaction, "commit", late)
+    repair = DeltaControlRepair(uri)
+    repair._write_once("events")
+    monkeypatch.undo()
+    repair.repair()
+    after = lake.control.ledger("events")
+    assert after.event_number == ledger.event_number + 1
+    assert after.plans[4].requesters[-1] == "late"
+    assert after.records == ledger.records
+
+
+# -- lost files ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_lost_file_is_named_wherever_it_is_read(
+    lake: FileLake, read: Callable[[DeltaControlTable], object]
+) -> None:
+    """With its path, so that it can be put back; then all is as before."""
+    file = lose(uri_of(lake), 2)
+    content = DeltaTable(uri_of(lake)).version()
+    with pytest.raises(ControlFileMissing) as caught:
+        read(lake.control)
+    assert caught.value.files == (file.relative_to(uri_of(lake)).as_posix(),)
+    assert DeltaTable(uri_of(lake)).version() == content
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 8])
+def test_a_pipeline_works_again_after_it_lost_a_file_of_the_control_table(
+    lake: FileLake, number: int
+) -> None:
+    """The runbook's steps: give the file up, rebuild what the data table holds, go on."""
+    lose(uri_of(lake), number)
+    with pytest.raises(ControlFileMissing):
+        lake.run(1)
+    repair = DeltaControlRepair(uri_of(lake))
+    assert len(repair.repair(dry_run=True).missing) == 1
+    assert len(repair.repair().missing) == 1
+    with pytest.raises(ControlTruncated):
+        lake.run(1)
+    lake.repair.rebuild("ops", "a lost file")
+    lake.run(2)
+    assert lake.verified() == [(16, 16)]
+    assert lake.control.ledger("prices@july").plans
+
+
+# -- from the command line -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HomeFileLake:
+    """A lake where commands look for it."""
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    monkeypatch.setenv("TIDEMARK_PIPELINES", str(tmp_path / "pipelines"))
+    return home_lake(tmp_path)
+
+
+def test_the_command_shows_repairs_and_repairs_nothing_twice(home: HomeFileLake) -> None:
+    """`tidemark control repair`, first as a dry run."""
+    from tidemark.cli import app
+
+    double(str(home.root / "control" / "offset_ranges"))
+    run = CliRunner().invoke
+    assert run(app, ["control", "repair"]).exit_code == 2
+    shown = json.loads(run(app, ["control", "repair", "--dry-run", "--json"]).stdout)
+    assert (shown["outcome"], list(shown["doubled_events"])) == ("draft", ["events"])
+    with pytest.raises(ControlDoubled):
+        home.control.ledger("events")
+    done = json.loads(run(app, ["control", "repair", "--apply", "--json"]).stdout)
+    assert done == {**shown, "outcome": "repaired"}
+    assert "repaired" in run(app, ["control", "repair", "--apply"]).stdout
+    home.run(1)
+    assert home.verified() == [(10, 10)]
+
+
+def test_maintenance_names_a_doubled_control_table(home: HomeFileLake) -> None:
+    """I7: which plans are over cannot be said, so nothing is removed."""
+    double(str(home.root / "control" / "offset_ranges"))
+    with pytest.raises(TidemarkError, match="control repair"):
+        home.maintenance().maintain(WEEK)
