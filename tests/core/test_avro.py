@@ -8,7 +8,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from tidemark.core.avro import as_spark_reads, column_of, with_references
+from tidemark.core.avro import as_spark_reads, column_of, is_raw, with_references
 from tidemark.core.fields import (
     Decimal,
     FieldType,
@@ -178,19 +178,58 @@ def test_a_schema_that_makes_none_says_why(schema: Any, problem: str) -> None:
         column_of(json.dumps(schema))
 
 
-def test_logical_types_that_are_not_gone_by_are_taken_out() -> None:
-    """At any depth; the others stay, and so do words that only look like it."""
+def test_a_schema_is_read_with_numbers_of_64_bits() -> None:
+    """In the same binary form, without what reading does not need; unions keep their names."""
+    side = {"type": "enum", "name": "a.Side", "symbols": ["BUY"], "default": "BUY"}
+    money = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
     schema = record(
         ("t", ["null", {"type": "int", "logicalType": "time-millis"}]),
         ("d", {"type": "array", "items": {"type": "int", "logicalType": "date"}}),
-        ("logicalType", "string"),
+        ("logicalType", {"type": "string", "avro.java.string": "String"}),
+        ("side", side),
+        ("either", ["int", {"type": "map", "values": ["string", "int"]}, "a.Side"]),
+        ("m", money),
+        ("u", {"type": "string", "logicalType": "uuid"}),
     )
+    schema["fields"][4]["default"] = 1
+
+    def number(name: str, **more: str) -> dict[str, Any]:
+        return record(("index", "long"), name=name, **more)
+
     spark = json.loads(as_spark_reads(json.dumps(schema)))
     assert spark == record(
-        ("t", ["null", {"type": "int"}]),
-        ("d", {"type": "array", "items": {"type": "int", "logicalType": "date"}}),
-        ("logicalType", "string"),
+        ("t", ["null", "long"]),
+        ("d", {"type": "array", "items": "long"}),
+        ("logicalType", {"type": "string"}),
+        ("side", number("a.Side")),
+        (
+            "either",
+            [
+                number("int", namespace="tidemark0"),
+                {"type": "map", "values": ["string", number("int", namespace="tidemark1")]},
+                "a.Side",
+            ],
+        ),
+        ("m", money),
+        ("u", {"type": "string"}),
     )
+    fastavro.parse_schema(spark)
+
+
+@pytest.mark.parametrize(
+    ("schema", "raw"),
+    [
+        ("bytes", True),
+        ({"type": "bytes"}, True),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 4}, True),
+        (["null", "bytes"], False),
+        ({"type": "fixed", "name": "F", "size": 2}, False),
+        ({"type": "array", "items": "bytes"}, False),
+    ],
+)
+def test_bytes_at_the_top_are_written_without_a_length(schema: Any, raw: bool) -> None:
+    """As Confluent's serializers do; in a union they have one."""
+    assert is_raw(json.dumps(schema)) is raw
 
 
 def test_what_a_schema_refers_to_is_put_into_it_once() -> None:

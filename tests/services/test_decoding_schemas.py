@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 from deltalake import DeltaTable
 
 from tests.support.framed_lake import FramedLake, bare
@@ -289,6 +292,33 @@ def test_a_schema_may_refer_to_others(lake: FramedLake, subject: Subject) -> Non
     lake.land_values([framed(order, avro_bytes(whole, {"id": 1, "side": "SELL"}))])
     lake.run()
     assert lake.judge({order: whole}) == 1
+
+
+def test_what_confluents_serializer_writes_is_what_is_decoded(
+    lake: FramedLake, registry: Registry
+) -> None:
+    """Bytes at the top have no length, and an `int` is not held to 32 bits."""
+    client = SchemaRegistryClient({"url": registry.url})
+    name = f"own-{lake.root.name}"
+    lake.decode = replace(AVRO, key=PayloadSpec(format=Format.AVRO))
+
+    def serialized(schema: Any, field: MessageField, *values: Any) -> list[bytes | None]:
+        serializer = AvroSerializer(client, json.dumps(schema))
+        made = [serializer(each, SerializationContext(name, field)) for each in values]
+        assert all(isinstance(each, bytes) for each in made)
+        return [each for each in made if isinstance(each, bytes)]
+
+    keys = [b"", b"a", b"\x02a", bytes(64)]
+    numbers = [1, 3_000_000_000, -(2**40), 2**63 - 1]
+    values = serialized(trade(), MessageField.VALUE, *({"id": each} for each in numbers))
+    for key, value in zip(serialized("bytes", MessageField.KEY, *keys), values, strict=True):
+        lake.land_values([value], key=key)
+    lake.run()
+    rows = [row for _, row in sorted(lake.rows().items())]
+    assert [(row["key"], row["value"]["id"]) for row in rows] == list(
+        zip(keys, numbers, strict=True)
+    )
+    lake.check()
 
 
 def test_json_by_the_schemas_of_a_registry(lake: FramedLake, registry: Registry) -> None:

@@ -6,8 +6,9 @@ After the Avro 1.12 specification. What Delta has no type for is said, and nothi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
+from typing import Any, Self
 
 from tidemark.core.fields import (
     UNION_MEMBER,
@@ -34,6 +35,25 @@ _LOGICAL = {
     ("long", "timestamp-millis"): "timestamp",
     ("long", "timestamp-micros"): "timestamp",
 }
+
+
+class Symbols(str):
+    """The type of an enum: text, which is one of these.
+
+    Attributes:
+        symbols: They, in their order.
+    """
+
+    symbols: tuple[str, ...]
+
+    @classmethod
+    def of(cls, symbols: Iterable[str]) -> Self:
+        """The type of an enum."""
+        made = cls("string")
+        made.symbols = tuple(symbols)
+        return made
+
+
 _NAMED = {"record", "enum", "fixed"}
 _WIDEST_DECIMAL = 38
 _WIDE = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
@@ -119,6 +139,15 @@ def _inlined(schema: Any, space: str, others: Mapping[str, Any], known: set[str]
     return {**schema, "type": _inlined(kind, space, others, known)}
 
 
+def is_raw(text: str) -> bool:
+    """Whether records of a schema are bytes at the top, which serializers write without a length.
+
+    So do those of Confluent for Java and for Python, whatever the logical type.
+    """
+    schema = json.loads(text)
+    return bool((schema["type"] if isinstance(schema, dict) else schema) == "bytes")
+
+
 def column_of(text: str) -> FieldType:
     """The type of the column that records of a schema make.
 
@@ -135,23 +164,63 @@ def column_of(text: str) -> FieldType:
 
 
 def as_spark_reads(text: str) -> str:
-    """A schema without the logical types that `column_of` does not go by."""
-    return json.dumps(_plain_logical(json.loads(text)))
+    """A schema of the same binary form, in which Avro's reader loses nothing.
+
+    Java reads an `int`, and the index of an enum, by cutting a number down to 32 bits. Their binary
+    form is that of a `long`, so they are read as one: `int` as `long`, an enum as a record with a
+    number, and an `int` that is one of several types in a union as such a record called `int`, so
+    that its field keeps its name. Texts are bytes, also where the schema asks for Java's strings.
+    """
+    return json.dumps(_readable(json.loads(text), count()))
 
 
-def _plain_logical(schema: Any) -> Any:
+_KEPT = frozenset(
+    ("type", "name", "namespace", "fields", "items", "values", "size", "precision", "scale")
+)
+"""What a schema needs to be read with: neither defaults, nor aliases, nor properties."""
+
+
+def _readable(schema: Any, numbers: Iterator[int]) -> Any:
     if isinstance(schema, list):
-        return [_plain_logical(each) for each in schema]
+        several = sum(_type_name(each) != "null" for each in schema) > 1
+        return [
+            _indexed("int", f"tidemark{next(numbers)}")
+            if several and _is_int(each)
+            else _readable(each, numbers)
+            for each in schema
+        ]
     if not isinstance(schema, dict):
-        return schema
+        return "long" if schema == "int" else schema
+    kind = schema["type"]
+    if kind == "int":
+        return "long"
+    if kind == "enum":
+        return _indexed(schema["name"], schema.get("namespace"))
     kept = {
-        name: _plain_logical(each) if name in ("type", "items", "values", "fields") else each
+        name: _readable(each, numbers) if name in ("type", "items", "values") else each
         for name, each in schema.items()
-        if name != "spark.sql.catalyst.type"
+        if name in _KEPT
     }
-    if "logicalType" in kept and _logical(schema) is None:
-        del kept["logicalType"]
+    if kind == "record":
+        kept["fields"] = [
+            {"name": each["name"], "type": _readable(each["type"], numbers)}
+            for each in schema["fields"]
+        ]
+    if _logical(schema) is not None:
+        kept["logicalType"] = schema["logicalType"]
     return kept
+
+
+def _is_int(schema: Any) -> bool:
+    while isinstance(schema, dict):
+        schema = schema.get("type")
+    return bool(schema == "int")
+
+
+def _indexed(name: str, space: str | None) -> dict[str, Any]:
+    """A record that is one number."""
+    placed = {"name": name} if space is None else {"name": name, "namespace": space}
+    return {"type": "record", **placed, "fields": [{"name": "index", "type": "long"}]}
 
 
 def _logical(schema: Mapping[str, Any]) -> FieldType | None:
@@ -199,7 +268,7 @@ def _column(
     if kind == "record":
         known[name] = _record(schema, name, known, above)
     else:
-        known[name] = "string" if kind == "enum" else "binary"
+        known[name] = Symbols.of(schema["symbols"]) if kind == "enum" else "binary"
     return known[name]
 
 

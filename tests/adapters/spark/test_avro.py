@@ -14,7 +14,13 @@ from confluent_kafka.schema_registry.serde import SchemaId
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from tests.support.registry import avro_bytes, framed
-from tidemark.adapters.spark.payloads import WriterSchemas, raw, reason, with_decoded
+from tidemark.adapters.spark.payloads import (
+    WriterSchemas,
+    detail,
+    raw,
+    reason,
+    with_decoded,
+)
 from tidemark.core.avro import column_of
 from tidemark.core.decoding import Format, Part, PayloadSpec, RegisteredSchema
 from tidemark.core.fields import FieldType, ListOf, MapOf, Struct, merged, widened
@@ -62,14 +68,19 @@ SCHEMAS = {7: _FIRST, 9: _SECOND}
 _AVRO = PayloadSpec(format=Format.AVRO)
 
 
-def read(
+def decoded(
     spark: SparkSession,
     payloads: Sequence[bytes | None],
     schemas: Mapping[int, Any],
     headers: Sequence[Any] | None = None,
+    *,
+    part: Part = Part.VALUE,
+    widens: bool = True,
 ) -> list[Any]:
-    """What becomes of payloads: value, reason and id of each."""
-    columns = [widened(column_of(json.dumps(each))) for each in schemas.values()]
+    """Value, reason, id and detail of each payload."""
+    columns = [column_of(json.dumps(each)) for each in schemas.values()]
+    if widens:
+        columns = [widened(each) for each in columns]
     column = columns[0]
     for each in columns[1:]:
         column = merged(column, each)
@@ -79,17 +90,28 @@ def read(
         ],
         refused=(13,),
         column=spark.createDataFrame([], f"value {ddl(column)}").schema["value"].dataType,
+        widens=widens,
     )
     rows = spark.createDataFrame(
         [(*row, headers) for row in enumerate(payloads)],
-        f"place int, {raw(Part.VALUE)} binary, headers array<struct<key string, value binary>>",
+        f"place int, {raw(part)} binary, headers array<struct<key string, value binary>>",
     ).repartition(2)
-    made = with_decoded(rows, Part.VALUE, _AVRO, written)
-    found = made.select("place", "value", reason(Part.VALUE), Part.VALUE.schema_id).collect()
+    made = with_decoded(rows, part, _AVRO, written)
+    found = made.select("place", part.value, reason(part), part.schema_id, detail(part)).collect()
     return [
-        (row[1].asDict(recursive=True) if hasattr(row[1], "asDict") else row[1], row[2], row[3])
+        (row[1].asDict(recursive=True) if hasattr(row[1], "asDict") else row[1], *row[2:])
         for row in sorted(found, key=lambda row: row["place"])
     ]
+
+
+def read(
+    spark: SparkSession,
+    payloads: Sequence[bytes | None],
+    schemas: Mapping[int, Any],
+    headers: Sequence[Any] | None = None,
+) -> list[Any]:
+    """What becomes of payloads: value, reason and id of each."""
+    return [row[:3] for row in decoded(spark, payloads, schemas, headers)]
 
 
 def ddl(kind: FieldType) -> str:
@@ -247,3 +269,210 @@ def test_random_records_are_read_as_they_were_written(spark: SparkSession) -> No
     ]
     made = read(spark, [framed(9, avro_bytes(_SECOND, each)) for each in values], {9: _SECOND})
     assert [each[0] for each in made] == values, f"seed {seed}"
+
+
+_LARGE = 3_000_000_000
+_DAY = {"type": "int", "logicalType": "date"}
+_SIDE = {"type": "enum", "name": "Side", "symbols": ["BUY", "SELL"]}
+
+
+def record(*fields: tuple[str, Any]) -> dict[str, Any]:
+    """A schema."""
+    made = [{"name": name, "type": kind} for name, kind in fields]
+    return {"type": "record", "name": "R", "fields": made}
+
+
+def test_an_int_beyond_32_bits_is_the_number_that_was_written(spark: SparkSession) -> None:
+    """fastavro, and so Confluent's Python serializer, writes such numbers."""
+    schema = record(
+        ("n", {"type": "int"}),
+        ("maybe", ["null", "int"]),
+        ("either", ["int", "string"]),
+        ("again", [{"type": "int"}, "null", "boolean"]),
+        ("wide", ["int", "long"]),
+        ("list", {"type": "array", "items": "int"}),
+        ("lists", {"type": "array", "items": {"type": "map", "values": ["string", "int"]}}),
+        ("inner", {**record(("n", "int")), "name": "Inner"}),
+        ("until", {"type": "int", "logicalType": "time-millis"}),
+    )
+    schema["fields"][0]["default"] = 5
+    value = {
+        "n": _LARGE,
+        "maybe": -_LARGE,
+        "either": _LARGE,
+        "again": _LARGE,
+        "wide": _LARGE,
+        "list": [1, _LARGE],
+        "lists": [{"a": "text"}, {"b": _LARGE}],
+        "inner": {"n": _LARGE},
+        "until": _LARGE,
+    }
+    small = {**value, "n": 1, "either": "x", "again": True, "maybe": None}
+    # In unions fastavro does check: a record of one `long` has the same bytes.
+    plain = json.loads(json.dumps(schema).replace("time-millis", "none").replace('"int"', '"long"'))
+    plain["fields"][4]["type"][0] = {**record(("n", "long")), "name": "Int"}
+    payloads = [
+        framed(1, avro_bytes(plain, {**each, "wide": {"n": _LARGE}})) for each in (value, small)
+    ]
+    assert payloads[0].startswith(b"\x00\x00\x00\x00\x01\x80\xf8\x82\xad\x16")
+    first, second = read(spark, payloads, {1: schema})
+    lists = [
+        {"a": {"member_string": "text", "member_int": None}},
+        {"b": {"member_string": None, "member_int": _LARGE}},
+    ]
+    assert first == (
+        {
+            **value,
+            "either": {"member_int": _LARGE, "member_string": None},
+            "again": {"member_int": _LARGE, "member_boolean": None},
+            "lists": lists,
+        },
+        None,
+        1,
+    )
+    assert second[0] == {
+        **small,
+        "either": {"member_int": None, "member_string": "x"},
+        "again": {"member_int": None, "member_boolean": True},
+        "lists": lists,
+    }
+    # As a serializer writes it.
+    assert read(spark, [framed(1, avro_bytes("int", _LARGE))], {1: "int"}) == [(_LARGE, None, 1)]
+
+
+def test_an_int_that_its_column_does_not_hold_is_malformed(spark: SparkSession) -> None:
+    """With `widen: false` the column has 32 bits."""
+    schema = record(("n", "int"), ("list", {"type": "array", "items": "int"}))
+    values = [(2**31 - 1, -(2**31)), (2**31, 1), (1, -(2**31) - 1)]
+    payloads = [framed(1, avro_bytes(schema, {"n": n, "list": [each]})) for n, each in values]
+    made = decoded(spark, payloads, {1: schema}, widens=False)
+    assert made[0] == ({"n": 2**31 - 1, "list": [-(2**31)]}, None, 1, None)
+    assert made[1:] == [(None, "malformed", 1, "n"), (None, "malformed", 1, "list[]")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "wrong"),
+    [
+        (
+            _DAY,
+            {-719_162: date(1, 1, 1), 20_512: date(2026, 2, 28), 2_932_896: date(9999, 12, 31)},
+            [-719_163, 2_932_897, 2**32 + 20_512, -(2**40)],
+        ),
+        (_SIDE, {0: "BUY", 1: "SELL"}, [2, -1, 2**32, 2**32 + 1]),
+        (
+            {"type": "long", "logicalType": "timestamp-micros"},
+            {
+                # Python, in whatever time zone it is, makes no moment of the outermost days.
+                -62_135_424_000_000_000: datetime(1, 1, 3),
+                253_402_127_999_999_999: datetime(9999, 12, 29, 23, 59, 59, 999_999),
+            },
+            [-62_135_596_800_000_001, 253_402_300_800_000_000, 2**63 - 1],
+        ),
+    ],
+)
+def test_a_day_a_moment_or_a_symbol_out_of_bounds_is_malformed(
+    spark: SparkSession, kind: Any, values: dict[int, Any], wrong: list[int]
+) -> None:
+    """Cut down to 32 bits it would be another day or symbol; the detail names its field."""
+    several = [{**kind, "name": "Other"}, "string"] if kind is _SIDE else [kind, "string"]
+    member = "Other" if kind is _SIDE else kind["type"]
+    schema = record(
+        ("a", kind),
+        ("b", ["null", "Side" if kind is _SIDE else kind]),
+        ("c", {"type": "array", "items": {"type": "map", "values": several}}),
+    )
+    plain = record(
+        ("a", "long"),
+        ("b", ["null", "long"]),
+        ("c", {"type": "array", "items": {"type": "map", "values": ["long", "string"]}}),
+    )
+
+    def payload(a: int, b: int | None, c: int | str) -> bytes:
+        return framed(1, avro_bytes(plain, {"a": a, "b": b, "c": [{"k": c}]}))
+
+    numbers = list(values)
+    good = [payload(each, each, each) for each in numbers] + [payload(numbers[0], None, "text")]
+    bad = [
+        (payload(each if at == "a" else numbers[0], each if at == "b" else None, last), at)
+        for each in wrong
+        for at, last in (("a", "text"), ("b", "text"), ("c[]", each))
+    ]
+    made = decoded(spark, [*good, *(each for each, _ in bad)], {1: schema})
+    assert [row[0] for row in made[: len(numbers)]] == [
+        {"a": each, "b": each, "c": [{"k": {f"member_{member}": each, "member_string": None}}]}
+        for each in values.values()
+    ]
+    assert made[len(numbers)][1:] == (None, 1, None)
+    assert made[len(good) :] == [(None, "malformed", 1, at) for _, at in bad]
+
+
+def test_text_that_is_not_utf8_is_named(spark: SparkSession) -> None:
+    """Readers of Parquet fail on a whole file with one such text."""
+    java = {"type": "string", "avro.java.string": "String"}
+    schema = record(
+        ("text", "string"),
+        ("java", java),
+        ("maybe", ["null", java]),
+        ("either", ["int", "string"]),
+        ("list", {"type": "array", "items": "string"}),
+        ("map", {"type": "map", "avro.java.string": "String", "values": "string"}),
+        ("inner", {**record(("text", "string")), "name": "Inner"}),
+    )
+    plain = json.loads(
+        json.dumps(schema)
+        .replace(', "avro.java.string": "String"', "")
+        .replace('"string"', '"bytes"')
+    )
+    usual = {
+        "text": b"a",
+        "java": "Grüße".encode(),
+        "maybe": None,
+        "either": b"b",
+        "list": [b""],
+        "map": {"k": b"v"},
+        "inner": {"text": b"c"},
+    }
+    good = avro_bytes(plain, usual)
+    wrong: list[tuple[bytes, str]] = [
+        (avro_bytes(plain, {**usual, name: value}), at)
+        for text in (b"\xff\xfe", b"\xc0\x80", b"\xed\xa0\x80", b"a\xc3")
+        for name, value, at in (
+            ("text", text, "text"),
+            ("java", text, "java"),
+            ("maybe", text, "maybe"),
+            ("either", text, "either.member_string"),
+            ("list", [b"a", text], "list[]"),
+            ("map", {"k": text}, "map{}"),
+            ("inner", {"text": text}, "inner.text"),
+        )
+    ]
+    wrong.append((good.replace(b"\x02k\x02v", b"\x02\xff\x02v"), "map{}"))
+    made = decoded(
+        spark,
+        [framed(1, each) for each in (good, *(payload for payload, _ in wrong))],
+        {1: schema},
+    )
+    assert made[0][0]["java"] == "Grüße"
+    assert made[1:] == [(None, "not_utf8", 1, at) for _, at in wrong]
+    # A text alone has no name.
+    assert decoded(spark, [framed(1, b"\x02\xff")], {1: java}, part=Part.KEY) == [
+        (None, "not_utf8", 1, None)
+    ]
+
+
+def test_bytes_at_the_top_are_all_that_follows_the_id(spark: SparkSession) -> None:
+    """Serializers write them without their length; so is a decimal's number."""
+    texts = [b"", b"a", b"\x02a", bytes(63), bytes(64), bytes(range(256)) * 40, b"x" * 2**21]
+    made = decoded(
+        spark,
+        [framed(schema_id, each) for schema_id in (1, 2) for each in texts],
+        {1: "bytes", 2: {"type": "bytes"}},
+    )
+    assert made == [(bytearray(each), None, number, None) for number in (1, 2) for each in texts]
+    numbers = [(125).to_bytes(1, "big"), (-125).to_bytes(3, "big", signed=True), b"\x7f" * 4]
+    made = decoded(spark, [framed(1, each) for each in numbers], {1: _MONEY})
+    assert made[:2] == [(Decimal("1.25"), None, 1, None), (Decimal("-1.25"), None, 1, None)]
+    assert made[2][:2] == (None, "malformed")
+    # A union at the top is written as Avro has it.
+    made = decoded(spark, [framed(1, b"\x02\x02a"), framed(1, b"\x02a")], {1: ["null", "bytes"]})
+    assert made == [(bytearray(b"a"), None, 1, None), (None, "malformed", 1, None)]

@@ -2,21 +2,26 @@
 
 Spark's own reader is lenient where a record is longer than its schema, and cannot tell a record
 that it failed on from one whose fields are all null: so bytes of our own are put behind each
-record, which its schema ends with as well.
+record, which its schema ends with as well. It cuts numbers down to 32 bits and takes any bytes for
+text: so numbers are read as 64 bits, and both are checked here.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Iterator
+from typing import cast
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from tidemark.core.avro import as_spark_reads
+from tidemark.adapters.spark.frames import Read, Steps
+from tidemark.core.avro import Symbols, as_spark_reads, column_of, is_raw
 from tidemark.core.decoding import Reason
-from tidemark.core.fields import UNION_MEMBER
+from tidemark.core.fields import UNION_MEMBER, FieldType, ListOf, MapOf, Struct, widened
 
 _END = secrets.token_bytes(16)
 """What is put behind each record: no record ends with it by itself."""
@@ -29,31 +34,52 @@ _OPTIONS = {
     "enableStableIdentifiersForUnionType": "true",
     "stableIdentifierPrefixForUnionType": UNION_MEMBER,
 }
+_BOUNDS = {
+    "integer": (-(2**31), 2**31 - 1),
+    # The years 1 to 9999, in days and in microseconds since 1970: Python readers fail on others.
+    "date": (-719_162, 2_932_896),
+    "timestamp": (-62_135_596_800_000_000, 253_402_300_799_999_999),
+}
+_LENGTH_BYTES = 5
 
 
-def with_record(
-    rows: DataFrame, payload: Column, schema: str, value: str, reason: str, detail: str
-) -> DataFrame:
-    """Rows with a payload decoded as one Avro record.
+def reading(payload: Column, schema: str, place: Read, *, widens: bool) -> Steps:
+    """Projections that decode a payload as one Avro record.
 
     Args:
-        rows: The rows.
         payload: One record each, or null.
         schema: The schema that they were written with, in JSON.
-        value: What the new column is called; null where it cannot be decoded.
-        reason: And the one that says why, as `Reason`; null where it can.
-        detail: And one that is null: nobody knows which field it was.
+        place: What the new columns are called.
+        widens: Whether numbers of four bytes become numbers of eight.
     """
-    read = f"__read_{value}"
-    ended = from_avro(F.concat(payload, F.lit(_END)), _ended(schema), _OPTIONS)
+    read, text, number = (f"__{each}_{place.value}" for each in ("read", "text", "number"))
+    written = F.concat(_length_of(payload), payload) if is_raw(schema) else payload
+    ended = F.concat(written, F.lit(_END))
+    kind = column_of(schema)
+    if widens:
+        kind = widened(kind)
+    made = yield {read: from_avro(ended, _ended(schema), _OPTIONS)}
+    have = cast("StructType", made[read].dataType)["value"].dataType
+    value = F.col(read)["value"]
+    faults = list(_faults(value, have, kind, ""))
+    nothing = F.lit(None).cast("string")
+    yield {
+        text: F.coalesce(
+            *(F.when(wrong, at) for at, why, wrong in faults if why is _TEXT), nothing
+        ),
+        number: F.coalesce(
+            *(F.when(wrong, at) for at, why, wrong in faults if why is not _TEXT), nothing
+        ),
+    }
     is_whole = F.coalesce(F.col(read)["end"] == F.lit(_END), F.lit(False))
-    why = F.when(payload.isNotNull() & ~is_whole, Reason.MALFORMED.value)
-    # In a projection of its own, or Spark would read it again for whoever needs it.
-    return (
-        rows.withColumn(read, ended)
-        .withColumns({value: F.col(read)["value"], reason: why, detail: F.lit(None).cast("string")})
-        .drop(read)
-    )
+    yield {
+        place.value: _value(value, have, kind),
+        place.reason: F.when(payload.isNotNull() & ~is_whole, Reason.MALFORMED.value)
+        .when(F.col(text).isNotNull(), Reason.NOT_UTF8.value)
+        .when(F.col(number).isNotNull(), Reason.MALFORMED.value),
+        # The whole has no name.
+        place.detail: F.nullif(F.coalesce(text, number), F.lit("")),
+    }
 
 
 def _ended(text: str) -> str:
@@ -63,3 +89,108 @@ def _ended(text: str) -> str:
         {"name": "end", "type": _END_TYPE},
     ]
     return json.dumps({"type": "record", "name": "tidemark_record", "fields": fields})
+
+
+def _length_of(payload: Column) -> Column:
+    """The length of bytes as Avro writes it: seven bits a byte, the lowest first."""
+    doubled = F.length(payload).cast("bigint") * 2
+    parts = []
+    for place in range(_LENGTH_BYTES):
+        bits = F.shiftright(doubled, 7 * place).bitwiseAND(127)
+        goes_on = 0 if place == _LENGTH_BYTES - 1 else 128
+        parts.append(F.lpad(F.hex(bits.bitwiseOR(goes_on)), 2, "0"))
+    return F.unhex(F.concat(*parts))
+
+
+_TEXT = Reason.NOT_UTF8
+
+
+def _number(read: Column, have: DataType) -> Column:
+    """A number, out of the records that it is read in."""
+    if isinstance(have, StructType):
+        return F.coalesce(*(_number(read[each.name], each.dataType) for each in have.fields))
+    return read
+
+
+def _is_read_otherwise(have: DataType, kind: FieldType) -> bool:
+    """Whether what Spark has read is not what the column is to have."""
+    match have, kind:
+        case StructType(), Struct():
+            return any(_is_read_otherwise(have[name].dataType, each) for name, each in kind.fields)
+        case ArrayType(), ListOf():
+            return _is_read_otherwise(have.elementType, kind.element)
+        case MapType(), MapOf():
+            return _is_read_otherwise(have.valueType, kind.value)
+        case _:
+            return isinstance(have, StructType) or kind in ("integer", "date")
+
+
+def _value(read: Column, have: DataType, kind: FieldType) -> Column:
+    """What was read, in its own type; null where that cannot be."""
+    if not _is_read_otherwise(have, kind):
+        return read
+    match have, kind:
+        case StructType(), Struct():
+            fields = [
+                _value(read[name], have[name].dataType, each).alias(name)
+                for name, each in kind.fields
+            ]
+            return F.when(read.isNotNull(), F.struct(*fields))
+        case ArrayType(), ListOf():
+            element = have.elementType
+            return F.transform(read, lambda each: _value(each, element, kind.element))
+        case MapType(), MapOf():
+            inner = have.valueType
+            return F.transform_values(read, lambda _, each: _value(each, inner, kind.value))
+        case _:
+            return _scalar(_number(read, have), kind)
+
+
+def _scalar(number: Column, kind: FieldType) -> Column:
+    if isinstance(kind, Symbols):
+        symbols = F.array(*(F.lit(each) for each in kind.symbols))
+        return F.get(symbols, number.try_cast("int"))
+    if kind == "date":
+        return F.date_from_unix_date(number.try_cast("int"))
+    return number.try_cast("int") if kind == "integer" else number
+
+
+def _faults(
+    read: Column, have: DataType, kind: FieldType, path: str
+) -> Iterator[tuple[str, Reason, Column]]:
+    """Where a value may be wrong, why, and whether it is."""
+    match have, kind:
+        case StructType(), Struct():
+            for name, each in kind.fields:
+                place = f"{path}.{name}" if path else name
+                yield from _faults(read[name], have[name].dataType, each, place)
+        case ArrayType(), ListOf():
+            yield from _faults_in(read, have.elementType, kind.element, f"{path}[]")
+        case MapType(), MapOf():
+            keys, values = F.map_keys(read), F.map_values(read)
+            yield f"{path}{{}}", _TEXT, F.exists(keys, lambda key: ~F.is_valid_utf8(key))
+            yield from _faults_in(values, have.valueType, kind.value, f"{path}{{}}")
+        case _, Symbols():
+            index = _number(read, have)
+            yield path, Reason.MALFORMED, ~index.between(0, len(kind.symbols) - 1)
+        case _, "string":
+            yield path, _TEXT, ~F.is_valid_utf8(read)
+        case _, str() if kind in _BOUNDS:
+            number = F.unix_micros(read) if kind == "timestamp" else _number(read, have)
+            yield path, Reason.MALFORMED, ~number.between(*map(F.lit, _BOUNDS[kind]))
+
+
+def _faults_in(
+    elements: Column, have: DataType, kind: FieldType, path: str
+) -> Iterator[tuple[str, Reason, Column]]:
+    """The same of the elements of a list: one for each reason."""
+
+    def any_is_wrong(because: Reason) -> Column:
+        def is_wrong(each: Column) -> Column:
+            wrong = [found for _, why, found in _faults(each, have, kind, "") if why is because]
+            return F.coalesce(*(F.when(found, F.lit(True)) for found in wrong), F.lit(False))
+
+        return F.exists(elements, is_wrong)
+
+    for because in sorted({why for _, why, _ in _faults(elements, have, kind, "")}):
+        yield path, because, any_is_wrong(because)

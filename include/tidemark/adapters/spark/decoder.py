@@ -142,6 +142,7 @@ class SparkDecoder:
             found[part] = WriterSchemas(
                 schemas=[kept[each] for each in ids],
                 refused=self._spec.refused_schemas,
+                widens=self._spec.widens,
                 column=columns[part].dataType if part in columns.names else None,
             )
         return found

@@ -5,8 +5,8 @@ The frame is Confluent's wire format: a zero byte, the id in four bytes, the pay
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from typing import NamedTuple, Self, TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
@@ -65,56 +65,104 @@ def body_of(payload: Column) -> Column:
     return F.substring(payload, FRAME_BYTES + 1, _MOST_BYTES)
 
 
-def together(
-    rows: DataFrame,
-    payload: Column,
-    in_header: Column,
-    schema_id: Column,
-    read: Sequence[tuple[int, Read]],
-    refused: Collection[int],
-    column: DataType | None,
-    made: Read,
+Steps: TypeAlias = Generator[dict[str, Column], StructType, None]
+"""Projections that follow each other; each is answered with the schema of its rows.
+
+Each is a projection of its own, or Spark would compute what it reads again for each of its uses.
+"""
+
+
+def with_steps(rows: DataFrame, readings: Sequence[Steps]) -> DataFrame:
+    """Rows with the columns of several readings, each step of all in one projection."""
+    schema: StructType | None = None
+    while columns := {name: each for steps in readings for name, each in _next(steps, schema)}:
+        rows = rows.withColumns(columns)
+        schema = rows.schema
+    return rows
+
+
+def _next(steps: Steps, schema: StructType | None) -> Iterable[tuple[str, Column]]:
+    try:
+        return (next(steps) if schema is None else steps.send(schema)).items()
+    except StopIteration:
+        return ()
+
+
+def with_nothing_read(
+    rows: DataFrame, reason: Column, column: DataType | None, made: Read
 ) -> DataFrame:
-    """Rows with what was read by each schema in the columns of all.
+    """Rows with the columns of all payloads, before any schema is read.
 
     Args:
         rows: The rows.
+        reason: Why a payload cannot be read by any of the schemas that follow.
+        column: The type of the typed table's column; None if there is none, and no schema.
+        made: What the new columns are called.
+    """
+    nothing = F.lit(None)
+    columns = (nothing.cast(column or "binary"), reason.cast("string"), nothing.cast("string"))
+    return rows.withColumns(dict(zip(made, columns, strict=True)))
+
+
+def unreadable(
+    payload: Column,
+    in_header: Column,
+    schema_id: Column,
+    known: Collection[int],
+    refused: Collection[int],
+) -> Column:
+    """Why payloads cannot be read by any schema; null where they can.
+
+    Args:
         payload: The bytes, id and all.
         in_header: As `names_schema_in_header` makes it.
         schema_id: As `schema_id_of` makes it; null where `in_header` is true.
-        read: The columns of each schema's payloads, which are dropped.
+        known: Ids of schemas that can be read.
         refused: Ids of schemas that are quarantined.
-        column: The type of the typed table's column; None if there is none, and no schema.
-        made: What the new columns are called.
-
-    Raises:
-        ValueError: The typed table's column has not all the fields of a schema.
     """
-    values, why, where = [], [], []
-    for number, place in read:
-        if column is None:
-            raise ValueError(f"the typed table has no column {made.value}")
-        value = aligned(F.col(place.value), rows.schema[place.value].dataType, column, made.value)
-        # Of the row's own schema, and not null by any other.
-        values.append(F.when((schema_id == number) & F.col(place.reason).isNull(), value))
-        why.append(F.when(schema_id == number, F.col(place.reason)))
-        where.append(F.col(place.detail))
-    nothing = F.lit(None)
-    reason = (
+    return (
         F.when(payload.isNull(), None)
         .when(in_header, Reason.SCHEMA_IN_HEADER.value)
         .when(schema_id.isNull(), Reason.NOT_FRAMED.value)
         .when(schema_id.isin(list(refused)), Reason.REFUSED_SCHEMA.value)
-        .when(~schema_id.isin([number for number, _ in read]), Reason.UNKNOWN_SCHEMA.value)
-        .otherwise(F.coalesce(*why, nothing))
+        .when(~schema_id.isin(list(known)), Reason.UNKNOWN_SCHEMA.value)
     )
-    return rows.withColumns(
-        {
-            made.value: F.coalesce(*values, nothing.cast(column or "binary")),
-            made.reason: reason.cast("string"),
-            made.detail: F.coalesce(*where, nothing.cast("string")),
-        }
-    ).drop(*(name for _, place in read for name in place))
+
+
+def together(
+    rows: DataFrame,
+    schema_id: Column,
+    read: Mapping[int, Read],
+    column: DataType | None,
+    made: Read,
+    kept: Sequence[str],
+) -> DataFrame:
+    """Rows with what was read by some schemas in the columns of all.
+
+    Args:
+        rows: The rows.
+        schema_id: As `schema_id_of` makes it.
+        read: The columns of each schema's payloads.
+        column: The type of the typed table's column; None if there is none.
+        made: The columns of all, as `with_nothing_read` makes them.
+        kept: The columns to keep, `made` among them.
+
+    Raises:
+        ValueError: The typed table's column has not all the fields of a schema.
+    """
+    if column is None:
+        raise ValueError(f"the typed table has no column {made.value}")
+    schema = rows.schema
+    found: list[list[Column]] = [[F.col(name)] for name in made]
+    for number, place in read.items():
+        value = aligned(F.col(place.value), schema[place.value].dataType, column, made.value)
+        # Of the row's own schema, and not null by any other.
+        is_mine = schema_id == number
+        found[0].append(F.when(is_mine & F.col(place.reason).isNull(), value))
+        found[1].append(F.when(is_mine, F.col(place.reason)))
+        found[2].append(F.col(place.detail))
+    columns = {name: F.coalesce(*each) for name, each in zip(made, found, strict=True)}
+    return rows.select(*(columns.get(name, F.col(name)).alias(name) for name in kept))
 
 
 def aligned(read: Column, have: DataType, want: DataType, path: str) -> Column:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
+from tidemark.adapters.spark.frames import Read, Steps
 from tidemark.core.decoding import Reason
 from tidemark.core.fields import Decimal, FieldType, ListOf, Struct
 
@@ -41,37 +42,28 @@ _OVERFLOWING = ("float", "double")
 """What the parser makes infinite if it is too large, which JSON has no number for."""
 
 
-def with_object(
-    rows: DataFrame, text: Column, schema: Struct, value: str, reason: str, detail: str
-) -> DataFrame:
-    """Rows with a text decoded as one JSON object.
+def reading(text: Column, schema: Struct, place: Read) -> Steps:
+    """Projections that decode a text as one JSON object.
 
     Args:
-        rows: The rows.
         text: One object each, or null.
         schema: Its fields.
-        value: What the new column is called; null where it cannot be decoded.
-        reason: And the one that says why, as `Reason`; null where it can.
-        detail: And the one that names the first field with a wrong value; null where nobody knows.
+        place: What the new columns are called.
     """
     nothing = F.lit(None).cast("string")
     not_utf8 = F.when(~F.is_valid_utf8(text), Reason.NOT_UTF8.value)
-    parsed, fields = f"__parsed_{value}", f"__fields_{value}"
+    parsed, fields = f"__parsed_{place.value}", f"__fields_{place.value}"
     is_whole = (F.size(parsed) == 2) & F.get(parsed, F.lit(1))[_END]
     wrong = (
         F.when(is_wrong, path)
-        for path, is_wrong in _faults(F.col(fields), F.col(value), schema, "")
+        for path, is_wrong in _faults(F.col(fields), F.col(place.value), schema, "")
     )
-    is_malformed = text.isNotNull() & (F.col(fields).isNull() | F.col(detail).isNotNull())
-    # Each in a projection of its own, or Spark would compute it again for whoever needs it.
-    return (
-        rows.withColumn(parsed, _parsed(text, schema))
-        .withColumn(fields, F.when(is_whole, F.get(parsed, F.lit(0))))
-        .withColumn(value, _value(F.col(fields), schema))
-        .withColumn(detail, F.coalesce(*wrong, nothing))
-        .withColumn(reason, F.coalesce(not_utf8, F.when(is_malformed, Reason.MALFORMED.value)))
-        .drop(parsed, fields)
-    )
+    is_malformed = text.isNotNull() & (F.col(fields).isNull() | F.col(place.detail).isNotNull())
+    yield {parsed: _parsed(text, schema)}
+    yield {fields: F.when(is_whole, F.get(parsed, F.lit(0)))}
+    yield {place.value: _value(F.col(fields), schema)}
+    yield {place.detail: F.coalesce(*wrong, nothing)}
+    yield {place.reason: F.coalesce(not_utf8, F.when(is_malformed, Reason.MALFORMED.value))}
 
 
 def _parsed(text: Column, schema: Struct) -> Column:

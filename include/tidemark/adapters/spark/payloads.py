@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 from pyspark.sql.types import DataType
 
@@ -16,6 +16,9 @@ from tidemark.core.decoding import Format, Part, PayloadSpec, Reason, Registered
 
 SETTINGS = {**json_text.SETTINGS, **protobuf.SETTINGS}
 """Session settings to decode with."""
+_AT_ONCE = 50
+"""Schemas whose payloads are read side by side. Side by side each costs a column, one after the
+other each costs several projections, of which Spark's analysis takes some hundreds."""
 
 
 def raw(part: Part) -> str:
@@ -41,11 +44,13 @@ class WriterSchemas:
         schemas: Those that can be read.
         refused: Ids of those that are quarantined.
         column: The typed table's column, which takes the records of all; None without one.
+        widens: Whether numbers of four bytes become numbers of eight.
     """
 
     schemas: Sequence[RegisteredSchema] = ()
     refused: Collection[int] = ()
     column: DataType | None = None
+    widens: bool = True
 
 
 def with_decoded(
@@ -75,7 +80,8 @@ def with_decoded(
         case Format.JSON:
             if spec.schema is None:
                 raise ValueError("JSON without its fields")
-            return json_text.with_object(rows, text, spec.schema, *names)
+            reading = json_text.reading(text, spec.schema, frames.Read(*names))
+            return frames.with_steps(rows, [reading]).select(*rows.columns, *names)
         case Format.AVRO | Format.JSON_SCHEMA | Format.PROTOBUF:
             return _framed(rows, part, spec.format, written or WriterSchemas())
         case _:
@@ -90,32 +96,41 @@ def _framed(
 ) -> DataFrame:
     """Each payload by the schema that it names; all in the column of the typed table."""
     payload, number = F.col(raw(part)), F.col(part.schema_id)
+    made = frames.Read(part.value, reason(part), detail(part))
+    ids = [each.id for each in written.schemas]
     in_header = frames.names_schema_in_header(part)
-    framed_id = frames.schema_id_of(payload, [each.id for each in written.schemas])
+    framed_id = frames.schema_id_of(payload, ids)
     rows = rows.withColumn(part.schema_id, F.when(~in_header, framed_id))
-    body = frames.body_of(payload)
-    read = []
-    for schema in written.schemas:
-        place = frames.Read.of(part, schema.id)
-        mine = F.when(number == schema.id, body)
-        match kind:
-            case Format.AVRO:
-                rows = avro.with_record(rows, mine, schema.text, *place)
-            case Format.PROTOBUF:
-                rows = protobuf.with_message(rows, mine, schema.text, *place)
-            case Format.JSON_SCHEMA:
-                fields = json_schema.column_of(schema.text)
-                rows = json_text.with_object(rows, mine.cast("string"), fields, *place)
-            case _:
-                assert_never(kind)
-        read.append((schema.id, place))
-    return frames.together(
-        rows,
-        payload,
-        in_header,
-        number,
-        read,
-        written.refused,
-        written.column,
-        frames.Read(part.value, reason(part), detail(part)),
-    )
+    why_not = frames.unreadable(payload, in_header, number, ids, written.refused)
+    rows = frames.with_nothing_read(rows, why_not, written.column, made)
+    kept, body = rows.columns, frames.body_of(payload)
+    for first in range(0, len(ids), _AT_ONCE):
+        some = written.schemas[first : first + _AT_ONCE]
+        read = {each.id: frames.Read.of(part, each.id) for each in some}
+        readings = [
+            _reading(kind, F.when(number == each.id, body), each.text, read[each.id], written)
+            for each in some
+        ]
+        rows = frames.with_steps(rows, readings)
+        rows = frames.together(rows, number, read, written.column, made, kept)
+    return rows
+
+
+def _reading(
+    kind: Literal[Format.AVRO, Format.JSON_SCHEMA, Format.PROTOBUF],
+    payload: Column,
+    schema: str,
+    place: frames.Read,
+    written: WriterSchemas,
+) -> frames.Steps:
+    """How payloads of one schema are read."""
+    match kind:
+        case Format.AVRO:
+            return avro.reading(payload, schema, place, widens=written.widens)
+        case Format.PROTOBUF:
+            return protobuf.reading(payload, schema, place)
+        case Format.JSON_SCHEMA:
+            fields = json_schema.column_of(schema)
+            return json_text.reading(payload.cast("string"), fields, place)
+        case _:
+            assert_never(kind)
