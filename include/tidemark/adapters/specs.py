@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from pathlib import Path
+from reprlib import Repr
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from croniter import croniter
 from pydantic import (
     BaseModel,
@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from tidemark import bounded_yaml
 from tidemark.core.decoding import DecodeSpec, Format, PayloadSpec
 from tidemark.core.fields import Struct, parse_type
 from tidemark.core.layout import Layout
@@ -65,24 +66,30 @@ _Start = Annotated[
 ]
 
 
+_MOST_MINUTES = 100 * 366 * 24 * 60
+_Number = Annotated[int, Field(le=2**62)]
+"""As Kafka and Delta can store it."""
+_Minutes = Annotated[int, Field(le=_MOST_MINUTES)]
+
+
 class _Limits(_Section):
-    records_per_run: int | None = Field(default=None, ge=1)
-    bytes_per_run: int | None = Field(default=None, ge=2**20)
-    minutes_per_run: int | None = Field(default=None, ge=1)
+    records_per_run: _Number | None = Field(default=None, ge=1)
+    bytes_per_run: _Number | None = Field(default=None, ge=2**20)
+    minutes_per_run: _Minutes | None = Field(default=None, ge=1)
     catch_up: bool = False
-    records_per_task: int = Field(default=1_000_000, ge=1_000)
-    bytes_per_task: int = Field(default=256 * 2**20, ge=2**20)
-    records_per_chunk: int = Field(default=10_000_000, ge=1)
-    records_per_backfill: int = Field(default=100_000_000, ge=1)
+    records_per_task: _Number = Field(default=1_000_000, ge=1_000)
+    bytes_per_task: _Number = Field(default=256 * 2**20, ge=2**20)
+    records_per_chunk: _Number = Field(default=10_000_000, ge=1)
+    records_per_backfill: _Number = Field(default=100_000_000, ge=1)
 
 
 class _Alarms(_Section):
-    lag_records: int | None = Field(default=None, ge=1)
-    lag_minutes: int | None = Field(default=None, ge=1)
-    runway_minutes: int | None = Field(default=None, ge=0)
-    stalled_minutes: int | None = Field(default=None, ge=0)
-    quarantined_records: int | None = Field(default=None, ge=0)
-    deadline_minutes: int | None = Field(default=None, ge=1)
+    lag_records: _Number | None = Field(default=None, ge=1)
+    lag_minutes: _Minutes | None = Field(default=None, ge=1)
+    runway_minutes: _Minutes | None = Field(default=None, ge=0)
+    stalled_minutes: _Minutes | None = Field(default=None, ge=0)
+    quarantined_records: _Number | None = Field(default=None, ge=0)
+    deadline_minutes: _Minutes | None = Field(default=None, ge=1)
 
     def to_rules(self, schedule: str) -> AlarmRules:
         """The rules; two runs that do not come are too many, unless the file says otherwise."""
@@ -153,9 +160,9 @@ class _Payload(_Section):
 
 
 class _Quarantine(_Section):
-    records: int = Field(default=100, ge=0)
+    records: _Number = Field(default=100, ge=0)
     percent: float = Field(default=10, ge=0, le=100, strict=False)
-    schemas: list[int] = Field(default_factory=list)
+    schemas: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(default_factory=list)
 
 
 class _Upsert(_Section):
@@ -231,7 +238,7 @@ class _Spec(_Section):
     @field_validator("schedule")
     @classmethod
     def _is_schedule(cls, value: str) -> str:
-        if value in _PRESETS or (len(value.split()) == _CRON_FIELDS and croniter.is_valid(value)):
+        if value in _PRESETS or _is_cron(value):
             return value
         raise ValueError(f"a cron expression of five fields or one of {', '.join(_PRESETS)}")
 
@@ -278,12 +285,28 @@ class _Spec(_Section):
         )
 
 
+def _is_cron(value: str) -> bool:
+    """Whether a text is a cron expression of five fields that some moment meets."""
+    if len(value) > _MOST_CRON or len(value.split()) != _CRON_FIELDS:
+        return False
+    try:
+        _longest_wait(value)
+    except ValueError:
+        return False
+    return True
+
+
+_MOST_CRON = 200
 _PRESETS = ("@once", "@continuous", "@hourly", "@daily", "@weekly", "@monthly", "@yearly")
 _CRON_FIELDS = 5
 _SOME_MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
 _MOMENTS_LOOKED_AT = 140
 _BETWEEN_MOMENTS = timedelta(hours=6, minutes=11)
 """Five weeks in all, at other minutes each time."""
+
+
+_MOST_PROBLEMS = 20
+"""Of each kind, in one file."""
 
 
 def load_specs(folder: Path, layout: Layout) -> Mapping[str, PipelineSpec]:
@@ -304,7 +327,8 @@ def load_specs(folder: Path, layout: Layout) -> Mapping[str, PipelineSpec]:
         problems.append(_problem(folder, "(folder)", "a folder of YAML files", "no such folder"))
     found: dict[Path, PipelineSpec] = {}
     for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
-        spec = _load(path, problems)
+        spec, of_file = _load(path)
+        problems += of_file
         if spec:
             found[path] = spec
             problems += _file_problems(path, spec, layout.expectations)
@@ -319,58 +343,51 @@ def load_specs(folder: Path, layout: Layout) -> Mapping[str, PipelineSpec]:
     return {spec.name: spec for spec in sorted(found.values(), key=lambda spec: spec.name)}
 
 
-def _load(path: Path, problems: list[Problem]) -> PipelineSpec | None:
+def _load(path: Path) -> tuple[PipelineSpec | None, list[Problem]]:
+    """Read one file: its spec, if it has one, and what is wrong with it, as far as it is shown."""
     try:
-        raw = _parse(path, problems)
-    except (yaml.YAMLError, UnicodeDecodeError) as broken:
-        problems.append(_problem(path, "(file)", "YAML", " ".join(str(broken).split())))
-        return None
+        raw, repeated = bounded_yaml.load(path)
+    except bounded_yaml.Refused as refused:
+        return None, [_problem(path, "(file)", refused.expected, refused.found)]
+    problems = [
+        _problem(path, key, "each key once", f"it again in line {line}")
+        for key, line in repeated[:_MOST_PROBLEMS]
+    ]
     if not isinstance(raw, dict):
-        problems.append(_problem(path, "(file)", "a mapping of keys", type(raw).__name__))
-        return None
+        return None, [_problem(path, "(file)", "a mapping of keys", type(raw).__name__)]
+    spec = None
     try:
-        return _Spec.model_validate(raw).to_spec()
+        spec = _Spec.model_validate(raw).to_spec()
     except ValidationError as invalid:
-        problems += [_from_pydantic(path, error) for error in invalid.errors()]
-        return None
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML's plain values; notes the keys that stand twice in a mapping, where the last wins."""
-
-    def __init__(self, stream: Any) -> None:
-        super().__init__(stream)
-        self.repeated: list[yaml.Node] = []
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                self.repeated.append(key)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep=deep)
-
-
-def _parse(path: Path, problems: list[Problem]) -> Any:
-    with path.open(encoding="utf-8") as stream:
-        loader = _Loader(stream)
-        try:
-            raw = loader.get_single_data()
-        finally:
-            loader.dispose()
-    for key in loader.repeated:
-        line = key.start_mark.line + 1
-        problems.append(_problem(path, str(key.value), "each key once", f"it again in line {line}"))
-    return raw
+        found = invalid.errors(include_url=False)
+        problems += [_from_pydantic(path, error) for error in found[:_MOST_PROBLEMS]]
+        more = len(found) - _MOST_PROBLEMS
+        if more > 0:
+            problems.append(_problem(path, "(file)", "no further problem", f"{more:,} more"))
+    return spec, problems
 
 
 def _problem(path: Path, key: str, expected: str, found: str) -> Problem:
-    return Problem(file=path.name, key=key, expected=expected, found=found)
+    return Problem(
+        file=path.name,
+        key=_cut(key, 100),
+        expected=_cut(expected, 1_000),
+        found=_cut(found, 300),
+    )
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _shown(value: Any) -> str:
     """A value as the file has it: YAML makes dates and times of some."""
-    return value.isoformat() if isinstance(value, date) else repr(value)
+    return value.isoformat() if isinstance(value, date) else _SHORT.repr(value)
+
+
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = 200
+"""As `repr`, for values of any size."""
 
 
 def _from_pydantic(path: Path, error: Mapping[str, Any]) -> Problem:
