@@ -209,7 +209,7 @@ def _rewritten(files: FileSystem, group: Sequence[LiveFile]) -> Rewrite:
 
     path = f"part-00000-{uuid4()}-c000.snappy.parquet"
     with _opened(files, group[0]) as first:
-        schema = first.schema_arrow.remove_metadata()
+        schema = _schema(first)
         leaves = [first.schema.column(n).path for n in range(len(first.schema.names))]
     records = 0
     with (
@@ -245,7 +245,7 @@ def _row_groups(
     for file in group:
         with _opened(files, file) as source:
             for batch in source.iter_batches(4_096):
-                held.append(batch.replace_schema_metadata(None))
+                held.append(batch.replace_schema_metadata(None).cast(schema))
                 size += batch.nbytes
                 if size >= _ROW_GROUP_BYTES:
                     yield pa.Table.from_batches(held, schema)
@@ -266,8 +266,37 @@ def _opened(files: FileSystem, file: LiveFile) -> Iterator[pq.ParquetFile]:
 
 
 def _schema_text(source: pq.ParquetFile) -> str:
-    text: str = source.schema_arrow.remove_metadata().to_string(show_field_metadata=True)
+    text: str = _schema(source).to_string(show_field_metadata=True)
     return text
+
+
+def _schema(source: pq.ParquetFile) -> pa.Schema:
+    """Return the columns of a file, without views.
+
+    When delta-rs deletes rows, it writes the others with view types for text and bytes. PyArrow
+    reads columns of these types, and cannot write them.
+    """
+    import pyarrow as pa
+
+    return pa.schema([_without_views(field) for field in source.schema_arrow])
+
+
+def _without_views(field: pa.Field) -> pa.Field:
+    import pyarrow as pa
+    from pyarrow import types
+
+    kind = field.type
+    if types.is_string_view(kind):
+        kind = pa.string()
+    elif types.is_binary_view(kind):
+        kind = pa.binary()
+    elif types.is_struct(kind):
+        kind = pa.struct([_without_views(each) for each in kind])
+    elif types.is_list(kind):
+        kind = pa.list_(_without_views(kind.value_field))
+    elif types.is_map(kind):
+        kind = pa.map_(_without_views(kind.key_field), _without_views(kind.item_field))
+    return field.with_type(kind)
 
 
 def _target_bytes(configuration: Mapping[str, str | None]) -> int:
