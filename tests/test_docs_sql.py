@@ -57,7 +57,7 @@ def decoder(page: str, folder: Path) -> DecodeSpec:
     spec_text = text.partition("```yaml\n")[2].partition("```")[0]
     name = spec_text.splitlines()[0].removeprefix("name: ")
     (folder / f"{name}.yaml").write_text(spec_text, encoding="utf-8")
-    (spec,) = load_specs(folder, Layout(project=folder, home=folder)).values()
+    (spec,) = load_specs(folder, Layout(project=folder, home=folder)).specs.values()
     assert spec.decode is not None
     return spec.decode
 

@@ -69,6 +69,18 @@ def test_specs_come_from_the_folder_that_the_environment_names(tmp_path: Path) -
         _ = app(TIDEMARK_PIPELINES=str(tmp_path / "none")).specs
 
 
+def test_a_broken_spec_is_refused_by_its_own_name_alone(tmp_path: Path) -> None:
+    """Other pipelines are found; a name that no file has may be inside the broken one."""
+    (tmp_path / "good.yaml").write_text("name: good\ntopic: t\nschedule: '@daily'\n")
+    (tmp_path / "bad.yaml").write_text("name: misnamed\ntopic: t\nschedule: '@daily'\n")
+    mine = app(TIDEMARK_PIPELINES=str(tmp_path))
+    assert mine.spec("good").topic == "t"
+    assert mine.data_tables() == ["good"]
+    for name in ("bad", "misnamed"):
+        with pytest.raises(SpecError, match=r"bad\.yaml: name: expected 'bad'"):
+            mine.spec(name)
+
+
 def test_an_unknown_pipeline_is_named_with_the_known_ones() -> None:
     """The message lists what there is."""
     copy = app().spec("prices@july")

@@ -43,10 +43,13 @@ def look_at_all() -> list[dict[str, Any]]:
         names = list(App.from_environment().specs)
         app = connected_app(*names)
         answers = dict(zip(names, each_apart(names, app.status, ASKED_AT_ONCE), strict=True))
+        answers |= app.spec_folder.broken
         if answers:
             app.record_status(answers)
     alarms = {name: _alarms(answer) for name, answer in answers.items()}
-    log.info("looked at %d pipeline(s), alarms of %d", len(names), sum(map(bool, alarms.values())))
+    log.info(
+        "looked at %d pipeline(s), alarms of %d", len(answers), sum(map(bool, alarms.values()))
+    )
     return [{"pipeline": name, "alarms": found} for name, found in alarms.items() if found]
 
 

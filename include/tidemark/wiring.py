@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tidemark.adapters.delta.quarantine import DeltaQuarantine, TypedTables
     from tidemark.adapters.failpoints import FailPoint
     from tidemark.adapters.spark.submit import JobRun
+    from tidemark.adapters.specs import SpecFolder
     from tidemark.core.fields import FieldType
     from tidemark.core.reports import PipelineReport
     from tidemark.ports import (
@@ -116,17 +117,26 @@ class App:
         return Layout(project=project, home=home, lakehouse_root=lakehouse)
 
     @cached_property
-    def specs(self) -> Mapping[str, PipelineSpec]:
-        """Every pipeline spec by name.
+    def spec_folder(self) -> SpecFolder:
+        """Every pipeline spec, by TIDEMARK_PIPELINES.
 
         Raises:
-            SpecError: With every problem of every file.
+            SpecError: There is no such folder.
         """
         from tidemark.adapters.specs import load_specs
 
         specs = self.environ.get("TIDEMARK_PIPELINES")
         folder = Path(specs).resolve() if specs else self.layout.specs
         return load_specs(folder, self.layout)
+
+    @property
+    def specs(self) -> Mapping[str, PipelineSpec]:
+        """Every spec that can be used, by name.
+
+        Raises:
+            SpecError: There is no folder of specs.
+        """
+        return self.spec_folder.specs
 
     def spec(self, pipeline: str) -> PipelineSpec:
         """One spec; `prices@july` is that of pipeline `prices`, into the table of copy `july`.
@@ -137,6 +147,10 @@ class App:
         """
         name, into, copy = pipeline.partition("@")
         if name not in self.specs:
+            if name in self.spec_folder.broken:
+                raise self.spec_folder.broken[name]
+            # It may be the name in a file of another name.
+            self.spec_folder.check()
             raise UnknownPipeline(pipeline=pipeline, known=tuple(self.specs))
         spec = self.specs[name]
         if not into:
@@ -723,7 +737,11 @@ class App:
         from tidemark.services.status import row_of
 
         rows = [row_of(name, each, utc_now()) for name, each in seen.items()]
-        write_status(self.layout.status_table, rows, of_all=set(seen) == set(self.specs))
+        write_status(
+            self.layout.status_table,
+            rows,
+            of_all=set(seen) == {*self.specs, *self.spec_folder.broken},
+        )
 
     def spark_settings(self, spec: PipelineSpec, plans: Sequence[PlanRef] = ()) -> dict[str, str]:
         """`--conf` settings of a Spark job.

@@ -44,7 +44,9 @@ class Folders(NamedTuple):
 
     def load(self) -> dict[str, PipelineSpec]:
         """What the folder holds."""
-        return dict(load_specs(self.specs, self.layout))
+        found = load_specs(self.specs, self.layout)
+        found.check()
+        return dict(found.specs)
 
     def problems(self) -> list[tuple[str, str, str, str]]:
         """Every problem of the folder: file, key, expected, found."""
@@ -75,7 +77,9 @@ def folders(tmp_path: Path) -> Folders:
 
 def test_the_shipped_specs_load() -> None:
     """S22, S23: the tutorial's pipeline, prices, orders, and a second one over prices."""
-    specs = load_specs(SHIPPED.specs, SHIPPED)
+    found = load_specs(SHIPPED.specs, SHIPPED)
+    found.check()
+    specs = found.specs
     topics = {name: spec.topic for name, spec in specs.items()}
     assert topics == {
         "orders": "orders",
@@ -438,6 +442,22 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     """A mistyped folder would otherwise be a project without pipelines."""
     with pytest.raises(SpecError, match="no such folder"):
         load_specs(tmp_path / "none", SHIPPED)
+
+
+def test_a_broken_spec_takes_no_other_one_out(folders: Folders) -> None:
+    """Of two that contradict each other, the later one is broken."""
+    folders.spec()
+    folders.spec("a.yaml", name="a", retries="many")
+    folders.write("name: [", "b.yaml")
+    folders.spec("later.yaml", name="later", target="bronze/events")
+    folders.spec("inner.yaml", name="inner", target="bronze/events/sub")
+    folders.spec("twice.yaml", name="twice")
+    folders.spec("twice.yml", name="twice", target="bronze/elsewhere")
+    found = load_specs(folders.specs, folders.layout)
+    assert list(found.specs) == ["events"]
+    assert sorted(found.broken) == ["a", "b", "inner", "later", "twice"]
+    (problem,) = found.broken["later"].problems
+    assert (problem.file, problem.key) == ("later.yaml", "target")
 
 
 def test_two_specs_may_not_share_a_name(folders: Folders) -> None:

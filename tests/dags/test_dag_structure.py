@@ -14,7 +14,7 @@ from tidemark.wiring import App
 
 SPECS = App(environ={"TIDEMARK_PROJECT": str(PROJECT)}).specs
 OF_SPECS = ("pipelines.py", "backfill.py", "maintenance.py")
-FILES = (*OF_SPECS, "status.py")
+FILES = (*OF_SPECS, "spec_errors.py", "status.py")
 HEAVY = {"pyspark", "deltalake", "confluent_kafka", "great_expectations", "pandas", "pyarrow"}
 OPERATOR = "airflow.providers.apache.spark.operators.spark_submit"
 
@@ -183,18 +183,24 @@ def test_parsing_is_fast(probe: Probe) -> None:
     assert slow == {}
 
 
-def test_a_broken_spec_is_an_import_error_that_names_it(probe: Probe, tmp_path: Path) -> None:
-    """No DAG runs on half of the specs: Airflow shows every problem instead."""
+def test_a_broken_spec_is_an_import_error_and_takes_no_other_dag_down(
+    probe: Probe, tmp_path: Path
+) -> None:
+    """The error is that of a file of its own, and names every problem."""
     (tmp_path / "mended.yaml").write_text("name: mended\ntopic: t\nschedule: '@daily'\n")
     (tmp_path / "broken.yaml").write_text("name: broken\ntopic: t\nschedule: often\nstrat: x\n")
     environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
+    dags: set[str] = set()
     for file in OF_SPECS:
         answer: Answer = probe.ask("parse", file=file, environ=environ)
-        assert answer.value["dags"] == {}
-        (text,) = answer.value["import_errors"].values()
-        assert "SpecError" in text
-        assert "broken.yaml: strat: expected one of" in text
-        assert "broken.yaml: schedule" in text
+        assert answer.value["import_errors"] == {}
+        dags |= set(answer.value["dags"])
+    assert dags == {"tidemark_mended", "tidemark_backfill", "tidemark_maintenance"}
+    shown = probe.ask("parse", file="spec_errors.py", environ=environ).value
+    (text,) = shown["import_errors"].values()
+    assert "SpecError" in text
+    assert "broken.yaml: strat: expected one of" in text
+    assert "broken.yaml: schedule" in text
 
 
 def test_a_pipeline_that_catches_up_starts_its_next_run(probe: Probe, tmp_path: Path) -> None:
@@ -206,7 +212,7 @@ def test_a_pipeline_that_catches_up_starts_its_next_run(probe: Probe, tmp_path: 
     chain = {name: task["downstream"] for name, task in tasks["tasks"].items()}
     assert (chain["publish"], chain["more"], chain["again"]) == (["more"], ["again"], [])
     (tmp_path / "grouped.yaml").write_text(spec.format("grouped") + "group: tides\n")
-    answer = probe.ask("parse", file="pipelines.py", environ=environ).value
+    answer = probe.ask("parse", file="spec_errors.py", environ=environ).value
     (text,) = answer["import_errors"].values()
     assert "limits.catch_up: expected false in a group" in text
 

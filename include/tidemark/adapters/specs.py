@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -309,22 +310,46 @@ _MOST_PROBLEMS = 20
 """Of each kind, in one file."""
 
 
-def load_specs(folder: Path, layout: Layout) -> Mapping[str, PipelineSpec]:
-    """Read every spec in a folder.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecFolder:
+    """The specs of a folder.
+
+    Attributes:
+        specs: Those that can be used, by name, sorted.
+        broken: What is wrong with the others, by the names of their files without the ending.
+    """
+
+    specs: Mapping[str, PipelineSpec]
+    broken: Mapping[str, SpecError]
+
+    def check(self) -> None:
+        """Refuse a folder of which any spec cannot be used.
+
+        Raises:
+            SpecError: With every problem of every file.
+        """
+        if self.broken:
+            problems = (problem for error in self.broken.values() for problem in error.problems)
+            raise SpecError(problems=tuple(problems))
+
+
+def load_specs(folder: Path, layout: Layout) -> SpecFolder:
+    """Read every spec in a folder. A file with a problem takes no other one out.
+
+    Of two specs that contradict each other, the one that comes later in the folder is broken; of a
+    table inside another one, the spec of the inner table.
 
     Args:
         folder: Holds one YAML file for each pipeline.
         layout: Has the quality suites that specs name, and the places of tables.
 
-    Returns:
-        Specs by name, sorted.
-
     Raises:
-        SpecError: With every problem of every file, those between files included.
+        SpecError: There is no such folder.
     """
-    problems: list[Problem] = []
     if not folder.is_dir():
-        problems.append(_problem(folder, "(folder)", "a folder of YAML files", "no such folder"))
+        nothing = _problem(folder, "(folder)", "a folder of YAML files", "no such folder")
+        raise SpecError(problems=(nothing,))
+    problems: list[Problem] = []
     found: dict[Path, PipelineSpec] = {}
     for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
         spec, of_file = _load(path)
@@ -338,9 +363,14 @@ def load_specs(folder: Path, layout: Layout) -> Mapping[str, PipelineSpec]:
         for target, expected, found_there in conflicts(found, layout, os.path.realpath)
     ]
     problems += _group_problems(found)
-    if problems:
-        raise SpecError(problems=tuple(problems))
-    return {spec.name: spec for spec in sorted(found.values(), key=lambda spec: spec.name)}
+    by_stem: dict[str, list[Problem]] = {}
+    for problem in problems:
+        by_stem.setdefault(Path(problem.file).stem, []).append(problem)
+    usable = (spec for path, spec in found.items() if path.stem not in by_stem)
+    return SpecFolder(
+        specs={spec.name: spec for spec in sorted(usable, key=lambda spec: spec.name)},
+        broken={stem: SpecError(problems=tuple(some)) for stem, some in by_stem.items()},
+    )
 
 
 def _load(path: Path) -> tuple[PipelineSpec | None, list[Problem]]:

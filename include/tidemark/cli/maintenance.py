@@ -68,6 +68,8 @@ def maintain(
     codes = [each.exit_code for each in came if isinstance(each, TidemarkError)]
     if codes:
         raise typer.Exit(ExitCode.worst(codes))
+    if not pipelines:
+        app.spec_folder.check()
 
 
 def _report(tables: Mapping[str, Upkept | TidemarkError], pages: int | TidemarkError) -> Any:

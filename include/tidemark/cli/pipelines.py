@@ -45,6 +45,9 @@ def status(
     app = App.from_environment()
     names = [app.spec(name).name for name in pipelines or app.specs]
     answers = each_apart(names, app.status, ASKED_AT_ONCE)
+    if not pipelines:
+        names += app.spec_folder.broken
+        answers += app.spec_folder.broken.values()
     shown = [each for each in answers if isinstance(each, PipelineStatus)]
     failed = [each for each in answers if isinstance(each, TidemarkError)]
     if record and names:
