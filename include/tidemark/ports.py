@@ -96,15 +96,17 @@ class LogReader(Protocol):
 class TopicLogReader(LogReader, Protocol):
     """Reads a topic's records as a free consumer."""
 
-    def check_positions(self, topic: str, positions: Mapping[int, Position]) -> None:
-        """Refuse a log that was cut before a position and has grown again since.
+    def first_cut(self, topic: str, positions: Mapping[int, Position]) -> int | None:
+        """A partition whose log was cut before a position and has grown again since.
 
         Args:
             topic: Topic name.
             positions: Inside the log, by partition; each has something after it.
 
+        Returns:
+            None if the records before each position are those of its leader epoch.
+
         Raises:
-            LogTruncated: The records before a position are not those of its leader epoch.
             OffsetsDeleted: A position was deleted meanwhile.
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
@@ -274,6 +276,29 @@ class DataLog(Protocol):
         ...
 
 
+class LandedRows(Protocol):
+    """Reads the rows that landed last."""
+
+    def last_rows(
+        self, topic_id: str, spans: Mapping[int, SpanSet], most: int
+    ) -> Mapping[int, Sequence[LogRecord]]:
+        """The rows with the highest offsets of one incarnation, by partition, the highest first.
+
+        Args:
+            topic_id: Incarnation of the topic.
+            spans: Only rows at these offsets, by partition.
+            most: How many of each partition.
+
+        Returns:
+            Partitions without a row are left out.
+        """
+        ...
+
+
+class BronzeLog(DataLog, LandedRows, Protocol):
+    """The log of a table of records as Kafka has them."""
+
+
 class FramedLog(DataLog, Protocol):
     """A data table whose keys or values begin with the id of a schema."""
 
@@ -344,6 +369,10 @@ class DataTable(DataLog, Protocol):
             TransactionConflict: Another commit of such a transaction was first; look again.
         """
         ...
+
+
+class BronzeTable(DataTable, LandedRows, Protocol):
+    """A table of records as Kafka has them."""
 
 
 class GrowingTable(DataTable, Protocol):

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tidemark.core.fields import FieldType
     from tidemark.core.reports import PipelineReport
     from tidemark.ports import (
+        BronzeTable,
         ControlTable,
         DataTable,
         GroupOffsets,
@@ -274,10 +275,11 @@ class App:
 
     def table(self, spec: PipelineSpec) -> DataTable:
         """The pipeline's data table, without Spark."""
+        return self._typed_tables(spec) if spec.is_typed else self._bronze_table(spec)
+
+    def _bronze_table(self, spec: PipelineSpec) -> BronzeTable:
         from tidemark.adapters.delta.data_table import DeltaDataTable
 
-        if spec.is_typed:
-            return self._typed_tables(spec)
         return self._armed("table", DeltaDataTable(self.layout.data_table(spec.target)))
 
     def _typed_tables(self, spec: PipelineSpec) -> TypedTables:
@@ -414,7 +416,7 @@ class App:
             spec=spec,
             marks=self.marks(spec),
             control=self.control(),
-            data_log=self.table(spec),
+            data_log=self._bronze_table(spec),
             log_reader=self.log_reader(spec),
             now=utc_now,
         )
@@ -428,7 +430,7 @@ class App:
             spec=spec,
             marks=self.marks(spec),
             control=self.control(),
-            data_log=self.table(spec),
+            data_log=self._bronze_table(spec),
             log_reader=self.log_reader(spec),
             now=utc_now,
         )
@@ -537,6 +539,7 @@ class App:
             sink=self._armed("sink", self._sink(spec)),
             log_reader=log_reader,
             now=utc_now,
+            comparison=None if spec.is_typed else self.planner(pipeline).comparison,
         )
 
     def _sink(self, spec: PipelineSpec) -> Sink:
@@ -714,7 +717,7 @@ class App:
         return pipeline_status(
             spec,
             self.control(),
-            self.table(spec),
+            self._bronze_table(spec),
             open_marks=lambda: self.marks(spec),
             open_log=lambda: self.log_reader(spec),
             unsettling=self._unsettling(spec),

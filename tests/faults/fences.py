@@ -147,6 +147,12 @@ FENCES = (
         noticed_by=(f"{SERVICES}/test_planner.py",),
     ),
     Fence(
+        marker="last-landed-record-before-reading",
+        keeps="I3",
+        operation=Drop(),
+        noticed_by=(f"{SERVICES}/test_positions.py",),
+    ),
+    Fence(
         marker="same-topic-when-planning",
         keeps="I1",
         operation=Never(),

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from tests.support.plans import make_spec, wanted
-from tests.support.services import Services
+from tests.support.services import NOW, Services
 from tidemark.adapters.delta.columns import BRONZE
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.adapters.delta.data_table import DeltaDataTable
@@ -26,7 +26,7 @@ from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
-from tidemark.ports import LogReader
+from tidemark.ports import LogReader, TopicLogReader
 from tidemark.services.maintenance import Maintenance, plans_over
 from tidemark.storage import folder_of
 
@@ -61,6 +61,7 @@ class FileSink:
                     "timestamp_type": int(record.timestamp_type),
                     "topic_id": plan.topic_id,
                     "plan_sequence": plan.sequence,
+                    "ingested_at": NOW,
                 }
                 for record in self.kafka.read(plan.topic, plan.isolation_level, spans)
             ]
@@ -121,7 +122,7 @@ class FileLake(Services):
         return self.kafka
 
     @property
-    def log_reader(self) -> MemoryKafka:
+    def log_reader(self) -> TopicLogReader:
         """Another reader of the same log."""
         return self.kafka
 

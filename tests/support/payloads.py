@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TypeAlias
 
 from tests.support.file_lake import FileLake, FileSink, HomeFileLake
 from tidemark.core.datafile import DataFile
-from tidemark.core.marks import IsolationLevel
+from tidemark.core.marks import IsolationLevel, Position
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.records import LogRecord
-from tidemark.ports import LogReader
+from tidemark.ports import TopicLogReader
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
@@ -21,7 +22,7 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 class Payloads:
     """A log whose records have keys and values of their own."""
 
-    kafka: LogReader
+    kafka: TopicLogReader
     values: Mapping[tuple[int, int], bytes | None]
     keys: Mapping[tuple[int, int], bytes | None]
     headers: Mapping[tuple[int, int], Headers]
@@ -35,9 +36,20 @@ class Payloads:
             yield replace(
                 record,
                 key=self.keys.get(place),
-                value=self.values[place],
+                value=self.values.get(place),
                 headers=self.headers.get(place, ()),
             )
+
+    def first_records(
+        self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
+    ) -> Iterator[LogRecord]:
+        """As `TopicLogReader.first_records`."""
+        for partition, some in spans.items():
+            yield from islice(self.read(topic, isolation_level, {partition: some}), 1)
+
+    def first_cut(self, topic: str, positions: Mapping[int, Position]) -> int | None:
+        """As `TopicLogReader.first_cut`."""
+        return self.kafka.first_cut(topic, positions)
 
 
 class PayloadSink(FileSink):
@@ -62,7 +74,12 @@ class PayloadLake(FileLake):
     @property
     def sink(self) -> FileSink:
         """Writes files."""
-        return PayloadSink(self.uri, Payloads(self.kafka, self.values, self.keys, self.headers))
+        return PayloadSink(self.uri, self.log_reader)
+
+    @property
+    def log_reader(self) -> Payloads:
+        """Reads the records with their payloads."""
+        return Payloads(self.kafka, self.values, self.keys, self.headers)
 
     def land_payloads(
         self,

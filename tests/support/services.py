@@ -9,6 +9,7 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
 from tidemark.ports import (
+    BronzeTable,
     ControlTable,
     DataTable,
     LogReader,
@@ -22,6 +23,7 @@ from tidemark.services.backfills import Backfills
 from tidemark.services.decisions import Decisions
 from tidemark.services.ingest import Ingest
 from tidemark.services.planner import Planner
+from tidemark.services.positions import LogComparison
 from tidemark.services.repair import Repair
 from tidemark.services.starts import Starts
 from tidemark.services.status import PipelineStatus, pipeline_status
@@ -48,6 +50,8 @@ class LogPorts(Protocol):
     def table(self) -> DataTable: ...
     @property
     def sink(self) -> Sink: ...
+    @property
+    def comparison(self) -> LogComparison | None: ...
 
 
 class Ports(LogPorts, Protocol):
@@ -59,6 +63,8 @@ class Ports(LogPorts, Protocol):
     def log_reader(self) -> TopicLogReader: ...
     @property
     def unsettling(self) -> Unsettling: ...
+    @property
+    def table(self) -> BronzeTable: ...
 
 
 class LandingServices:
@@ -75,7 +81,13 @@ class LandingServices:
             sink=self.sink,
             log_reader=self.log_reader,
             now=lambda: NOW,
+            comparison=self.comparison,
         )
+
+    @property
+    def comparison(self) -> LogComparison | None:
+        """Compares what landed with a topic."""
+        return None
 
     @property
     def undo(self: LogPorts) -> Undo:
@@ -136,6 +148,16 @@ class LandingServices:
 
 class Services(LandingServices):
     """The services of a pipeline that reads a topic."""
+
+    @property
+    def comparison(self: Ports) -> LogComparison:
+        """Compares what landed with the topic."""
+        return LogComparison(
+            marks=self.marks,
+            control=self.control,
+            landed=self.table,
+            log_reader=self.log_reader,
+        )
 
     @property
     def planner(self: Ports) -> Planner:

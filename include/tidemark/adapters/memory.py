@@ -28,7 +28,6 @@ from tidemark.errors import (
     ControlConflict,
     ForeignCommit,
     GroupActive,
-    LogTruncated,
     OffsetsDeleted,
     RowsWouldBeLost,
     TopicMissing,
@@ -92,6 +91,13 @@ class MemoryKafka:
         log.records = {offset: ts for offset, ts in log.records.items() if offset < log.end}
         log.epochs.append(log.end)
 
+    def put_back(self, topic: str, partition: int, end: int) -> None:
+        """Put the log back from a copy that ended at `end`, its leader epochs as well."""
+        log = self.topics[topic][partition]
+        log.end = end
+        log.records = {offset: ts for offset, ts in log.records.items() if offset < end}
+        log.epochs = [begin for begin in log.epochs if begin < end] or [0]
+
     def topic_marks(self, topic: str, isolation_level: IsolationLevel) -> TopicMarks:
         """As `MarkReader.topic_marks`."""
         return TopicMarks(
@@ -109,21 +115,15 @@ class MemoryKafka:
             },
         )
 
-    def check_positions(self, topic: str, positions: Mapping[int, Position]) -> None:
-        """As `LogReader.check_positions`."""
+    def first_cut(self, topic: str, positions: Mapping[int, Position]) -> int | None:
+        """As `TopicLogReader.first_cut`."""
         self._topic_id(topic)
         for partition, known in positions.items():
             log = self.topics[topic][partition]
             epoch = known.leader_epoch
-            if epoch is None:
-                continue
-            if min(log.epochs[epoch + 1 :], default=log.end) < known.offset:
-                raise LogTruncated(
-                    topic=topic,
-                    partition=partition,
-                    offset=known.offset,
-                    leader_epoch=epoch,
-                )
+            if epoch is not None and min(log.epochs[epoch + 1 :], default=log.end) < known.offset:
+                return partition
+        return None
 
     def read(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
@@ -344,6 +344,7 @@ class MemoryTable:
         plans: Plans that landed, by fingerprint: the metadata of their commits.
         discarded: Newest version that took a plan's rows out, by plan.
         files: Rows that were written, whether or not a commit has added them.
+        stamps: Timestamps of rows, where they are not 0.
         records_per_task: What the last write was told.
         before_commit: Called with the plan before each commit; may raise.
         after_commit: Called with the plan after each commit; may raise: the answer is lost.
@@ -357,6 +358,7 @@ class MemoryTable:
     plans: dict[str, Plan] = field(default_factory=dict)
     discarded: dict[int, int] = field(default_factory=dict)
     files: list[MemoryRow] = field(default_factory=list)
+    stamps: dict[MemoryRow, int] = field(default_factory=dict)
     records_per_task: int = 0
     before_commit: Callable[[Plan], None] = lambda _plan: None
     after_commit: Callable[[Plan], None] = lambda _plan: None
@@ -461,12 +463,18 @@ class MemoryTable:
 
     def read(self, plan: Plan) -> list[MemoryRow]:
         """What the engine reads of a plan now, from whatever topic has that name."""
-        return [
-            (plan.topic_id, planned.partition, offset, plan.sequence)
+        stamps = {
+            (plan.topic_id, planned.partition, offset, plan.sequence): timestamp_ms
             for planned in plan.ranges
-            for offset in sorted(self.kafka.topics[plan.topic][planned.partition].records)
+            for offset, timestamp_ms in sorted(
+                self.kafka.topics[plan.topic][planned.partition].records.items()
+            )
             if planned.start <= offset < planned.end
-        ]
+        }
+        self.stamps.update(
+            {row: timestamp_ms for row, timestamp_ms in stamps.items() if timestamp_ms}
+        )
+        return list(stamps)
 
     def commit(
         self, app_id: str, sequence: int, fingerprint: str = "", rows: Sequence[MemoryRow] = ()
@@ -561,7 +569,20 @@ class MemoryTable:
             if (row_id, row_partition) == (topic_id, partition) and (
                 span.start <= offset < span.end
             ):
-                yield sequence, _record(partition, offset, 0)
+                row = (row_id, row_partition, offset, sequence)
+                yield sequence, _record(partition, offset, self.stamps.get(row, 0))
+
+    def last_rows(
+        self, topic_id: str, spans: Mapping[int, SpanSet], most: int
+    ) -> Mapping[int, Sequence[LogRecord]]:
+        """As `LandedRows.last_rows`."""
+        found = {
+            partition: [
+                record for span in some for _, record in self.rows_of(topic_id, partition, span)
+            ]
+            for partition, some in spans.items()
+        }
+        return {partition: rows[: -most - 1 : -1] for partition, rows in found.items() if rows}
 
     def transaction_version(self, app_id: str) -> int:
         """The newest transaction version of an application id; 0 before the first."""

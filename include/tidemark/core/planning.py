@@ -96,7 +96,7 @@ def check_readable(plan: Plan, marks: TopicMarks) -> None:
     if lost:  # fence: low-watermark-before-reading
         raise LostRange(pipeline=plan.pipeline, topic=marks.topic, lost=lost, plan=plan.sequence)
     for planned in plan.ranges:
-        check_end(plan.pipeline, marks, planned.partition, planned.end)
+        check_end(plan.pipeline, marks, planned.partition, planned.end, plan.sequence)
 
 
 def check_same_topic(plan: Plan, marks: TopicMarks) -> None:
@@ -120,7 +120,9 @@ def _known_to(plan: Plan) -> Ledger:
     )
 
 
-def check_end(pipeline: str, marks: TopicMarks, partition: int, offset: int) -> None:
+def check_end(
+    pipeline: str, marks: TopicMarks, partition: int, offset: int, plan: int | None = None
+) -> None:
     """Refuse an offset behind the end of the log: what was read up to it is no more.
 
     Raises:
@@ -129,7 +131,12 @@ def check_end(pipeline: str, marks: TopicMarks, partition: int, offset: int) -> 
     end = marks.partitions[partition].end
     if offset > end:  # fence: end-of-log-behind-plan
         raise EndBehindCommitted(
-            pipeline=pipeline, topic=marks.topic, partition=partition, offset=offset, end=end
+            pipeline=pipeline,
+            topic=marks.topic,
+            partition=partition,
+            offset=offset,
+            end=end,
+            plan=plan,
         )
 
 

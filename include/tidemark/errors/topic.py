@@ -178,16 +178,29 @@ class PartitionsShrunk(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class EndBehindCommitted(TerminalError):
-    """The log ends before the committed offset: records that were read are gone from Kafka."""
+    """The log ends before an offset that landed, or that a plan needs.
+
+    Attributes:
+        pipeline: Pipeline name.
+        topic: Topic name.
+        partition: Partition number.
+        offset: What the log should reach.
+        end: Where it ends.
+        plan: The open plan that needs the offset.
+        undo: Landed plans whose records Kafka no longer has, as far as they are known.
+    """
 
     pipeline: str
     topic: str
     partition: int
     offset: int
     end: int
+    plan: int | None = None
+    undo: tuple[int, ...] = ()
 
     def what(self) -> str:
-        return f"{self.topic}[{self.partition}] ends before what pipeline {self.pipeline!r} needs"
+        reader = f"pipeline {self.pipeline!r}" if self.plan is None else f"plan {self.plan}"
+        return f"{self.topic}[{self.partition}] ends before what {reader} needs"
 
     def expected(self) -> str:
         return f"an end of at least {self.offset}"
@@ -196,37 +209,67 @@ class EndBehindCommitted(TerminalError):
         return f"an end of {self.end}"
 
     def remedy(self) -> str:
-        return (
-            "nothing was written: the log was truncated, or its transactions are still open; "
-            "see docs/runbook.md, EndBehindCommitted"
-        )
+        advice = "nothing was written: if a transaction is open, wait for its end"
+        if self.undo:
+            advice += f"; if the log was cut, {_undone(self.pipeline, self.undo)}"
+        if self.plan is not None:
+            advice += (
+                f"; plan {self.plan} can land once the log is long enough, or "
+                f"`tidemark abandon {self.pipeline} --plan {self.plan} --reason TEXT`"
+            )
+        return f"{advice} (docs/runbook.md, EndBehindCommitted)"
 
 
 @dataclass(kw_only=True, eq=False)
 class LogTruncated(TerminalError):
-    """Kafka cut the log behind what was read of it, and has other records there since."""
+    """Kafka's log was cut or put back behind what landed, and has other records there since.
 
+    Attributes:
+        pipeline: Pipeline name.
+        topic: Topic name.
+        partition: Partition number.
+        offset: The log was cut somewhere before this offset.
+        leader_epoch: The leader epoch that the offset was known under; None if the last landed
+            record shows the cut.
+        undo: Landed plans whose records Kafka no longer has, as far as they are known.
+    """
+
+    pipeline: str
     topic: str
     partition: int
     offset: int
-    leader_epoch: int
+    leader_epoch: int | None = None
+    undo: tuple[int, ...] = ()
 
     def what(self) -> str:
-        return f"{self.topic}[{self.partition}] is not the log that was read any more"
+        return (
+            f"{self.topic}[{self.partition}] no longer has the records that pipeline "
+            f"{self.pipeline!r} knows before offset {self.offset}"
+        )
 
     def expected(self) -> str:
+        if self.leader_epoch is None:
+            return "the record that landed last, at its offset"
         return (
             f"the records before offset {self.offset} as leader epoch {self.leader_epoch} had them"
         )
 
     def found(self) -> str:
-        return "a log that an unclean election cut before that offset, and that has grown again"
+        return "a log that was cut before that offset, or put back from a copy, and has grown again"
 
     def remedy(self) -> str:
-        return (
-            "nothing was written: `tidemark verify` tells which rows Kafka no longer has; "
-            "see docs/runbook.md, EndBehindCommitted"
-        )
+        advice = "nothing was written"
+        if self.undo:
+            advice += f": {_undone(self.pipeline, self.undo)}"
+        return f"{advice} (docs/runbook.md, LogTruncated)"
+
+
+def _undone(pipeline: str, plans: tuple[int, ...]) -> str:
+    others = f", the same for plan(s) {listed(plans[1:])}" if plans[1:] else ""
+    return (
+        f"`tidemark undo {pipeline} --plan {plans[0]} --reason TEXT`{others}, then run again: the "
+        "next plans land what Kafka has now; copy rows first that exist nowhere else"
+    )
 
 
 @dataclass(kw_only=True, eq=False)

@@ -35,10 +35,9 @@ from tidemark.errors import (
     PlanOpen,
     UnknownBackfill,
 )
-from tidemark.ports import Clock, ControlTable, DataLog, TopicLogReader, TopicReader
+from tidemark.ports import BronzeLog, Clock, ControlTable, TopicLogReader, TopicReader
 from tidemark.services.conflicts import after_conflicts
 from tidemark.services.planner import Foreseen, Planner, Planning, Wanted, refuse_second_backfill
-from tidemark.services.positions import check_positions
 from tidemark.services.recording import checked_ledger, recorded_plan
 from tidemark.services.superseding import replaced_offsets
 
@@ -164,7 +163,7 @@ class Backfills:
     spec: PipelineSpec
     marks: TopicReader
     control: ControlTable
-    data_log: DataLog
+    data_log: BronzeLog
     log_reader: TopicLogReader
     now: Clock
 
@@ -205,7 +204,8 @@ class Backfills:
             planning.refuse_deleted(marks, found)
         self._planner.starts(ledger, marks)
         ranges = planning.planned_ranges(marks, found.missing)
-        check_positions(ledger, marks, ranges, self.marks, self.log_reader)
+        self._planner.comparison.check_ends(ledger, marks, found.missing)
+        self._planner.comparison.check_leaders(ledger, marks, ranges)
         size = self.data_log.size()
         task_offsets = size.records_within(self.spec.records_per_task, self.spec.bytes_per_task)
         most = chunk_offsets or self.spec.records_per_chunk

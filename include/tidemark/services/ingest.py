@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tidemark.core import planning
 from tidemark.core.landing import Landing
+from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
 from tidemark.core.table import FENCED
@@ -18,6 +19,7 @@ from tidemark.errors import (
 )
 from tidemark.ports import Clock, ControlTable, DataTable, LogReader, MarkReader, Sink
 from tidemark.services.conflicts import after_conflicts
+from tidemark.services.positions import LogComparison
 from tidemark.services.recording import (
     Recorder,
     checked_ledger,
@@ -46,7 +48,18 @@ class Ingestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingest:
-    """Executes recorded plans of one pipeline. Any number of executions has the effect of one."""
+    """Executes recorded plans of one pipeline. Any number of executions has the effect of one.
+
+    Attributes:
+        spec: The pipeline.
+        marks: The log that plans are read from.
+        control: The control table.
+        table: The data table.
+        sink: Writes a plan's files.
+        log_reader: The second reader of the log.
+        now: The clock.
+        comparison: Compares what landed with the topic; None for a typed table.
+    """
 
     spec: PipelineSpec
     marks: MarkReader
@@ -55,6 +68,7 @@ class Ingest:
     sink: Sink
     log_reader: LogReader
     now: Clock
+    comparison: LogComparison | None = None
 
     def execute(self, sequence: int) -> Ingestion:
         """Land one plan, or find that it has landed.
@@ -68,6 +82,7 @@ class Ingest:
                 table are not of one history.
             LostRange, EndBehindCommitted, TopicRecreated, ClusterChanged, PartitionsShrunk: Kafka
                 can no longer give what was planned; nothing was written.
+            LogTruncated: Kafka no longer has the records that landed before; nothing was written.
             RecordsMissed: Not every visible record landed; what did is recorded.
             NotLanded: The commit was made and the table's log does not have it.
             EngineFailed: The engine gave up and the table's log has no trace of the plan.
@@ -76,14 +91,14 @@ class Ingest:
         plan = record.plan
         refuse_abandoned(record)
         # Also for a landed plan: a RESTORE may have taken its rows out.
-        checked_ledger(self.control, plan.pipeline, self.table)
+        ledger = checked_ledger(self.control, plan.pipeline, self.table)
         if record.landing and record.whole:
             log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
             return Ingestion(plan=plan, landing=record.whole, wrote=False)
         landing = self._landed(plan)
         wrote = False
         if landing is None:
-            landing, wrote = self._land(plan)
+            landing, wrote = self._land(plan, ledger)
         return Ingestion(plan=plan, landing=self._record(plan, landing), wrote=wrote)
 
     def _landed(self, plan: Plan) -> Landing | None:
@@ -97,11 +112,21 @@ class Ingest:
             raise PlanFenced(pipeline=plan.pipeline, sequence=plan.sequence)
         return landing
 
-    def _land(self, plan: Plan) -> tuple[Landing, bool]:
+    def _check_log(self, plan: Plan, ledger: Ledger) -> None:
+        """Refuse a log that cannot give what was planned, or is not the one that landed."""
+        marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
+        partitions = plan.spans()
+        if self.comparison:
+            self.comparison.check_ends(ledger, marks, partitions)
+        planning.check_readable(plan, marks)
+        if self.comparison:
+            # fence: last-landed-record-before-reading
+            self.comparison.check_records(ledger, marks, partitions)
+
+    def _land(self, plan: Plan, ledger: Ledger) -> tuple[Landing, bool]:
         """Land a plan. Returns its landing, and whether this execution committed it."""
         wrote = False
-        marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
-        planning.check_readable(plan, marks)
+        self._check_log(plan, ledger)
         size = self.table.prepare(plan.pipeline)
         try:
             records_per_task = size.records_within(

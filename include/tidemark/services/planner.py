@@ -16,10 +16,10 @@ from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.spec import PipelineSpec, StartPolicy
 from tidemark.errors import NoStartOffset, NotLive, PlanOpen, TidemarkError
-from tidemark.ports import Clock, ControlTable, DataLog, TopicLogReader, TopicReader
+from tidemark.ports import BronzeLog, Clock, ControlTable, TopicLogReader, TopicReader
 from tidemark.services.conflicts import after_conflicts
 from tidemark.services.limits import run_limit
-from tidemark.services.positions import check_positions
+from tidemark.services.positions import LogComparison
 from tidemark.services.recording import Recorder, checked_ledger, recorded_plan
 from tidemark.services.superseding import superseded_events
 
@@ -108,7 +108,7 @@ class Planner:
     spec: PipelineSpec
     marks: TopicReader
     control: ControlTable
-    data_log: DataLog
+    data_log: BronzeLog
     log_reader: TopicLogReader
     now: Clock
 
@@ -207,6 +207,16 @@ class Planner:
         return Planning(outcome=PlanOutcome.NEW, plan=plan)
 
     @property
+    def comparison(self) -> LogComparison:
+        """Compares what landed with the topic."""
+        return LogComparison(
+            marks=self.marks,
+            control=self.control,
+            landed=self.data_log,
+            log_reader=self.log_reader,
+        )
+
+    @property
     def _recorder(self) -> Recorder:
         return Recorder(
             control=self.control,
@@ -235,6 +245,7 @@ class Planner:
         if wanted and wanted.topic_id:
             planning.check_topic(self.spec.name, wanted.topic_id, marks)
         starts = self.starts(ledger, marks)
+        self.comparison.check_ends(ledger, marks, wanted.spans if wanted else marks.partitions)
         ranges = (
             planning.backfill_ranges(
                 ledger,
@@ -248,7 +259,7 @@ class Planner:
                 ledger, starts, marks, self._limit(), lambda: self._expiring(marks)
             )
         )
-        check_positions(ledger, marks, ranges, self.marks, self.log_reader)
+        self.comparison.check_leaders(ledger, marks, ranges)
         events: list[ControlEvent] = []
         if starts:
             events.append(Started.at(marks, starts, requested_by))

@@ -1,46 +1,206 @@
-"""Whether the log is still the one that was read, where its leaders have changed (ADR 11)."""
+"""Compares what landed of a topic with the log that Kafka has now (decisions 11 and 24)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from tidemark.core import planning
 from tidemark.core.ledger import Ledger
-from tidemark.core.marks import TopicMarks
-from tidemark.core.plan import PlanKind, PlannedRange
-from tidemark.errors import LogTruncated
-from tidemark.ports import TopicLogReader, TopicReader
+from tidemark.core.marks import IsolationLevel, Position, TopicMarks
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plan import Plan, PlanKind, PlannedRange
+from tidemark.core.records import LogRecord
+from tidemark.errors import EndBehindCommitted, LogTruncated
+from tidemark.ports import ControlReader, LandedRows, MarkReader, TopicLogReader
+
+_NAMED = 20
+"""An error names so many plans at most; running the command again names the next ones."""
+_LOOKED_BACK = 50
+"""So many landed records are compared where Kafka no longer shows the last one."""
 
 
-def check_positions(
-    ledger: Ledger,
-    marks: TopicMarks,
-    ranges: Sequence[PlannedRange],
-    mark_reader: TopicReader,
-    log_reader: TopicLogReader,
-) -> None:
-    """Ask Kafka whether what lies before some ranges is what was read there.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogComparison:
+    """Refuses a log that was cut, or put back from a snapshot, behind what landed of it.
 
-    Args:
-        ledger: How far each chain has come.
-        marks: The topic's marks.
-        ranges: What is about to be planned.
-        mark_reader: Reads the marks again if the log seems to be cut.
-        log_reader: Asks for the history of leaders.
-
-    Raises:
-        LogTruncated: An unclean election cut the log behind what was read, and it has grown again.
-        TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: Meanwhile it is another one.
-        KafkaUnavailable, KafkaRefused, TopicMissing
+    Each error names the plans to undo, so that the next run lands what Kafka has now.
     """
-    for kind in PlanKind:
-        known = ledger.positions(kind)
-        # fence: positions-after-new-leader-epoch
-        if unproven := planning.landed_under_others(known, marks, ranges):
-            try:
-                log_reader.check_positions(marks.topic, unproven)
-            except LogTruncated:
-                # A topic that was made again since its marks were read looks like a cut log.
-                newest = mark_reader.topic_marks(marks.topic, marks.isolation_level)
-                planning.check_identity(ledger, newest)
-                raise
+
+    marks: MarkReader
+    control: ControlReader
+    landed: LandedRows
+    log_reader: TopicLogReader
+
+    def check_ends(self, ledger: Ledger, marks: TopicMarks, partitions: Collection[int]) -> None:
+        """Refuse a log that ends before the last landed offset of a partition.
+
+        Raises:
+            EndBehindCommitted
+        """
+        for partition, spans in self._known(ledger, marks, partitions).items():
+            last = spans.spans[-1].end
+            end = marks.partitions[partition].end
+            if last > end:
+                raise EndBehindCommitted(
+                    pipeline=ledger.pipeline,
+                    topic=marks.topic,
+                    partition=partition,
+                    offset=last,
+                    end=end,
+                    undo=self._affected(ledger.pipeline, marks, partition),
+                )
+
+    def check_leaders(
+        self, ledger: Ledger, marks: TopicMarks, ranges: Sequence[PlannedRange]
+    ) -> None:
+        """Ask Kafka's history of leaders whether what lies before some ranges is what landed there.
+
+        Args:
+            ledger: How far each chain has come.
+            marks: The topic's marks.
+            ranges: What is about to be planned.
+
+        Raises:
+            LogTruncated: An unclean election cut the log behind what landed, and it has grown
+                again.
+            TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: The topic was replaced
+                meanwhile.
+            OffsetsDeleted, KafkaUnavailable, KafkaRefused, TopicMissing
+        """
+        for kind in PlanKind:
+            known = planning.landed_under_others(ledger.positions(kind), marks, ranges)
+            partition = self.log_reader.first_cut(marks.topic, known) if known else None
+            if partition is not None:  # fence: positions-after-new-leader-epoch
+                raise self._truncated(ledger, marks, partition, known[partition])
+
+    def check_records(self, ledger: Ledger, marks: TopicMarks, partitions: Collection[int]) -> None:
+        """Compare the last landed record of each partition with the one that Kafka has there.
+
+        A log that was put back from a snapshot has its old leader epochs, so that the records alone
+        show it. Partitions are left out of which nothing landed, or nothing that Kafka still has.
+
+        Raises:
+            LogTruncated: Kafka has another record there.
+            TopicRecreated and so on, OffsetsDeleted: As in `check_leaders`.
+        """
+        landed = self._known(ledger, marks, partitions)
+        differing = [p for p, differs in self._differing(marks, landed).items() if differs]
+        if differing:
+            partition = min(differing)
+            raise self._truncated(ledger, marks, partition)
+
+    def _known(
+        self, ledger: Ledger, marks: TopicMarks, partitions: Collection[int]
+    ) -> Mapping[int, SpanSet]:
+        """What landed of some partitions; nothing of another incarnation of the topic."""
+        there = set(partitions) & set(marks.partitions) if ledger.topic_id == marks.topic_id else ()
+        return {p: ledger.landed[p] for p in sorted(there) if ledger.landed.get(p)}
+
+    def _truncated(
+        self, ledger: Ledger, marks: TopicMarks, partition: int, known: Position | None = None
+    ) -> LogTruncated:
+        # A topic that was recreated since its marks were read looks like a log that was cut.
+        newest = self.marks.topic_marks(marks.topic, marks.isolation_level)
+        planning.check_identity(ledger, newest)
+        return LogTruncated(
+            pipeline=ledger.pipeline,
+            topic=marks.topic,
+            partition=partition,
+            offset=known.offset if known else ledger.landed[partition].spans[-1].end,
+            leader_epoch=known.leader_epoch if known else None,
+            undo=self._affected(
+                ledger.pipeline, newest, partition, known.offset if known else None
+            ),
+        )
+
+    def _affected(
+        self, pipeline: str, marks: TopicMarks, partition: int, cut_behind: int | None = None
+    ) -> tuple[int, ...]:
+        """Landed plans of a partition that Kafka no longer has as they landed, the furthest first.
+
+        From the end of the log back to the first plan whose last record Kafka still has.
+
+        Args:
+            pipeline: Pipeline name.
+            marks: The topic's marks.
+            partition: Partition number.
+            cut_behind: An offset that the log was cut before. The plan that ends there may have
+                read a part before the cut and a part after it, so that its last record is no proof.
+        """
+        found: list[int] = []
+        unknown: list[int] = []
+        for plan, spans in self._landings(pipeline, marks.topic_id, partition):
+            end = spans.spans[-1].end
+            is_gone = end > marks.partitions[partition].end or end == cut_behind
+            differs = is_gone or self._differing(marks, {partition: spans}).get(partition)
+            if differs:
+                found += [*unknown, plan.sequence]
+                unknown = []
+            elif differs is None:
+                unknown.append(plan.sequence)
+            elif cut_behind is None or end < cut_behind:
+                break
+            if len(found) >= _NAMED:
+                break
+        return tuple(found[:_NAMED])
+
+    def _landings(
+        self, pipeline: str, topic_id: str, partition: int
+    ) -> Sequence[tuple[Plan, SpanSet]]:
+        landings = [
+            (record.plan, spans)
+            for record in self.control.ledger(pipeline).plans.values()
+            if record.landing and record.plan.topic_id == topic_id
+            if (spans := record.landing.spans().get(partition))
+        ]
+        return sorted(landings, key=lambda landing: landing[1].spans[-1].end, reverse=True)
+
+    def _differing(self, marks: TopicMarks, landed: Mapping[int, SpanSet]) -> Mapping[int, bool]:
+        """Whether Kafka has another record where the last of some offsets landed, by partition.
+
+        Partitions are left out where nothing can be compared. Where Kafka shows nothing at the last
+        row, which compaction may have removed, the rows before it are compared as well.
+        """
+        found: dict[int, bool] = {}
+        left = {
+            partition: kept
+            for partition, spans in landed.items()
+            if (kept := marks.partitions[partition].readable(spans))
+        }
+        for most in (1, _LOOKED_BACK):
+            rows = self.landed.last_rows(marks.topic_id, left, most) if left else {}
+            seen = self._seen(marks, {p: left[p].within(_around(some)) for p, some in rows.items()})
+            for partition, some in rows.items():
+                differs = _differs(some, seen[partition], marks.isolation_level)
+                if differs is not None:
+                    found[partition] = differs
+            left = {p: left[p] for p in rows if p not in found}
+        return found
+
+    def _seen(
+        self, marks: TopicMarks, spans: Mapping[int, SpanSet]
+    ) -> Mapping[int, Sequence[LogRecord]]:
+        seen: dict[int, list[LogRecord]] = {partition: [] for partition in spans}
+        if spans:
+            for record in self.log_reader.read(marks.topic, marks.isolation_level, spans):
+                seen[record.partition].append(record)
+        return seen
+
+
+def _around(rows: Sequence[LogRecord]) -> Span:
+    offsets = [row.offset for row in rows]
+    return Span(min(offsets), max(offsets) + 1)
+
+
+def _differs(
+    rows: Sequence[LogRecord], seen: Sequence[LogRecord], isolation_level: IsolationLevel
+) -> bool | None:
+    """Whether the last record that Kafka still has of some rows is another one; None if unknown."""
+    landed = {row.offset: row.checksum for row in rows}
+    for record in reversed(seen):
+        if record.offset in landed:
+            return record.checksum != landed[record.offset]
+    # A committed record at a landed offset has a row. Records between the rows alone, and none
+    # where a row is: they are not of the log that was read.
+    return True if seen and isolation_level is IsolationLevel.READ_COMMITTED else None

@@ -24,9 +24,9 @@ from tidemark.errors import (
     TidemarkError,
     UndoUnfinished,
 )
-from tidemark.ports import ControlReader, DataLog, TopicLogReader, TopicReader
+from tidemark.ports import BronzeLog, ControlReader, TopicLogReader, TopicReader
 from tidemark.services.limits import run_limit
-from tidemark.services.positions import check_positions
+from tidemark.services.positions import LogComparison
 from tidemark.services.recording import checked_ledger
 from tidemark.services.unsettled import Unsettled, Unsettling
 
@@ -226,7 +226,7 @@ def _seconds(time: timedelta | None) -> float | None:
 def pipeline_status(
     spec: PipelineSpec,
     control: ControlReader,
-    data_log: DataLog,
+    data_log: BronzeLog,
     open_marks: Callable[[], TopicReader],
     open_log: Callable[[], TopicLogReader],
     unsettling: Unsettling,
@@ -273,8 +273,14 @@ def pipeline_status(
             )
             told = replace(told, oldest=_oldest(spec, log_reader, told))
             partitions = told.all()
-            ranges = _next_ranges(spec, ledger, topic)
-            check_positions(ledger, topic, ranges, marks, log_reader)
+            comparison = LogComparison(
+                marks=marks, control=control, landed=data_log, log_reader=log_reader
+            )
+            planning.check_identity(ledger, topic)
+            comparison.check_ends(ledger, topic, topic.partitions)
+            comparison.check_leaders(ledger, topic, _next_ranges(spec, ledger, topic))
+            # Of partitions without unread records as well: a log may end where it did before.
+            comparison.check_records(ledger, topic, topic.partitions)
     except TidemarkError as refused:
         problem = problem or refused
     status = PipelineStatus(
@@ -416,7 +422,6 @@ def _stamped_at(record: LogRecord) -> datetime | None:
 
 def _next_ranges(spec: PipelineSpec, ledger: Ledger, topic: TopicMarks) -> tuple[PlannedRange, ...]:
     """What the next run would read; raises what it would be refused with."""
-    planning.check_identity(ledger, topic)
     for record in ledger.open_plans():
         planning.check_readable(record.plan, topic)
     if ledger.starts:

@@ -172,6 +172,55 @@ def _interleaved(whole: Sequence[Holding]) -> bool:
     )
 
 
+_RECORD = """
+    "offset", key, value, headers, timestamp_type, timestamp_out_of_range_ms,
+    arrow_cast(timestamp, 'Int64') AS micros
+"""
+"""The columns that `_record` makes a record of."""
+_FIRST_WINDOW = 1_000
+_WINDOWS = 4
+
+
+def last_rows(
+    table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet], most: int
+) -> Mapping[int, Sequence[LogRecord]]:
+    """The rows with the highest offsets of some spans, by partition, the highest first.
+
+    A window at the end of the spans is looked at, and a wider one where it has no row: statistics
+    keep all other files and row groups out of the query. Of the rows further back than the widest
+    window nothing is found.
+    """
+    found: dict[int, list[LogRecord]] = {}
+    left = dict(spans)
+    window = _FIRST_WINDOW
+    for _ in range(_WINDOWS):
+        if not left:
+            break
+        near = {
+            p: some.within(Span(max(0, some.spans[-1].end - window), some.spans[-1].end))
+            for p, some in left.items()
+        }
+        rows = query(
+            table,
+            f"""
+            SELECT partition, {_RECORD} FROM t JOIN (
+                SELECT partition AS p, "offset" AS o FROM (
+                    SELECT partition, "offset", row_number() OVER (
+                        PARTITION BY partition ORDER BY "offset" DESC) AS place
+                    FROM t WHERE {at_offsets(topic_id, near)}
+                ) WHERE place <= {most}
+            ) ON partition = p AND "offset" = o
+            WHERE {at_offsets(topic_id, near)}
+            ORDER BY "offset" DESC
+            """,
+        )
+        for row in rows:
+            found.setdefault(row["partition"], []).append(_record(row["partition"], row))
+        left = {p: some for p, some in left.items() if p not in found and near[p] != some}
+        window *= 50
+    return found
+
+
 def rows_of(
     table: DeltaTable, topic_id: str, partition: int, span: Span, condition: str = "true"
 ) -> Iterator[tuple[int, LogRecord]]:
@@ -179,8 +228,7 @@ def rows_of(
     found = query(
         table,
         f"""
-        SELECT plan_sequence, "offset", key, value, headers, timestamp_type,
-               timestamp_out_of_range_ms, arrow_cast(timestamp, 'Int64') AS micros
+        SELECT plan_sequence, {_RECORD}
         FROM t
         WHERE {condition} AND {at_offsets(topic_id, {partition: SpanSet((span,))})}
         ORDER BY "offset", plan_sequence

@@ -263,6 +263,13 @@ class DeltaDataTable:
         table = opened(self._uri)
         return iter(()) if table is None else contents.rows_of(table, topic_id, partition, span)
 
+    def last_rows(
+        self, topic_id: str, spans: Mapping[int, SpanSet], most: int
+    ) -> Mapping[int, Sequence[LogRecord]]:
+        """The rows with the highest offsets, by partition, as `LandedRows.last_rows`."""
+        table = opened(self._uri)
+        return {} if table is None else contents.last_rows(table, topic_id, spans, most)
+
     def prepare(self, pipeline: str) -> TableSize:
         """Make the table if it is not there, and refuse one that is not this pipeline's.
 

@@ -19,7 +19,6 @@ from tidemark.core.records import LogRecord, TimestampType
 from tidemark.errors import (
     KafkaRefused,
     KafkaUnavailable,
-    LogTruncated,
     OffsetsDeleted,
     TopicMissing,
 )
@@ -86,14 +85,13 @@ class KafkaLogReader:
         self._config = {**config, **_CONSUMER}
         self._patience_s = patience_s
 
-    def check_positions(self, topic: str, positions: Mapping[int, Position]) -> None:
-        """Refuse a log that was cut before a position and has grown again since.
+    def first_cut(self, topic: str, positions: Mapping[int, Position]) -> int | None:
+        """A partition whose log was cut before a position and has grown again since.
 
         librdkafka asks each leader where the log of a leader epoch ends (KIP-320) before it
         fetches the first record.
 
         Raises:
-            LogTruncated: The records before a position are not those of its leader epoch.
             OffsetsDeleted: A position was deleted meanwhile.
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
@@ -102,7 +100,12 @@ class KafkaLogReader:
             for partition, position in positions.items()
         }
         # Up to the high-water mark: what a transaction holds back may lie right at a position.
-        deque(self._records(topic, IsolationLevel.READ_UNCOMMITTED, spans, positions), maxlen=0)
+        records = self._records(topic, IsolationLevel.READ_UNCOMMITTED, spans, positions)
+        try:
+            deque(records, maxlen=0)
+        except _Cut as cut:
+            return cut.partition
+        return None
 
     def read(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
@@ -146,6 +149,14 @@ class KafkaLogReader:
                     yield record
                     if only_first:
                         reading.leave(record.partition)
+
+
+class _Cut(Exception):
+    """The log of a partition was cut before the position that reading begins at."""
+
+    def __init__(self, partition: int) -> None:
+        super().__init__(partition)
+        self.partition = partition
 
 
 class _Reading:
@@ -260,15 +271,11 @@ class _Reading:
         else:
             self._note(error)
 
-    def _out_of_range(self, partition: int, error: KafkaError) -> LogTruncated | OffsetsDeleted:
+    def _out_of_range(self, partition: int, error: KafkaError) -> _Cut | OffsetsDeleted:
         offset = self._left[partition][0].start
-        known = self._positions.get(partition)
-        epoch = known.leader_epoch if known else None
         # librdkafka has one code for both, and tells them apart in words.
-        if epoch is not None and "truncation" in error.str():
-            return LogTruncated(
-                topic=self._topic, partition=partition, offset=offset, leader_epoch=epoch
-            )
+        if partition in self._positions and "truncation" in error.str():
+            return _Cut(partition)
         return OffsetsDeleted(topic=self._topic, partition=partition, offset=offset)
 
     def _note(self, error: KafkaError) -> None:

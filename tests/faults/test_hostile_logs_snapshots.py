@@ -1,0 +1,151 @@
+"""Hostile logs: a broker whose disk is put back from a snapshot, with its leader epochs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+
+from tests.faults.tally import Court
+from tests.support.lake import Lake
+from tests.support.topics import make_topic
+from tests.support.transactions import (
+    Record,
+    produce_aborted,
+    produce_committed,
+    produce_records,
+    produce_values,
+)
+from tidemark.adapters.broker.embedded import Broker, BrokerConfig
+from tidemark.adapters.broker.settings import data_folder
+from tidemark.core.layout import Layout
+from tidemark.errors import EndBehindCommitted, LogTruncated
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.faults]
+
+NODE = 1
+
+
+@dataclass(frozen=True)
+class OwnBroker:
+    """A broker of this test's own, whose disk can be put back."""
+
+    broker: Broker
+    data: Path
+    copy: Path
+
+    @property
+    def bootstrap(self) -> str:
+        """Its address, the same after each start."""
+        return self.broker.status().bootstrap
+
+    def snapshot(self) -> None:
+        """Copy the data folder while no process writes to it."""
+        self.broker.stop()
+        shutil.copytree(self.data, self.copy)
+        self.broker.start()
+
+    def put_back(self) -> None:
+        """Replace the data folder by its copy: records, leader epochs, metadata."""
+        self.broker.stop()
+        shutil.rmtree(self.data)
+        shutil.copytree(self.copy, self.data)
+        self.broker.start()
+
+
+@pytest.fixture
+def own(layout: Layout, tmp_path: Path) -> Iterator[OwnBroker]:
+    """A running broker, stopped at the end."""
+    home = tmp_path / "broker"
+    broker = Broker(BrokerConfig(home=home, jars=layout.kafka_jars, heap_mb=256))
+    try:
+        broker.start()
+        yield OwnBroker(broker, data_folder(home, NODE), tmp_path / "copy")
+    finally:
+        broker.stop()
+
+
+def values(text: bytes, count: int) -> list[Record]:
+    """Records with these values."""
+    return [Record(value=b"%s %d" % (text, number)) for number in range(count)]
+
+
+def put_right(lake: Lake, court: Court) -> int:
+    """Do what the errors say until a run has nothing to do; two readers agree with the table."""
+    refusals = 0
+    for attempt in range(10):
+        try:
+            for record in lake.ledger.open_plans():
+                lake.ingest.execute(record.plan.sequence)
+            if (plan := lake.planner.plan(f"after {attempt}").plan) is None:
+                break
+            lake.ingest.execute(plan.sequence)
+        except (LogTruncated, EndBehindCommitted) as error:
+            refusals += 1
+            if not error.undo:
+                raise
+            for number in error.undo:
+                lake.undo.undo(number, "ops", "the broker was put back")
+    assert court.judge(lake).exact
+    lake.verify.verify().check()
+    shown = lake.status()
+    assert (shown.problem, shown.lag) == (None, 0)
+    return refusals
+
+
+def test_i3_a_broker_put_back_from_a_snapshot_skips_no_record(
+    own: OwnBroker, spark: SparkSession, tmp_path: Path, court: Court
+) -> None:
+    """Each way that offsets of landed records get other records, and what is no reason to stop."""
+    admin = AdminClient({"bootstrap.servers": own.bootstrap, "log_level": 0})
+    base = Lake(
+        session=spark,
+        root=tmp_path / "lake",
+        connection={"bootstrap.servers": own.bootstrap},
+    )
+
+    def lake(name: str) -> Lake:
+        make_topic(admin, own.bootstrap, name)
+        produce_values(own.bootstrap, name, 30)
+        return base.of(name, name=name, target=f"bronze/{name}")
+
+    skipped, equal, gap, between, quiet = map(lake, ("skipped", "equal", "gap", "between", "quiet"))
+    produce_committed(own.bootstrap, "quiet", values(b"committed", 3))
+    produce_aborted(own.bootstrap, "quiet", values(b"aborted", 3))
+    for some in (gap, quiet):
+        some.run("before the snapshot")
+    own.snapshot()
+    for some in (skipped, equal, gap, between):
+        produce_records(own.bootstrap, some.spec.topic, values(b"lost", 30))
+    for some in (skipped, equal, gap):
+        some.run("after the snapshot")
+    gap.undo.undo(1, "ops", "a gap below the cut")
+    between.plan("planned before the disk is put back")
+
+    own.put_back()
+    assert isinstance(skipped.status().problem, EndBehindCommitted)
+    for some, count in ((skipped, 40), (equal, 30), (gap, 40), (between, 40)):
+        produce_records(own.bootstrap, some.spec.topic, values(b"new", count))
+    for some in (skipped, equal, gap):
+        problem = some.status().problem
+        assert isinstance(problem, LogTruncated)
+        assert problem.leader_epoch is None
+    assert equal.status().lag == 0
+    assert quiet.status().problem is None
+    before = skipped.rows()
+    with pytest.raises(LogTruncated):
+        skipped.run("refused")
+    assert skipped.rows() == before
+
+    equal.undo.undo(1, "ops", "what the status names")
+    assert put_right(skipped, court) == 1
+    assert put_right(gap, court) == 1
+    assert put_right(equal, court) == 0
+    assert put_right(between, court) == 0
+    produce_values(own.bootstrap, "quiet", 3)
+    assert put_right(quiet, court) == 0
