@@ -24,7 +24,7 @@ from tidemark.core.records import LogRecord
 from tidemark.core.reports import CheckedPlan
 from tidemark.core.standing import Word
 from tidemark.core.starts import Progress
-from tidemark.core.table import Commit, Holding, TableSize, TableState
+from tidemark.core.table import Commit, Holding, Label, TableSize, TableState
 from tidemark.core.upkeep import PlanIsOver, StoredFile, TableFiles
 from tidemark.core.upserts import Changes, Merge, Shown
 
@@ -299,6 +299,14 @@ class BronzeLog(DataLog, LandedRows, Protocol):
     """The log of a table of records as Kafka has them."""
 
 
+class LabelledRows(Protocol):
+    """Reads what rows say of where they are from."""
+
+    def labels(self, bounds: Span) -> Sequence[Label]:
+        """Rows at these offsets of any partition, counted by what says where they are from."""
+        ...
+
+
 class FramedLog(DataLog, Protocol):
     """A data table whose keys or values begin with the id of a schema."""
 
@@ -371,7 +379,7 @@ class DataTable(DataLog, Protocol):
         ...
 
 
-class BronzeTable(DataTable, LandedRows, Protocol):
+class BronzeTable(DataTable, LandedRows, LabelledRows, Protocol):
     """A table of records as Kafka has them."""
 
 

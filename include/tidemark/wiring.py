@@ -277,10 +277,11 @@ class App:
         """The pipeline's data table, without Spark."""
         return self._typed_tables(spec) if spec.is_typed else self._bronze_table(spec)
 
-    def _bronze_table(self, spec: PipelineSpec) -> BronzeTable:
+    def _bronze_table(self, spec: PipelineSpec, *, reads_only: bool = False) -> BronzeTable:
         from tidemark.adapters.delta.data_table import DeltaDataTable
 
-        return self._armed("table", DeltaDataTable(self.layout.data_table(spec.target)))
+        uri = self.layout.data_table(spec.target)
+        return self._armed("table", DeltaDataTable(uri, reads_only=reads_only))
 
     def _typed_tables(self, spec: PipelineSpec) -> TypedTables:
         from tidemark.adapters.delta.quarantine import TypedTables
@@ -342,7 +343,9 @@ class App:
         spec = self.typed_spec(pipeline)
         decode = self._decode(spec)
         target = self.spec(spec.origin).target
-        bronze = self._armed("bronze", DeltaDataTable(self.layout.data_table(target)))
+        bronze = self._armed(
+            "bronze", DeltaDataTable(self.layout.data_table(target), reads_only=True)
+        )
         table = self._typed_tables(spec)
         return Decoding(
             spec=spec,
@@ -517,12 +520,14 @@ class App:
 
         spec = self.spec(pipeline)
         marks, log_reader = self._log_of(spec)
+        bronze = None if spec.is_typed else self._bronze_table(spec, reads_only=True)
         return Verify(
             spec=spec,
             marks=marks,
             control=self.control(),
-            data_log=self.table(spec),
+            data_log=bronze or self.table(spec),
             log_reader=log_reader,
+            labelled=bronze,
         )
 
     def ingest(self, pipeline: str) -> Ingest:

@@ -38,6 +38,7 @@ from tidemark.core.layout import Layout
 from tidemark.core.marks import IsolationLevel as Level
 from tidemark.core.plan import Plan
 from tidemark.core.spec import StartPolicy
+from tidemark.core.verification import Difference
 from tidemark.errors import (
     EndBehindCommitted,
     EngineFailed,
@@ -46,7 +47,6 @@ from tidemark.errors import (
     LogTruncated,
 )
 from tidemark.services.ingest import Ingestion
-from tidemark.services.verify import Difference
 from tidemark.sockets import free_ports
 
 if TYPE_CHECKING:

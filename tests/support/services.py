@@ -12,6 +12,7 @@ from tidemark.ports import (
     BronzeTable,
     ControlTable,
     DataTable,
+    LabelledRows,
     LogReader,
     MarkReader,
     Sink,
@@ -52,6 +53,8 @@ class LogPorts(Protocol):
     def sink(self) -> Sink: ...
     @property
     def comparison(self) -> LogComparison | None: ...
+    @property
+    def labelled(self) -> LabelledRows | None: ...
 
 
 class Ports(LogPorts, Protocol):
@@ -129,7 +132,13 @@ class LandingServices:
             control=self.control,
             data_log=self.table,
             log_reader=self.log_reader,
+            labelled=self.labelled,
         )
+
+    @property
+    def labelled(self) -> LabelledRows | None:
+        """Rows whose labels are compared."""
+        return None
 
     def land(self: LogPorts, plan: Plan) -> None:
         """Write and commit a plan, and record nothing."""
@@ -148,6 +157,11 @@ class LandingServices:
 
 class Services(LandingServices):
     """The services of a pipeline that reads a topic."""
+
+    @property
+    def labelled(self: Ports) -> LabelledRows:
+        """Rows whose labels are compared."""
+        return self.table
 
     @property
     def comparison(self: Ports) -> LogComparison:

@@ -23,7 +23,16 @@ from tidemark.core.pace import RUNS, Pace, Run
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.records import LogRecord, TimestampType
 from tidemark.core.settled import settle
-from tidemark.core.table import FENCED, Commit, Holding, Restore, TableSize, TableState, check_held
+from tidemark.core.table import (
+    FENCED,
+    Commit,
+    Holding,
+    Label,
+    Restore,
+    TableSize,
+    TableState,
+    check_held,
+)
 from tidemark.errors import (
     ControlConflict,
     ForeignCommit,
@@ -583,6 +592,10 @@ class MemoryTable:
             for partition, some in spans.items()
         }
         return {partition: rows[: -most - 1 : -1] for partition, rows in found.items() if rows}
+
+    def labels(self, bounds: Span) -> tuple[Label, ...]:  # noqa: ARG002  the port's
+        """As `LabelledRows.labels`; rows in memory have no topic and no time of landing."""
+        return ()
 
     def transaction_version(self, app_id: str) -> int:
         """The newest transaction version of an application id; 0 before the first."""

@@ -10,6 +10,7 @@ import typer
 
 from tidemark.cli.arguments import AsJson, DryRun, Pipeline, requester
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table
+from tidemark.core.verification import NOT_COMPARED
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.errors.alarms import in_words
 from tidemark.services.status import PipelineStatus
@@ -154,9 +155,11 @@ def verify(
     """Prove the data table: read what landed again from Kafka, and compare every record.
 
     Another reader than the one that landed it (librdkafka, no group, nothing committed) reads each
-    landed offset that Kafka still has. Checksums of key, value, headers and timestamp are compared
-    with the table's rows, for what is lost, doubled, foreign or altered. Ends with exit code 65 and
-    the first differences if there are any. Needs no Spark.
+    landed offset that Kafka still has, at the isolation level of the plan that landed it. Checksums
+    of key, value, headers and timestamp are compared with the table's rows, for what is lost,
+    doubled, foreign or altered. Rows whose topic, topic_id, plan_sequence or ingested_at are not
+    those of the plan that landed the offset are mislabelled. Ends with exit code 65 and the first
+    differences if there are any. Needs no Spark.
     """
     done = App.from_environment().verify(pipeline).verify(partition, start, end, say=note)
     if as_json:
@@ -170,4 +173,6 @@ def verify(
         [(v.partition, v.offsets, v.records, v.rows, v.compacted, v.gone) for v in done.partitions],
     )
     done.check()
-    out.print("equal: every visible record is in the table once, as Kafka has it")
+    levels = ", ".join(done.isolation_levels)
+    out.print(f"equal: every visible record ({levels}) is in the table once, as Kafka has it")
+    out.print(f"not compared: {'; '.join(NOT_COMPARED)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span
@@ -103,6 +104,29 @@ class Holding:
     partition: int
     first: int
     last: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """Rows that say the same of where they are from.
+
+    Attributes:
+        sequence: The plan.
+        topic: Topic name.
+        topic_id: Incarnation of the topic.
+        partition: Partition number.
+        ingested_at: When they were written.
+        first: The lowest of their offsets.
+        rows: Number of rows.
+    """
+
+    sequence: int | None
+    topic: str | None
+    topic_id: str | None
+    partition: int
+    ingested_at: datetime | None
+    first: int
     rows: int
 
 

@@ -5,147 +5,54 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import NamedTuple, Self, TypeAlias
 
 from tidemark.core import planning
+from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger
-from tidemark.core.marks import TopicMarks
-from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.marks import IsolationLevel, TopicMarks
+from tidemark.core.offsets import Span, SpanSet, united
 from tidemark.core.spec import PipelineSpec
-from tidemark.core.table import Holding
-from tidemark.errors import InvalidRange, NothingToVerify, TableDiffers
-from tidemark.ports import ControlReader, DataLog, LogReader, MarkReader
+from tidemark.core.table import Holding, Label
+from tidemark.core.verification import SHOWN, Difference, Found, PartitionVerdict, Verification
+from tidemark.errors import InvalidRange, NothingToVerify
+from tidemark.ports import ControlReader, DataLog, LabelledRows, LogReader, MarkReader
 from tidemark.services.recording import checked_ledger
 
 log = logging.getLogger(__name__)
 
 _CHUNK = 50_000
 """Offsets compared at once: what is held in memory is their checksums."""
-_SHOWN = 20
 _BEYOND = 2**63 - 1
 """After every offset."""
 
+_CLOCKS_DIFFER = timedelta(hours=1)
+"""How far the clocks of two machines may be apart."""
 Kept: TypeAlias = Mapping[int, Sequence[tuple[int, str]]]
 """Plan and checksum of every row, by offset."""
 
 
-class Difference(StrEnum):
-    """How a row and a record can disagree."""
-
-    LOST = "lost"
-    """Kafka shows a record and the table has no row."""
-    DOUBLED = "doubled"
-    """The table has more than one row of one offset."""
-    FOREIGN = "foreign"
-    """The table has a row where Kafka shows no record, or where nothing has landed."""
-    ALTERED = "altered"
-    """Key, value, headers or timestamp differ."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """One difference at one offset."""
-
-    difference: Difference
-    partition: int
-    offset: int
-
-    def __str__(self) -> str:
-        return f"{self.difference} partition {self.partition} offset {self.offset}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionVerdict:
-    """What was compared of one partition.
-
-    Attributes:
-        partition: Partition number.
-        offsets: Landed offsets that Kafka still has, and that were compared.
-        records: Records that Kafka shows there.
-        rows: Rows that the table has there.
-        compacted: Rows whose records Kafka has removed since, inside its log. A row counts as one
-            if its plan has exactly the rows that were recorded when it landed.
-        gone: Landed offsets that Kafka has deleted since: only doubled rows can be told there.
-    """
-
-    partition: int
-    offsets: int
-    records: int
-    rows: int
-    compacted: int
-    gone: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
-    """How a data table compares with Kafka.
-
-    Attributes:
-        pipeline: Pipeline name.
-        topic: Topic name.
-        topic_id: Incarnation that was compared.
-        partitions: What was compared, by partition number.
-        differences: How many there are, by kind.
-        first: The first of them, in the order of reading.
-    """
-
-    pipeline: str
-    topic: str
-    topic_id: str
-    partitions: tuple[PartitionVerdict, ...]
-    differences: Mapping[Difference, int]
-    first: tuple[Found, ...]
-
-    def check(self) -> None:
-        """Raise if there are differences.
-
-        Raises:
-            TableDiffers
-        """
-        if self.differences:
-            raise TableDiffers(
-                pipeline=self.pipeline,
-                differences=sum(self.differences.values()),
-                first=tuple(map(str, self.first)),
-            )
-
-    def as_record(self) -> dict[str, Any]:
-        """The verification as plain values, for `--json`."""
-        return {
-            "pipeline": self.pipeline,
-            "topic": self.topic,
-            "topic_id": self.topic_id,
-            "equal": not self.differences,
-            "differences": {str(kind): count for kind, count in self.differences.items()},
-            "first": [
-                {"difference": str(f.difference), "partition": f.partition, "offset": f.offset}
-                for f in self.first
-            ],
-            "partitions": [
-                {
-                    "partition": each.partition,
-                    "offsets": each.offsets,
-                    "records": each.records,
-                    "rows": each.rows,
-                    "compacted": each.compacted,
-                    "gone": each.gone,
-                }
-                for each in self.partitions
-            ],
-        }
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verify:
-    """Compares what landed of one pipeline with what Kafka shows now. Writes nothing."""
+    """Compares what landed of one pipeline with what Kafka shows now. Writes nothing.
+
+    Attributes:
+        spec: The pipeline.
+        marks: The log's marks.
+        control: What has landed.
+        data_log: The rows.
+        log_reader: The records.
+        labelled: The rows as well; None for a typed table, whose labels are not compared.
+    """
 
     spec: PipelineSpec
     marks: MarkReader
     control: ControlReader
     data_log: DataLog
     log_reader: LogReader
+    labelled: LabelledRows | None = None
 
     def verify(
         self,
@@ -174,29 +81,61 @@ class Verify:
         """
         checked_ledger(self.control, self.spec.name, self.data_log)
         ledger = self.control.ledger(self.spec.name)
-        marks = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
-        planning.check_identity(ledger, marks)
-        for number, landed in ledger.landed.items():
-            planning.check_end(ledger.pipeline, marks, number, landed.spans[-1].end)
+        newest = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
+        planning.check_identity(ledger, newest)
+        levels = self._levels(ledger)
         bounds = self._bounds(partition, start, end)
         wanted = self._wanted(ledger.landed, partition, bounds)
         holdings = [h for h in self.data_log.holdings() if partition in (None, h.partition)]
         whole = _whole(ledger, holdings)
         verdicts: list[PartitionVerdict] = []
         differences: list[Found] = []
+        owners = _Owners.of(ledger, newest.topic_id)
+        strangers: list[_Row] = []
         for number, spans in sorted(wanted.items()):
-            verdict, found = self._partition(marks, number, spans, whole, say)
+            parts = [(marks, spans.common(some.get(number, SpanSet()))) for marks, some in levels]
+            verdict, found = self._partition(number, parts, whole, owners, strangers, say)
             verdicts.append(verdict)
             differences += found
-        differences += self._unexplained(marks, holdings, bounds)
+        # Read after the rows: whatever landed them is planned in it.
+        ledger = self.control.ledger(self.spec.name)
+        differences += self._unexplained(ledger, newest, holdings, bounds)
+        if self.labelled:
+            differences += _Owners.of(ledger, newest.topic_id).mislabelled(strangers)
+            landed_at = self.control.recorded_at(self.spec.name, EventKind.LANDED)
+            labels = [e for e in self.labelled.labels(bounds) if partition in (None, e.partition)]
+            differences += _mislabelled(ledger, labels, landed_at)
         return Verification(
             pipeline=self.spec.name,
-            topic=marks.topic,
-            topic_id=marks.topic_id,
+            topic=newest.topic,
+            topic_id=newest.topic_id,
+            isolation_levels=tuple(marks.isolation_level for marks, _ in levels),
             partitions=tuple(verdicts),
-            differences=Counter(found.difference for found in differences),
-            first=tuple(differences[:_SHOWN]),
+            differences=_counted(differences),
+            first=tuple(differences[:SHOWN]),
         )
+
+    def _levels(self, ledger: Ledger) -> list[tuple[TopicMarks, Mapping[int, SpanSet]]]:
+        """What landed with each isolation level, and the topic's marks at that level.
+
+        Raises:
+            EndBehindCommitted: The log ends before what landed of it.
+        """
+        levels = []
+        for level in IsolationLevel:
+            landed = united(
+                record.landing.spans()
+                for record in ledger.plans.values()
+                if record.landing
+                and (record.plan.topic_id, record.plan.isolation_level) == (ledger.topic_id, level)
+            )
+            if landed:
+                marks = self.marks.topic_marks(self.spec.topic, level)
+                planning.check_identity(ledger, marks)
+                for number, spans in landed.items():
+                    planning.check_end(ledger.pipeline, marks, number, spans.spans[-1].end)
+                levels.append((marks, landed))
+        return levels
 
     def _bounds(self, partition: int | None, start: int | None, end: int | None) -> Span:
         first, beyond = start or 0, _BEYOND if end is None else end
@@ -224,11 +163,9 @@ class Verify:
         return wanted
 
     def _unexplained(
-        self, marks: TopicMarks, holdings: Sequence[Holding], bounds: Span
+        self, ledger: Ledger, marks: TopicMarks, holdings: Sequence[Holding], bounds: Span
     ) -> Iterator[Found]:
         """Rows where no plan of the ledger has landed, or may be landing."""
-        # Read after the holdings: whatever landed them is planned in it.
-        ledger = self.control.ledger(self.spec.name)
         incarnations = {record.plan.topic_id for record in ledger.plans.values()}
         for held in holdings:
             run = SpanSet((Span(held.first, held.last + 1),)).within(bounds)
@@ -237,7 +174,9 @@ class Verify:
                 for spans in planned:
                     run = run.minus(spans.get(held.partition, SpanSet()))
             elif held.topic_id in incarnations:
-                continue
+                record = ledger.plans.get(held.sequence)
+                if record is None or record.plan.topic_id == held.topic_id:
+                    continue
             for span in run:
                 for sequence, row in self.data_log.rows_of(held.topic_id, held.partition, span):
                     if sequence == held.sequence:
@@ -249,39 +188,47 @@ class Verify:
 
     def _partition(
         self,
-        marks: TopicMarks,
         partition: int,
-        spans: SpanSet,
+        parts: Sequence[tuple[TopicMarks, SpanSet]],
         whole: frozenset[int],
+        owners: _Owners,
+        strangers: list[_Row],
         say: Callable[[str], None],
     ) -> tuple[PartitionVerdict, list[Found]]:
-        readable = marks.partitions[partition].readable(spans)
-        gone = spans.minus(readable)
-        records = rows = compacted = 0
-        differences: list[Found] = []
-        for span in _chunks(readable):
-            seen = self._seen(marks, partition, span)
-            kept = self._kept(marks, partition, span)
-            records += len(seen)
-            rows += sum(map(len, kept.values()))
-            unseen = {
-                offset
-                for offset, found in kept.items()
-                if offset not in seen and found[0][0] in whole
-            }
-            compacted += len(unseen)
-            differences += _differences(partition, seen, kept, unseen)
-            say(f"partition {partition}: {span} compared, {len(differences)} difference(s)")
-        for span in _chunks(gone):
-            differences += _doubled(partition, self._kept(marks, partition, span))
+        """Compare one partition, what landed with each isolation level by itself.
+
+        Rows of other plans than the ledger has there are added to `strangers`.
+        """
         verdict = PartitionVerdict(
-            partition=partition,
-            offsets=readable.size,
-            records=records,
-            rows=rows,
-            compacted=compacted,
-            gone=gone.size,
+            partition=partition, offsets=0, records=0, rows=0, compacted=0, gone=0
         )
+        differences: list[Found] = []
+        for marks, spans in parts:
+            readable = marks.partitions[partition].readable(spans)
+            gone = spans.minus(readable)
+            for span in _chunks(readable):
+                seen = self._seen(marks, partition, span)
+                kept = self._kept(marks, partition, span)
+                unseen = {
+                    offset
+                    for offset, found in kept.items()
+                    if offset not in seen and found[0][0] in whole
+                }
+                verdict = replace(
+                    verdict,
+                    offsets=verdict.offsets + span.size,
+                    records=verdict.records + len(seen),
+                    rows=verdict.rows + sum(map(len, kept.values())),
+                    compacted=verdict.compacted + len(unseen),
+                )
+                differences += _differences(partition, seen, kept, unseen)
+                strangers += owners.strangers(partition, kept)
+                say(f"partition {partition}: {span} compared, {len(differences)} difference(s)")
+            for span in _chunks(gone):
+                kept = self._kept(marks, partition, span)
+                differences += _doubled(partition, kept)
+                strangers += owners.strangers(partition, kept)
+            verdict = replace(verdict, gone=verdict.gone + gone.size)
         return verdict, differences
 
     def _seen(self, marks: TopicMarks, partition: int, span: Span) -> Mapping[int, str]:
@@ -295,6 +242,88 @@ class Verify:
         for sequence, row in self.data_log.rows_of(marks.topic_id, partition, span):
             kept[row.offset].append((sequence, row.checksum))
         return kept
+
+
+class _Row(NamedTuple):
+    """A row, and the plan that it names."""
+
+    partition: int
+    offset: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Owners:
+    """Which plans hold rows of one incarnation, or may be landing them.
+
+    Attributes:
+        spans: Offsets of each plan, by partition and plan.
+    """
+
+    spans: Mapping[int, Mapping[int, SpanSet]]
+
+    @classmethod
+    def of(cls, ledger: Ledger, topic_id: str) -> Self:
+        """The plans of a ledger that was read whole."""
+        spans: dict[int, dict[int, SpanSet]] = defaultdict(dict)
+        for sequence, record in ledger.plans.items():
+            is_held = record.landing and not record.undoing
+            held = record.landing.spans() if is_held and record.landing else record.plan.spans()
+            if record.plan.topic_id == topic_id and (is_held or record.is_open or record.undoing):
+                for partition, some in held.items():
+                    spans[partition][sequence] = some
+        return cls(spans=spans)
+
+    def strangers(self, partition: int, kept: Kept) -> Iterator[_Row]:
+        """Rows that name a plan which does not hold their offset."""
+        known = self.spans.get(partition, {})
+        for offset, rows in kept.items():
+            for sequence, _ in rows:
+                there = known.get(sequence)
+                if there is None or not there.overlap(Span(offset, offset + 1)):
+                    yield _Row(partition, offset, sequence)
+
+    def mislabelled(self, rows: Iterable[_Row]) -> Iterator[Found]:
+        """Those of some rows that name a plan which does not hold their offset."""
+        for row in rows:
+            if any(self.strangers(row.partition, {row.offset: [(row.sequence, "")]})):
+                yield Found(
+                    difference=Difference.MISLABELLED, partition=row.partition, offset=row.offset
+                )
+
+
+def _mislabelled(
+    ledger: Ledger, labels: Sequence[Label], landed_at: Mapping[int, datetime]
+) -> Iterator[Found]:
+    """Rows with another topic or time of landing than the rest of their plan.
+
+    All rows of a plan are written by one driver, which reads its clock once.
+    """
+    times: dict[int | None, Counter[datetime | None]] = defaultdict(Counter)
+    for label in labels:
+        times[label.sequence][label.ingested_at] += label.rows
+    for label in labels:
+        record = ledger.plans.get(label.sequence or 0)
+        if record is None:
+            continue
+        at = label.ingested_at
+        (usual, _), *_ = times[label.sequence].most_common(1)
+        latest = landed_at.get(record.plan.sequence)
+        is_late = at is not None and latest is not None and at > latest + _CLOCKS_DIFFER
+        if label.topic != record.plan.topic or at is None or at != usual or is_late:
+            yield Found(
+                difference=Difference.MISLABELLED,
+                partition=label.partition,
+                offset=label.first,
+                rows=label.rows,
+            )
+
+
+def _counted(differences: Iterable[Found]) -> Mapping[Difference, int]:
+    counted = Counter[Difference]()
+    for found in differences:
+        counted[found.difference] += found.rows
+    return counted
 
 
 def _whole(ledger: Ledger, holdings: Iterable[Holding]) -> frozenset[int]:

@@ -8,11 +8,11 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from tidemark.adapters.delta.rows import query
+from tidemark.adapters.delta.rows import moment, query
 from tidemark.core.decoding import FRAME_BYTES, FRAME_MAGIC, Part
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.records import LogRecord, TimestampType
-from tidemark.core.table import Holding, TableSize
+from tidemark.core.table import Holding, Label, TableSize
 
 
 def landed_spans(table: DeltaTable, sequence: int) -> Mapping[int, SpanSet]:
@@ -170,6 +170,21 @@ def _interleaved(whole: Sequence[Holding]) -> bool:
         and after.first <= before.last
         for before, after in pairwise(by_place)
     )
+
+
+def labels(table: DeltaTable, bounds: Span) -> tuple[Label, ...]:
+    """Rows at some offsets, counted by what says where they are from."""
+    found = query(
+        table,
+        f"""
+        SELECT plan_sequence AS sequence, topic, topic_id, partition,
+               arrow_cast(ingested_at, 'Int64') AS micros, min("offset") AS first, count(*) AS rows
+        FROM t WHERE "offset" >= {bounds.start} AND "offset" < {bounds.end}
+        GROUP BY plan_sequence, topic, topic_id, partition, micros
+        ORDER BY plan_sequence, partition, first
+        """,
+    )
+    return tuple(Label(ingested_at=moment(row.pop("micros")), **row) for row in found)
 
 
 _RECORD = """

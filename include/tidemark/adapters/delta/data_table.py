@@ -29,6 +29,7 @@ from tidemark.core.table import (
     FENCED,
     Commit,
     Holding,
+    Label,
     Restore,
     TableSize,
     TableState,
@@ -79,6 +80,7 @@ class DeltaDataTable:
         schema: Its columns; whoever reads the table may have added others.
         grows: Whether fields that the table does not have yet are added to its columns.
         has_unions: Whether some of its columns are unions, as `conflicts` takes it.
+        reads_only: Whether rules for writers, such as a CHECK constraint, are no reason to refuse.
     """
 
     def __init__(
@@ -88,8 +90,10 @@ class DeltaDataTable:
         *,
         grows: bool = False,
         has_unions: bool = False,
+        reads_only: bool = False,
     ) -> None:
         self._uri = uri
+        self._reads_only = reads_only
         self._schema = schema
         self._grows = grows
         self._has_unions = has_unions
@@ -270,6 +274,11 @@ class DeltaDataTable:
         table = opened(self._uri)
         return {} if table is None else contents.last_rows(table, topic_id, spans, most)
 
+    def labels(self, bounds: Span) -> tuple[Label, ...]:
+        """Rows at these offsets, counted by what says where they are from."""
+        table = opened(self._uri)
+        return () if table is None else contents.labels(table, bounds)
+
     def prepare(self, pipeline: str) -> TableSize:
         """Make the table if it is not there, and refuse one that is not this pipeline's.
 
@@ -353,7 +362,8 @@ class DeltaDataTable:
                     self._differ(difference)
             elif _bare(present[wanted.name]) != _bare(wanted.type):
                 self._differ(f"its column {wanted.name} is {present[wanted.name]}")
-        self._refuse_rules(table)
+        if not self._reads_only:
+            self._refuse_rules(table)
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
         """Add a plan's files in one commit, under the plan's transaction; skip a stale one.

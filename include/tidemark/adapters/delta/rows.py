@@ -55,6 +55,16 @@ def read(table: DeltaTable, sql: str) -> Any:
     return QueryBuilder().register("t", table).execute(sql).read_all()
 
 
+def moment(micros: int | None) -> datetime | None:
+    """Microseconds since 1970 as a moment; None if there is none that Python can express."""
+    if micros is None:
+        return None
+    try:
+        return _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return None
+
+
 def _array(values: Sequence[Any], kind: DataType) -> Array:
     if kind != TIMESTAMP:
         return Array(values, type=kind)
