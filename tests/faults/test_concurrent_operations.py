@@ -1,0 +1,269 @@
+"""Ingest, undo, replacement and maintenance at once, in random sequences, and some killed.
+
+Each round starts several actors on one pipeline, while records arrive. Threads complete their
+operations beside each other; real processes kill themselves at a random fail point. Then the next
+run lands what is left, and the table must be the log.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.faults.tally import Court
+from tests.faults.test_crash_points import DRIVER, settled
+from tests.support.crashes import KILLED, Site, SiteLake
+from tests.support.transactions import (
+    Record,
+    produce_aborted,
+    produce_committed,
+    produce_values,
+)
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.core.backfill import select
+from tidemark.errors import (
+    ExitCode,
+    OpenPlanInTheWay,
+    PlanAbandoned,
+    PlanNotLanded,
+    PlanOpen,
+    TransientError,
+    UnknownOutcomeError,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
+
+PARTITIONS = 2
+ACTORS = 3
+WEEK = timedelta(days=7)
+REFUSALS = (
+    TransientError,
+    UnknownOutcomeError,
+    OpenPlanInTheWay,
+    PlanAbandoned,
+    PlanNotLanded,
+    PlanOpen,
+)
+"""What an operation may come to because another one was first. Any other error is a defect."""
+
+Operation: TypeAlias = Callable[[SiteLake, str, Random], object]
+
+
+# -- operations ----------------------------------------------------------------------------------
+
+
+def ingest(lake: SiteLake, name: str, random: Random) -> object:
+    """Land what is unread."""
+    planned = lake.planner.plan(name).plan
+    return planned and lake.ingest.execute(planned.sequence).landing
+
+
+def replace_rows(lake: SiteLake, name: str, random: Random) -> object:
+    """Land a random range of one partition again, in place of its rows."""
+    partition = random.randrange(PARTITIONS)
+    end = max(lake.ledger.committed_offset(partition), 1)
+    start = random.randrange(end)
+    offsets = select(offsets=[f"{partition}:{start}-{random.randint(start + 1, end)}"])
+    seen = lake.backfills.preview(offsets, None, readable_only=False, replaces=True)
+    if not lake.backfills.request(seen, name, approved=True, reason="a test"):
+        return None
+    planned = lake.backfills.plan_chunk(name, 1).plan
+    return planned and lake.ingest.execute(planned.sequence).landing
+
+
+def undo(lake: SiteLake, name: str, random: Random) -> object:
+    """Undo one of the plans that have landed."""
+    landed = [n for n, record in lake.ledger.plans.items() if record.has_landed]
+    return landed and lake.undo.undo(random.choice(landed), name, "a test")
+
+
+def produce(lake: SiteLake, name: str, random: Random) -> None:
+    """Append plain records, and committed and aborted ones."""
+    bootstrap, topic = str(lake.connection["bootstrap.servers"]), lake.spec.topic
+    for partition in range(PARTITIONS):
+        produce_values(bootstrap, topic, random.randint(5, 40), partition=partition)
+    partition = random.randrange(PARTITIONS)
+    produce_aborted(bootstrap, topic, [Record(value=b"aborted", partition=partition)])
+    produce_committed(bootstrap, topic, [Record(value=b"committed", partition=partition)])
+
+
+# -- actors --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """What happens in one round, drawn before it begins.
+
+    Attributes:
+        name: Of the round; it names the seed.
+        actors: The operations of each actor, in order.
+        victim: What is killed: `plan`, `ingest`, `undo` or `maintain`.
+        fail_at: Where.
+    """
+
+    name: str
+    actors: tuple[tuple[Operation, ...], ...]
+    victim: str
+    fail_at: str
+
+    @classmethod
+    def of(cls, name: str, victims: Sequence[str]) -> Drawn:
+        """Draw a round; the same name draws the same."""
+        random = Random(name)
+        actors = tuple(
+            tuple(random.choices((ingest, replace_rows, undo), k=random.randint(2, 4)))
+            for _ in range(ACTORS)
+        )
+        victim = random.choice(victims)
+        step = random.choice(STEPS[victim])
+        moment = random.choice(("before", "after"))
+        step, _, number = step.partition(":")
+        return cls(name=name, actors=actors, victim=victim, fail_at=f"{step}:{moment}:{number}")
+
+    def __str__(self) -> str:
+        actors = "; ".join(", ".join(each.__name__ for each in actor) for actor in self.actors)
+        return f"{self.name}: {actors}; {self.victim} killed at {self.fail_at}"
+
+
+STEPS = {
+    "plan": ("control.summary:1", "marks.topic_marks:1", "control.append:1"),
+    "ingest": DRIVER,
+    "undo": ("control.append:1", "table.discard:1", "control.append:2"),
+    "maintain": ("upkeep.compact:1", "upkeep.reclaim:1", "upkeep.compact:2"),
+}
+"""Steps of each process that is killed. Some are not reached if another actor was first."""
+
+
+def act(site: Site, name: str, operations: Sequence[Operation]) -> None:
+    """Perform operations one after the other; each completes, or another one was first."""
+    lake, random = site.lake, Random(name)
+    for number, operation in enumerate(operations):
+        try:
+            came = str(operation(lake, f"{name}-{number}", random))
+        except REFUSALS as refused:
+            came = f"{type(refused).__name__}: {refused.what()}"
+        print(f"{name} {operation.__name__}: {came[:200]}")
+
+
+def command(site: Site, drawn: Drawn) -> list[str]:
+    """Return the command line of the process that is killed."""
+    lake, name = site.lake, f"{drawn.name} victim"
+    match drawn.victim:
+        case "ingest":
+            plan = lake.planner.plan(name).plan
+            return site.driver("ingest", plan.sequence if plan else max(lake.ledger.plans))
+        case "undo":
+            landed = [n for n, record in lake.ledger.plans.items() if record.landing]
+            plan_argument = f"--plan={Random(name).choice(landed)}"
+            return site.tidemark("undo", "events", plan_argument, "--reason=a test")
+        case _:
+            return site.tidemark(drawn.victim, "events")
+
+
+def killed(site: Site, drawn: Drawn) -> None:
+    """Run a process that kills itself, unless it ends before it comes to the fail point."""
+    with site.started(command(site, drawn), fail_at=drawn.fail_at) as running:
+        ended = running.wait()
+    print(f"{drawn.name} {drawn.victim}: {ended.code} {ended.printed[-200:]}")
+    assert ended.code in KILLED | set(ExitCode) - {ExitCode.CRASH, ExitCode.USAGE}, ended.printed
+
+
+@contextmanager
+def maintained(site: Site) -> Iterator[None]:
+    """Maintain the data table without a pause until the block ends."""
+    over = threading.Event()
+
+    def loop() -> None:
+        came = []
+        while not over.is_set():
+            came.append(site.lake.maintenance(timedelta(0)).maintain(WEEK))
+        print(f"{len(came)} maintenances, {sum(each.replaced for each in came)} files replaced")
+
+    with ThreadPoolExecutor(1) as threads:
+        ended = threads.submit(loop)
+        try:
+            yield
+        finally:
+            over.set()
+        ended.result()
+
+
+def perform(site: Site, drawn: Drawn) -> None:
+    """Run all actors of a round at once, and wait until they have ended."""
+    print(drawn)
+    with ThreadPoolExecutor(ACTORS + 2) as threads:
+        running = [
+            threads.submit(act, site, f"{drawn.name} actor {number}", operations)
+            for number, operations in enumerate(drawn.actors)
+        ]
+        running.append(threads.submit(act, site, f"{drawn.name} records", [produce] * 3))
+        running.append(threads.submit(killed, site, drawn))
+    for each in running:
+        each.result()
+
+
+def finish(site: Site, name: str) -> None:
+    """Do what was interrupted again, as the remedy says, then land what is left."""
+    lake = site.lake
+    for sequence, record in lake.ledger.plans.items():
+        if record.undoing:
+            lake.undo.undo(sequence, name, "a test")
+    for record in lake.ledger.open_plans():
+        lake.ingest.execute(record.plan.sequence)
+    runs = 0
+    while planned := lake.planner.plan(f"{name}, run {runs}").plan:
+        lake.ingest.execute(planned.sequence)
+        runs += 1
+
+
+# -- rounds --------------------------------------------------------------------------------------
+
+
+def operate(court: Court, site: Site, seed: int, rounds: int, victims: Sequence[str]) -> None:
+    """Perform random rounds, and compare the table with Kafka after each."""
+    lake = site.lake
+    for number in range(3):
+        produce(lake, "", Random(seed))
+        lake.run(f"run {number}")
+    for number in range(rounds):
+        drawn = Drawn.of(f"seed {seed} round {number}", victims)
+        if drawn.victim == "maintain":
+            perform(site, drawn)
+        else:
+            with maintained(site):
+                perform(site, drawn)
+        finish(site, f"after {drawn.name}")
+        settled(court, site)
+        lake.verify.verify().check()
+
+
+@pytest.fixture
+def site(spark: SparkSession, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path) -> Site:
+    """A pipeline of this test's own."""
+    name = topic(partitions=PARTITIONS)
+    return Site(home=tmp_path, bootstrap=broker.bootstrap, topic=name, session=spark)
+
+
+def test_operations_beside_each_other_keep_every_record_once(court: Court, site: Site) -> None:
+    """I1, I2, I3: two rounds, in which commands are killed."""
+    operate(court, site, 1, 2, ("plan", "undo", "maintain"))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(2, 6))
+def test_longer_sequences_keep_every_record_once(court: Court, site: Site, seed: int) -> None:
+    """I1, I2, I3: drivers are killed as well."""
+    operate(court, site, seed, 4, tuple(STEPS))
