@@ -329,6 +329,13 @@ TAMPERING: Mapping[str, tuple[Callable[[Lake], None], str, int, int]] = {
         1,
         4,
     ),
+    "topic": (by_delta_rs('partition = 0 AND "offset" = 1', topic="'x'"), "mislabelled", 0, 1),
+    "plan": (
+        by_sql("UPDATE {table} SET plan_sequence = 9 WHERE partition = 1 AND offset = 4"),
+        "mislabelled",
+        1,
+        4,
+    ),
     "foreign_in_a_hole": (add_foreign(6), "foreign", 0, 6),
     "foreign_beyond_what_landed": (add_foreign(10**6), "foreign", 0, 10**6),
 }
@@ -364,7 +371,9 @@ def test_verify_names_the_first_difference(
     assert found.code == ExitCode.REFUSED
     assert found.json["equal"] is False
     assert found.json["differences"] == {kind: 1}
-    assert found.json["first"] == [{"difference": kind, "partition": partition, "offset": offset}]
+    assert found.json["first"] == [
+        {"difference": kind, "partition": partition, "offset": offset, "rows": 1}
+    ]
 
     other = str(1 - partition)
     assert tidemark("verify", "events", "--partition", other).code == ExitCode.OK
@@ -428,4 +437,4 @@ def test_verify_raises_no_alarm_over_compaction(
     DeltaTable(lake.uri).delete('"offset" = 9')
     ran = tidemark("verify", "events", "--json")
     assert ran.code == ExitCode.REFUSED
-    assert {"difference": "lost", "partition": 0, "offset": 9} in ran.json["first"]
+    assert {"difference": "lost", "partition": 0, "offset": 9, "rows": 1} in ran.json["first"]
