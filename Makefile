@@ -27,8 +27,8 @@ INSTALLED_DEV := $(INSTALLED)-$(shell cksum < requirements-dev.txt | tr ' ' -)
 # What a first set-up needs on disk, and what a run needs after it, in GB.
 FREE_GB := $(if $(wildcard $(INSTALLED)),1,5)
 
-FAST := not broker and not registry and not spark and not airflow and not e2e and not faults
-REAL := (broker or registry or spark or airflow or e2e) and not faults
+FAST := not broker and not registry and not store and not spark and not airflow and not e2e and not faults
+REAL := (broker or registry or store or spark or airflow or e2e) and not faults
 # On two processes, each with a broker and a Spark session of its own: much of the time is waiting.
 PYTEST := $(PYTHON) -m pytest -n 2 --dist worksteal
 
@@ -83,16 +83,32 @@ registry: $(INSTALLED)
 	@$(PYTHON) include/jvm/fetch.py --parts tests/registry --into .tidemark/registry \
 	    --heading "[+] Schema registry of the tests (100 MB the first time)"
 
+STORES := .tidemark/stores
+STORE_PYTHON := $(STORES)/.made-$(shell cat requirements.txt tests/stores/requirements.txt 2> /dev/null | cksum | tr ' ' -)
+
+# An environment of its own: what it needs does not go together with requirements.txt.
+$(STORE_PYTHON): $(INSTALLED)
+	@rm -rf $(STORES)/.made-* $(STORES)/python
+	@$(UV) venv --quiet --python $(PYTHON) $(STORES)/python
+	@$(UV) pip install --quiet --python $(STORES)/python/bin/python --require-hashes \
+	    -r tests/stores/requirements.txt
+	@touch $@
+
+.PHONY: stores
+stores: $(STORE_PYTHON)
+	@$(PYTHON) include/jvm/fetch.py --parts tests/stores --into $(STORES) \
+	    --heading "[+] Object stores of the tests (40 MB the first time)"
+
 .PHONY: browser
 browser:
 	@sh tests/browser.sh --install > /dev/null
 
 .PHONY: setup-dev
-setup-dev: setup $(INSTALLED_DEV) registry browser ## Install the tools for checks and tests as well
+setup-dev: setup $(INSTALLED_DEV) registry stores browser ## Install the tools for checks and tests as well
 
 .PHONY: lock
 lock: $(MADE) ## Resolve requirements*.in anew into requirements*.txt
-	@for name in requirements requirements-dev requirements-docker; do \
+	@for name in requirements requirements-dev requirements-docker tests/stores/requirements; do \
 	    echo "$$name.txt"; \
 	    $(UV) pip compile $$name.in --quiet --python-version 3.11 --generate-hashes -o $$name.txt; \
 	done

@@ -17,6 +17,7 @@ from tidemark.core.layout import Layout
 pytest_plugins = [
     "tests.fixtures_registry",
     "tests.fixtures_spark",
+    "tests.fixtures_stores",
     "tests.model.tally",
     "tests.faults.tally",
     "tests.support.commands",

@@ -695,4 +695,23 @@ FENCES = (
         ),
         real=True,
     ),
+    Fence(
+        marker="control-storage-is-tried",
+        keeps="I2",
+        operation=Replace("[]"),
+        noticed_by=(f"{DELTA}/test_exclusive.py", "-k", "copied_control"),
+    ),
+    Fence(
+        marker="data-storage-is-tried",
+        keeps="I1",
+        operation=Replace("[]"),
+        noticed_by=(f"{DELTA}/test_exclusive.py", "-k", "data_table"),
+    ),
+    Fence(
+        marker="unsafe-storage-is-refused",
+        keeps="I2",
+        operation=Never(),
+        noticed_by=(f"{DELTA}/test_exclusive.py", "-k", "ignores_conditional"),
+        real=True,
+    ),
 )

@@ -115,6 +115,7 @@ from tidemark.errors.starts import (
     StartBehindEnd,
     UnusableSource,
 )
+from tidemark.errors.storage import StorageRefused, StorageUnavailable, UnsafeStorage
 from tidemark.errors.topic import (
     ClusterChanged,
     EndBehindCommitted,
@@ -215,6 +216,8 @@ __all__ = [
     "SetupError",
     "SpecError",
     "StartBehindEnd",
+    "StorageRefused",
+    "StorageUnavailable",
     "SuiteError",
     "SuiteExists",
     "TableAltered",
@@ -239,5 +242,6 @@ __all__ = [
     "UnknownPartition",
     "UnknownPipeline",
     "UnknownPlan",
+    "UnsafeStorage",
     "UnusableSource",
 ]

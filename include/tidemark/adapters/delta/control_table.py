@@ -14,6 +14,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.adapters.delta.compaction import Compaction
 from tidemark.adapters.delta.control_repair import missing_files_named
+from tidemark.adapters.delta.exclusive import is_proven, prove
+from tidemark.adapters.delta.failures import names_failures
 from tidemark.adapters.delta.pace import read_pace
 from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, opened, query, to_rows
 from tidemark.adapters.delta.settled import read_settled
@@ -84,6 +86,7 @@ def _reading(
     return named
 
 
+@names_failures
 class DeltaControlTable:
     """Append-only events, partitioned by pipeline, one compare-and-set per pipeline.
 
@@ -188,10 +191,14 @@ class DeltaControlTable:
 
         Raises:
             ControlConflict: Another writer recorded that event number first; nothing was written.
+            UnsafeStorage: The storage would not have noticed another writer; nothing was written.
+            StorageRefused, StorageUnavailable: The storage cannot be written.
         """
         number = ledger.event_number + 1
         conflict = ControlConflict(pipeline=ledger.pipeline, event_number=number)
         table = opened(self._uri) or self._create()
+        # fence: control-storage-is-tried
+        proofs = [] if is_proven(table, self._uri) else [prove(self._uri)]
         # delta-rs compares against its snapshot only: a snapshot that is newer than the ledger
         # would let a second writer of the same number through.
         # fence: control-snapshot-is-the-ledger
@@ -207,7 +214,7 @@ class DeltaControlTable:
                 schema_mode="merge",
                 commit_properties=CommitProperties(
                     # fence: control-commit-is-a-transaction
-                    app_transactions=[Transaction(ledger.pipeline, number)]
+                    app_transactions=[Transaction(ledger.pipeline, number), *proofs]
                 ),
             )
         except CommitFailedError as refused:
@@ -238,7 +245,9 @@ class DeltaControlTable:
                 },
                 # Tried again, a creation that lost its race becomes a later commit with another
                 # table id, which every append at that moment conflicts with.
-                commit_properties=CommitProperties(max_commit_retries=0),
+                commit_properties=CommitProperties(
+                    max_commit_retries=0, app_transactions=[prove(self._uri)]
+                ),
             )
         except CommitFailedError:
             # Another process made the table between our look and our commit.

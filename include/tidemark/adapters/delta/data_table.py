@@ -15,6 +15,8 @@ from deltalake.transaction import AddAction
 
 from tidemark.adapters.delta import contents
 from tidemark.adapters.delta.columns import BRONZE, PROPERTIES, field_type
+from tidemark.adapters.delta.exclusive import is_proven, prove
+from tidemark.adapters.delta.failures import named, names_failures
 from tidemark.adapters.delta.landed import landed_counts
 from tidemark.adapters.delta.replacing import refuse_losses, replace_rows
 from tidemark.adapters.delta.rows import opened
@@ -39,10 +41,10 @@ from tidemark.core.table import (
 from tidemark.core.upserts import Changes
 from tidemark.errors import (
     ColumnsDiffer,
-    EngineFailed,
     ForeignCommit,
     ForeignTable,
     TableAltered,
+    TidemarkError,
     TransactionConflict,
 )
 
@@ -72,6 +74,7 @@ Replace: TypeAlias = Callable[[DeltaTable, Plan, Sequence[DataFile], CommitPrope
 """Commits a plan's files in place of rows that a table has, with some properties."""
 
 
+@names_failures
 class DeltaDataTable:
     """One pipeline's data table: what its log says, and every commit that Tidemark makes.
 
@@ -324,9 +327,7 @@ class DeltaDataTable:
                 commit_properties=CommitProperties(custom_metadata=metadata),
             )
         except (DeltaError, OSError) as failed:
-            raise EngineFailed(
-                operation=f"adding {', '.join(added)} to {self._uri}", reason=str(failed)[:500]
-            ) from failed
+            raise named(failed, self._uri, f"adding {', '.join(added)}") from failed
         log.info("columns grew table=%s fields=%s", self._uri, added)
 
     def _own(self, pipeline: str) -> DeltaTable:
@@ -396,8 +397,10 @@ class DeltaDataTable:
             table = DeltaTable(self._uri)
             if _is_taken(table, plan):  # fence: taken-transaction-is-not-committed
                 return False
+            # fence: data-storage-is-tried
+            proofs = [] if is_proven(table, self._uri) else [prove(self._uri)]
             # fence: landing-is-a-transaction
-            transactions = [Transaction(plan.app_id, plan.sequence)]
+            transactions = [Transaction(plan.app_id, plan.sequence), *proofs]
             change = replace if plan.replaces else self.add
             change(table, plan, files, _properties(transactions, plan.commit_metadata()))
         except (DeltaError, OSError) as failed:
@@ -405,10 +408,8 @@ class DeltaDataTable:
                 raise TransactionConflict(
                     pipeline=plan.pipeline, sequence=plan.sequence
                 ) from failed
-            raise EngineFailed(
-                operation=f"committing plan {plan.sequence} of pipeline {plan.pipeline!r}",
-                reason=str(failed)[:500],
-            ) from failed
+            operation = f"committing plan {plan.sequence} of pipeline {plan.pipeline!r}"
+            raise named(failed, self._uri, operation) from failed
         return True
 
     def add(
@@ -424,7 +425,7 @@ class DeltaDataTable:
     def _others_were_first(self, plan: Plan) -> bool:
         try:
             return self.is_taken(plan)
-        except (DeltaError, OSError):
+        except TidemarkError:
             return False
 
     def fence(self, plan: Plan) -> None:
@@ -459,10 +460,8 @@ class DeltaDataTable:
                 commit_properties=CommitProperties(custom_metadata={"userMetadata": metadata}),
             )
         except (DeltaError, OSError) as failed:
-            raise EngineFailed(
-                operation=f"removing rows of plan {plan.sequence} of pipeline {plan.pipeline!r}",
-                reason=str(failed)[:500],
-            ) from failed
+            operation = f"removing rows of plan {plan.sequence} of pipeline {plan.pipeline!r}"
+            raise named(failed, self._uri, operation) from failed
         return int(done.get("num_deleted_rows") or 0), table.version()
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
@@ -496,7 +495,9 @@ class DeltaDataTable:
                 configuration={**PROPERTIES, _OWNER: pipeline},
                 raise_if_key_not_exists=False,
                 # Tried again, a lost race would become a later commit with another table id.
-                commit_properties=CommitProperties(max_commit_retries=0),
+                commit_properties=CommitProperties(
+                    max_commit_retries=0, app_transactions=[prove(self._uri)]
+                ),
             )
         except (CommitFailedError, DeltaError):
             if opened(self._uri) is None:

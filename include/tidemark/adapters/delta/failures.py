@@ -1,0 +1,107 @@
+"""Named errors for what delta-rs raises."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from deltalake.exceptions import DeltaError
+
+from tidemark.errors import EngineFailed, StorageRefused, StorageUnavailable, TidemarkError
+
+_Adapter = TypeVar("_Adapter")
+
+_REFUSED = {
+    *(errno.EPERM, errno.EACCES, errno.EROFS, errno.EFBIG, errno.ENAMETOOLONG),
+    *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),
+}
+_UNAVAILABLE = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE),
+    *(errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ENETUNREACH),
+}
+_OS_ERROR = re.compile(r"\(os error (\d+)\)|Os \{ code: (\d+)")
+_NO_ACCESS = re.compile(
+    r"40[13] (?:Unauthorized|Forbidden)|NoSuchBucket|AccessDenied|Permission ?Denied", re.IGNORECASE
+)
+_NO_ANSWER = re.compile(r"after \d+ retries|error sending request|5\d\d [A-Z]|timed out")
+_DECORATION = re.compile(r"\x1b\[[0-9;]*m|↳")
+_LONGEST = 300
+
+
+@contextmanager
+def named_failures(location: str, operation: str = "using the table") -> Iterator[None]:
+    """Raise what delta-rs raises as a named error, with the cause in its first line.
+
+    Args:
+        location: The table.
+        operation: What is done with it, in the form "reading the table".
+
+    Raises:
+        StorageRefused: The storage does not let this process do that.
+        StorageUnavailable: The storage is full or does not answer.
+        EngineFailed: Something else failed in delta-rs.
+    """
+    try:
+        yield
+    except Exception as failure:
+        # Arrow's binding raises Exception itself.
+        if isinstance(failure, DeltaError | OSError) or type(failure) is Exception:
+            raise named(failure, location, operation) from failure
+        raise
+
+
+def named(failure: Exception, location: str, operation: str) -> TidemarkError:
+    """The named error for an exception of delta-rs, as `named_failures` raises it."""
+    text = str(failure)
+    number = getattr(failure, "errno", None) or _os_error(text)
+    kind: type[StorageRefused] | type[StorageUnavailable] | None = None
+    if number in _REFUSED or (number is None and _NO_ACCESS.search(text)):
+        kind = StorageRefused
+    elif number in _UNAVAILABLE or _NO_ANSWER.search(text):
+        kind = StorageUnavailable
+    if kind is None:
+        return EngineFailed(operation=f"{operation} at {location}", reason=_in_one_line(text))
+    reason = os.strerror(number) if number else _in_one_line(text)
+    return kind(location=location, operation=operation, reason=reason)
+
+
+def _os_error(text: str) -> int | None:
+    found = _OS_ERROR.findall(text)
+    return int("".join(found[-1])) if found else None
+
+
+def _in_one_line(text: str) -> str:
+    """A message of delta-rs without colours, arrows and the frames of a backtrace."""
+    lines = (_DECORATION.sub("", line).strip() for line in text.splitlines())
+    kept = [line for line in lines if line and not re.match(r"\d+: |at \./", line)]
+    return ": ".join(kept)[:_LONGEST] or "no reason given"
+
+
+def names_failures(adapter: type[_Adapter]) -> type[_Adapter]:
+    """Have every public method of an adapter of one table, `_uri`, raise named errors."""
+    for name, member in list(vars(adapter).items()):
+        if inspect.isfunction(member) and not name.startswith("_"):
+            setattr(adapter, name, _naming(member))
+    return adapter
+
+
+def _naming(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def called(self: Any, *arguments: Any, **options: Any) -> Any:
+        with named_failures(self._uri):
+            result = method(self, *arguments, **options)
+        return _naming_each(self._uri, result) if isinstance(result, Iterator) else result
+
+    return called
+
+
+def _naming_each(location: str, items: Iterator[Any]) -> Iterator[Any]:
+    """Rows are read while they are iterated."""
+    with named_failures(location):
+        yield from items

@@ -1,0 +1,75 @@
+"""The storage of tables: it refuses, it fails, or it cannot keep commits apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemark.errors.base import TerminalError, TransientError
+
+
+@dataclass(kw_only=True, eq=False)
+class StorageRefused(TerminalError):
+    """The storage does not let this process read or write a table."""
+
+    location: str
+    operation: str
+    reason: str
+
+    def what(self) -> str:
+        return f"{self.operation} failed at {self.location}: {self.reason}"
+
+    def expected(self) -> str:
+        return "storage that this process may read and write"
+
+    def found(self) -> str:
+        return self.reason
+
+    def remedy(self) -> str:
+        return "give this process access to the location, then run the command again"
+
+
+@dataclass(kw_only=True, eq=False)
+class StorageUnavailable(TransientError):
+    """The storage of a table is full, or does not answer."""
+
+    location: str
+    operation: str
+    reason: str
+
+    def what(self) -> str:
+        return f"{self.operation} failed at {self.location}: {self.reason}"
+
+    def expected(self) -> str:
+        return "storage that answers and has room"
+
+    def found(self) -> str:
+        return self.reason
+
+    def remedy(self) -> str:
+        return "free space or bring the storage back, then run the command again"
+
+
+@dataclass(kw_only=True, eq=False)
+class UnsafeStorage(TerminalError):
+    """The storage overwrites a file that is to be created only where there is none."""
+
+    location: str
+    reason: str
+
+    def what(self) -> str:
+        return (
+            f"the storage of {self.location} is unsafe: two processes can commit the same version "
+            f"of a table there, and one commit is lost"
+        )
+
+    def expected(self) -> str:
+        return "the second creation of a file to be refused (on S3: PUT with If-None-Match: *)"
+
+    def found(self) -> str:
+        return self.reason
+
+    def remedy(self) -> str:
+        return (
+            "put the lakehouse on storage with conditional writes (docs/clusters.md, Storage; "
+            "docs/runbook.md, UnsafeStorage)"
+        )

@@ -1,0 +1,40 @@
+"""Object stores for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+
+from tests.support.stores import Store, honouring_store, ignoring_store
+from tidemark.core.layout import Layout
+
+PlaceIn = Callable[[Store], str]
+
+
+@pytest.fixture(scope="session")
+def honouring(layout: Layout) -> Iterator[Store]:
+    """One store for the whole test run that honours conditional writes."""
+    with honouring_store(layout.home / "stores" / "honouring") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def ignoring(layout: Layout) -> Iterator[Store]:
+    """One store for the whole test run that ignores conditional writes."""
+    with ignoring_store(layout.home / "stores" / "ignoring") as running:
+        yield running
+
+
+@pytest.fixture
+def place_in(monkeypatch: pytest.MonkeyPatch) -> PlaceIn:
+    """Leads delta-rs of this process to a store; returns a folder there that no other test has."""
+    folder = uuid4().hex
+
+    def place(store: Store) -> str:
+        for name, value in store.environ.items():
+            monkeypatch.setenv(name, value)
+        return f"{store.uri}/{folder}"
+
+    return place
