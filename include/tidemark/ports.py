@@ -549,8 +549,8 @@ class VerdictTable(Protocol):
         """
         ...
 
-    def words(self, pipeline: str) -> Sequence[Word]:
-        """All that was said of a pipeline's plans, in any order."""
+    def words(self, pipeline: str, plan: int | None = None) -> Sequence[Word]:
+        """Return every decision about a pipeline's plans, or about one plan, in any order."""
         ...
 
     def blocked(self, pipeline: str) -> Collection[int]:

@@ -236,6 +236,7 @@ def test_what_a_restore_brings_back_waits_for_a_word_of_its_own(lake: FileLake) 
 def test_pipelines_and_places_are_told_apart(lake: FileLake) -> None:
     """Two pipelines have a plan 2; ranges of one plan are one word."""
     assert said(lake).words("other") == []
+    assert [word.sequence for word in said(lake).words("events", 2)] == [2]
     assert DeltaVerdictTable(str(lake.root / "nowhere"), str(lake.uri)).words("events") == []
     lake.kafka.produce("events", 1, 5, timestamp_ms=1_000)
     plan = lake.run(2)

@@ -85,7 +85,7 @@ class Verdicts:
             PlanNotLanded, PlanAbandoned: None of its rows are in the table.
         """
         plan, landing = self._landed(sequence)
-        word = counting(self.verdicts.words(self.pipeline)).get(sequence)
+        word = counting(self.verdicts.words(self.pipeline, sequence)).get(sequence)
         return Judged(plan=plan, landing=landing, word=word)
 
     def release(
@@ -141,7 +141,7 @@ class Verdicts:
     ) -> Judged:
         plan, landing = self._landed(sequence)
         # Another machine's clock may be ahead of this one's: the last to speak has the last word.
-        earlier = (w.said_at for w in self.verdicts.words(self.pipeline) if w.sequence == sequence)
+        earlier = (word.said_at for word in self.verdicts.words(self.pipeline, sequence))
         after = max(earlier, default=self.now() - _TICK) + _TICK
         word = Word(
             sequence=sequence,

@@ -102,8 +102,8 @@ class DeltaVerdictTable:
                 raise
             self._add(rows, tries - 1)
 
-    def words(self, pipeline: str) -> list[Word]:
-        """All that was said of a pipeline's plans, in any order."""
+    def words(self, pipeline: str, plan: int | None = None) -> list[Word]:
+        """Return every decision about a pipeline's plans, or about one plan, in any order."""
         table = opened(self._uri)
         if table is None:
             return []
@@ -111,7 +111,8 @@ class DeltaVerdictTable:
             table,
             "SELECT plan_sequence, standing, said_at, said_by, reason, "
             "partition, start_offset, end_offset "
-            f"FROM t WHERE pipeline = '{pipeline}' AND table_id = '{_id_of(self._data_table)}'",
+            f"FROM t WHERE pipeline = '{pipeline}' AND table_id = '{_id_of(self._data_table)}'"
+            f"{'' if plan is None else f' AND plan_sequence = {plan}'}",
         )
         said: dict[Word, list[Mapping[int, SpanSet]]] = {}
         for row in found:
