@@ -121,14 +121,20 @@ def expectation(record: Judged, rule: str | None) -> tuple[tuple[Any, Any], str 
         return (key, None), None
     try:
         raw = json.loads(text, parse_float=Decimal)
-        n, price = raw.get("n"), raw.get("price")
+    except ValueError:
+        return (None, None), "not_json"
+    if not isinstance(raw, dict):
+        return (None, None), "not_json"
+    try:
+        n: Any = raw.get("n")
+        price: Any = raw.get("price")
         if not isinstance(n, int | None) or isinstance(n, bool):
             raise TypeError(n)
         exact = None if price is None else Decimal(price).quantize(Decimal("0.0001"))
         if exact is not None and exact != Decimal(price):
             raise ValueError(price)
         value = {"n": n, "flag": raw.get("flag"), "price": exact, "name": raw.get("name")}
-    except (ValueError, TypeError, AttributeError, InvalidOperation):
+    except (ValueError, TypeError, InvalidOperation):
         return (None, None), "malformed"
     if rule == "small" and n is not None and n >= 50:
         return (None, None), "rule_broken"
@@ -256,7 +262,8 @@ def test_what_goes_wrong_is_named_and_nothing_is_written(
     refused = tidemark("decode", "events", "--json")
     assert (refused.code, refused.json[0]["error"]) == (ExitCode.REFUSED, "TooManyQuarantined")
     assert "at most 3 of" in refused.json[0]["expected"]
-    assert "malformed value" in refused.json[0]["found"]
+    assert "malformed value n" in refused.json[0]["found"]
+    assert "not_json value" in refused.json[0]["found"]
     assert pipeline.rows("silver/events") == []
     left = [
         each.name

@@ -357,9 +357,9 @@ def test_json_by_the_schemas_of_a_registry(lake: FramedLake, registry: Registry)
         (each.offset, each.reason, each.detail, each.schema_id)
         for each in lake.quarantine.records()
     ] == [
-        (2, Reason.MALFORMED, None, new),
+        (2, Reason.MALFORMED, "id", new),
         (3, Reason.MALFORMED, "at", old),
-        (4, Reason.MALFORMED, None, old),
+        (4, Reason.NOT_JSON, None, old),
         (5, Reason.NOT_UTF8, None, old),
         (6, Reason.NOT_FRAMED, None, None),
     ]

@@ -76,6 +76,8 @@ class Reason(StrEnum):
     """Its bytes are no text."""
     MALFORMED = "malformed"
     """It is not what its format and its schema say: cut short, too long, of another type."""
+    NOT_JSON = "not_json"
+    """Its text is not one JSON object that the parser takes: cut off, too long, something else."""
     NOT_FRAMED = "not_framed"
     """It does not begin with the id of a schema: a zero byte, then four bytes."""
     SCHEMA_IN_HEADER = "schema_in_header"

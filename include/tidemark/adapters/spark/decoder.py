@@ -100,8 +100,12 @@ class SparkDecoder:
             self._session.conf.set(key, value)
         with ExitStack() as undo:
             try:
-                rows = self._with_faults(self._slice(plan), plan, source)
-                made = self._written(rows, plan, folder, undo)
+                here = self._slice(plan)
+                rows, named = (
+                    self._with_faults(here, plan, source, names_faults=names_faults)
+                    for names_faults in (False, True)
+                )
+                made = self._written(rows, named, plan, folder, undo)
             except (PySparkException, Py4JError, DeltaError, OSError, ValueError) as failure:
                 # Never the values of a record, which Spark's message has.
                 raise EngineFailed(operation=operation, reason=condition_of(failure)) from None
@@ -147,7 +151,9 @@ class SparkDecoder:
             )
         return found
 
-    def _with_faults(self, rows: DataFrame, plan: Plan, source: DecodedFrom) -> DataFrame:
+    def _with_faults(
+        self, rows: DataFrame, plan: Plan, source: DecodedFrom, *, names_faults: bool
+    ) -> DataFrame:
         """Decoded rows, those that cannot be with a reason, and the bytes of all."""
         made = rows.withColumn("plan_sequence", F.lit(plan.sequence).cast("bigint")).select(
             *_BESIDE,
@@ -155,7 +161,7 @@ class SparkDecoder:
         )
         written = self._written_with(source)
         for part, spec in self._spec.parts.items():
-            made = with_decoded(made, part, spec, written.get(part))
+            made = with_decoded(made, part, spec, written.get(part), names_faults=names_faults)
         faults = {part: F.col(reason(part)) for part in Part}
         nothing = F.lit(None).cast("bigint")
         framed = self._spec.framed
@@ -206,7 +212,10 @@ class SparkDecoder:
             }
         )
 
-    def _written(self, rows: DataFrame, plan: Plan, folder: str, undo: ExitStack) -> list[DataFile]:
+    def _written(
+        self, rows: DataFrame, named: DataFrame, plan: Plan, folder: str, undo: ExitStack
+    ) -> list[DataFile]:
+        """The files of a plan's rows; of `named`, which has their faults, those in quarantine."""
         seen = Observation()
         counted = rows.observe(
             seen,
@@ -224,7 +233,7 @@ class SparkDecoder:
             return made
         # Counted once more: a filter below this would be computed apart, with a parser of its own.
         again = Observation()
-        faulty = rows.observe(again, F.count(F.lit(1)).alias("records")).where(
+        faulty = named.observe(again, F.count(F.lit(1)).alias("records")).where(
             F.col(_REASON).isNotNull()
         )
         others = records - (quarantined - surprises)

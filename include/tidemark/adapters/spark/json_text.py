@@ -1,14 +1,19 @@
 """JSON objects as Spark columns, with the types of a schema.
 
 Strict where Spark is lenient: its JSON parser ignores what follows the first object, takes a
-number for a timestamp and "12,50" for 1250, and rounds decimals without a word. All that it reads
-as text goes through a double if it was a number: a decimal does not.
+number for a timestamp and "12,50" for 1250, rounds decimals without a word, and makes a question
+mark of half a character. All that it reads as text goes through a double if it was a number: a
+decimal does not.
+
+What the parser's result cannot show is looked for in the text itself, by cheap signs that few texts
+have. Only a text that has one is parsed a second time.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
@@ -28,11 +33,28 @@ _OPTIONS = {
     "mode": "PERMISSIVE",
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
-    # In which a comma is no part of a number in quotes.
-    "locale": "de-CH",
+    # In which thousands of a number in quotes are set apart by a sign that few texts have.
+    "locale": "khq",
 }
+_THOUSANDS = "\u00a0"
+"""That sign: the parser has no locale without one."""
+_FOREIGN_DIGIT = r"[\p{Nd}&&[^0-9]]"
+"""What the parser takes for a digit as well."""
+_PLAIN = r"^[ -~]*\z"
+_HALF = (
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+"""An escape of half a character without the other half, where no backslash is escaped."""
+_HALF_MARK = f"half_{secrets.token_hex(8)}"
+_INFINITY = "Infinity"
+_INFINITE = r'"-?Infinity"(?!:)'
+"""What the parser makes of a number that is too large, where it reads it as text."""
+_INFINITY_MARK = f"word_{secrets.token_hex(8)}"
+_FIRST_MOMENT, _LAST_MOMENT = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""Of the years 1 to 9999, in microseconds since 1970: Python readers fail on others."""
 _FORMS = {
-    "date": r"^\d{4}-\d{2}-\d{2}\z",
+    "date": r"^(?!0000)\d{4}-\d{2}-\d{2}\z",
     "timestamp": r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?(?:Z|[+-]\d{2}:\d{2})?\z",
 }
 """ISO 8601, in UTC where no distance from it is said; a digit that would be cut off is too much.
@@ -42,52 +64,217 @@ _OVERFLOWING = ("float", "double")
 """What the parser makes infinite if it is too large, which JSON has no number for."""
 
 
-def reading(text: Column, schema: Struct, place: Read) -> Steps:
+_AS_IT_IS: Mapping[str, str] = {}
+_MARKED = {"decimal": "STRING", "long": "STRING"}
+"""As what a text is read that is looked at again: whatever it has, it is taken."""
+_NUMBERS = {"long": "DOUBLE"}
+"""As what any number is taken, and nothing that is none."""
+_EXACTLY = {"long": "DECIMAL(38,18)"}
+"""As what a number keeps its digits; text in quotes is taken as well."""
+_Test: TypeAlias = Callable[[Column, FieldType], Column | None]
+"""Whether a value of a type is at fault; None for a type of which none can be."""
+
+
+def reading(
+    text: Column,
+    schema: Struct,
+    place: Read,
+    *,
+    takes_points: bool = False,
+    names_faults: bool = False,
+) -> Steps:
     """Projections that decode a text as one JSON object.
 
     Args:
         text: One object each, or null.
         schema: Its fields.
         place: What the new columns are called.
+        takes_points: Whether `1.0` and `1e2` are whole numbers as well, as JSON Schema has it.
+        names_faults: Whether to find out, of each text that the parser does not take, which field
+            is at fault, or that it is not one JSON object. That takes a parse for each field.
     """
     nothing = F.lit(None).cast("string")
     not_utf8 = F.when(~F.is_valid_utf8(text), Reason.NOT_UTF8.value)
-    parsed, fields = f"__parsed_{place.value}", f"__fields_{place.value}"
+    names = ("parsed", "fields", "exact", "again")
+    parsed, fields, exact, again = (f"__{each}_{place.value}" for each in names)
     is_whole = (F.size(parsed) == 2) & F.get(parsed, F.lit(1))[_END]
     wrong = (
         F.when(is_wrong, path)
         for path, is_wrong in _faults(F.col(fields), F.col(place.value), schema, "")
     )
-    is_malformed = text.isNotNull() & (F.col(fields).isNull() | F.col(place.detail).isNotNull())
-    yield {parsed: _parsed(text, schema)}
+    hidden = (F.when(is_wrong, path) for path, is_wrong in _hidden_faults(F.col(again), schema))
+    is_unread = text.isNotNull() & F.col(fields).isNull()
+    reason = F.when(is_unread | F.col(place.detail).isNotNull(), Reason.MALFORMED.value)
+    where = F.col(place.detail)
+    takes_points = takes_points and "long" in _leaves(schema)
+    if names_faults:
+        is_object = _is_whole(_parsed(text, ""))
+        reason = F.when(is_unread & ~is_object, Reason.NOT_JSON.value).otherwise(reason)
+        first_unread = _first_unread(text, schema, _NUMBERS if takes_points else _AS_IT_IS)
+        where = F.coalesce(where, F.when(is_unread & is_object, first_unread))
+    yield {parsed: _parsed(text, _ddl_fields(schema))}
     yield {fields: F.when(is_whole, F.get(parsed, F.lit(0)))}
+    fractions: list[Column] = []
+    if takes_points:
+        # Only of a text that has one the numbers are read in another way, twice.
+        numbers = _is_whole(_parsed(text, _ddl_fields(schema, _NUMBERS)))
+        digits = F.get(_parsed(text, _ddl_fields(schema, _EXACTLY)), F.lit(0))
+        yield {exact: F.when(is_unread & numbers, digits)}
+        fractions = [
+            F.when(is_there, path)
+            for path, is_there in _found(F.col(exact), schema, "", _is_no_long)
+        ]
+        whole = F.when(F.coalesce(*fractions, nothing).isNull(), _longs(F.col(exact), schema))
+        yield {fields: F.coalesce(fields, whole)}
     yield {place.value: _value(F.col(fields), schema)}
-    yield {place.detail: F.coalesce(*wrong, nothing)}
-    yield {place.reason: F.coalesce(not_utf8, F.when(is_malformed, Reason.MALFORMED.value))}
+    yield {again: _looked_at_again(text, F.col(fields), schema)}
+    yield {place.detail: F.coalesce(*wrong, *hidden, *fractions, nothing)}
+    yield {place.reason: F.coalesce(not_utf8, reason)}
+    if names_faults:
+        yield {place.detail: where}
 
 
-def _parsed(text: Column, schema: Struct) -> Column:
+def _parsed(text: Column, fields: str) -> Column:
+    """A text with fields of these types, and the object behind it; null if it has others."""
     both = F.concat(F.lit("["), text, F.lit(f',{{"{_END}":true}}]'))
-    fields = f"ARRAY<STRUCT<{_ddl_fields(schema)}, `{_END}`: BOOLEAN>>"
-    return F.from_json(both, fields, _OPTIONS)
+    some = f"{fields}, " if fields else ""
+    return F.from_json(both, f"ARRAY<STRUCT<{some}`{_END}`: BOOLEAN>>", _OPTIONS)
 
 
-def _ddl_fields(schema: Struct) -> str:
-    return ", ".join(f"`{name}`: {_ddl(kind)}" for name, kind in schema.fields)
+def _is_whole(parsed: Column) -> Column:
+    """Whether a text was one object; never null."""
+    first, behind = F.get(parsed, F.lit(0)), F.get(parsed, F.lit(1))[_END]
+    return F.coalesce((F.size(parsed) == 2) & first.isNotNull() & behind, F.lit(False))
 
 
-def _ddl(kind: FieldType) -> str:
-    """A type as the parser is to read it: what it would read too leniently, as text."""
+def _looked_at_again(text: Column, fields: Column, schema: Struct) -> Column:
+    """The fields of texts that may hide a fault, with marks in them and decimals as text.
+
+    Null for others. The marks stand for half a character, and for the word that the parser also
+    makes of a number that is too large.
+    """
+    signs = []
+    kinds = set(_leaves(schema))
+    # No backslash in it is escaped, so what follows one is an escape.
+    escapes = F.replace(text, F.lit("\\\\"), F.lit("\\u005c"))
+    if "string" in kinds:
+        may_be_half = F.contains(text, F.lit("\\u")) & (
+            F.contains(text, F.lit("\\ud")) | F.contains(text, F.lit("\\uD"))
+        )
+        signs.append(may_be_half & escapes.rlike(_HALF))
+        signs += [is_there for _, is_there in _found(fields, schema, "", _has_infinity)]
+    if any(isinstance(each, Decimal) for each in kinds):
+        is_foreign = F.contains(text, F.lit(_THOUSANDS)) | text.rlike(_FOREIGN_DIGIT)
+        signs.append((F.length(text) != F.octet_length(text)) & is_foreign)
+    if not signs:
+        return F.lit(None).cast(f"STRUCT<{_ddl_fields(schema)}>")
+    marked = F.regexp_replace(escapes, _HALF, _HALF_MARK)
+    marked = F.replace(marked, F.lit(_INFINITY), F.lit(_INFINITY_MARK))
+    doubtful = F.coalesce(*(F.when(sign, F.lit(True)) for sign in signs), F.lit(False))
+    parsed = _parsed(marked, _ddl_fields(schema, _MARKED))
+    return F.when(fields.isNotNull() & doubtful, F.get(parsed, F.lit(0)))
+
+
+def _is_no_long(read: Column, kind: FieldType) -> Column | None:
+    """Whether a number that was read with its digits is no whole one of eight bytes."""
+    if kind != "long":
+        return None
+    return read.isNotNull() & ~F.coalesce(
+        read.try_cast("long").cast(_EXACTLY[kind]) == read, F.lit(False)
+    )
+
+
+def _longs(read: Column, kind: FieldType) -> Column:
+    """What was read with its digits, with whole numbers."""
     match kind:
         case Struct():
-            return f"STRUCT<{_ddl_fields(kind)}>"
+            fields = [_longs(read[name], each).alias(name) for name, each in kind.fields]
+            return F.when(read.isNotNull(), F.struct(*fields))
+        case ListOf() if "long" in _leaves(kind):
+            return F.transform(read, lambda each: _longs(each, kind.element))
+        case _:
+            return read.try_cast("long") if kind == "long" else read
+
+
+def _has_infinity(read: Column, kind: FieldType) -> Column | None:
+    return F.contains(read, F.lit(f'{_INFINITY}"')) if kind == "string" else None
+
+
+def _hidden_faults(again: Column, schema: Struct) -> Iterator[tuple[str, Column]]:
+    """Where a text that was looked at again may be at fault, and whether it is."""
+
+    def is_wrong(read: Column, kind: FieldType) -> Column | None:
+        if isinstance(kind, Decimal):
+            return ~read.rlike(_PLAIN)
+        if kind == "string":
+            return F.contains(read, F.lit(_HALF_MARK)) | read.rlike(_INFINITE)
+        return None
+
+    return _found(again, schema, "", is_wrong)
+
+
+def _found(read: Column, kind: FieldType, path: str, test: _Test) -> Iterator[tuple[str, Column]]:
+    """Where a value may be at fault by a test, and whether it is; of a list once."""
+    match kind:
+        case Struct():
+            for name, each in kind.fields:
+                yield from _found(read[name], each, f"{path}.{name}" if path else name, test)
+        case ListOf(element=element):
+
+            def any_is(each: Column) -> Column:
+                inner = (F.when(wrong, F.lit(True)) for _, wrong in _found(each, element, "", test))
+                return F.coalesce(*inner, F.lit(False))
+
+            if any(test(read, each) is not None for each in _leaves(element)):
+                yield f"{path}[]", F.exists(read, any_is)
+        case _:
+            if (wrong := test(read, kind)) is not None:
+                yield path, wrong
+
+
+def _first_unread(text: Column, schema: Struct, instead: Mapping[str, str]) -> Column:
+    """The path of the first field that the parser does not take; each is parsed by itself."""
+    found = [
+        F.when(~_is_whole(_parsed(text, fields)), path)
+        for path, fields in _each_field(schema, instead)
+    ]
+    return F.coalesce(*found, F.lit(None).cast("string"))
+
+
+def _each_field(schema: Struct, instead: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Paths of fields, with what the parser is to read of each; a mapping before its fields."""
+    for name, kind in schema.fields:
+        if isinstance(kind, Struct):
+            yield name, f"`{name}`: STRUCT<`{_END}`: BOOLEAN>"
+            for path, fields in _each_field(kind, instead):
+                yield f"{name}.{path}", f"`{name}`: STRUCT<{fields}>"
+        else:
+            yield name + "[]" * isinstance(kind, ListOf), f"`{name}`: {_ddl(kind, instead)}"
+
+
+def _ddl_fields(schema: Struct, instead: Mapping[str, str] = _AS_IT_IS) -> str:
+    return ", ".join(f"`{name}`: {_ddl(kind, instead)}" for name, kind in schema.fields)
+
+
+def _ddl(kind: FieldType, instead: Mapping[str, str] = _AS_IT_IS) -> str:
+    """A type as the parser is to read it: what it would read too leniently, as text.
+
+    Args:
+        kind: The type.
+        instead: Other types for some, which have to be read otherwise; a decimal is `decimal`.
+    """
+    match kind:
+        case Struct():
+            return f"STRUCT<{_ddl_fields(kind, instead)}>"
         case ListOf():
-            return f"ARRAY<{_ddl(kind.element)}>"
+            return f"ARRAY<{_ddl(kind.element, instead)}>"
+        case Decimal() if "decimal" in instead:
+            return instead["decimal"]
         case Decimal(precision=precision, scale=scale):
             # With as many digits behind the point as there can be: none is cut off unseen.
             return f"DECIMAL({_MOST_DIGITS},{scale + _MOST_DIGITS - precision})"
         case _:
-            return "STRING" if kind in _FORMS else str(kind)
+            return "STRING" if kind in _FORMS else instead.get(str(kind), str(kind))
 
 
 def _leaves(kind: FieldType) -> Iterator[FieldType]:
@@ -148,4 +335,8 @@ def _differs(read: Column, made: Column, kind: FieldType) -> Column:
         return F.coalesce(F.abs(read) == F.lit(float("inf")), F.lit(False))
     if isinstance(kind, Decimal):
         return read.isNotNull() & ~F.coalesce(made == read, F.lit(False))
-    return read.isNotNull() & (made.isNull() | ~read.rlike(_FORMS[str(kind)]))
+    wrong = made.isNull() | ~read.rlike(_FORMS[str(kind)])
+    if kind == "timestamp":
+        # A distance from UTC may lead out of the years that its form has.
+        wrong = wrong | ~F.unix_micros(made).between(_FIRST_MOMENT, _LAST_MOMENT)
+    return read.isNotNull() & wrong

@@ -54,7 +54,12 @@ class WriterSchemas:
 
 
 def with_decoded(
-    rows: DataFrame, part: Part, spec: PayloadSpec, written: WriterSchemas | None = None
+    rows: DataFrame,
+    part: Part,
+    spec: PayloadSpec,
+    written: WriterSchemas | None = None,
+    *,
+    names_faults: bool = False,
 ) -> DataFrame:
     """Rows with a key, or a value, decoded.
 
@@ -63,6 +68,9 @@ def with_decoded(
         part: Which half of the record.
         spec: How to decode it.
         written: The schemas, of a format whose payloads begin with their ids.
+        names_faults: Whether to find out more of what is no JSON of its schema, which takes longer:
+            the field, or that it is no JSON object. Without it, and where so many schemas are
+            written with that it takes too long, such a payload is malformed.
 
     Returns:
         The rows with three columns more: the part itself, `reason(part)` and `detail(part)`; and
@@ -80,10 +88,11 @@ def with_decoded(
         case Format.JSON:
             if spec.schema is None:
                 raise ValueError("JSON without its fields")
-            reading = json_text.reading(text, spec.schema, frames.Read(*names))
+            place = frames.Read(*names)
+            reading = json_text.reading(text, spec.schema, place, names_faults=names_faults)
             return frames.with_steps(rows, [reading]).select(*rows.columns, *names)
         case Format.AVRO | Format.JSON_SCHEMA | Format.PROTOBUF:
-            return _framed(rows, part, spec.format, written or WriterSchemas())
+            return _framed(rows, part, spec.format, written or WriterSchemas(), names_faults)
         case _:
             assert_never(spec.format)
 
@@ -93,6 +102,7 @@ def _framed(
     part: Part,
     kind: Literal[Format.AVRO, Format.JSON_SCHEMA, Format.PROTOBUF],
     written: WriterSchemas,
+    names_faults: bool,
 ) -> DataFrame:
     """Each payload by the schema that it names; all in the column of the typed table."""
     payload, number = F.col(raw(part)), F.col(part.schema_id)
@@ -108,7 +118,14 @@ def _framed(
         some = written.schemas[first : first + _AT_ONCE]
         read = {each.id: frames.Read.of(part, each.id) for each in some}
         readings = [
-            _reading(kind, F.when(number == each.id, body), each.text, read[each.id], written)
+            _reading(
+                kind,
+                F.when(number == each.id, body),
+                each.text,
+                read[each.id],
+                widens=written.widens,
+                names_faults=names_faults and len(ids) <= _AT_ONCE,
+            )
             for each in some
         ]
         rows = frames.with_steps(rows, readings)
@@ -121,16 +138,20 @@ def _reading(
     payload: Column,
     schema: str,
     place: frames.Read,
-    written: WriterSchemas,
+    *,
+    widens: bool,
+    names_faults: bool,
 ) -> frames.Steps:
     """How payloads of one schema are read."""
     match kind:
         case Format.AVRO:
-            return avro.reading(payload, schema, place, widens=written.widens)
+            return avro.reading(payload, schema, place, widens=widens)
         case Format.PROTOBUF:
             return protobuf.reading(payload, schema, place)
         case Format.JSON_SCHEMA:
-            fields = json_schema.column_of(schema)
-            return json_text.reading(payload.cast("string"), fields, place)
+            fields, text = json_schema.column_of(schema), payload.cast("string")
+            return json_text.reading(
+                text, fields, place, takes_points=True, names_faults=names_faults
+            )
         case _:
             assert_never(kind)
