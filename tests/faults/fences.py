@@ -714,4 +714,17 @@ FENCES = (
         noticed_by=(f"{DELTA}/test_exclusive.py", "-k", "ignores_conditional"),
         real=True,
     ),
+    Fence(
+        marker="altered-timestamps-are-landed-again",
+        keeps="I1",
+        operation=Replace("True"),
+        noticed_by=("tests/adapters/spark/test_timestamps.py", "-k", "early and Berlin"),
+        real=True,
+    ),
+    Fence(
+        marker="two-readers-see-the-same-records",
+        keeps="I1",
+        operation=Never(),
+        noticed_by=("tests/adapters/spark/test_exact.py",),
+    ),
 )

@@ -53,7 +53,7 @@ class FileSink:
                 {
                     "key": record.key,
                     "value": record.value,
-                    "headers": [{"key": k, "value": v} for k, v in record.headers],
+                    "headers": [{"key": k, "value": v} for k, v in record.headers or ()],
                     "topic": plan.topic,
                     "partition": record.partition,
                     "offset": record.offset,

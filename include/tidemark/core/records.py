@@ -6,6 +6,9 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import TypeAlias
+
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 FIRST_DATED_MS = -62_135_596_800_000
 """0001-01-01T00:00:00Z."""
@@ -33,7 +36,8 @@ class LogRecord:
         offset: Offset.
         key: Key.
         value: Value; None is a tombstone.
-        headers: Names and values in their order; names may repeat.
+        headers: Names and values in their order; names may repeat. None if the reader cannot
+            decode them, because a name is not UTF-8.
         timestamp_ms: Milliseconds since 1970; -1 where there is none.
         timestamp_type: Who set it.
     """
@@ -42,7 +46,7 @@ class LogRecord:
     offset: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
+    headers: Headers | None
     timestamp_ms: int
     timestamp_type: TimestampType
 
@@ -55,9 +59,16 @@ class LogRecord:
         """The same without its key and value, which a typed table does not keep as they are."""
         return replace(self, key=None, value=None)
 
+    def without_headers(self) -> LogRecord:
+        """The same record for a comparison with one whose headers the reader cannot decode."""
+        return replace(self, headers=None)
+
     @property
     def checksum(self) -> str:
-        """BLAKE2 of all but the place, 128 bits in hexadecimal."""
+        """BLAKE2 of all but the place, 128 bits in hexadecimal.
+
+        A header name counts up to its first zero byte: librdkafka returns no more of it.
+        """
         digest = hashlib.blake2b(digest_size=16)
         for part in self._parts():
             # Lengths keep neighbours apart; -1 keeps what is absent from what is empty.
@@ -69,6 +80,6 @@ class LogRecord:
         yield self.key
         yield self.value
         yield b"%d/%d" % (self.timestamp_ms, self.timestamp_type)
-        for name, value in self.headers:
-            yield name.encode("utf-8", "surrogateescape")
+        for name, value in self.headers or ():
+            yield name.partition("\0")[0].encode("utf-8", "surrogateescape")
             yield value

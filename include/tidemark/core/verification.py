@@ -67,6 +67,7 @@ class PartitionVerdict:
         compacted: Rows whose records Kafka has removed since, inside its log. A row counts as one
             if its plan has exactly the rows that were recorded when it landed.
         gone: Landed offsets that Kafka has deleted since: only doubled rows can be told there.
+        headers_unread: Records whose headers were not compared, because a name is not UTF-8.
     """
 
     partition: int
@@ -75,6 +76,7 @@ class PartitionVerdict:
     rows: int
     compacted: int
     gone: int
+    headers_unread: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +141,7 @@ class Verification:
                     "rows": each.rows,
                     "compacted": each.compacted,
                     "gone": each.gone,
+                    "headers_unread": each.headers_unread,
                 }
                 for each in self.partitions
             ],

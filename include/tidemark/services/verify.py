@@ -207,8 +207,10 @@ class Verify:
             readable = marks.partitions[partition].readable(spans)
             gone = spans.minus(readable)
             for span in _chunks(readable):
-                seen = self._seen(marks, partition, span)
-                kept = self._kept(marks, partition, span)
+                seen, unread = self._seen(marks, partition, span)
+                kept = self._kept(marks, partition, span, unread)
+                for offset in sorted(unread):
+                    say(f"partition {partition}: offset {offset}: a header name is not UTF-8")
                 unseen = {
                     offset
                     for offset, found in kept.items()
@@ -220,6 +222,7 @@ class Verify:
                     records=verdict.records + len(seen),
                     rows=verdict.rows + sum(map(len, kept.values())),
                     compacted=verdict.compacted + len(unseen),
+                    headers_unread=verdict.headers_unread + len(unread),
                 )
                 differences += _differences(partition, seen, kept, unseen)
                 strangers += owners.strangers(partition, kept)
@@ -231,16 +234,27 @@ class Verify:
             verdict = replace(verdict, gone=verdict.gone + gone.size)
         return verdict, differences
 
-    def _seen(self, marks: TopicMarks, partition: int, span: Span) -> Mapping[int, str]:
-        read = self.log_reader.read(
+    def _seen(
+        self, marks: TopicMarks, partition: int, span: Span
+    ) -> tuple[Mapping[int, str], Collection[int]]:
+        """Checksums of records by offset, and the offsets whose headers cannot be compared."""
+        seen: dict[int, str] = {}
+        unread: set[int] = set()
+        for record in self.log_reader.read(
             marks.topic, marks.isolation_level, {partition: SpanSet((span,))}
-        )
-        return {record.offset: record.checksum for record in read}
+        ):
+            seen[record.offset] = record.checksum
+            if record.headers is None:
+                unread.add(record.offset)
+        return seen, unread
 
-    def _kept(self, marks: TopicMarks, partition: int, span: Span) -> Kept:
+    def _kept(
+        self, marks: TopicMarks, partition: int, span: Span, unread: Collection[int] = ()
+    ) -> Kept:
         kept: dict[int, list[tuple[int, str]]] = defaultdict(list)
         for sequence, row in self.data_log.rows_of(marks.topic_id, partition, span):
-            kept[row.offset].append((sequence, row.checksum))
+            compared = row.without_headers() if row.offset in unread else row
+            kept[row.offset].append((sequence, compared.checksum))
         return kept
 
 

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from tests.conftest import TopicFactory
 from tests.support.kafka_judge import group_names, read_all
 from tests.support.proxy import proxied_broker
+from tests.support.raw_batches import RawRecord, produce_raw
 from tests.support.topics import (
     COMPACTED,
     delete_records,
@@ -116,6 +117,18 @@ def test_any_time_of_a_producer_is_kept(
     seen = list(reader.read(name, COMMITTED, {0: spans((0, 4))}))
     assert [record.timestamp_ms for record in seen] == times
     assert {record.timestamp_type for record in seen} == {TimestampType.CREATE}
+
+
+def test_a_record_with_a_header_name_that_is_not_utf8_is_read_without_its_headers(
+    reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """The records around it are whole."""
+    name = topic(config={"retention.ms": "-1"})
+    for header in (b"a", b"\xff", b"b"):
+        produce_raw(broker.bootstrap, name, [RawRecord(value=header, headers=((header, b"1"),))])
+    seen = list(reader.read(name, COMMITTED, {0: spans((0, 3))}))
+    assert [record.value for record in seen] == [b"a", b"\xff", b"b"]
+    assert [record.headers for record in seen] == [(("a", b"1"),), None, (("b", b"1"),)]
 
 
 def test_the_brokers_timestamps_are_told_as_such(

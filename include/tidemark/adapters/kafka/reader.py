@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from tidemark.adapters.kafka.admin import MISSING, REFUSAL_GRACE_S, REFUSALS, settings_refused
 from tidemark.core.marks import IsolationLevel, Position
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.core.records import LogRecord, TimestampType
+from tidemark.core.records import Headers, LogRecord, TimestampType
 from tidemark.errors import (
     KafkaRefused,
     KafkaUnavailable,
@@ -46,6 +46,8 @@ _CONSUMER: Mapping[str, Any] = {
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
     "check.crcs": True,
+    # A topic may allow larger records than the default of 100 MB; this is the most there is.
+    "receive.message.max.bytes": 2**31 - 1,
     "fetch.wait.max.ms": 10,
     "queued.max.messages.kbytes": 8_192,
     # The topic was there when its marks were read; only brokers that just started know less.
@@ -298,6 +300,20 @@ class _Reading:
             self._progress = time.monotonic()
 
 
+def _headers(message: Message) -> Headers | None:
+    try:
+        return tuple(message.headers() or ())
+    except (UnicodeDecodeError, SystemError) as failed:
+        # The client decodes all names at once, and keeps none of them if one is not UTF-8. It
+        # returns a value with the exception set, for which Python raises SystemError.
+        cause: BaseException | None = failed
+        while cause is not None and not isinstance(cause, UnicodeDecodeError):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        return None
+
+
 def _record(message: Message) -> LogRecord:
     kind, milliseconds = message.timestamp()
     return LogRecord(
@@ -305,7 +321,7 @@ def _record(message: Message) -> LogRecord:
         offset=message.offset(),
         key=message.key(),
         value=message.value(),
-        headers=tuple(message.headers() or ()),
+        headers=_headers(message),
         # librdkafka counts kinds from "not available", Kafka itself from -1.
         timestamp_ms=milliseconds if kind else -1,
         timestamp_type=TimestampType(kind - 1),

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from datetime import datetime
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 from tidemark.adapters.spark import parquet
 from tidemark.adapters.spark.exact import ExactFiles, is_exact, unkept_spans
 from tidemark.adapters.spark.failures import root_cause
+from tidemark.adapters.spark.java_client import headers_at
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
@@ -109,7 +110,12 @@ class SparkSink:
         """Write the plan's rows: Spark those whose timestamps it keeps, the driver the others."""
         now, folder = self._now(), f"{table}/{name}"
         exact = ExactFiles(
-            log_reader=self._log_reader, plan=plan, ingested_at=now, files=files, folder=folder
+            log_reader=self._log_reader,
+            headers_of=partial(headers_at, self._session, self._kafka_options, plan),
+            plan=plan,
+            ingested_at=now,
+            files=files,
+            folder=folder,
         )
         planned = [(each.partition, SpanSet((each.span,))) for each in plan.ranges]
         unkept: Mapping[int, SpanSet] = {}
@@ -130,23 +136,12 @@ class SparkSink:
         if not altered and not unkept:
             return made
         for file in altered:
-            self._write_again(exact, file, records_per_task)
+            exact.write_again(file, records_per_task)
             files.delete_file(f"{table}/{file.path}")
         for partition, spans in planned:
             for span in spans.common(unkept.get(partition, SpanSet())):
                 exact.write(partition, span, records_per_task)
         return parquet.written(files, table, name)
-
-    @staticmethod
-    def _write_again(exact: ExactFiles, file: DataFile, records_per_task: int) -> None:
-        if file.partition is None:
-            raise ValueError(f"{file.path} is not of one partition")
-        written = exact.write(file.partition, Span(file.first, file.last + 1), records_per_task)
-        if written != file.records:
-            raise ValueError(
-                f"Spark read {file.records} record(s) of partition {file.partition} from offset "
-                f"{file.first} to {file.last}, librdkafka {written}"
-            )
 
     def _write_with_spark(
         self,
