@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal as Number
@@ -11,16 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
-from tests.support.registry import framed
 from tidemark.adapters.spark.payloads import (
     SETTINGS,
-    WriterSchemas,
     detail,
     raw,
     reason,
     with_decoded,
 )
-from tidemark.core.decoding import Format, Part, PayloadSpec, RegisteredSchema
+from tidemark.core.decoding import Format, Part, PayloadSpec
 from tidemark.core.fields import Struct, parse_type
 
 if TYPE_CHECKING:
@@ -324,58 +321,3 @@ def test_moments_are_utc(spark: SparkSession) -> None:
     """Whatever the machine's zone is."""
     (row,) = read(spark, json_spec(), [b'{"at": "2026-07-01T12:00:00Z"}'])
     assert row["value"]["at"].astimezone(UTC) == datetime(2026, 7, 1, 12, tzinfo=UTC)
-
-
-_INTEGERS = {
-    "n": {"type": "integer"},
-    "many": {"type": "array", "items": {"type": "integer"}},
-    "in": {"properties": {"n": {"type": "integer"}, "x": {"type": "number"}}},
-    "text": {"type": "string"},
-    "yes": {"type": "boolean"},
-}
-
-
-_NUMBERS: Sequence[tuple[bytes, Any]] = [
-    (b'{"n": 1.0, "text": 1.0}', {"n": 1, "text": "1.0"}),
-    (b'{"n": -1.50e1, "many": [1, 2.0, null, 1e2]}', {"n": -15, "many": [1, 2, None, 100]}),
-    # Digits that no double has.
-    (b'{"n": 9223372036854775807, "in": {"n": 9223372036854775806.0, "x": 1.5}}',
-     {"n": 2**63 - 1, "in": {"n": 2**63 - 2, "x": 1.5}}),
-    (b'{"n": 1.5}', "n"),
-    (b'{"n": 1.0, "many": [1.0, 1.25]}', "many[]"),
-    (b'{"n": 1.0, "in": {"n": 9223372036854775808.0}}', "in.n"),
-    (b'{"n": 9223372036854775808}', "n"),
-    (b'{"n": 1.0, "yes": 1}', "yes"),
-    (b'{"n": 1.0, "in": {"n": "1"}}', "in.n"),
-    (b'{"n": "1.0"}', "n"),
-    (b'{"n": 1.0, "text": "\\ud800"}', "text"),
-    (b'{"n": 1e400}', "n"),
-]  # fmt: skip
-
-
-def test_a_whole_number_of_json_schema_may_have_a_point(spark: SparkSession) -> None:
-    """Since its sixth draft; a fraction is malformed, and so is a number in quotes."""
-    text = json.dumps({"type": "object", "properties": _INTEGERS})
-    column = "n long, many array<long>, in struct<n: long, x: double>, text string, yes boolean"
-    written = WriterSchemas(
-        schemas=[RegisteredSchema(id=1, kind="JSON", text=text)],
-        column=spark.createDataFrame([], column).schema,
-    )
-    rows = spark.createDataFrame(
-        [(number, framed(1, payload), None) for number, (payload, _) in enumerate(_NUMBERS)],
-        f"number int, {raw(Part.VALUE)} binary, headers array<struct<key string, value binary>>",
-    )
-    spec = PayloadSpec(format=Format.JSON_SCHEMA)
-    for names_faults in (False, True):
-        made = with_decoded(rows, Part.VALUE, spec, written, names_faults=names_faults)
-        columns = ("number", "value", reason(Part.VALUE), detail(Part.VALUE))
-        found = [row.asDict(recursive=True) for row in made.select(*columns).collect()]
-        for row in sorted(found, key=lambda row: row["number"]):
-            payload, expected = _NUMBERS[row["number"]]
-            if isinstance(expected, str):
-                assert (row["value"], row[reason(Part.VALUE)]) == (None, "malformed"), payload
-                if names_faults:
-                    assert row[detail(Part.VALUE)] == expected, payload
-            else:
-                assert row[reason(Part.VALUE)] is None, payload
-                assert {k: v for k, v in row["value"].items() if v is not None} == expected

@@ -12,7 +12,7 @@ have. Only a text that has one is parsed a second time.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from pyspark.sql import Column
@@ -64,39 +64,24 @@ _OVERFLOWING = ("float", "double")
 """What the parser makes infinite if it is too large, which JSON has no number for."""
 
 
-_AS_IT_IS: Mapping[str, str] = {}
-_MARKED = {"decimal": "STRING", "long": "STRING"}
-"""As what a text is read that is looked at again: whatever it has, it is taken."""
-_NUMBERS = {"long": "DOUBLE"}
-"""As what any number is taken, and nothing that is none."""
-_EXACTLY = {"long": "DECIMAL(38,18)"}
-"""As what a number keeps its digits; text in quotes is taken as well."""
 _Test: TypeAlias = Callable[[Column, FieldType], Column | None]
 """Whether a value of a type is at fault; None for a type of which none can be."""
 
 
-def reading(
-    text: Column,
-    schema: Struct,
-    place: Read,
-    *,
-    takes_points: bool = False,
-    names_faults: bool = False,
-) -> Steps:
+def reading(text: Column, schema: Struct, place: Read, *, names_faults: bool = False) -> Steps:
     """Projections that decode a text as one JSON object.
 
     Args:
         text: One object each, or null.
         schema: Its fields.
         place: What the new columns are called.
-        takes_points: Whether `1.0` and `1e2` are whole numbers as well, as JSON Schema has it.
         names_faults: Whether to find out, of each text that the parser does not take, which field
             is at fault, or that it is not one JSON object. That takes a parse for each field.
     """
     nothing = F.lit(None).cast("string")
     not_utf8 = F.when(~F.is_valid_utf8(text), Reason.NOT_UTF8.value)
-    names = ("parsed", "fields", "exact", "again")
-    parsed, fields, exact, again = (f"__{each}_{place.value}" for each in names)
+    names = ("parsed", "fields", "again")
+    parsed, fields, again = (f"__{each}_{place.value}" for each in names)
     is_whole = (F.size(parsed) == 2) & F.get(parsed, F.lit(1))[_END]
     wrong = (
         F.when(is_wrong, path)
@@ -106,29 +91,15 @@ def reading(
     is_unread = text.isNotNull() & F.col(fields).isNull()
     reason = F.when(is_unread | F.col(place.detail).isNotNull(), Reason.MALFORMED.value)
     where = F.col(place.detail)
-    takes_points = takes_points and "long" in _leaves(schema)
     if names_faults:
         is_object = _is_whole(_parsed(text, ""))
         reason = F.when(is_unread & ~is_object, Reason.NOT_JSON.value).otherwise(reason)
-        first_unread = _first_unread(text, schema, _NUMBERS if takes_points else _AS_IT_IS)
-        where = F.coalesce(where, F.when(is_unread & is_object, first_unread))
+        where = F.coalesce(where, F.when(is_unread & is_object, _first_unread(text, schema)))
     yield {parsed: _parsed(text, _ddl_fields(schema))}
     yield {fields: F.when(is_whole, F.get(parsed, F.lit(0)))}
-    fractions: list[Column] = []
-    if takes_points:
-        # Only of a text that has one the numbers are read in another way, twice.
-        numbers = _is_whole(_parsed(text, _ddl_fields(schema, _NUMBERS)))
-        digits = F.get(_parsed(text, _ddl_fields(schema, _EXACTLY)), F.lit(0))
-        yield {exact: F.when(is_unread & numbers, digits)}
-        fractions = [
-            F.when(is_there, path)
-            for path, is_there in _found(F.col(exact), schema, "", _is_no_long)
-        ]
-        whole = F.when(F.coalesce(*fractions, nothing).isNull(), _longs(F.col(exact), schema))
-        yield {fields: F.coalesce(fields, whole)}
     yield {place.value: _value(F.col(fields), schema)}
     yield {again: _looked_at_again(text, F.col(fields), schema)}
-    yield {place.detail: F.coalesce(*wrong, *hidden, *fractions, nothing)}
+    yield {place.detail: F.coalesce(*wrong, *hidden, nothing)}
     yield {place.reason: F.coalesce(not_utf8, reason)}
     if names_faults:
         yield {place.detail: where}
@@ -171,29 +142,8 @@ def _looked_at_again(text: Column, fields: Column, schema: Struct) -> Column:
     marked = F.regexp_replace(escapes, _HALF, _HALF_MARK)
     marked = F.replace(marked, F.lit(_INFINITY), F.lit(_INFINITY_MARK))
     doubtful = F.coalesce(*(F.when(sign, F.lit(True)) for sign in signs), F.lit(False))
-    parsed = _parsed(marked, _ddl_fields(schema, _MARKED))
+    parsed = _parsed(marked, _ddl_fields(schema, decimal="STRING"))
     return F.when(fields.isNotNull() & doubtful, F.get(parsed, F.lit(0)))
-
-
-def _is_no_long(read: Column, kind: FieldType) -> Column | None:
-    """Whether a number that was read with its digits is no whole one of eight bytes."""
-    if kind != "long":
-        return None
-    return read.isNotNull() & ~F.coalesce(
-        read.try_cast("long").cast(_EXACTLY[kind]) == read, F.lit(False)
-    )
-
-
-def _longs(read: Column, kind: FieldType) -> Column:
-    """What was read with its digits, with whole numbers."""
-    match kind:
-        case Struct():
-            fields = [_longs(read[name], each).alias(name) for name, each in kind.fields]
-            return F.when(read.isNotNull(), F.struct(*fields))
-        case ListOf() if "long" in _leaves(kind):
-            return F.transform(read, lambda each: _longs(each, kind.element))
-        case _:
-            return read.try_cast("long") if kind == "long" else read
 
 
 def _has_infinity(read: Column, kind: FieldType) -> Column | None:
@@ -232,49 +182,43 @@ def _found(read: Column, kind: FieldType, path: str, test: _Test) -> Iterator[tu
                 yield path, wrong
 
 
-def _first_unread(text: Column, schema: Struct, instead: Mapping[str, str]) -> Column:
+def _first_unread(text: Column, schema: Struct) -> Column:
     """The path of the first field that the parser does not take; each is parsed by itself."""
     found = [
-        F.when(~_is_whole(_parsed(text, fields)), path)
-        for path, fields in _each_field(schema, instead)
+        F.when(~_is_whole(_parsed(text, fields)), path) for path, fields in _each_field(schema)
     ]
     return F.coalesce(*found, F.lit(None).cast("string"))
 
 
-def _each_field(schema: Struct, instead: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _each_field(schema: Struct) -> Iterator[tuple[str, str]]:
     """Paths of fields, with what the parser is to read of each; a mapping before its fields."""
     for name, kind in schema.fields:
         if isinstance(kind, Struct):
             yield name, f"`{name}`: STRUCT<`{_END}`: BOOLEAN>"
-            for path, fields in _each_field(kind, instead):
+            for path, fields in _each_field(kind):
                 yield f"{name}.{path}", f"`{name}`: STRUCT<{fields}>"
         else:
-            yield name + "[]" * isinstance(kind, ListOf), f"`{name}`: {_ddl(kind, instead)}"
+            yield name + "[]" * isinstance(kind, ListOf), f"`{name}`: {_ddl(kind)}"
 
 
-def _ddl_fields(schema: Struct, instead: Mapping[str, str] = _AS_IT_IS) -> str:
-    return ", ".join(f"`{name}`: {_ddl(kind, instead)}" for name, kind in schema.fields)
+def _ddl_fields(schema: Struct, decimal: str | None = None) -> str:
+    return ", ".join(f"`{name}`: {_ddl(kind, decimal)}" for name, kind in schema.fields)
 
 
-def _ddl(kind: FieldType, instead: Mapping[str, str] = _AS_IT_IS) -> str:
-    """A type as the parser is to read it: what it would read too leniently, as text.
-
-    Args:
-        kind: The type.
-        instead: Other types for some, which have to be read otherwise; a decimal is `decimal`.
-    """
+def _ddl(kind: FieldType, decimal: str | None = None) -> str:
+    """A type as the parser is to read it: what it would read too leniently, as text."""
     match kind:
         case Struct():
-            return f"STRUCT<{_ddl_fields(kind, instead)}>"
+            return f"STRUCT<{_ddl_fields(kind, decimal)}>"
         case ListOf():
-            return f"ARRAY<{_ddl(kind.element, instead)}>"
-        case Decimal() if "decimal" in instead:
-            return instead["decimal"]
+            return f"ARRAY<{_ddl(kind.element, decimal)}>"
+        case Decimal() if decimal:
+            return decimal
         case Decimal(precision=precision, scale=scale):
             # With as many digits behind the point as there can be: none is cut off unseen.
             return f"DECIMAL({_MOST_DIGITS},{scale + _MOST_DIGITS - precision})"
         case _:
-            return "STRING" if kind in _FORMS else instead.get(str(kind), str(kind))
+            return "STRING" if kind in _FORMS else str(kind)
 
 
 def _leaves(kind: FieldType) -> Iterator[FieldType]:

@@ -150,8 +150,6 @@ def _reading(
             return protobuf.reading(payload, schema, place)
         case Format.JSON_SCHEMA:
             fields, text = json_schema.column_of(schema), payload.cast("string")
-            return json_text.reading(
-                text, fields, place, takes_points=True, names_faults=names_faults
-            )
+            return json_text.reading(text, fields, place, names_faults=names_faults)
         case _:
             assert_never(kind)
