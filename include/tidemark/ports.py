@@ -358,6 +358,14 @@ class DataTable(DataLog, Protocol):
         """
         ...
 
+    def check_removable(self, plan: Plan) -> None:
+        """Make sure that a plan's rows can be removed. Changes nothing.
+
+        Raises:
+            UnreadableFile: A file that would have to be rewritten cannot be read.
+        """
+        ...
+
     def discard(self, plan: Plan) -> tuple[int, int]:
         """Remove a plan's rows. Returns their number, and a version that has none of them.
 

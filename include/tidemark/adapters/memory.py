@@ -395,6 +395,9 @@ class MemoryTable:
         if self.transaction_version(plan.app_id) < plan.sequence:
             self.commit(plan.app_id, plan.sequence)
 
+    def check_removable(self, plan: Plan) -> None:
+        """As `DataTable.check_removable`: nothing here is unreadable."""
+
     def discard(self, plan: Plan) -> tuple[int, int]:
         """As `DataTable.discard`."""
         kept = [row for row in self.rows if row[3] != plan.sequence]

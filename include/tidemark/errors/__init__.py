@@ -85,6 +85,7 @@ from tidemark.errors.protocol import (
     TableRestored,
     TransactionConflict,
     UnknownPlan,
+    UnreadableFile,
 )
 from tidemark.errors.quality import (
     NotBlocked,
@@ -242,6 +243,7 @@ __all__ = [
     "UnknownPartition",
     "UnknownPipeline",
     "UnknownPlan",
+    "UnreadableFile",
     "UnsafeStorage",
     "UnusableSource",
 ]

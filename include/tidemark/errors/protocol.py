@@ -360,6 +360,38 @@ class EngineFailed(TransientError):
 
 
 @dataclass(kw_only=True, eq=False)
+class UnreadableFile(TerminalError):
+    """A file of a data table is missing, damaged, or has text that is not UTF-8."""
+
+    table: str
+    file: str
+    first_plan: int | None
+    last_plan: int | None
+    reason: str
+
+    def what(self) -> str:
+        return f"file {self.file!r} of table {self.table} cannot be read"
+
+    def expected(self) -> str:
+        return "a Parquet file whose text is UTF-8"
+
+    def found(self) -> str:
+        return self.reason
+
+    def remedy(self) -> str:
+        if self.first_plan is not None and self.first_plan == self.last_plan:
+            return (
+                f"the file holds rows of plan {self.first_plan} alone: "
+                f"`tidemark undo PIPELINE --plan {self.first_plan} --reason TEXT` takes it out "
+                "without reading it, and the next run lands it again"
+            )
+        return (
+            "the file holds rows of several plans: RESTORE the table to the version before the "
+            "compaction that wrote the file, then run `tidemark rewind PIPELINE --reason TEXT`"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
 class PlanNotLanded(TerminalError):
     """A step that needs landed data, asked for on an open plan."""
 

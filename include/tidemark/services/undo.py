@@ -64,6 +64,8 @@ class Undo:
             PlanAbandoned: It was given up, so none of it is in the table.
             TableBehindLedger, LedgerBehindTable, TableRestored: The data table and the control
                 table are not of one history.
+            UnreadableFile: A file with rows of the plan and of others cannot be read; nothing is
+                recorded.
             EngineFailed: The rows could not be removed; do it again.
             ControlConflict: Others were first, several times over.
         """
@@ -92,6 +94,8 @@ class Undo:
                 pipeline=self.pipeline, sequence=sequence, reason=record.abandoned or ""
             )
         if record.landing is not None and not dry_run:
+            # Once the undo is recorded, no other command goes on before its end.
+            self.table.check_removable(record.plan)
             is_current = record.plan.topic_id == ledger.topic_id
             begun = UndoBegun(
                 sequence=sequence,

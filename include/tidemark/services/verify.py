@@ -17,7 +17,7 @@ from tidemark.core.offsets import Span, SpanSet, united
 from tidemark.core.spec import PipelineSpec
 from tidemark.core.table import Holding, Label
 from tidemark.core.verification import SHOWN, Difference, Found, PartitionVerdict, Verification
-from tidemark.errors import InvalidRange, NothingToVerify
+from tidemark.errors import InvalidRange, NothingToVerify, UndoUnfinished
 from tidemark.ports import ControlReader, DataLog, LabelledRows, LogReader, MarkReader
 from tidemark.services.recording import checked_ledger
 
@@ -77,10 +77,15 @@ class Verify:
                 now than the one that landed.
             ControlTruncated, TableBehindLedger, LedgerBehindTable, TableRestored: The tables are
                 not of one history.
+            UndoUnfinished: Rows of a plan that is being undone may still be there.
+            UnreadableFile: A file of the table cannot be read.
             OffsetsDeleted, KafkaUnavailable: Try again.
         """
         checked_ledger(self.control, self.spec.name, self.data_log)
         ledger = self.control.ledger(self.spec.name)
+        for sequence, record in ledger.plans.items():
+            if record.undoing:
+                raise UndoUnfinished(pipeline=self.spec.name, sequence=sequence)
         newest = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
         planning.check_identity(ledger, newest)
         levels = self._levels(ledger)

@@ -245,6 +245,8 @@ def _row_groups(
     for file in group:
         with _opened(files, file) as source:
             for batch in source.iter_batches(4_096):
+                # Text that is not UTF-8 stays in a file that its plan can leave.
+                batch.validate(full=True)
                 held.append(batch.replace_schema_metadata(None).cast(schema))
                 size += batch.nbytes
                 if size >= _ROW_GROUP_BYTES:

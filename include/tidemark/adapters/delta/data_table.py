@@ -18,6 +18,7 @@ from tidemark.adapters.delta.columns import BRONZE, PROPERTIES, field_type
 from tidemark.adapters.delta.exclusive import is_proven, prove
 from tidemark.adapters.delta.failures import named, names_failures
 from tidemark.adapters.delta.landed import landed_counts
+from tidemark.adapters.delta.plan_files import check_readable, files_of, remove_whole
 from tidemark.adapters.delta.replacing import refuse_losses, replace_rows
 from tidemark.adapters.delta.rows import opened
 from tidemark.core.datafile import DataFile
@@ -444,25 +445,39 @@ class DeltaDataTable:
         except CommitFailedError as conflict:
             raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence) from conflict
 
+    def check_removable(self, plan: Plan) -> None:
+        """As `DataTable.check_removable`: reads files that hold rows of other plans as well."""
+        table = opened(self._uri)
+        if table is not None:
+            check_readable(self._uri, files_of(table, plan.sequence)[1])
+
     def discard(self, plan: Plan) -> tuple[int, int]:
         """Remove a plan's rows. Returns their number, and a version that has none of them.
 
+        Files that hold rows of the plan alone leave the table without being read: one that cannot
+        be read can be undone.
+
         Raises:
+            UnreadableFile: A file with rows of other plans as well.
             EngineFailed: The rows may be there or not; do it again.
         """
-        table = opened(self._uri)
-        if table is None:
+        if opened(self._uri) is None:
             return 0, 0
         metadata = json.dumps({"discarded": plan.sequence})
         try:
-            done = table.delete(
-                f"plan_sequence = {plan.sequence}",
-                commit_properties=CommitProperties(custom_metadata={"userMetadata": metadata}),
-            )
+            rows = remove_whole(self._uri, plan.sequence, metadata)
+            table = DeltaTable(self._uri)
+            if not rows or files_of(table, plan.sequence)[1]:
+                done = table.delete(
+                    f"plan_sequence = {plan.sequence}",
+                    commit_properties=CommitProperties(custom_metadata={"userMetadata": metadata}),
+                )
+                rows += int(done.get("num_deleted_rows") or 0)
         except (DeltaError, OSError) as failed:
+            self.check_removable(plan)
             operation = f"removing rows of plan {plan.sequence} of pipeline {plan.pipeline!r}"
             raise named(failed, self._uri, operation) from failed
-        return int(done.get("num_deleted_rows") or 0), table.version()
+        return rows, table.version()
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
         """Raise transactions so far that no plan under them can ever land.

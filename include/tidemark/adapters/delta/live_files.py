@@ -33,6 +33,7 @@ class LiveFile:
         path: As in the log, percent-encoded.
         size: Bytes.
         modified_ms: As in the log, milliseconds since 1970.
+        records: Its rows; None if the log does not tell.
         partition: Partition values by column.
         bounds: Statistics by column, under `null_count`, `min` and `max`.
     """
@@ -40,6 +41,7 @@ class LiveFile:
     path: str
     size: int
     modified_ms: int
+    records: int | None
     partition: Mapping[str, str | None]
     bounds: Mapping[str, Mapping[str, Any]]
 
@@ -67,6 +69,7 @@ def live_files(table: DeltaTable) -> list[LiveFile]:
             path=row["path"],
             size=row["size_bytes"],
             modified_ms=row["modification_time"],
+            records=row.get("num_records"),
             partition={
                 name: None if value is None else str(value)
                 for name, value in (row.get("partition") or {}).items()

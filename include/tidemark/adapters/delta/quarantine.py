@@ -467,6 +467,11 @@ class TypedTables:
         if self._typed.find(plan) is None:
             self._quarantine.withdraw(plan)
 
+    def check_removable(self, plan: Plan) -> None:
+        """As `DataTable.check_removable`, of both tables."""
+        self._quarantine.table.check_removable(plan)
+        self._typed.check_removable(plan)
+
     def discard(self, plan: Plan) -> tuple[int, int]:
         """As `DataTable.discard`, of both tables."""
         quarantined, _ = self._quarantine.table.discard(plan)

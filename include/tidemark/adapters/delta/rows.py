@@ -51,8 +51,18 @@ def query(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
 
 
 def read(table: DeltaTable, sql: str) -> Any:
-    """The same as an Arrow table."""
-    return QueryBuilder().register("t", table).execute(sql).read_all()
+    """The same as an Arrow table.
+
+    Raises:
+        UnreadableFile: A file of the table cannot be read.
+    """
+    try:
+        return QueryBuilder().register("t", table).execute(sql).read_all()
+    except Exception as failed:  # delta-rs raises nothing narrower here
+        from tidemark.adapters.delta.plan_files import refuse_unreadable
+
+        refuse_unreadable(table, failed)
+        raise
 
 
 def moment(micros: int | None) -> datetime | None:

@@ -22,6 +22,7 @@ from deltalake.exceptions import DeltaError
 from tidemark.adapters.delta.compaction import Compaction
 from tidemark.adapters.delta.data_table import check_owner
 from tidemark.adapters.delta.live_files import storage_of
+from tidemark.adapters.delta.plan_files import refuse_unreadable
 from tidemark.adapters.delta.rows import opened
 from tidemark.core.datafile import plan_of_folder
 from tidemark.core.upkeep import (
@@ -175,6 +176,8 @@ class DeltaUpkeep:
             yield
         except (DeltaError, OSError, ValueError) as failed:
             # PyArrow's errors are of the last kind.
+            if (table := opened(self._uri)) is not None:
+                refuse_unreadable(table, failed)
             raise EngineFailed(
                 operation=f"{doing} {self._uri}", reason=str(failed)[:500]
             ) from failed
