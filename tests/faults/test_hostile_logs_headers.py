@@ -50,16 +50,19 @@ def test_header_names_that_are_not_utf8_land_as_java_reads_them(
     assert [each.headers_unread for each in done.partitions] == [2]
 
 
-def test_a_waiting_record_with_such_a_header_stops_no_command(
+def test_such_a_header_stops_neither_the_status_nor_the_next_run(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """The status looks at the first record that waits."""
+    """The status reads the first record that waits, the next run the last one that landed."""
     pipeline = lake.of(topic())
     produce_values(broker.bootstrap, pipeline.spec.topic, 1)
     pipeline.run("test")
     record = RawRecord(headers=((b"\xff", b"1"),), timestamp_ms=1_767_225_600_000)
     produce_raw(broker.bootstrap, pipeline.spec.topic, [record])
     assert pipeline.status().lag == 1
+    assert pipeline.run("second").landing.records == 1
+    produce_values(broker.bootstrap, pipeline.spec.topic, 1)
+    assert pipeline.run("third").landing.records == 1
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])

@@ -197,10 +197,12 @@ def _differs(
     rows: Sequence[LogRecord], seen: Sequence[LogRecord], isolation_level: IsolationLevel
 ) -> bool | None:
     """Whether the last record that Kafka still has of some rows is another one; None if unknown."""
-    landed = {row.offset: row.checksum for row in rows}
+    landed = {row.offset: row for row in rows}
     for record in reversed(seen):
-        if record.offset in landed:
-            return record.checksum != landed[record.offset]
+        row = landed.get(record.offset)
+        if row is not None:
+            compared = row.without_headers() if record.headers is None else row
+            return record.checksum != compared.checksum
     # A committed record at a landed offset has a row. Records between the rows alone, and none
     # where a row is: they are not of the log that was read.
     return True if seen and isolation_level is IsolationLevel.READ_COMMITTED else None
