@@ -247,6 +247,10 @@ class DataLog(Protocol):
         """What rows of the newest version take, by what its log says of its files."""
         ...
 
+    def row_count(self) -> int | None:
+        """Rows of the newest version, by its log; None if the log does not tell."""
+        ...
+
     def files_with(self, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
         """How many files of the newest version may hold rows at these offsets."""
         ...

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tidemark.adapters.broker.embedded import Broker
     from tidemark.adapters.delta.control_repair import DeltaControlRepair
     from tidemark.adapters.delta.data_table import DeltaDataTable
+    from tidemark.adapters.delta.deduplication import Deduplication
     from tidemark.adapters.delta.quarantine import DeltaQuarantine, TypedTables
     from tidemark.adapters.failpoints import FailPoint
     from tidemark.adapters.spark.submit import JobRun
@@ -658,6 +659,17 @@ class App:
             plans_over=lambda: plans_over(self.control(), spec.name, self.table(spec)),
             now=utc_now,
         )
+
+    def deduplication(self, pipeline: str) -> Deduplication:
+        """Removes copies of rows from a data table; needs neither a JVM nor Kafka.
+
+        Args:
+            pipeline: A pipeline, its typed table (`NAME@typed`), or a copy.
+        """
+        from tidemark.adapters.delta.deduplication import Deduplication
+
+        spec = self.spec(pipeline)
+        return Deduplication(self.layout.data_table(spec.target), spec.name)
 
     def shared_maintenance(self) -> list[Maintenance]:
         """Keeps the tables small that pipelines share: control, quality, status."""

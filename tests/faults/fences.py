@@ -727,4 +727,34 @@ FENCES = (
         operation=Never(),
         noticed_by=("tests/adapters/spark/test_exact.py",),
     ),
+    Fence(
+        marker="compaction-replaces-live-files",
+        keeps="I1",
+        operation=Replace("list(rewrites)"),
+        noticed_by=(f"{DELTA}/test_compaction.py", "-k", "refused"),
+    ),
+    Fence(
+        marker="compaction-follows-its-check",
+        keeps="I1",
+        operation=Drop(),
+        noticed_by=(f"{DELTA}/test_compaction.py", "-k", "just_before"),
+    ),
+    Fence(
+        marker="wrong-clock-removes-nothing",
+        keeps="I1",
+        operation=Never(),
+        noticed_by=(f"{DELTA}/test_upkeep.py", "-k", "clock"),
+    ),
+    Fence(
+        marker="doubled-events-are-noticed",
+        keeps="I7",
+        operation=Never(),
+        noticed_by=(f"{DELTA}/test_control_repair.py", "-k", "doubled"),
+    ),
+    Fence(
+        marker="doubled-rows-are-noticed",
+        keeps="I1",
+        operation=Always(),
+        noticed_by=(f"{DELTA}/test_deduplication.py", "-k", "doubled_rows"),
+    ),
 )

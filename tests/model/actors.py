@@ -55,7 +55,7 @@ _READS = frozenset(
         *("ledger", "summary", "plan_record"),
         *("topic_marks", "offsets_at", "first_cut", "read"),
         *("state", "find", "gaps", "held", "holdings", "commits_of_plans"),
-        *("discards", "rows_of", "last_rows", "size", "version"),
+        *("discards", "rows_of", "last_rows", "row_count", "size", "version"),
         *("prepare", "begin", "fetch", "begin_fence", "begin_fence_chains"),
     }
 )

@@ -535,6 +535,10 @@ class MemoryTable:
         """As `DataLog.size`; a row is one byte."""
         return TableSize(records=len(self.rows), bytes=len(self.rows))
 
+    def row_count(self) -> int:
+        """As `DataLog.row_count`."""
+        return len(self.rows)
+
     def files_with(self, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
         """As `DataLog.files_with`; each row is a file."""
         return sum(

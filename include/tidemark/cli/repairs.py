@@ -32,6 +32,7 @@ def register(app: typer.Typer) -> None:
         new_incarnation
     )
     app.command(short_help="Follow a RESTORE of the data table.")(rewind)
+    app.command(short_help="Remove doubled rows from a data table.")(deduplicate)
     app.add_typer(control_app)
 
 
@@ -175,6 +176,28 @@ def rebuild(
     repair = App.from_environment().repair(pipeline)
     found = repair.rebuild(requester(), reason, dry_run=not apply)
     _print_differences("rebuilt", not apply, found, as_json)
+
+
+def deduplicate(
+    pipeline: Pipeline,
+    apply: Annotated[
+        bool | None,
+        typer.Option("--apply/--dry-run", help="Remove them, or only count. One must be chosen."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove copies of rows from a data table, so that each row is there once.
+
+    For RowsDoubled, after a compaction by another program doubled rows. Rows that share topic id,
+    partition, offset and plan are copies; one of them stays. Kafka is not read.
+    """
+    if apply is None:
+        raise typer.BadParameter("say --dry-run to count the copies, or --apply")
+    copies = App.from_environment().deduplication(pipeline).run(dry_run=not apply)
+    if as_json:
+        print_json({"outcome": "removed" if apply else "draft", "copies": copies})
+        return
+    out.print(f"{copies:,} doubled row(s) {'removed' if apply else 'would be removed'}")
 
 
 @control_app.command(short_help="Repair lost files and doubled events of the control table.")

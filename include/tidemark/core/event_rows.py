@@ -278,7 +278,7 @@ def refuse_doubled(pipeline: str, rows: Iterable[Row]) -> None:
         if values in seen:
             doubled.add(row["event_number"])
         seen.add(values)
-    if doubled:
+    if doubled:  # fence: doubled-events-are-noticed
         raise ControlDoubled(pipeline=pipeline, events=tuple(sorted(doubled)))
 
 

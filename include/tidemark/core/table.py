@@ -242,6 +242,16 @@ def check_table(ledger: Ledger, state: TableState) -> None:
             )
 
 
+def most_rows(ledger: Ledger) -> int:
+    """The most rows that a data table can hold: what landed, and what may have landed since."""
+    doubtful = (
+        record.plan.size if record.is_open else record.whole.records if record.whole else 0
+        for record in ledger.plans.values()
+        if record.is_open or record.undoing
+    )
+    return ledger.records + sum(doubtful)
+
+
 def check_held(plan: Plan, version: int, restores: Sequence[Restore]) -> None:
     """Refuse a plan's commit that a RESTORE took out of the table again.
 

@@ -151,7 +151,7 @@ def checked_time(subject: str, local: datetime, storage: datetime) -> datetime:
     Raises:
         ClockDiffers: The two are more than `CLOCK_TOLERANCE` apart.
     """
-    if abs(local - storage) > CLOCK_TOLERANCE:
+    if abs(local - storage) > CLOCK_TOLERANCE:  # fence: wrong-clock-removes-nothing
         raise ClockDiffers(subject=subject, local=local, storage=storage)
     return storage
 

@@ -77,6 +77,30 @@ class ControlDoubled(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class RowsDoubled(TerminalError):
+    """A data table has more rows than its plans can have landed."""
+
+    pipeline: str
+    rows: int
+    landed: int
+
+    def what(self) -> str:
+        return f"the data table of {self.pipeline!r} has more rows than have landed in it"
+
+    def expected(self) -> str:
+        return f"at most {self.landed:,} rows, by the control table"
+
+    def found(self) -> str:
+        return f"{self.rows:,} rows, by the files of its newest version"
+
+    def remedy(self) -> str:
+        return (
+            f"`tidemark deduplicate {self.pipeline} --dry-run` counts the copies of rows, with "
+            "--apply it removes them; see docs/runbook.md, RowsDoubled"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
 class TableTampered(TerminalError):
     """Rows of a plan that are neither all there nor all gone, or that another plan landed too."""
 

@@ -27,7 +27,7 @@ from tidemark.services.abandon import Abandon
 from tidemark.services.conflicts import after_conflicts
 from tidemark.services.landed_log import LandedLog
 from tidemark.services.planner import Planning, PlanOutcome
-from tidemark.services.recording import Recorder, checked_ledger
+from tidemark.services.recording import Recorder, check_rows, checked_ledger
 from tidemark.services.schemas import Fit, Schemas
 from tidemark.services.superseding import superseded_events
 from tidemark.services.undo import Undo
@@ -104,6 +104,7 @@ class Decoding:
             TableBehindLedger, LedgerBehindTable, TableRestored: A data table and the control table
                 are not of one history.
             QuarantineRestored: Nor is the quarantine.
+            RowsDoubled: A data table has more rows than have landed in it.
             ControlConflict, TransactionConflict: Others were first, several times over.
         """
         return after_conflicts(self._once)
@@ -168,6 +169,8 @@ class Decoding:
 
     def _ledgers(self) -> tuple[Ledger, Ledger]:
         self.table.check_whole(self.spec.name)  # fence: restored-quarantine-is-missed
+        check_rows(self.control, self.spec.origin, self.bronze)
+        check_rows(self.control, self.spec.name, self.table)
         return (
             checked_ledger(self.control, self.spec.origin, self.bronze),
             checked_ledger(self.control, self.spec.name, self.table),

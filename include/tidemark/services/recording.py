@@ -12,7 +12,13 @@ from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.marks import TopicMarks
 from tidemark.core.offsets import Span, spans_by_partition
 from tidemark.core.plan import Plan
-from tidemark.core.table import chains, check_table, fenced_chains, newest_table_version
+from tidemark.core.table import (
+    chains,
+    check_table,
+    fenced_chains,
+    most_rows,
+    newest_table_version,
+)
 from tidemark.errors import (
     ClusterChanged,
     ControlConflict,
@@ -21,6 +27,7 @@ from tidemark.errors import (
     PlanAbandoned,
     RecordsMissed,
     RepairUnfinished,
+    RowsDoubled,
     TopicRecreated,
     UnknownPlan,
 )
@@ -29,6 +36,8 @@ from tidemark.services.conflicts import after_conflicts
 
 log = logging.getLogger(__name__)
 
+_LOOKS = 5
+"""At the ledger and the rows, until the two are of one moment."""
 NO_EVIDENCE = Evidence(gaps={}, visible={}, deleted={})
 """Of a plan without gaps."""
 
@@ -185,6 +194,24 @@ def checked_ledger(control: ControlReader, pipeline: str, data_log: DataLog) -> 
         return ledger
 
     return after_conflicts(read)
+
+
+def check_rows(control: ControlReader, pipeline: str, data_log: DataLog) -> None:
+    """Refuse a data table that has more rows than can have landed in it.
+
+    Raises:
+        RowsDoubled
+    """
+    ledger = control.summary(pipeline)
+    for _ in range(_LOOKS):
+        rows, most = data_log.row_count(), most_rows(ledger)
+        if rows is None or rows <= most:  # fence: doubled-rows-are-noticed
+            return
+        newest = control.summary(pipeline)
+        if newest.event_number == ledger.event_number:
+            raise RowsDoubled(pipeline=pipeline, rows=rows, landed=most)
+        # A plan may have landed or been undone between the two looks.
+        ledger = newest
 
 
 def recorded_plan(control: ControlReader, pipeline: str, sequence: int) -> PlanRecord:

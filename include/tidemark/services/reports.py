@@ -13,7 +13,7 @@ from tidemark.core.reports import PipelineReport
 from tidemark.core.spec import PipelineSpec
 from tidemark.errors import NothingLanded
 from tidemark.ports import Clock, ControlReader, DataLog, QualityHistory
-from tidemark.services.recording import checked_ledger
+from tidemark.services.recording import check_rows, checked_ledger
 from tidemark.services.verdicts import Verdicts
 
 _UNCHECKED = "not checked"
@@ -54,8 +54,10 @@ class Reports:
             NothingLanded: Nothing ever has.
             TableBehindLedger, LedgerBehindTable, TableRestored: Data table and control table are
                 not of one history: nothing could be certified.
+            RowsDoubled: The data table has more rows than have landed in it.
         """
         checked_ledger(self.control, self.spec.name, self.data_log)
+        check_rows(self.control, self.spec.name, self.data_log)
         ledger = self.control.ledger(self.spec.name)
         if ledger.topic is None:
             raise NothingLanded(pipeline=self.spec.name, topic=self.spec.topic)

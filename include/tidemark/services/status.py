@@ -27,7 +27,7 @@ from tidemark.errors import (
 from tidemark.ports import BronzeLog, ControlReader, TopicLogReader, TopicReader
 from tidemark.services.limits import run_limit
 from tidemark.services.positions import LogComparison
-from tidemark.services.recording import checked_ledger
+from tidemark.services.recording import check_rows, checked_ledger
 from tidemark.services.unsettled import Unsettled, Unsettling
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -246,6 +246,7 @@ def pipeline_status(
     problem: TidemarkError | None = None
     try:
         ledger = checked_ledger(control, spec.name, data_log)
+        check_rows(control, spec.name, data_log)
     except TidemarkError as refused:
         ledger, problem = control.summary(spec.name), refused
     for record in ledger.plans.values():

@@ -374,3 +374,39 @@ def test_the_target_size_of_a_table_bounds_its_files(lake: FileLake) -> None:
     )
     with pytest.raises(SetupError, match="large"):
         Compaction(str(lake.uri)).rewrite()
+
+
+def test_files_of_delta_rs_and_of_parquet_writers_become_one(tmp_path: Path) -> None:
+    """delta-rs has texts and bytes as views in memory, also in lists, maps and structs."""
+    rows = [
+        {
+            "x": number,
+            "headers": [{"key": "k" * (number % 30), "value": b"v" * (number % 20)}, None],
+            "named": [("a", "b" * (number % 25))],
+            "inner": {"text": None if number % 7 else "ü" * (number % 15), "list": ["l", None]},
+            "text": "t" * (number % 40),
+        }
+        for number in range(9_000)
+    ]
+    schema = pa.schema(
+        {
+            "x": pa.int64(),
+            "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
+            "named": pa.map_(pa.string(), pa.string()),
+            "inner": pa.struct({"text": pa.string(), "list": pa.list_(pa.string())}),
+            "text": pa.string(),
+        }
+    )
+    uri = str(tmp_path)
+    for part in range(3):
+        some = pa.Table.from_pylist(rows[part * 3_000 : (part + 1) * 3_000], schema)
+        write_deltalake(uri, some, mode="append")
+        # Written again, from what delta-rs has in memory.
+        DeltaTable(uri).update(predicate=f"x < {part * 3_000 + 10}", updates={"text": "text"})
+    write_deltalake(uri, pa.Table.from_pylist([{"x": 9_000}], schema), mode="append")
+    files = len(DeltaTable(uri).file_uris())
+    before = sorted(pa.table(DeltaTable(uri).scan()).to_pylist(), key=lambda row: row["x"])
+    assert Compaction(uri).run() == files == 2
+    after = pa.table(DeltaTable(uri).scan()).to_pylist()
+    assert sorted(after, key=lambda row: row["x"]) == before
+    assert len(DeltaTable(uri).file_uris()) == 1

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
-from tests.support.file_lake import WEEK, FileLake, HomeFileLake, home_lake
+from tests.support.file_lake import WEEK, FileLake, HomeFileLake, double, home_lake
 from tests.support.plans import make_plan
 from tests.support.services import NOW
 from tidemark.adapters.delta.compaction import Compaction
@@ -40,13 +40,6 @@ def lake(tmp_path: Path) -> FileLake:
 def uri_of(lake: FileLake) -> str:
     """The control table."""
     return str(lake.root / "control")
-
-
-def double(uri: str) -> None:
-    """Compact a table twice from one version, by hand."""
-    one, other = DeltaTable(uri), DeltaTable(uri)
-    one.optimize.compact()
-    other.optimize.compact()
 
 
 def lose(uri: str, number: int) -> Path:

@@ -18,8 +18,9 @@ from tests.support.file_lake import LATER, WEEK, FileLake, age
 from tests.support.plans import make_plan
 from tests.support.services import NOW
 from tidemark.adapters.delta import upkeep as upkeep_module
-from tidemark.adapters.delta.compaction import Compaction, Rewrite
+from tidemark.adapters.delta.compaction import Compaction
 from tidemark.adapters.delta.control_table import DeltaControlTable
+from tidemark.adapters.delta.rewriting import Rewrite
 from tidemark.adapters.delta.upkeep import DeltaUpkeep
 from tidemark.core.datafile import plan_folder
 from tidemark.core.events import Planned

@@ -11,23 +11,26 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
-from uuid import uuid4
 
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.adapters.delta.live_files import LiveFile, live_files, merged_bounds, storage_of
+from tidemark.adapters.delta.rewriting import (
+    Rewrite,
+    batches_of,
+    opened_file,
+    plain_schema,
+    write_rows,
+)
 from tidemark.errors import CompactionConflict, SetupError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import pyarrow.parquet as pq
     from pyarrow.fs import FileSystem
 
@@ -36,26 +39,7 @@ log = logging.getLogger(__name__)
 COMMITS_TRIED = 20
 """Another commit between the check and the commit refuses it. A try takes milliseconds."""
 _TARGET_BYTES = 100 * 1024 * 1024
-_ROW_GROUP_BYTES = 32 * 1024 * 1024
-"""Rows in memory; a row group on disk."""
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rewrite:
-    """A file that holds the rows of some live files, and that no version refers to yet.
-
-    Attributes:
-        replaced: The live files.
-        path: The new file.
-        size: Its bytes.
-        statistics: Of its rows, as the Delta protocol writes them.
-    """
-
-    replaced: tuple[LiveFile, ...]
-    path: str
-    size: int
-    statistics: str
 
 
 class Compaction:
@@ -104,8 +88,9 @@ class Compaction:
         for _ in range(COMMITS_TRIED):
             table = DeltaTable(self._uri)
             live = {file.path for file in live_files(table)}
-            done = [each for each in rewrites if each.path in live]
-            ready = [each for each in rewrites if live.issuperset(_replaced_paths(each))]
+            done = [each for each in rewrites if live.issuperset(each.added_paths)]
+            # fence: compaction-replaces-live-files
+            ready = [each for each in rewrites if live.issuperset(each.replaced_paths)]
             if ready:
                 try:
                     _replace(table, ready)
@@ -130,10 +115,6 @@ class Compaction:
         return self.commit(self.rewrite(partition))
 
 
-def _replaced_paths(rewrite: Rewrite) -> Iterator[str]:
-    return (file.path for file in rewrite.replaced)
-
-
 def _replace(table: DeltaTable, rewrites: Sequence[Rewrite]) -> None:
     """Commit as the very next version; refused if there is another one."""
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
@@ -150,14 +131,15 @@ def _replace(table: DeltaTable, rewrites: Sequence[Rewrite]) -> None:
     ]
     added = [
         AddAction(
-            path=each.path,
-            size=each.size,
+            path=new.path,
+            size=new.size,
             partition_values=each.replaced[0].partition,
             modification_time=now_ms,
             data_change=False,
-            stats=each.statistics,
+            stats=new.statistics,
         )
         for each in rewrites
+        for new in each.added
     ]
     table.create_write_transaction(
         [*removed, *added],
@@ -165,10 +147,16 @@ def _replace(table: DeltaTable, rewrites: Sequence[Rewrite]) -> None:
         table.schema(),
         partition_by=table.metadata().partition_columns,
         commit_properties=CommitProperties(
-            max_commit_retries=0,
+            max_commit_retries=0,  # fence: compaction-follows-its-check
             custom_metadata={"userMetadata": json.dumps({"compacted": len(removed)})},
         ),
     )
+
+
+def _rewritten(files: FileSystem, group: Sequence[LiveFile]) -> Rewrite:
+    rows = (batch for file in group for batch in batches_of(files, file))
+    added = write_rows(files, group[0], rows, merged_bounds(group))
+    return Rewrite(replaced=tuple(group), added=(added,))
 
 
 def _groups(
@@ -187,7 +175,7 @@ def _groups(
         if len(group) > 1:
             schemas: dict[str, list[LiveFile]] = {}
             for file in group:
-                with _opened(files, file) as source:
+                with opened_file(files, file) as source:
                     schemas.setdefault(_schema_text(source), []).append(file)
             for alike in schemas.values():
                 yield from _bins(alike, target)
@@ -204,101 +192,9 @@ def _bins(alike: Sequence[LiveFile], target: int) -> Iterator[Sequence[LiveFile]
         held = [] if file is None else [file]
 
 
-def _rewritten(files: FileSystem, group: Sequence[LiveFile]) -> Rewrite:
-    import pyarrow.parquet as pq
-
-    path = f"part-00000-{uuid4()}-c000.snappy.parquet"
-    with _opened(files, group[0]) as first:
-        schema = _schema(first)
-        leaves = [first.schema.column(n).path for n in range(len(first.schema.names))]
-    records = 0
-    with (
-        files.open_output_stream(path) as sink,
-        pq.ParquetWriter(
-            sink,
-            schema,
-            compression="snappy",
-            # As Spark lands them: what a record takes is measured by files.
-            use_dictionary=[leaf for leaf in leaves if leaf not in ("key", "value")],
-            store_schema=False,
-            store_decimal_as_integer=True,
-        ) as writer,
-    ):
-        for rows in _row_groups(files, group, schema):
-            writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
-            records += rows.num_rows
-    return Rewrite(
-        replaced=tuple(group),
-        path=path,
-        size=files.get_file_info(path).size,
-        statistics=json.dumps({"numRecords": records, **merged_bounds(group)}),
-    )
-
-
-def _row_groups(
-    files: FileSystem, group: Sequence[LiveFile], schema: pa.Schema
-) -> Iterator[pa.Table]:
-    import pyarrow as pa
-
-    held: list[pa.RecordBatch] = []
-    size = 0
-    for file in group:
-        with _opened(files, file) as source:
-            for batch in source.iter_batches(4_096):
-                # Text that is not UTF-8 stays in a file that its plan can leave.
-                batch.validate(full=True)
-                held.append(batch.replace_schema_metadata(None).cast(schema))
-                size += batch.nbytes
-                if size >= _ROW_GROUP_BYTES:
-                    yield pa.Table.from_batches(held, schema)
-                    held, size = [], 0
-    if held:
-        yield pa.Table.from_batches(held, schema)
-
-
-@contextmanager
-def _opened(files: FileSystem, file: LiveFile) -> Iterator[pq.ParquetFile]:
-    import pyarrow.parquet as pq
-
-    with (
-        files.open_input_file(unquote(file.path)) as source,
-        pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as rows,
-    ):
-        yield rows
-
-
 def _schema_text(source: pq.ParquetFile) -> str:
-    text: str = _schema(source).to_string(show_field_metadata=True)
+    text: str = plain_schema(source).to_string(show_field_metadata=True)
     return text
-
-
-def _schema(source: pq.ParquetFile) -> pa.Schema:
-    """Return the columns of a file, without views.
-
-    When delta-rs deletes rows, it writes the others with view types for text and bytes. PyArrow
-    reads columns of these types, and cannot write them.
-    """
-    import pyarrow as pa
-
-    return pa.schema([_without_views(field) for field in source.schema_arrow])
-
-
-def _without_views(field: pa.Field) -> pa.Field:
-    import pyarrow as pa
-    from pyarrow import types
-
-    kind = field.type
-    if types.is_string_view(kind):
-        kind = pa.string()
-    elif types.is_binary_view(kind):
-        kind = pa.binary()
-    elif types.is_struct(kind):
-        kind = pa.struct([_without_views(each) for each in kind])
-    elif types.is_list(kind):
-        kind = pa.list_(_without_views(kind.value_field))
-    elif types.is_map(kind):
-        kind = pa.map_(_without_views(kind.key_field), _without_views(kind.item_field))
-    return field.with_type(kind)
 
 
 def _target_bytes(configuration: Mapping[str, str | None]) -> int:

@@ -132,6 +132,19 @@ def size(table: DeltaTable) -> TableSize:
     )
 
 
+def row_count(table: DeltaTable) -> int | None:
+    """Rows of the table by its files' statistics; None if these do not tell."""
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        return None
+    files = table.get_add_actions(flatten=True)
+    if files.num_rows == 0:
+        return 0
+    if "num_records" not in files.column_names:
+        return None
+    counts = files.column("num_records").to_pylist()
+    return None if None in counts else sum(counts)
+
+
 def holdings(table: DeltaTable, condition: str = "true") -> tuple[Holding, ...]:
     """Rows of the table, counted by plan, incarnation and partition, in runs of one plan."""
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from tidemark.adapters.delta.compaction import Compaction, Rewrite
-from tidemark.adapters.delta.live_files import LiveFile, live_files, merged_bounds, storage_of
+from tidemark.adapters.delta.compaction import Compaction
+from tidemark.adapters.delta.live_files import live_files, merged_bounds, storage_of
+from tidemark.adapters.delta.rewriting import NewFile, Rewrite, new_path
 from tidemark.adapters.delta.rows import opened, query, read
 from tidemark.errors import CompactionConflict, ControlFileMissing, EngineFailed
 
@@ -149,18 +149,15 @@ class DeltaControlRepair:
         schema = pa.schema(table.schema().to_arrow())
         columns = schema.remove(schema.get_field_index("pipeline"))
         rows = rows.select(columns.names).cast(columns).sort_by("event_number")
-        path, files = f"part-00000-{uuid4()}-c000.snappy.parquet", storage_of(self._uri)
+        path, files = new_path(), storage_of(self._uri)
         pq.write_table(rows, path, filesystem=files, store_schema=False)
-        return Rewrite(
-            replaced=tuple(replaced),
+        bounds = merged_bounds(replaced)
+        # Bounds still hold where rows are left out; numbers of nulls do not.
+        del bounds["nullCount"]
+        added = NewFile(
             path=path,
             size=files.get_file_info(path).size,
-            statistics=_statistics(rows.num_rows, replaced),
+            records=rows.num_rows,
+            statistics=json.dumps({"numRecords": rows.num_rows, **bounds}),
         )
-
-
-def _statistics(rows: int, replaced: Sequence[LiveFile]) -> str:
-    """Bounds still hold where rows are left out; numbers of nulls do not."""
-    bounds = merged_bounds(replaced)
-    del bounds["nullCount"]
-    return json.dumps({"numRecords": rows, **bounds})
+        return Rewrite(replaced=tuple(replaced), added=(added,))

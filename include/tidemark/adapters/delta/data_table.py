@@ -177,6 +177,11 @@ class DeltaDataTable:
         table = opened(self._uri)
         return TableSize(records=0, bytes=0) if table is None else contents.size(table)
 
+    def row_count(self) -> int | None:
+        """As `DataLog.row_count`: files with a deletion vector hold fewer rows than the log has."""
+        table = opened(self._uri)
+        return 0 if table is None else contents.row_count(table)
+
     def files_with(self, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
         """How many files of the newest version may hold rows at these offsets."""
         table = opened(self._uri)

@@ -393,6 +393,10 @@ class TypedTables:
         sequence = plan.sequence
         return plan.gaps(united([self._quarantine.spans(sequence), self._typed.spans(sequence)]))
 
+    def row_count(self) -> int | None:
+        """As `DataLog.row_count`, of the typed table: the quarantine has the other records."""
+        return self._typed.row_count()
+
     def size(self) -> TableSize:
         """As `DataLog.size`, of the typed table."""
         return self._typed.size()

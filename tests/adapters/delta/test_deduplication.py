@@ -1,0 +1,173 @@
+"""Doubled rows of a data table are noticed before anything counts on them, and removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.commands import Command
+from tests.support.file_lake import WEEK, FileLake, HomeFileLake, double, home_lake
+from tests.support.typed_lake import TypedLake
+from tidemark.adapters.delta.compaction import Compaction
+from tidemark.adapters.delta.deduplication import Deduplication
+from tidemark.errors import CompactionConflict, ForeignTable, RowsDoubled
+from tidemark.services.recording import check_rows
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> HomeFileLake:
+    """Three plans of three records."""
+    return home_lake(tmp_path)
+
+
+def rows_of(lake: FileLake) -> list[dict[str, Any]]:
+    """Every row of the data table, sorted."""
+    rows = pa.table(DeltaTable(lake.uri).scan()).to_pylist()
+    return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
+
+
+def deduplication(lake: FileLake) -> Deduplication:
+    """Of the data table."""
+    return Deduplication(str(lake.uri), "events")
+
+
+# -- what notices --------------------------------------------------------------------------------
+
+
+def test_the_status_names_doubled_rows(lake: HomeFileLake) -> None:
+    """With both numbers; the alarm makes `status --check` exit with an error."""
+    assert lake.status().problem is None
+    double(lake.uri)
+    problem = lake.status().problem
+    assert isinstance(problem, RowsDoubled)
+    assert (problem.rows, problem.landed) == (18, 9)
+    assert "RowsDoubled" in lake.status().state
+
+
+def test_a_report_is_refused_over_doubled_rows(lake: HomeFileLake, offline: Command) -> None:
+    """It would certify the period as complete."""
+    period = ("--since", "2000-01-01", "--until", "2100-01-01")
+    assert offline("report", "events", *period, "--json").code == 0
+    double(lake.uri)
+    refused = offline("report", "events", *period, "--json")
+    assert refused.code == 65
+    assert "RowsDoubled" in refused.out + refused.err
+
+
+@pytest.mark.parametrize("table", ["bronze", "typed"])
+def test_decode_plans_nothing_over_doubled_rows(tmp_path: Path, table: str) -> None:
+    """It would commit each row twice, before it fails."""
+    lake = TypedLake(root=tmp_path)
+    for _ in range(2):
+        lake.bronze.run(3)
+        lake.run()
+    lake.bronze.run(3)
+    uri = {"bronze": lake.bronze.uri, "typed": lake.typed_uri}[table]
+    version = DeltaTable(lake.typed_uri).version()
+    double(uri)
+    with pytest.raises(RowsDoubled):
+        lake.run()
+    assert DeltaTable(lake.typed_uri).version() == version + 2 * (table == "typed")
+    name = {"bronze": "events", "typed": lake.spec.name}[table]
+    assert Deduplication(str(uri), name).run() == {"bronze": 9, "typed": 6}[table]
+    lake.run()
+    lake.check()
+
+
+def test_rows_that_may_have_landed_are_no_doubled_rows(lake: HomeFileLake) -> None:
+    """Of a plan that is not recorded yet, of one that is being undone, after a replacement."""
+    plan = lake.plan(4)
+    lake.land(plan)
+    check_rows(lake.control, "events", lake.table)
+    lake.ingest.execute(plan.sequence)
+    lake.land_again((0, 0, 5))
+    check_rows(lake.control, "events", lake.table)
+    lake.undo.undo(2, "ops", "a test")
+    check_rows(lake.control, "events", lake.table)
+    lake.abandon.give_up(lake.plan(2).sequence, "ops", "a test")
+    check_rows(lake.control, "events", lake.table)
+    with pytest.raises(RowsDoubled):
+        double_and_check(lake)
+
+
+def double_and_check(lake: FileLake) -> None:
+    """Double the rows, and look."""
+    lake.run(2)
+    double(lake.uri)
+    check_rows(lake.control, "events", lake.table)
+
+
+# -- the repair ----------------------------------------------------------------------------------
+
+
+def test_copies_are_removed_and_every_row_stays(lake: HomeFileLake) -> None:
+    """A dry run counts the same; then the pipeline goes on, verified by Kafka's records."""
+    rows = rows_of(lake)
+    double(lake.uri)
+    lake.run(2)
+    version = DeltaTable(lake.uri).version()
+    assert deduplication(lake).run(dry_run=True) == 9
+    assert DeltaTable(lake.uri).version() == version
+    assert deduplication(lake).run() == 9
+    assert rows_of(lake)[:9] == rows
+    assert lake.verified() == [(11, 11)]
+    assert lake.status().problem is None
+    assert deduplication(lake).run() == 0
+    assert lake.maintenance().maintain(WEEK).after is not None
+    assert lake.undo.undo(2, "ops", "a test").rows == 3
+    lake.run(1)
+    assert lake.verified() == [(12, 12)]
+
+
+def test_rows_that_are_doubled_three_times_and_mixed_with_others(lake: HomeFileLake) -> None:
+    """A third compaction, and a compaction of ours over what was doubled."""
+    one, other = DeltaTable(lake.uri), DeltaTable(lake.uri)
+    double(lake.uri)
+    one.optimize.compact()
+    other.optimize.compact()
+    lake.run(2)
+    Compaction(str(lake.uri)).run()
+    assert DeltaTable(lake.uri).count() == 9 * 4 + 2
+    assert deduplication(lake).run() == 27
+    assert lake.verified() == [(11, 11)]
+
+
+def test_a_deduplication_is_refused_once_its_files_have_left_the_table(
+    lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An undo meanwhile: its rows do not come back."""
+    double(lake.uri)
+    commit = Compaction.commit
+
+    def late(self: Compaction, *arguments: Any) -> int:
+        lake.undo.undo(2, "ops", "a test")
+        return commit(self, *arguments)
+
+    monkeypatch.setattr(Compaction, "commit", late)
+    with pytest.raises(CompactionConflict):
+        deduplication(lake).run()
+    monkeypatch.undo()
+    assert deduplication(lake).run() == 6
+    lake.run(1)
+    assert lake.verified() == [(10, 10)]
+
+
+def test_another_pipelines_table_is_not_touched(lake: HomeFileLake) -> None:
+    """And a table that is not there has no copies."""
+    with pytest.raises(ForeignTable):
+        Deduplication(str(lake.uri), "other").run()
+    assert Deduplication(str(lake.root / "none"), "none").run() == 0
+
+
+def test_the_command_counts_and_removes(lake: HomeFileLake, offline: Command) -> None:
+    """`tidemark deduplicate`, which must be told whether to do it."""
+    double(lake.uri)
+    assert offline("deduplicate", "events").code == 2
+    shown = offline("deduplicate", "events", "--dry-run", "--json")
+    assert shown.json == {"outcome": "draft", "copies": 9}
+    assert "9 doubled row(s) removed" in offline("deduplicate", "events", "--apply").out
+    assert lake.verified() == [(9, 9)]
