@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tidemark.adapters.spark.submit import RESULT_MARKER
+from tidemark.adapters.spark.submit import RESULT_MARKER, stopped_by
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.errors.base import text_of
 
@@ -35,7 +35,10 @@ def job_failure(exit_code: int | None, output: str) -> AirflowException:
     Returns:
         An exception that Airflow retries, or `AirflowFailException`, by the exit code alone.
     """
-    return _failure(exit_code, "\n".join(_named_errors(output)) or output)
+    if named := _named_errors(output):
+        return _failure(exit_code, "\n".join(named))
+    stopped = None if exit_code is None else stopped_by(exit_code)
+    return _failure(exit_code, f"EngineStopped: {stopped}\n{output}" if stopped else output)
 
 
 def pipelines_failure(errors: Mapping[str, TidemarkError]) -> AirflowException:
@@ -52,11 +55,10 @@ def _failure(exit_code: int | None, text: str) -> AirflowException:
 
 
 def is_retryable(exit_code: int | None) -> bool:
-    """Whether the same job can end differently; codes that are not ours say nothing against it."""
-    try:
-        return exit_code is None or ExitCode(exit_code).retryable
-    except ValueError:
+    """Whether the same job can end differently; None if it did not start."""
+    if exit_code is None or stopped_by(exit_code):
         return True
+    return ExitCode(exit_code).retryable
 
 
 def _named_errors(output: str) -> list[str]:

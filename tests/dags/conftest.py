@@ -28,6 +28,7 @@ SPARK_SUBMIT = """\
 printf '%s\\n' "$@" > "$SEEN/argv"
 env > "$SEEN/environ"
 echo "$TOLD"
+[ "$CODE" -ge 0 ] || kill "$CODE" $$
 exit "$CODE"
 """
 

@@ -111,6 +111,17 @@ def test_a_result_line_that_is_not_an_error_is_not_taken_for_one(
         assert answer.value["fails_now"] is False
 
 
+@pytest.mark.parametrize("code", [137, -9])
+def test_a_killed_job_is_named_and_retried(
+    task_probe: Probe, spark_submit: Path, code: int
+) -> None:
+    """`tidemark ingest` maps the codes in the same way."""
+    answer = run(task_probe, spark_submit, code)
+    first = answer.value["error"].splitlines()[0]
+    assert first.startswith("EngineStopped: the Spark process was killed by signal 9, SIGKILL")
+    assert answer.value["fails_now"] is False
+
+
 def test_the_command_line_names_pipeline_and_plan(task_probe: Probe, spark_submit: Path) -> None:
     """Client mode, the connection's master, the spec's Spark settings."""
     assert run(task_probe, spark_submit, 0).value["error"] is None

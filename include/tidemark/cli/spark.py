@@ -137,14 +137,11 @@ class Parts:
         """Run a job for plans of different pipelines."""
         run = app.submit(job, plans, master, say=note)
         self._codes.append(run.exit_code)
-        died: list[Mapping[str, Any]] = [
-            {
-                "pipeline": plan.pipeline,
-                "plan": plan.sequence,
-                "outcome": f"the job ended with exit code {run.exit_code} and no result",
-            }
-            for plan in plans
-        ]
+        outcome = {"outcome": f"the job ended with exit code {run.exit_code} and no result"}
+        why = run.stopped.as_record() if run.stopped else outcome
+        if run.stopped:
+            step(run.stopped.what())
+        died = [{"pipeline": plan.pipeline, "plan": plan.sequence, **why} for plan in plans]
         for record in died if run.results is None else run.results:
             self.records[record["pipeline"]] = record
 

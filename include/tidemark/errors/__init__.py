@@ -61,7 +61,7 @@ from tidemark.errors.decoding import (
     SchemaReplaced,
     TooManyQuarantined,
 )
-from tidemark.errors.machine import DemoFailed, SetupError, Unforeseen
+from tidemark.errors.machine import DemoFailed, EngineStopped, SetupError, Unforeseen
 from tidemark.errors.maintenance import ClockDiffers, CompactionConflict, RetentionTooShort
 from tidemark.errors.protocol import (
     ColumnsDiffer,
@@ -154,6 +154,7 @@ __all__ = [
     "DemoFailed",
     "EndBehindCommitted",
     "EngineFailed",
+    "EngineStopped",
     "ExitCode",
     "ForeignCommit",
     "ForeignTable",

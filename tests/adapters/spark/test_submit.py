@@ -8,6 +8,28 @@ from pathlib import Path
 import pytest
 
 from tidemark.adapters.spark.submit import RESULT_MARKER, JobRun, submit
+from tidemark.errors import ExitCode
+
+
+def run_program(
+    script: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[JobRun, list[str]]:
+    """Submit a job with a shell script in the place of spark-submit."""
+    program = folder / "spark-submit"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    said: list[str] = []
+    run = submit(
+        Path("ingest.py"),
+        [],
+        name="job",
+        master="local",
+        settings={},
+        environ={},
+        say=said.append,
+    )
+    return run, said
 
 
 @pytest.mark.parametrize(
@@ -26,19 +48,37 @@ def test_a_result_line_is_no_output_and_half_of_one_is_no_result(
     results: list[dict[str, int]] | None,
 ) -> None:
     """A driver that is killed while it prints ends with its exit code, not with our traceback."""
-    program = tmp_path / "spark-submit"
-    program.write_text(f"#!/bin/sh\necho first\necho '{printed}'\nexit 9\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    said: list[str] = []
-    run = submit(
-        Path("ingest.py"),
-        [],
-        name="job",
-        master="local",
-        settings={},
-        environ={},
-        say=said.append,
-    )
-    assert run == JobRun(exit_code=9, results=results)
+    script = f"echo first\necho '{printed}'\nexit 65"
+    run, said = run_program(script, tmp_path, monkeypatch)
+    assert run == JobRun(exit_code=ExitCode.REFUSED, results=results)
     assert [line for line in said if line] == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("end", "what"),
+    [
+        ("kill -KILL $$", "the Spark process was killed by signal 9, SIGKILL (out of memory?)"),
+        ("kill -TERM $$", "the Spark process was killed by signal 15, SIGTERM"),
+        ("exit 137", "the Spark process was killed by signal 9, SIGKILL (out of memory?)"),
+        ("exit 143", "the Spark process was killed by signal 15, SIGTERM"),
+        ("exit 3", "the Spark process ended with exit code 3"),
+        ("exit 255", "the Spark process ended with exit code 255"),
+    ],
+)
+def test_a_process_that_ends_with_a_foreign_exit_code_is_a_named_transient_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, what: str
+) -> None:
+    """A JVM passes on the code of a killed Python as 128 and the signal; 3 is out of memory."""
+    run, _ = run_program(end, tmp_path, monkeypatch)
+    assert run.stopped is not None
+    assert run.stopped.what() == what
+    assert run.exit_code is ExitCode.TRANSIENT
+
+
+@pytest.mark.parametrize("code", ExitCode)
+def test_the_exit_codes_of_jobs_are_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: ExitCode
+) -> None:
+    """They say what the job says."""
+    run, _ = run_program(f"exit {code.value}", tmp_path, monkeypatch)
+    assert run == JobRun(exit_code=code, results=None)

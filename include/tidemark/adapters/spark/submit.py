@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidemark.errors import SetupError
+from tidemark.errors import EngineStopped, ExitCode, SetupError
 
 RESULT_MARKER = "TIDEMARK_RESULT "
 """Begins the one line of standard output that carries a job's results, a JSON list by plan."""
@@ -24,12 +24,14 @@ class JobRun:
     """How a job ended.
 
     Attributes:
-        exit_code: What spark-submit returned; `ExitCode` values mean what they say.
-        results: What the job said of each plan; None if it died before it could.
+        exit_code: One of `ExitCode`.
+        results: What the job reported of each plan; None if it ended before it could.
+        stopped: Why spark-submit ended with another exit code; None if it did not.
     """
 
-    exit_code: int
+    exit_code: ExitCode
     results: Sequence[Mapping[str, Any]] | None
+    stopped: EngineStopped | None = None
 
 
 def submit(
@@ -81,7 +83,14 @@ def submit(
                     results = json.loads(line.removeprefix(RESULT_MARKER))
             else:
                 say(line.rstrip("\n"))
-    return JobRun(exit_code=process.returncode, results=results)
+    stopped = stopped_by(process.returncode)
+    code = stopped.exit_code if stopped else ExitCode(process.returncode)
+    return JobRun(exit_code=code, results=results, stopped=stopped)
+
+
+def stopped_by(exit_code: int) -> EngineStopped | None:
+    """The error for an exit code of spark-submit that no job returns; None for the others."""
+    return None if exit_code in set(ExitCode) else EngineStopped(status=exit_code)
 
 
 def conf_arguments(settings: Mapping[str, str]) -> list[str]:
