@@ -219,13 +219,13 @@ def test_all_connections_reach_the_job_by_its_environment_alone(
 
 
 def test_planning_tells_every_pipeline_that_was_refused(group: Group) -> None:
-    """Whatever it is; and a retry may cure what nobody foresaw."""
+    """Each by its name; Airflow retries, because a retry may help one of them."""
     group.damage_table("a")
     group.connect("kafka_third", '{"conn_type": "postgres", "host": "h"}')
     group.connect("kafka_other", None)
     answer = group.call("plan_group")
     assert answer.value["fails_now"] is False
-    assert "a: Unforeseen: " in answer.value["error"]
+    assert "a: EngineFailed: " in answer.value["error"]
     assert "b: UnknownConnection: " in answer.value["error"]
     assert "c: InvalidConnection: " in answer.value["error"]
 

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from tests.support.file_lake import FileLake
 from tests.support.plans import MemoryPipeline, wanted
 from tests.support.services import NOW
+from tidemark.adapters.delta.exclusive import prove
 from tidemark.adapters.delta.upkeep import DeltaUpkeep
 from tidemark.adapters.delta.verdicts import DeltaVerdictTable
 from tidemark.adapters.quality.checker import GreatExpectationsQuality
@@ -66,6 +67,16 @@ def lake(landed: FileLake, tmp_path: Path) -> FileLake:
     shutil.copytree(landed.root, tmp_path, dirs_exist_ok=True)
     lake = FileLake(root=tmp_path)
     lake.kafka = deepcopy(landed.kafka)
+    # A copy is another place, whose storage is tried before the next landing.
+    DeltaTable(lake.uri).create_write_transaction(
+        [],
+        mode="append",
+        schema=DeltaTable(lake.uri).schema(),
+        commit_properties=CommitProperties(
+            app_transactions=[prove(str(lake.uri))],
+            custom_metadata={"userMetadata": '{"compacted": 0}'},
+        ),
+    )
     return lake
 
 

@@ -51,10 +51,10 @@ class HeldTable(DeltaDataTable):
             self.failure = failure
             raise
 
-    def add(self, *arguments: Any, **named: Any) -> None:
+    def _add_files(self, *arguments: Any, **named: Any) -> None:
         self._reached.set()
         assert self._let_go.wait(PATIENCE_S), "nobody let the landing go"
-        super().add(*arguments, **named)
+        super()._add_files(*arguments, **named)
 
 
 @dataclass(frozen=True)

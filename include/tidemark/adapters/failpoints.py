@@ -28,32 +28,32 @@ log = logging.getLogger(__name__)
 VARIABLE = "TIDEMARK_FAIL_AT"
 """The environment variable that arms a fail point."""
 
-PORTS: Mapping[str, type] = {
-    "bronze": ports.FramedLog,
-    "control": ports.ControlTable,
-    "groups": ports.GroupOffsets,
-    "history": ports.QualityHistory,
-    "latest": ports.LatestRows,
-    "log_reader": ports.TopicLogReader,
-    "marks": ports.TopicReader,
-    "merger": ports.Merger,
-    "quality": ports.QualityChecker,
-    "quality_pages": ports.QualityPages,
-    "sink": ports.Sink,
-    "source": ports.OffsetSource,
-    "registry": ports.SchemaRegistry,
-    "schemas": ports.SchemaStore,
-    "table": ports.GrowingTable,
-    "typed": ports.TypedLog,
-    "upkeep": ports.Upkeep,
-    "verdicts": ports.VerdictTable,
+PORTS: Mapping[str, tuple[type, ...]] = {
+    "bronze": (ports.BronzeLog, ports.FramedLog),
+    "control": (ports.ControlTable,),
+    "groups": (ports.GroupOffsets,),
+    "history": (ports.QualityHistory,),
+    "latest": (ports.LatestRows,),
+    "log_reader": (ports.TopicLogReader,),
+    "marks": (ports.TopicReader,),
+    "merger": (ports.Merger,),
+    "quality": (ports.QualityChecker,),
+    "quality_pages": (ports.QualityPages,),
+    "sink": (ports.Sink,),
+    "source": (ports.OffsetSource,),
+    "registry": (ports.SchemaRegistry,),
+    "schemas": (ports.SchemaStore,),
+    "table": (ports.BronzeTable, ports.GrowingTable),
+    "typed": (ports.TypedLog,),
+    "upkeep": (ports.Upkeep,),
+    "verdicts": (ports.VerdictTable,),
 }
-"""What each adapter is called in the name of a step."""
+"""What each adapter is called in the name of a step, and the ports that it is used by."""
 
 STEPS: tuple[str, ...] = tuple(
     f"{port}.{method}"
-    for port, protocol in PORTS.items()
-    for method in dir(protocol)
+    for port, protocols in PORTS.items()
+    for method in sorted({name for protocol in protocols for name in dir(protocol)})
     if not method.startswith("_")
 )
 """Every step that can be named."""

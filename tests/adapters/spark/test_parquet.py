@@ -193,9 +193,9 @@ def test_i4_of_two_that_commit_one_plan_one_is_refused(table: Path) -> None:
     together = threading.Barrier(2, timeout=60)
 
     class Together(DeltaDataTable):
-        def add(self, *arguments: Any, **named: Any) -> None:
+        def _add_files(self, *arguments: Any, **named: Any) -> None:
             together.wait()
-            super().add(*arguments, **named)
+            super()._add_files(*arguments, **named)
 
     def land(number: int) -> Exception | None:
         files = write(table, replace(plan, requested_by=f"{number}"), [record(0)])
@@ -290,9 +290,9 @@ def test_a_table_that_changed_meanwhile_is_no_conflict(table: Path) -> None:
     files = write(table, plan, [record(0)])
 
     class Changed(DeltaDataTable):
-        def add(self, *arguments: Any, **named: Any) -> None:
+        def _add_files(self, *arguments: Any, **named: Any) -> None:
             DeltaTable(table).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
-            super().add(*arguments, **named)
+            super()._add_files(*arguments, **named)
 
     with pytest.raises(EngineFailed, match="committing plan 1"):
         Changed(str(table)).append(plan, files)

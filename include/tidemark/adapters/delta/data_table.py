@@ -407,7 +407,7 @@ class DeltaDataTable:
             proofs = [] if is_proven(table, self._uri) else [prove(self._uri)]
             # fence: landing-is-a-transaction
             transactions = [Transaction(plan.app_id, plan.sequence), *proofs]
-            change = replace if plan.replaces else self.add
+            change = replace if plan.replaces else self._add_files
             change(table, plan, files, _properties(transactions, plan.commit_metadata()))
         except (DeltaError, OSError) as failed:
             if self._others_were_first(plan):
@@ -418,7 +418,7 @@ class DeltaDataTable:
             raise named(failed, self._uri, operation) from failed
         return True
 
-    def add(
+    def _add_files(
         self,
         table: DeltaTable,
         plan: Plan,
