@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+LOG_FOLDER = "spark.tidemark.logs"
+"""The setting of Spark that has `Layout.logs`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
@@ -65,6 +68,11 @@ class Layout:
     def airflow(self) -> Path:
         """AIRFLOW_HOME of `make up` and the demo."""
         return self.home / "airflow"
+
+    @property
+    def logs(self) -> Path:
+        """Java stacks of failures of Spark, a file each."""
+        return self.home / "logs"
 
     @property
     def lakehouse(self) -> str:

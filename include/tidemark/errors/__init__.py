@@ -61,12 +61,12 @@ from tidemark.errors.decoding import (
     SchemaReplaced,
     TooManyQuarantined,
 )
-from tidemark.errors.machine import DemoFailed, EngineStopped, SetupError, Unforeseen
+from tidemark.errors.engine import EngineFailed, EngineStopped
+from tidemark.errors.machine import DemoFailed, SetupError, Unforeseen
 from tidemark.errors.maintenance import ClockDiffers, CompactionConflict, RetentionTooShort
 from tidemark.errors.protocol import (
     ColumnsDiffer,
     ControlConflict,
-    EngineFailed,
     ForeignCommit,
     ForeignTable,
     LedgerBehindTable,

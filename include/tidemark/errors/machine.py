@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from signal import Signals
 
-from tidemark.errors.base import TerminalError, TidemarkError, TransientError
+from tidemark.errors.base import TerminalError, TidemarkError
 
 
 @dataclass(kw_only=True, eq=False)
@@ -28,37 +27,6 @@ class SetupError(TerminalError):
 
     def remedy(self) -> str:
         return self.advice
-
-
-@dataclass(kw_only=True, eq=False)
-class EngineStopped(TransientError):
-    """The Spark process ended before it reported a result, with an exit code that is not ours.
-
-    Attributes:
-        status: Its exit code: negative for a signal, or 128 and more where a shell or a JVM passed
-            the signal on.
-    """
-
-    status: int
-
-    def what(self) -> str:
-        number = -self.status if self.status < 0 else self.status - 128
-        if number not in {each.value for each in Signals}:
-            return f"the Spark process ended with exit code {self.status}"
-        perhaps = " (out of memory?)" if number == Signals.SIGKILL else ""
-        return f"the Spark process was killed by signal {number}, {Signals(number).name}{perhaps}"
-
-    def expected(self) -> str:
-        return "a process that reports what became of each plan"
-
-    def found(self) -> str:
-        return f"no result and exit code {self.status}"
-
-    def remedy(self) -> str:
-        return (
-            "run the same plan again, which is safe; if it was memory, give the machine or "
-            "spark.driver.memory more"
-        )
 
 
 @dataclass(kw_only=True, eq=False)

@@ -340,26 +340,6 @@ class ColumnsDiffer(TableAltered):
 
 
 @dataclass(kw_only=True, eq=False)
-class EngineFailed(TransientError):
-    """Spark or delta-rs could not finish, for a reason that says nothing about the data."""
-
-    operation: str
-    reason: str
-
-    def what(self) -> str:
-        return f"{self.operation} failed"
-
-    def expected(self) -> str:
-        return "it to finish"
-
-    def found(self) -> str:
-        return self.reason
-
-    def remedy(self) -> str:
-        return "read the log above; running the same plan again is safe"
-
-
-@dataclass(kw_only=True, eq=False)
 class UnreadableFile(TerminalError):
     """A file of a data table is missing, damaged, or has text that is not UTF-8."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 
 from tidemark.errors.base import TerminalError, TransientError
@@ -73,3 +74,20 @@ class UnsafeStorage(TerminalError):
             "put the lakehouse on storage with conditional writes (docs/clusters.md, Storage; "
             "docs/runbook.md, UnsafeStorage)"
         )
+
+
+_REFUSED = {
+    *(errno.EPERM, errno.EACCES, errno.EROFS, errno.EFBIG, errno.ENAMETOOLONG),
+    *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),
+}
+_UNAVAILABLE = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE),
+    *(errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ENETUNREACH),
+}
+
+
+def storage_error(number: int | None) -> type[StorageRefused] | type[StorageUnavailable] | None:
+    """The error class for an error number of the operating system; None for other numbers."""
+    if number in _REFUSED:
+        return StorageRefused
+    return StorageUnavailable if number in _UNAVAILABLE else None

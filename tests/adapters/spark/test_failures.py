@@ -1,38 +1,207 @@
-"""What is told of Spark's failures, and what is not."""
+"""Named errors for real exceptions of Spark: the cause in one line, the stack in a file."""
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
-from tidemark.adapters.spark.failures import condition_of
+from tidemark.adapters.spark.failures import named_failure
+from tidemark.core.layout import LOG_FOLDER
+from tidemark.errors import (
+    EngineFailed,
+    SetupError,
+    StorageRefused,
+    StorageUnavailable,
+    TidemarkError,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+VALUE = "secret-of-a-record"
+CANARY = "correct-horse"
 
 
-def test_a_failed_computation_is_named_without_the_value() -> None:
-    """Spark's message has a record's content, which nobody but the tables may keep."""
-    failure = RuntimeError(
-        "Job aborted due to stage failure\nCaused by: org.apache.spark.SparkNumberFormatException: "
-        "[CAST_INVALID_INPUT] The value 'secret' of the type \"STRING\" cannot be cast"
+def failure_of(
+    spark: SparkSession,
+    computation: Callable[[], object],
+    *,
+    options: Mapping[str, str] | None = None,
+    may_have_values: bool = False,
+) -> TidemarkError:
+    """The named error for what Spark raises."""
+    with pytest.raises((PySparkException, Py4JError, OSError, ValueError)) as caught:
+        computation()
+    return named_failure(
+        caught.value,
+        "landing plan 3",
+        location="/lake/events",
+        session=spark,
+        options=options,
+        may_have_values=may_have_values,
     )
-    assert condition_of(failure) == "Spark's error [CAST_INVALID_INPUT], perhaps of a row rule"
+
+
+@contextmanager
+def mounted(folder: Path, options: str) -> Iterator[Path]:
+    """A file system in memory; skips where this user must not mount one."""
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True
+    )
+    if made.returncode:
+        pytest.skip(f"mount: {made.stderr.decode()}")
+    try:
+        yield folder
+    finally:
+        # Spark may still have a file of a failed task open.
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def write_rows(spark: SparkSession, folder: Path, rows: int = 5) -> Callable[[], object]:
+    """Writes rows that cannot be compressed."""
+    return lambda: spark.range(rows).selectExpr("rand(1) r").write.parquet(str(folder))
+
+
+# -- storage -------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_storage_that_is_unavailable(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark wraps it into "Task failed while writing rows"."""
+    with mounted(tmp_path / "small", "size=64k") as disk:
+        error = failure_of(spark, write_rows(spark, disk / "plan", 100_000))
+    assert isinstance(error, StorageUnavailable)
+    assert error.what() == "landing plan 3 failed at /lake/events: No space left on device"
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("options", "kind", "reason"),
     [
-        ("java.lang.NumberFormatException: For input string: secret", "NumberFormatException"),
-        ("org.apache.spark.SparkException: [_LEGACY_ERROR_TEMP_2005] secret", "TEMP_2005]"),
-        ("org.apache.spark.SparkException: [INVALID_UTF8_STRING] secret", "[INVALID_UTF8_STRING]"),
-        ("com.example.Broken$Udf: secret", "com.example.Broken$Udf"),
+        ("ro", StorageRefused, "Read-only file system"),
+        ("nr_inodes=2", StorageUnavailable, "No space left on device"),
     ],
 )
-def test_a_message_that_may_have_a_value_is_kept_back(said: str, told: str) -> None:
-    """Of exceptions that nobody here knows the class alone is told."""
-    failure = RuntimeError(f"An error occurred while calling o1.parquet.\nCaused by: {said}")
-    assert told in condition_of(failure)
-    assert "secret" not in condition_of(failure)
+def test_a_folder_that_cannot_be_made_has_the_reason_of_the_operating_system(
+    spark: SparkSession, tmp_path: Path, options: str, kind: type[TidemarkError], reason: str
+) -> None:
+    """Hadoop reports "Mkdirs failed" for every reason."""
+    with mounted(tmp_path / "disk", options) as disk:
+        if options.startswith("nr_inodes"):
+            (disk / "only").touch()
+        error = failure_of(spark, write_rows(spark, disk / "plan"))
+    assert isinstance(error, kind)
+    assert error.what().startswith(f"landing plan 3 failed at {disk}/plan")
+    assert error.what().endswith(f": {reason}")
 
 
-def test_all_else_is_told_as_it_is() -> None:
-    """A full disk has no name of Spark's."""
-    failure = RuntimeError("aborted\nCaused by: java.io.IOException: No space left on device")
-    assert "No space left on device" in condition_of(failure)
+def test_a_file_in_the_place_of_the_folder_is_storage_that_refuses(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Of any user, root too."""
+    (tmp_path / "events").write_text("a file")
+    error = failure_of(spark, write_rows(spark, tmp_path / "events" / "plan"))
+    assert isinstance(error, StorageRefused)
+    assert error.what() == f"landing plan 3 failed at {tmp_path}/events: Not a directory"
+
+
+def test_an_error_of_a_file_that_the_driver_writes_is_of_the_storage(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """PyArrow writes rows that Spark would alter."""
+    (tmp_path / "events").write_text("a file")
+    error = failure_of(spark, lambda: (tmp_path / "events" / "plan").write_text("rows"))
+    assert isinstance(error, StorageRefused)
+    assert error.reason == "Not a directory"
+
+
+# -- set-up --------------------------------------------------------------------------------------
+
+
+def test_a_missing_data_source_is_a_setup_error(spark: SparkSession) -> None:
+    """A retry does not bring the jar."""
+    error = failure_of(spark, lambda: spark.read.format("nonexistent").load())
+    assert isinstance(error, SetupError)
+    assert "make setup" in error.remedy()
+    assert "nonexistent" in error.seen
+
+
+def test_a_missing_class_is_a_setup_error(spark: SparkSession) -> None:
+    """Of an older jar, for example."""
+    assert spark._jvm is not None
+    missing = spark._jvm.java.lang.Class
+    error = failure_of(spark, lambda: missing.forName("org.example.Missing"))
+    assert isinstance(error, SetupError)
+    assert error.seen == "ClassNotFoundException: org.example.Missing"
+
+
+# -- everything else -----------------------------------------------------------------------------
+
+
+def test_the_cause_is_one_line_and_the_stack_is_in_the_file_that_the_error_names(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The innermost exception is the cause."""
+    broken = tmp_path / "broken.parquet"
+    broken.write_text("no")
+    error = failure_of(spark, lambda: spark.read.schema("id long").parquet(str(broken)).collect())
+    assert isinstance(error, EngineFailed)
+    assert error.reason.startswith("RuntimeException: file:")
+    assert error.reason.endswith("is not a Parquet file (length is too low: 2)")
+    assert "\n" not in str(error)
+    assert error.as_record()["log"] == error.log
+    assert error.log in error.remedy()
+    stack = Path(error.log).read_text()
+    assert Path(error.log).parent == Path(spark.conf.get(LOG_FOLDER) or "")
+    assert stack.startswith("landing plan 3\nSparkException: [FAILED_READ_FILE")
+    assert stack.count("\n\tat ") > 20
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        (f"cast(concat('{VALUE}', id) AS int)", "SparkNumberFormatException [CAST_INVALID_INPUT]"),
+        (
+            f"java_method('java.lang.Integer', 'parseInt', concat('{VALUE}', id))",
+            "NumberFormatException",
+        ),
+        (f"raise_error(concat('{VALUE}', id))", "SparkRuntimeException [USER_RAISED_EXCEPTION]"),
+    ],
+)
+def test_the_value_of_a_record_is_neither_in_the_error_nor_in_the_file(
+    spark: SparkSession, sql: str, reason: str
+) -> None:
+    """Spark's messages have it."""
+    rows = spark.range(3).selectExpr(f"{sql} AS x")
+    error = failure_of(spark, rows.collect, may_have_values=True)
+    assert isinstance(error, EngineFailed)
+    assert reason in error.reason
+    for text in (str(error), Path(error.log).read_text()):
+        assert VALUE not in text
+
+
+def test_a_secret_option_is_neither_in_the_error_nor_in_the_file(spark: SparkSession) -> None:
+    """Kafka's message has the value of an option that it cannot use."""
+    options = {
+        "kafka.bootstrap.servers": "127.0.0.1:1",
+        "kafka.sasl.jaas.config": f'org.example.Module required password="{CANARY}";',
+        "kafka.receive.buffer.bytes": CANARY,
+        "assign": '{"events":[0]}',
+    }
+    error = failure_of(
+        spark,
+        spark.read.format("kafka").options(**options).load().collect,
+        options=options,
+    )
+    assert isinstance(error, EngineFailed)
+    assert "receive.buffer.bytes" in error.reason
+    for text in (str(error), Path(error.log).read_text()):
+        assert CANARY not in text

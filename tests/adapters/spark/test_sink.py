@@ -294,7 +294,7 @@ def test_a_failure_of_the_engine_is_named(lake: Lake) -> None:
     pipeline = lake.of("nowhere")
     pipeline.table.prepare("events")
     (Path(pipeline.uri) / "_delta_log" / f"{1:020}.json").write_text("not JSON")
-    with pytest.raises(EngineFailed, match="reading plan 1 of pipeline 'events'") as caught:
+    with pytest.raises(EngineFailed, match="landing plan 1 of pipeline 'events' failed") as caught:
         pipeline.land(make_plan((0, 0, 5), topic="nowhere"))
     assert "\n" not in caught.value.reason
     assert 0 < len(caught.value.reason) <= 500

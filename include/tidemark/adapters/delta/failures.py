@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 import inspect
 import os
@@ -14,17 +13,10 @@ from typing import Any, TypeVar
 from deltalake.exceptions import DeltaError
 
 from tidemark.errors import EngineFailed, StorageRefused, StorageUnavailable, TidemarkError
+from tidemark.errors.storage import storage_error
 
 _Adapter = TypeVar("_Adapter")
 
-_REFUSED = {
-    *(errno.EPERM, errno.EACCES, errno.EROFS, errno.EFBIG, errno.ENAMETOOLONG),
-    *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),
-}
-_UNAVAILABLE = {
-    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE),
-    *(errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ENETUNREACH),
-}
 _OS_ERROR = re.compile(r"\(os error (\d+)\)|Os \{ code: (\d+)")
 _NO_ACCESS = re.compile(
     r"40[13] (?:Unauthorized|Forbidden)|NoSuchBucket|AccessDenied|Permission ?Denied", re.IGNORECASE
@@ -60,10 +52,10 @@ def named(failure: Exception, location: str, operation: str) -> TidemarkError:
     """The named error for an exception of delta-rs, as `named_failures` raises it."""
     text = str(failure)
     number = getattr(failure, "errno", None) or _os_error(text)
-    kind: type[StorageRefused] | type[StorageUnavailable] | None = None
-    if number in _REFUSED or (number is None and _NO_ACCESS.search(text)):
+    kind = storage_error(number)
+    if number is None and _NO_ACCESS.search(text):
         kind = StorageRefused
-    elif number in _UNAVAILABLE or _NO_ANSWER.search(text):
+    elif kind is None and _NO_ANSWER.search(text):
         kind = StorageUnavailable
     if kind is None:
         return EngineFailed(operation=f"{operation} at {location}", reason=_in_one_line(text))

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from tidemark.adapters.spark import parquet
 from tidemark.adapters.spark.conditions import at_offsets
-from tidemark.adapters.spark.failures import condition_of, root_cause
+from tidemark.adapters.spark.failures import named_failure
 from tidemark.adapters.spark.payloads import (
     SETTINGS,
     WriterSchemas,
@@ -31,7 +31,7 @@ from tidemark.adapters.spark.payloads import (
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.decoding import DecodedFrom, DecodeSpec, Part, Reason
 from tidemark.core.plan import Plan
-from tidemark.errors import DecoderChanged, EngineFailed, InvalidRule, TooManyQuarantined
+from tidemark.errors import DecoderChanged, InvalidRule, TooManyQuarantined
 from tidemark.storage import folder_of
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class SparkDecoder:
             DecoderChanged: The plan was made for another decoder.
             InvalidRule: A row rule is no condition over the decoded columns.
             TooManyQuarantined: More cannot be decoded than the spec allows; nothing was committed.
-            EngineFailed: Spark gave up.
+            SetupError, StorageRefused, StorageUnavailable, EngineFailed: As in `named_failure`.
         """
         source = self._checked(plan)
         operation = f"decoding plan {plan.sequence} of pipeline {plan.pipeline!r}"
@@ -107,8 +107,13 @@ class SparkDecoder:
                 )
                 made = self._written(rows, named, plan, folder, undo)
             except (PySparkException, Py4JError, DeltaError, OSError, ValueError) as failure:
-                # Never the values of a record, which Spark's message has.
-                raise EngineFailed(operation=operation, reason=condition_of(failure)) from None
+                raise named_failure(
+                    failure,
+                    operation,
+                    location=self._typed,
+                    session=self._session,
+                    may_have_values=True,
+                ) from None
             undo.pop_all()
             return made
 
@@ -196,7 +201,7 @@ class SparkDecoder:
                 if missing:
                     # Over what no record has.
                     continue
-                seen = root_cause(unknown)
+                seen = str(unknown).splitlines()[0]
             if seen != "boolean":
                 raise InvalidRule(pipeline=plan.pipeline, rule=name, sql=sql, seen=seen)
             broken.append(F.when(~F.expr(sql), name))

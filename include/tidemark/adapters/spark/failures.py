@@ -1,30 +1,240 @@
-"""What Spark's exceptions say."""
+"""Named errors for exceptions of Spark; their Java stacks go to files below the home."""
 
 from __future__ import annotations
 
+import errno
+import logging
+import os
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
 
-_NAMED = re.compile(r"\[_?[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*\]")
-_TELL_NO_VALUES = ("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.", "org.apache.kafka.")
-"""Packages whose exceptions tell of files and connections. The log's layout knows them as well."""
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from tidemark.core.layout import LOG_FOLDER
+from tidemark.errors import EngineFailed, SetupError, TidemarkError
+from tidemark.errors.storage import storage_error
+
+log = logging.getLogger(__name__)
+
+_LONGEST_CAUSE = 500
+_KEPT_FILES = 100
+
+_CONDITION = re.compile(r"\[_?[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*\]")
+_LOST_EXECUTOR = re.compile(r"ExecutorLostFailure.*")
+_WITHOUT_VALUES = ("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.", "org.apache.kafka.")
+"""Packages whose messages are about files and connections. The log's layout knows them as well."""
+
+_MISSING_CLASS = re.compile(
+    r"java\.lang\.(?:ClassNotFoundException|NoClassDefFoundError|NoSuchMethodError"
+    r"|NoSuchFieldError|AbstractMethodError|UnsupportedClassVersionError)"
+)
+_BROKEN_CLASS = "Could not initialize class"
+"""The class is there; what its initialisation needs may come back."""
+_MISSING_SOURCE = re.compile(
+    r"Failed to find (?:the )?data source: [\w.]*\w|plugin class not found"
+)
+
+_DISK = {
+    os.strerror(number): number
+    for number in (
+        *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS, errno.EACCES),
+        *(errno.EPERM, errno.EFBIG, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR),
+    )
+}
+_ON_DISK = ("java.io.", "java.nio.file.", "org.apache.hadoop.fs.", "org.apache.hadoop.security.")
+_REASON = re.compile("|".join(map(re.escape, _DISK)))
+_FILE_OF_REASON = re.compile(r"^(?:file:)?(/.*) \(")
+_NO_FOLDER = re.compile(r"Mkdirs failed to create (?:file:)?(/\S+)")
+_NO_PARENT = re.compile(r"Parent path is not a directory: (?:file:)?(\S+)")
+
+_SECRET = re.compile(r"secret|password|token|access[.]?key|jaas|keystore[.]key", re.IGNORECASE)
+_HIDDEN = "***"
 
 
-def condition_of(failure: Exception) -> str:
-    """Why a computation over records failed, without anything that a record has.
+@dataclass(frozen=True, slots=True)
+class _Thrown:
+    """One exception of a chain of causes.
 
-    The name that Spark gives it, or the exception's; as `root_cause` where no value can be in it.
+    Attributes:
+        kind: Name of its class, with the package for one of Java.
+        message: Its message.
+        frames: Its stack, innermost first; empty for an exception of Python.
     """
-    cause = root_cause(failure)
-    if named := _NAMED.search(cause):
-        return f"Spark's error {named[0]}, perhaps of a row rule"
-    thrown = re.match(r"Caused by: ([\w.$]+)", cause)
-    if thrown is None or thrown[1].startswith(_TELL_NO_VALUES):
-        return cause
-    return f"{thrown[1]}, perhaps of a row rule; its text, which may have a value, is kept back"
+
+    kind: str
+    message: str
+    frames: tuple[str, ...] = ()
+
+    def shown(self, *, may_have_values: bool) -> str:
+        """The exception in one line, without what may be a value of a record."""
+        name = self.kind.rpartition(".")[2]
+        if may_have_values and not self.kind.startswith(_WITHOUT_VALUES) and "." in self.kind:
+            if lost := _LOST_EXECUTOR.search(self.message):
+                return lost[0]
+            named = _CONDITION.search(self.message)
+            return f"{name} {named[0]}" if named else name
+        first = next((line.strip() for line in self.message.splitlines() if line.strip()), "")
+        return f"{name}: {first}" if first else name
 
 
-def root_cause(failure: Exception) -> str:
-    """The last cause's first line: what a person looks for in a stack trace."""
-    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
-    causes = [line for line in lines if line.startswith("Caused by:")]
-    return (causes[-1] if causes else lines[0] if lines else type(failure).__name__)[:500]
+def named_failure(
+    failure: Exception,
+    operation: str,
+    *,
+    location: str,
+    session: SparkSession,
+    options: Mapping[str, str] | None = None,
+    may_have_values: bool,
+) -> TidemarkError:
+    """The named error for an exception of Spark, with its cause in one line.
+
+    Args:
+        failure: What PySpark, Py4J or PyArrow raised.
+        operation: What was done, in the form "landing plan 3".
+        location: The table that was written.
+        session: Spark, whose settings name the folder of logs.
+        options: Options of the Kafka source. Values of secret ones and of secret settings of Spark
+            are in no text.
+        may_have_values: Whether messages may have values of records, which no text has then.
+
+    Returns:
+        SetupError: A class or a data source is missing.
+        StorageRefused, StorageUnavailable: A file cannot be written or read.
+        EngineFailed: Everything else; the stack is in a file that it names.
+    """
+    chain = list(causes(failure))
+    settings = _settings(session)
+    secrets = _secrets({**settings, **(options or {})})
+    lines = [redacted(each.shown(may_have_values=may_have_values), secrets) for each in chain]
+    error = _missing(chain) or _of_storage(chain, failure, operation, location)
+    if error:
+        return error
+    stack = "\n".join(
+        "\n\tat ".join((line, *each.frames)) for line, each in zip(lines, chain, strict=True)
+    )
+    return EngineFailed(
+        operation=operation,
+        reason=_told(lines)[:_LONGEST_CAUSE],
+        log=_written(f"{operation}\n{stack}\n", settings.get(LOG_FOLDER)) if _framed(chain) else "",
+    )
+
+
+def causes(failure: Exception) -> Iterator[_Thrown]:
+    """The exception and its causes, outermost first: those of Java, if Java threw it."""
+    # PySpark keeps the Java exception of what it knows by name, Py4J of all else.
+    cause = getattr(failure, "_origin", None) or getattr(failure, "java_exception", None)
+    if cause is None:
+        yield _Thrown(type(failure).__name__, str(failure))
+    while cause is not None:
+        frames = tuple(frame.toString() for frame in cause.getStackTrace())
+        yield _Thrown(cause.getClass().getName(), str(cause.getMessage()), frames)
+        cause = cause.getCause()
+
+
+def redacted(text: str, secrets: set[str]) -> str:
+    """A text without these secrets."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, _HIDDEN)
+    return text
+
+
+def _secrets(options: Mapping[str, str]) -> set[str]:
+    values = {value for key, value in options.items() if _SECRET.search(key)}
+    # The password of a JAAS configuration is quoted in it.
+    quoted = {each for value in values for each in re.findall(r'"((?:[^"\\]|\\.)+)"', value)}
+    return (values | quoted) - {""}
+
+
+def _settings(session: SparkSession) -> dict[str, str]:
+    # A JVM that was killed answers nothing.
+    with suppress(Py4JError, OSError):
+        return dict(session.sparkContext.getConf().getAll())
+    return {}
+
+
+def _told(lines: list[str]) -> str:
+    """The line of the innermost exception, and of the next one out if it has no message."""
+    told = [line for line in lines if _CONDITION.search(line) or ": " in line]
+    if not told or lines[-1] == told[-1]:
+        return lines[-1]
+    return f"{lines[-1]} ({told[-1]})"
+
+
+def _framed(chain: list[_Thrown]) -> bool:
+    return any(each.frames for each in chain)
+
+
+def _missing(chain: list[_Thrown]) -> SetupError | None:
+    for each in reversed(chain):
+        source = _MISSING_SOURCE.search(each.message)
+        is_class = _MISSING_CLASS.fullmatch(each.kind) and _BROKEN_CLASS not in each.message
+        if source or is_class:
+            name = each.kind.rpartition(".")[2]
+            return SetupError(
+                subject="Spark misses a class or a data source",
+                needed="the jars of `make setup` on the class path of the driver and the executors",
+                seen=source[0] if source else f"{name}: {each.message}"[:_LONGEST_CAUSE],
+                advice="run `make setup`; on a cluster see docs/clusters.md",
+            )
+    return None
+
+
+def _of_storage(
+    chain: list[_Thrown], failure: Exception, operation: str, location: str
+) -> TidemarkError | None:
+    """The error of the storage that is behind a failure; None for all other failures."""
+    found = [_reason(each) for each in reversed(chain)]
+    if isinstance(failure, OSError) and failure.errno:
+        found.append((failure.errno, failure.filename))
+    number, file = next((each for each in found if each), (0, None))
+    kind = storage_error(number)
+    if kind is None:
+        return None
+    return kind(location=file or location, operation=operation, reason=os.strerror(number))
+
+
+def _reason(thrown: _Thrown) -> tuple[int, str | None] | None:
+    """The number of the operating system's error, and the file, if the message has it."""
+    if not thrown.kind.startswith(_ON_DISK):
+        return None
+    if folder := _NO_FOLDER.search(thrown.message):
+        return _reason_of_no_folder(folder[1])
+    if parent := _NO_PARENT.search(thrown.message):
+        return errno.ENOTDIR, parent[1]
+    if thrown.kind.endswith((".AccessDeniedException", ".AccessControlException")):
+        return errno.EACCES, None
+    said = _REASON.search(thrown.message)
+    file = _FILE_OF_REASON.search(thrown.message)
+    return (_DISK[said[0]], file[1] if file else None) if said else None
+
+
+def _reason_of_no_folder(folder: str) -> tuple[int, str | None] | None:
+    """Why a folder cannot be made: Hadoop does not report it, so this process tries."""
+    try:
+        Path(folder).mkdir(parents=True)
+    except OSError as refused:
+        return (refused.errno, folder) if refused.errno else None
+    return None
+
+
+def _written(text: str, folder: str | None) -> str:
+    """The file that a stack was written to, empty if that failed; the stack is logged then."""
+    try:
+        if folder is None:
+            raise FileNotFoundError(f"no setting {LOG_FOLDER}")
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        file = place / f"spark-{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid4().hex[:8]}.log"
+        file.write_text(text, encoding="utf-8")
+        for old in sorted(place.glob("spark-*.log"))[:-_KEPT_FILES]:
+            old.unlink(missing_ok=True)
+    except OSError as failed:
+        log.warning("the stack cannot be written to a file (%s): %s", failed, text)
+        return ""
+    return str(file)

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
 from tidemark.adapters.spark.conditions import at_offsets
-from tidemark.adapters.spark.failures import condition_of
+from tidemark.adapters.spark.failures import named_failure
 from tidemark.core.offsets import SpanSet, united
 from tidemark.core.upserts import Deletes, Envelope, How, Merge, UpsertSpec
 from tidemark.errors import EngineFailed
@@ -63,9 +63,12 @@ class SparkMerger:
         try:
             self._do(merge)
         except (PySparkException, Py4JError, ValueError) as failure:
-            # Never the values of a record, which Spark's message has.
-            raise EngineFailed(
-                operation=f"merging {self._typed} into {self._latest}", reason=condition_of(failure)
+            raise named_failure(
+                failure,
+                f"merging {self._typed} into {self._latest}",
+                location=self._latest,
+                session=self._session,
+                may_have_values=True,
             ) from None
 
     def _do(self, merge: Merge) -> None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from tidemark.core.layout import Layout
+from tidemark.core.layout import LOG_FOLDER, Layout
 from tidemark.core.spec import PLANS_AT_ONCE
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def submit_settings(
         "spark.executor.extraClassPath": jars,
         "spark.pyspark.python": sys.executable,
         "spark.sql.warehouse.dir": str(layout.home / "spark-warehouse"),
+        LOG_FOLDER: str(layout.logs),
         **overrides,
         "spark.driver.extraJavaOptions": _with_limits(overrides, "driver", java_options),
         "spark.executor.extraJavaOptions": _with_limits(overrides, "executor", ()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from functools import partial, reduce
@@ -18,12 +18,12 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 
 from tidemark.adapters.spark import parquet
 from tidemark.adapters.spark.exact import ExactFiles, is_exact, unkept_spans
-from tidemark.adapters.spark.failures import root_cause
+from tidemark.adapters.spark.failures import causes, named_failure
 from tidemark.adapters.spark.java_client import headers_at
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
-from tidemark.errors import EngineFailed, KafkaRefused, SetupError
+from tidemark.errors import KafkaRefused, SetupError
 from tidemark.ports import Clock, LogReader
 from tidemark.storage import folder_of
 
@@ -81,11 +81,12 @@ class SparkSink:
 
         Raises:
             KafkaRefused: The brokers do not let the reader read.
-            SetupError: The table's storage cannot be used from Python.
+            SetupError: The table's storage cannot be used from Python, or Spark misses a class.
+            StorageRefused, StorageUnavailable: The files cannot be written.
             EngineFailed: Spark gave up.
             OffsetsDeleted, TopicMissing, KafkaUnavailable: The second reader failed.
         """
-        operation = f"reading plan {plan.sequence} of pipeline {plan.pipeline!r}"
+        what = f"plan {plan.sequence} of pipeline {plan.pipeline!r}"
         files, table = self._storage()
         name = plan_folder(plan.sequence, uuid4())
         # A share of the executors for each plan, however many tasks it has. Spark keeps this by
@@ -99,8 +100,15 @@ class SparkSink:
             except (PySparkException, Py4JError, OSError, ValueError) as failure:
                 refusal = _kafka_refusal(failure)
                 if refusal:
-                    raise KafkaRefused(operation=operation, reason=refusal) from failure
-                raise EngineFailed(operation=operation, reason=root_cause(failure)) from failure
+                    raise KafkaRefused(operation=f"reading {what}", reason=refusal) from failure
+                raise named_failure(
+                    failure,
+                    f"landing {what}",
+                    location=self._uri,
+                    session=self._session,
+                    options=self._kafka_options,
+                    may_have_values=False,
+                ) from failure
             undo.pop_all()
         return made
 
@@ -122,7 +130,7 @@ class SparkSink:
         try:
             self._write_with_spark(plan, planned, records_per_task, name, now)
         except (PySparkException, Py4JError) as failure:
-            if all(cause != _OVERFLOW for cause, _ in _causes(failure)):
+            if all(cause.kind != _OVERFLOW for cause in causes(failure)):
                 raise
             unkept = unkept_spans(self._log_reader, plan)
             if not unkept:
@@ -221,16 +229,7 @@ def _offsets(topic: str, by_partition: Mapping[int, int]) -> str:
 
 def _kafka_refusal(failure: Exception) -> str | None:
     """What Kafka's client said, if the brokers' no is the reason; None for all other failures."""
-    return next((message for name, message in _causes(failure) if name in _REFUSALS), None)
-
-
-def _causes(failure: Exception) -> Iterator[tuple[str, str]]:
-    """Class name and message of the Java exceptions behind a failure, outermost first."""
-    # PySpark keeps the Java exception of what it knows by name, Py4J of all else.
-    cause = getattr(failure, "_origin", None) or getattr(failure, "java_exception", None)
-    while cause is not None:
-        yield cause.getClass().getName(), str(cause.getMessage())
-        cause = cause.getCause()
+    return next((each.message for each in causes(failure) if each.kind in _REFUSALS), None)
 
 
 def _remove(files: FileSystem, folder: str) -> None:

@@ -1,0 +1,72 @@
+"""Failures of Spark and delta-rs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from signal import Signals
+from typing import Any
+
+from tidemark.errors.base import TransientError
+
+
+@dataclass(kw_only=True, eq=False)
+class EngineFailed(TransientError):
+    """Spark or delta-rs could not finish, for a reason that says nothing about the data.
+
+    Attributes:
+        operation: What was done, in the form "landing plan 3".
+        reason: The cause, in one line.
+        log: The file that has the Java stack; empty if there is none.
+    """
+
+    operation: str
+    reason: str
+    log: str = ""
+
+    def what(self) -> str:
+        return f"{self.operation} failed: {self.reason}"
+
+    def expected(self) -> str:
+        return "it to finish"
+
+    def found(self) -> str:
+        return self.reason
+
+    def remedy(self) -> str:
+        stack = f"; the stack is in {self.log}" if self.log else ""
+        return f"run the same plan again, which is safe{stack}"
+
+    def as_record(self) -> dict[str, Any]:
+        """As of every error, with the file that has the stack."""
+        return {**super().as_record(), "log": self.log or None}
+
+
+@dataclass(kw_only=True, eq=False)
+class EngineStopped(TransientError):
+    """The Spark process ended before it reported a result, with an exit code that is not ours.
+
+    Attributes:
+        status: Its exit code: negative for a signal, or 128 and more where a shell or a JVM passed
+            the signal on.
+    """
+
+    status: int
+
+    def what(self) -> str:
+        number = -self.status if self.status < 0 else self.status - 128
+        if number not in {each.value for each in Signals}:
+            return f"the Spark process ended with exit code {self.status}"
+        perhaps = " (out of memory?)" if number == Signals.SIGKILL else ""
+        return f"the Spark process was killed by signal {number}, {Signals(number).name}{perhaps}"
+
+    def expected(self) -> str:
+        return "a process that reports what became of each plan"
+
+    def found(self) -> str:
+        return f"no result and exit code {self.status}"
+
+    def remedy(self) -> str:
+        return (
+            "run the same plan again, which is safe; if it was memory, give the machine or "
+            "spark.driver.memory more"
+        )
