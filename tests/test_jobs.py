@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +18,9 @@ from tidemark.core.plan import PlanRef
 from tidemark.errors import ExitCode, KafkaUnavailable, LostRange, NotLanded, TidemarkError
 from tidemark.jobs import run_job
 from tidemark.wiring import App
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ARGV = ["--plan", "prices=7"]
 THREE = ["--plan", "prices=7", "--plan", "orders=3", "--plan", "tides=1"]
@@ -135,6 +138,47 @@ def test_an_unforeseen_error_is_not_dressed_up(caplog: pytest.LogCaptureFixture)
         assert run_job("doc", body, ARGV) == ExitCode.CRASH
     assert "Traceback" in caplog.text
     assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.spark
+def test_an_exception_of_spark_that_no_adapter_names_is_a_named_error(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A value that Spark's message has is in no text."""
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+
+    def body(_: App, __: PlanRef) -> Mapping[str, object]:
+        spark.range(3).selectExpr("cast(concat('secret', id) AS int)").collect()
+        return {}
+
+    assert run_job("doc", body, ARGV) == ExitCode.TRANSIENT
+    (record,) = results_of(capsys.readouterr().out)
+    assert record["error"] == "EngineFailed"
+    assert record["what"] == (
+        "executing prices=7 failed: SparkNumberFormatException [CAST_INVALID_INPUT]"
+    )
+    assert "secret" not in f"{record} {Path(record['log']).read_text()}"
+    assert Path(record["log"]).parent == tmp_path / "logs"
+
+
+@pytest.mark.spark
+def test_a_spark_that_does_not_start_is_a_named_error_of_every_plan(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A class that the session needs is missing."""
+
+    def at_once(_: App) -> int:
+        return spark.read.format("nonexistent").load().count()
+
+    def body(_: App, __: PlanRef) -> Mapping[str, object]:
+        raise AssertionError
+
+    assert run_job("doc", body, THREE, at_once=at_once) == ExitCode.REFUSED
+    records = results_of(capsys.readouterr().out)
+    assert [record["error"] for record in records] == ["SetupError"] * 3
 
 
 def test_a_wrong_command_line_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

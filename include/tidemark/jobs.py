@@ -10,12 +10,14 @@ import argparse
 import json
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
 from tidemark.adapters.spark.submit import RESULT_MARKER
+from tidemark.core.layout import LOG_FOLDER
 from tidemark.core.plan import PlanRef
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.services.together import each_apart
@@ -50,7 +52,7 @@ def run_job(
         # PySpark's words on a failed computation, with the values that it failed on.
         logging.getLogger(name).setLevel(logging.CRITICAL)
     app = App.from_environment()
-    outcomes = each_apart(plans, lambda plan: body(app, plan), at_once(app))
+    outcomes = _outcomes(app, plans, body, at_once)
     _print_results(
         [
             {
@@ -62,6 +64,46 @@ def run_job(
         ]
     )
     return ExitCode.worst(came.exit_code for came in outcomes if isinstance(came, TidemarkError))
+
+
+def _outcomes(
+    app: App,
+    plans: Sequence[PlanRef],
+    body: Callable[[App, PlanRef], Mapping[str, Any]],
+    at_once: Callable[[App], int],
+) -> list[Mapping[str, Any] | TidemarkError]:
+    """What became of each plan; one error for all, if Spark does not start."""
+
+    def execute(plan: PlanRef) -> Mapping[str, Any]:
+        with _named_failures(app, f"executing {plan}"):
+            return body(app, plan)
+
+    try:
+        with _named_failures(app, "starting Spark"):
+            threads = at_once(app)
+    except TidemarkError as refused:
+        return [refused for _ in plans]
+    return each_apart(plans, execute, threads)
+
+
+@contextmanager
+def _named_failures(app: App, operation: str) -> Iterator[None]:
+    """Raise an exception of Spark that no adapter has named as a named error."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from tidemark.adapters.spark.failures import named_failure
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as failure:
+        raise named_failure(
+            failure,
+            operation,
+            location=app.layout.lakehouse,
+            settings={LOG_FOLDER: str(app.layout.logs)},
+            may_have_values=True,
+        ) from None
 
 
 def _prefer_installed_pyspark() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +10,8 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from tidemark.adapters.spark.failures import named_failure
+from tests.support.disks import mounted
+from tidemark.adapters.spark.failures import named_failure, settings_of
 from tidemark.core.layout import LOG_FOLDER
 from tidemark.errors import (
     EngineFailed,
@@ -45,26 +44,10 @@ def failure_of(
         caught.value,
         "landing plan 3",
         location="/lake/events",
-        session=spark,
+        settings=settings_of(spark),
         options=options,
         may_have_values=may_have_values,
     )
-
-
-@contextmanager
-def mounted(folder: Path, options: str) -> Iterator[Path]:
-    """A file system in memory; skips where this user must not mount one."""
-    folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True
-    )
-    if made.returncode:
-        pytest.skip(f"mount: {made.stderr.decode()}")
-    try:
-        yield folder
-    finally:
-        # Spark may still have a file of a failed task open.
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def write_rows(spark: SparkSession, folder: Path, rows: int = 5) -> Callable[[], object]:

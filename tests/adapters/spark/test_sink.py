@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.conftest import TopicFactory
+from tests.support.disks import read_only
 from tests.support.kafka_judge import read_all, read_ranges
 from tests.support.lake import Lake
 from tests.support.plans import make_plan, wanted
@@ -25,6 +26,7 @@ from tidemark.errors import (
     EngineFailed,
     ForeignTable,
     PlanFenced,
+    StorageRefused,
     TableAltered,
     TableBehindLedger,
     TableRestored,
@@ -298,3 +300,20 @@ def test_a_failure_of_the_engine_is_named(lake: Lake) -> None:
         pipeline.land(make_plan((0, 0, 5), topic="nowhere"))
     assert "\n" not in caught.value.reason
     assert 0 < len(caught.value.reason) <= 500
+
+
+def test_files_that_cannot_be_written_are_an_error_of_the_storage(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Spark reads the plan and writes it in one job: the error is about the writing."""
+    pipeline = lake.of(topic())
+    produce_values(broker.bootstrap, pipeline.spec.topic, 2)
+    plan = pipeline.plan("test")
+    pipeline.table.prepare("events")
+    with read_only(Path(pipeline.uri)), pytest.raises(StorageRefused) as caught:
+        pipeline.sink.write(plan, 1000)
+    assert caught.value.what().startswith(
+        f"landing plan 1 of pipeline 'events' failed at {pipeline.uri}"
+    )
+    assert caught.value.reason == "Read-only file system"
+    assert pipeline.ingest.execute(plan.sequence).landing.records == 2

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from tidemark.adapters.spark import parquet
 from tidemark.adapters.spark.conditions import at_offsets
-from tidemark.adapters.spark.failures import named_failure
+from tidemark.adapters.spark.failures import named_failure, settings_of
 from tidemark.adapters.spark.payloads import (
     SETTINGS,
     WriterSchemas,
@@ -111,7 +111,7 @@ class SparkDecoder:
                     failure,
                     operation,
                     location=self._typed,
-                    session=self._session,
+                    settings=settings_of(self._session),
                     may_have_values=True,
                 ) from None
             undo.pop_all()

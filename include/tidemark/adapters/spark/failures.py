@@ -88,7 +88,7 @@ def named_failure(
     operation: str,
     *,
     location: str,
-    session: SparkSession,
+    settings: Mapping[str, str],
     options: Mapping[str, str] | None = None,
     may_have_values: bool,
 ) -> TidemarkError:
@@ -98,7 +98,7 @@ def named_failure(
         failure: What PySpark, Py4J or PyArrow raised.
         operation: What was done, in the form "landing plan 3".
         location: The table that was written.
-        session: Spark, whose settings name the folder of logs.
+        settings: Those of Spark (`settings_of`), which name the folder of logs.
         options: Options of the Kafka source. Values of secret ones and of secret settings of Spark
             are in no text.
         may_have_values: Whether messages may have values of records, which no text has then.
@@ -109,7 +109,6 @@ def named_failure(
         EngineFailed: Everything else; the stack is in a file that it names.
     """
     chain = list(causes(failure))
-    settings = _settings(session)
     secrets = _secrets({**settings, **(options or {})})
     lines = [redacted(each.shown(may_have_values=may_have_values), secrets) for each in chain]
     error = _missing(chain) or _of_storage(chain, failure, operation, location)
@@ -137,6 +136,13 @@ def causes(failure: Exception) -> Iterator[_Thrown]:
         cause = cause.getCause()
 
 
+def settings_of(session: SparkSession) -> dict[str, str]:
+    """The settings of a session; none if its JVM is gone."""
+    with suppress(Py4JError, OSError):
+        return dict(session.sparkContext.getConf().getAll())
+    return {}
+
+
 def redacted(text: str, secrets: set[str]) -> str:
     """A text without these secrets."""
     for secret in sorted(secrets, key=len, reverse=True):
@@ -149,13 +155,6 @@ def _secrets(options: Mapping[str, str]) -> set[str]:
     # The password of a JAAS configuration is quoted in it.
     quoted = {each for value in values for each in re.findall(r'"((?:[^"\\]|\\.)+)"', value)}
     return (values | quoted) - {""}
-
-
-def _settings(session: SparkSession) -> dict[str, str]:
-    # A JVM that was killed answers nothing.
-    with suppress(Py4JError, OSError):
-        return dict(session.sparkContext.getConf().getAll())
-    return {}
 
 
 def _told(lines: list[str]) -> str:

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
 from tidemark.adapters.spark.conditions import at_offsets
-from tidemark.adapters.spark.failures import named_failure
+from tidemark.adapters.spark.failures import named_failure, settings_of
 from tidemark.core.offsets import SpanSet, united
 from tidemark.core.upserts import Deletes, Envelope, How, Merge, UpsertSpec
 from tidemark.errors import EngineFailed
@@ -67,7 +67,7 @@ class SparkMerger:
                 failure,
                 f"merging {self._typed} into {self._latest}",
                 location=self._latest,
-                session=self._session,
+                settings=settings_of(self._session),
                 may_have_values=True,
             ) from None
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 
 from tidemark.adapters.spark import parquet
 from tidemark.adapters.spark.exact import ExactFiles, is_exact, unkept_spans
-from tidemark.adapters.spark.failures import causes, named_failure
+from tidemark.adapters.spark.failures import causes, named_failure, settings_of
 from tidemark.adapters.spark.java_client import headers_at
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.offsets import Span, SpanSet
@@ -105,7 +105,7 @@ class SparkSink:
                     failure,
                     f"landing {what}",
                     location=self._uri,
-                    session=self._session,
+                    settings=settings_of(self._session),
                     options=self._kafka_options,
                     may_have_values=False,
                 ) from failure
