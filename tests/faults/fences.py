@@ -45,6 +45,12 @@ FENCES = (
         ),
     ),
     Fence(
+        marker="no-access-is-no-empty-table",
+        keeps="I1",
+        operation=Always(),
+        noticed_by=("tests/test_cli_storage.py", "-k", "empty_ledger"),
+    ),
+    Fence(
         marker="control-snapshot-is-the-ledger",
         keeps="I2",
         operation=Never(),

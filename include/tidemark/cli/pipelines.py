@@ -52,7 +52,11 @@ def status(
     shown = [each for each in answers if isinstance(each, PipelineStatus)]
     failed = [each for each in answers if isinstance(each, TidemarkError)]
     if record and names:
-        app.record_status(dict(zip(names, answers, strict=True)))
+        try:
+            app.record_status(dict(zip(names, answers, strict=True)))
+        except TidemarkError as unrecorded:
+            answers.append(unrecorded)
+            failed.append(unrecorded)
     if as_json:
         print_json([each.as_record() for each in answers])
     else:

@@ -12,10 +12,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.adapters.delta.compaction import Compaction
+from tidemark.adapters.delta.failures import named
 from tidemark.adapters.delta.live_files import live_files, merged_bounds, storage_of
 from tidemark.adapters.delta.rewriting import NewFile, Rewrite, new_path
 from tidemark.adapters.delta.rows import opened, query, read
-from tidemark.errors import CompactionConflict, ControlFileMissing, EngineFailed
+from tidemark.errors import CompactionConflict, ControlFileMissing
 
 _TRIED = 5
 
@@ -112,9 +113,7 @@ class DeltaControlRepair:
             for pipeline in () if dry_run else doubled:
                 self._write_once(pipeline)
         except (DeltaError, OSError, ValueError) as failed:
-            raise EngineFailed(
-                operation=f"repairing {self._uri}", reason=str(failed)[:500]
-            ) from failed
+            raise named(failed, self._uri, "repairing the control table") from failed
         return ControlDamage(missing=missing, doubled=doubled)
 
     def _doubled(self) -> Mapping[str, tuple[int, ...]]:

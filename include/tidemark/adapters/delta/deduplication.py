@@ -10,10 +10,10 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.adapters.delta.compaction import Compaction
 from tidemark.adapters.delta.data_table import check_owner
+from tidemark.adapters.delta.failures import named
 from tidemark.adapters.delta.live_files import LiveFile, live_files, merged_bounds, storage_of
 from tidemark.adapters.delta.rewriting import Rewrite, batches_of, write_rows
 from tidemark.adapters.delta.rows import opened
-from tidemark.errors import EngineFailed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,9 +55,7 @@ class Deduplication:
         try:
             return self._without_copies(table, dry_run=dry_run)
         except (DeltaError, OSError, ValueError) as failed:
-            raise EngineFailed(
-                operation=f"removing doubled rows of {self._uri}", reason=str(failed)[:500]
-            ) from failed
+            raise named(failed, self._uri, "removing doubled rows") from failed
 
     def _without_copies(self, table: DeltaTable, *, dry_run: bool) -> int:
         files, live = storage_of(self._uri), live_files(table)

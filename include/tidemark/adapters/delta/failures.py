@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 import os
@@ -22,6 +23,8 @@ _NO_ACCESS = re.compile(
     r"40[13] (?:Unauthorized|Forbidden)|NoSuchBucket|AccessDenied|Permission ?Denied", re.IGNORECASE
 )
 _NO_ANSWER = re.compile(r"after \d+ retries|error sending request|5\d\d [A-Z]|timed out")
+_NO_FOLDER = "Invalid table location"
+"""What delta-rs raises for a file in the place of a table."""
 _DECORATION = re.compile(r"\x1b\[[0-9;]*m|↳")
 _LONGEST = 300
 
@@ -51,7 +54,7 @@ def named_failures(location: str, operation: str = "using the table") -> Iterato
 def named(failure: Exception, location: str, operation: str) -> TidemarkError:
     """The named error for an exception of delta-rs, as `named_failures` raises it."""
     text = str(failure)
-    number = getattr(failure, "errno", None) or _os_error(text)
+    number = os_error(failure)
     kind = storage_error(number)
     if number is None and _NO_ACCESS.search(text):
         kind = StorageRefused
@@ -63,9 +66,13 @@ def named(failure: Exception, location: str, operation: str) -> TidemarkError:
     return kind(location=location, operation=operation, reason=reason)
 
 
-def _os_error(text: str) -> int | None:
+def os_error(failure: Exception) -> int | None:
+    """The number of the operating system's error in an exception of delta-rs; None without one."""
+    text = str(failure)
+    if _NO_FOLDER in text:
+        return errno.ENOTDIR
     found = _OS_ERROR.findall(text)
-    return int("".join(found[-1])) if found else None
+    return getattr(failure, "errno", None) or (int("".join(found[-1])) if found else None)
 
 
 def _in_one_line(text: str) -> str:

@@ -14,6 +14,7 @@ from tidemark.adapters.delta.data_table import (
     commits_told,
     keeps_rows,
 )
+from tidemark.adapters.delta.failures import names_failures
 from tidemark.adapters.delta.rows import opened
 from tidemark.core.decoding import Part
 from tidemark.core.fields import FieldType, merged
@@ -25,6 +26,7 @@ _LOOKED_AT = 50
 """Commits that are looked back at for the newest two merges; between them is upkeep at most."""
 
 
+@names_failures
 class DeltaLatest:
     """One pipeline's table of latest rows.
 

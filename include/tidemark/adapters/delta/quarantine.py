@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError
 
 from tidemark.adapters.delta import contents
 from tidemark.adapters.delta.columns import AS_LANDED, QUARANTINE
 from tidemark.adapters.delta.data_table import DeltaDataTable
+from tidemark.adapters.delta.failures import names_failures
 from tidemark.adapters.delta.replacing import Store, batches, offsets_in, replace_rows
 from tidemark.adapters.delta.rows import opened, query, read
 from tidemark.core.datafile import DataFile
@@ -30,7 +30,7 @@ from tidemark.core.quarantine import Quarantined
 from tidemark.core.records import LogRecord
 from tidemark.core.table import FENCED, Commit, Holding, TableSize, TableState, still_holds
 from tidemark.core.upserts import Changes
-from tidemark.errors import DecodedDifferently, EngineFailed, QuarantineRestored
+from tidemark.errors import DecodedDifferently, QuarantineRestored
 from tidemark.ports import Clock
 from tidemark.storage import folder_of
 
@@ -41,6 +41,7 @@ _PAYLOAD = ("key", "value", "headers")
 _ERASED = " AND ".join(f"{column} IS NULL" for column in _PAYLOAD)
 
 
+@names_failures
 class DeltaQuarantine:
     """Records that could not be decoded, as they are. One is open until a later plan has it.
 
@@ -132,8 +133,7 @@ class DeltaQuarantine:
         named = {row["closed_by"] for row in kept} - {None}
         closers = sorted(named.intersection(self._held())) if named else []
         if closers:
-            nothing = dict.fromkeys(_PAYLOAD, "NULL")
-            self._update(table, closers, nothing, "erasing what closed records were")
+            _update(table, closers, dict.fromkeys(_PAYLOAD, "NULL"))
 
     def check_whole(self, pipeline: str) -> None:
         """Refuse a table that a RESTORE took something of plans out of that have landed.
@@ -177,25 +177,7 @@ class DeltaQuarantine:
         gone = sorted(kept.intersection(self._ever_landed()).difference(self._held()))
         if not gone:
             return
-        try:
-            table.delete(f"plan_sequence IN ({', '.join(map(str, gone))})")
-        except (DeltaError, OSError) as failed:
-            operation = f"removing what plans {gone} had put into quarantine"
-            raise EngineFailed(operation=operation, reason=str(failed)[:500]) from failed
-
-    def _update(
-        self,
-        table: DeltaTable,
-        closed_by: Sequence[int],
-        updates: Mapping[str, str],
-        operation: str,
-    ) -> None:
-        try:
-            table.update(
-                predicate=f"closed_by IN ({', '.join(map(str, closed_by))})", updates=dict(updates)
-            )
-        except (DeltaError, OSError) as failed:
-            raise EngineFailed(operation=operation, reason=str(failed)[:500]) from failed
+        table.delete(f"plan_sequence IN ({', '.join(map(str, gone))})")
 
     def _held(self) -> list[int]:
         """Plans that are named here and have landed in the typed table."""
@@ -278,12 +260,7 @@ class DeltaQuarantine:
         table = opened(self._uri)
         if table is None:
             return
-        self._update(
-            table,
-            [plan.sequence],
-            {"closed_by": "NULL", "closed_at": "NULL"},
-            f"opening what plan {plan.sequence} of {plan.pipeline!r} had closed",
-        )
+        _update(table, [plan.sequence], {"closed_by": "NULL", "closed_at": "NULL"})
         self.table.discard(plan)
 
     def records(self, *, closed: bool = False) -> list[Quarantined]:
@@ -317,6 +294,12 @@ class DeltaQuarantine:
             )
             for row in found
         ]
+
+
+def _update(table: DeltaTable, closed_by: Sequence[int], updates: Mapping[str, str]) -> None:
+    """Update the records that plans have closed."""
+    closed = f"closed_by IN ({', '.join(map(str, closed_by))})"
+    table.update(predicate=closed, updates=dict(updates))
 
 
 class TypedTables:

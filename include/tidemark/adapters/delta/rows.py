@@ -7,6 +7,7 @@ exit (docs/adr/0003).
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,6 +16,8 @@ from arro3.core import Array, DataType, Schema, Table
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
+from tidemark.adapters.delta.failures import named, os_error
+
 TIMESTAMP = DataType.timestamp("us", tz="UTC")
 """Microseconds since 1970 in UTC, the resolution of Delta and Spark."""
 
@@ -22,11 +25,18 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def opened(uri: str) -> DeltaTable | None:
-    """A table; None if it is not there."""
+    """A table; None if it is not there.
+
+    Raises:
+        StorageRefused, StorageUnavailable: Its folder cannot be looked into.
+    """
     try:
         return DeltaTable(uri)
-    except TableNotFoundError:
-        return None
+    except TableNotFoundError as missing:
+        # delta-rs raises this too where it has no access, or where a file is a folder's parent.
+        if os_error(missing) in {None, errno.ENOENT}:  # fence: no-access-is-no-empty-table
+            return None
+        raise named(missing, uri, "reading the table") from missing
 
 
 def to_rows(table: Any) -> list[dict[str, Any]]:

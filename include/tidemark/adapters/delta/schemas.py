@@ -9,10 +9,10 @@ from arro3.core import DataType, Field, Schema
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from tidemark.adapters.delta.failures import names_failures
 from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, opened, query
 from tidemark.core.decoding import RegisteredSchema
 from tidemark.core.upkeep import KEEP_LOG
-from tidemark.errors import EngineFailed
 from tidemark.ports import Clock
 
 COLUMNS = Schema(
@@ -27,6 +27,7 @@ COLUMNS = Schema(
 """The table's columns. Two planners may both have kept one: its rows are then the same."""
 
 
+@names_failures
 class DeltaSchemas:
     """Schemas of one registry.
 
@@ -60,7 +61,7 @@ class DeltaSchemas:
         """Keep schemas that are not here.
 
         Raises:
-            EngineFailed: They may be here or not; do it again.
+            StorageRefused, StorageUnavailable, EngineFailed: They may be here or not; do it again.
         """
         rows = [
             {
@@ -72,13 +73,8 @@ class DeltaSchemas:
             }
             for each in schemas
         ]
-        try:
-            self._make()
-            write_deltalake(self._uri, from_rows(rows, COLUMNS), mode="append")
-        except (DeltaError, OSError) as failed:
-            raise EngineFailed(
-                operation=f"keeping schemas in {self._uri}", reason=str(failed)[:500]
-            ) from failed
+        self._make()
+        write_deltalake(self._uri, from_rows(rows, COLUMNS), mode="append")
 
     def _make(self) -> None:
         """Make the table if it is not there; another planner may do so at the same time."""

@@ -10,6 +10,7 @@ from arro3.core import DataType, Field, Schema
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+from tidemark.adapters.delta.failures import named_failures
 from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, opened
 from tidemark.core.upkeep import KEEP_LOG
 
@@ -53,7 +54,15 @@ def write_status(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool = 
         uri: The table; made if it is not there.
         rows: At least one, each with a `pipeline` of its own.
         of_all: There are no other pipelines: rows of any others go. Else they stay.
+
+    Raises:
+        StorageRefused, StorageUnavailable, EngineFailed: The table was not written.
     """
+    with named_failures(uri, "writing the status table"):
+        _replace(uri, rows, of_all=of_all)
+
+
+def _replace(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool) -> None:
     if opened(uri) is None:
         DeltaTable.create(uri, schema=COLUMNS, mode="ignore", configuration=dict(KEEP_LOG))
     names = ", ".join(f"'{row['pipeline']}'" for row in rows)

@@ -21,6 +21,7 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.adapters.delta.compaction import Compaction
 from tidemark.adapters.delta.data_table import check_owner
+from tidemark.adapters.delta.failures import named
 from tidemark.adapters.delta.live_files import storage_of
 from tidemark.adapters.delta.plan_files import refuse_unreadable
 from tidemark.adapters.delta.rows import opened
@@ -33,7 +34,7 @@ from tidemark.core.upkeep import (
     name_of,
     reclaimable,
 )
-from tidemark.errors import EngineFailed, SetupError
+from tidemark.errors import SetupError
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
@@ -89,7 +90,7 @@ class DeltaUpkeep:
             SetupError: The target size of the table cannot be parsed.
             EngineFailed: It cannot be done, or its answer was lost.
         """
-        with self._named("compacting"):
+        with self._named("compacting the table"):
             replaced = self._compaction().run()
             if replaced:
                 # Readers need not go through all that was added and removed.
@@ -123,7 +124,7 @@ class DeltaUpkeep:
             ClockDiffers: The storage has another time; nothing was removed.
             EngineFailed: Some may be gone; do it again.
         """
-        with self._named("removing files of"):
+        with self._named("removing files"):
             if not dry_run:
                 now = checked_time(self._uri, now, self._storage_time())
             # Before the listing: it has the commits that removed any of these meanwhile.
@@ -178,9 +179,7 @@ class DeltaUpkeep:
             # PyArrow's errors are of the last kind.
             if (table := opened(self._uri)) is not None:
                 refuse_unreadable(table, failed)
-            raise EngineFailed(
-                operation=f"{doing} {self._uri}", reason=str(failed)[:500]
-            ) from failed
+            raise named(failed, self._uri, doing) from failed
 
 
 def _listed(files: FileSystem) -> Iterator[StoredFile]:

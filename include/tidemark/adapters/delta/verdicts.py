@@ -9,15 +9,15 @@ from typing import assert_never
 
 from arro3.core import DataType, Field, Schema, Table
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError
 
+from tidemark.adapters.delta.failures import named_failures, names_failures
 from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, opened, query
 from tidemark.core.landing import Landing
 from tidemark.core.offsets import Span, SpanSet, united
 from tidemark.core.plan import Plan
 from tidemark.core.standing import Standing, Word
 from tidemark.core.upkeep import KEEP_LOG
-from tidemark.errors import EngineFailed
 
 COLUMNS = Schema(
     [
@@ -39,6 +39,7 @@ COLUMNS = Schema(
 """The verdict table's columns; docs/quality.md explains each."""
 
 
+@names_failures
 class DeltaVerdictTable:
     """What was said of the ranges in one data table; rows are only ever added.
 
@@ -57,7 +58,8 @@ class DeltaVerdictTable:
         """Add a word on a plan: a row for each of its landed ranges, in one commit.
 
         Raises:
-            EngineFailed: Nothing was said, or the answer was lost: say it again.
+            StorageRefused, StorageUnavailable: Nothing was recorded.
+            EngineFailed: Nothing was recorded, or the answer was lost: record it again.
         """
         table_id = _id_of(self._data_table)
         rows = [
@@ -78,14 +80,7 @@ class DeltaVerdictTable:
             }
             for count in landing.counts
         ]
-        try:
-            self._add(from_rows(rows, COLUMNS))
-        except (DeltaError, OSError) as failed:
-            raise EngineFailed(
-                operation=f"recording that plan {plan.sequence} of pipeline {plan.pipeline!r} is "
-                f"{word.standing}",
-                reason=str(failed)[:500],
-            ) from failed
+        self._add(from_rows(rows, COLUMNS))
 
     def _add(self, rows: Table, tries: int = 5) -> None:
         try:
@@ -151,8 +146,9 @@ class DeltaVerdictTable:
 
 def _id_of(data_table: str) -> str:
     """A table's Delta id; empty if there is no table, of which nothing can have been said."""
-    table = opened(data_table)
-    return "" if table is None else str(table.metadata().id)
+    with named_failures(data_table, "reading the table"):
+        table = opened(data_table)
+        return "" if table is None else str(table.metadata().id)
 
 
 class Engine(StrEnum):
