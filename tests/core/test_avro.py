@@ -55,6 +55,11 @@ _ADDRESS = record(("street", "string"), name="shop.Address")
         ({"type": "string", "logicalType": "date"}, "string"),
         ({"type": "enum", "name": "E", "symbols": ["A"]}, "string"),
         ({"type": "fixed", "name": "F", "size": 2}, "binary"),
+        # An error is a record; what is always null is no field.
+        (
+            {**record(("a", "int"), ("n", "null"), ("m", {"type": "null"})), "type": "error"},
+            Struct((("a", "integer"),)),
+        ),
         ({"type": "array", "items": ["null", "int"]}, ListOf("integer")),
         ({"type": "map", "values": "float"}, MapOf("float")),
         (["null", "int", "long"], "long"),
@@ -160,7 +165,8 @@ def test_a_schema_makes_a_column(schema: Any, column: FieldType) -> None:
             record(("a", ["int", record(("b", "int"), name="Int")])),
             "^a: a union of int and Int makes fields of one name, member_int, or of names",
         ),
-        (record(("a", "null")), "null and nothing else"),
+        (record(("a", "null")), "R has no fields"),
+        (record(("a", {"type": "array", "items": "null"})), r"^a\[\]: a field is null and nothing"),
         (record(("a", ["null"])), "null and nothing else"),
         (record(("a", "int"), ("A", "int")), "upper and lower case alone: a"),
         (record(("a", "Missing")), "it has no type Missing"),

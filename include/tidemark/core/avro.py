@@ -54,7 +54,8 @@ class Symbols(str):
         return made
 
 
-_NAMED = {"record", "enum", "fixed"}
+_RECORDS = ("record", "error")
+_NAMED = {*_RECORDS, "enum", "fixed"}
 _WIDEST_DECIMAL = 38
 _WIDE = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
 
@@ -95,7 +96,7 @@ def _collect(schema: Any, space: str, found: dict[str, Any]) -> None:
 def _inner(schema: Mapping[str, Any]) -> list[Any]:
     """The schemas in a schema."""
     kind = schema.get("type")
-    if kind == "record":
+    if kind in _RECORDS:
         return [each.get("type") for each in schema.get("fields", ())]
     if kind in ("array", "map"):
         return [schema.get("items" if kind == "array" else "values")]
@@ -125,7 +126,7 @@ def _inlined(schema: Any, space: str, others: Mapping[str, Any], known: set[str]
         name = _full_name(schema, space)
         space = name.rpartition(".")[0]
         known.add(name)
-    if kind == "record":
+    if kind in _RECORDS:
         fields = [
             {**each, "type": _inlined(each.get("type"), space, others, known)}
             for each in schema.get("fields", ())
@@ -169,7 +170,9 @@ def as_spark_reads(text: str) -> str:
     Java reads an `int`, and the index of an enum, by cutting a number down to 32 bits. Their binary
     form is that of a `long`, so they are read as one: `int` as `long`, an enum as a record with a
     number, and an `int` that is one of several types in a union as such a record called `int`, so
-    that its field keeps its name. Texts are bytes, also where the schema asks for Java's strings.
+    that its field keeps its name. Java takes any byte but 1 for false, so a `boolean` is read as a
+    byte. Texts are bytes, also where the schema asks for Java's strings. Fields of type `null` are
+    left out: they have no bytes.
     """
     return json.dumps(_readable(json.loads(text), count()))
 
@@ -189,11 +192,14 @@ def _readable(schema: Any, numbers: Iterator[int]) -> Any:
             else _readable(each, numbers)
             for each in schema
         ]
-    if not isinstance(schema, dict):
-        return "long" if schema == "int" else schema
-    kind = schema["type"]
+    kind = schema["type"] if isinstance(schema, dict) else schema
     if kind == "int":
         return "long"
+    if kind == "boolean":
+        space = f"tidemark{next(numbers)}"
+        return {"type": "fixed", "name": "boolean", "namespace": space, "size": 1}
+    if not isinstance(schema, dict):
+        return schema
     if kind == "enum":
         return _indexed(schema["name"], schema.get("namespace"))
     kept = {
@@ -201,14 +207,19 @@ def _readable(schema: Any, numbers: Iterator[int]) -> Any:
         for name, each in schema.items()
         if name in _KEPT
     }
-    if kind == "record":
+    if kind in _RECORDS:
         kept["fields"] = [
             {"name": each["name"], "type": _readable(each["type"], numbers)}
-            for each in schema["fields"]
+            for each in _fields_with_bytes(schema)
         ]
     if _logical(schema) is not None:
         kept["logicalType"] = schema["logicalType"]
     return kept
+
+
+def _fields_with_bytes(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The fields of a record without those of type `null`, which have no bytes and no column."""
+    return [each for each in schema["fields"] if each["type"] not in ("null", {"type": "null"})]
 
 
 def _is_int(schema: Any) -> bool:
@@ -265,7 +276,7 @@ def _column(
     if kind not in _NAMED:
         return _column(kind, space, known, above)
     name = _full_name(schema, space)
-    if kind == "record":
+    if kind in _RECORDS:
         known[name] = _record(schema, name, known, above)
     else:
         known[name] = Symbols.of(schema["symbols"]) if kind == "enum" else "binary"
@@ -293,7 +304,7 @@ def _record(
 ) -> Struct:
     space, inner = name.rpartition(".")[0], (*above, name)
     fields = []
-    for each in schema["fields"]:
+    for each in _fields_with_bytes(schema):
         field = str(each["name"])
         with within(field):
             fields.append((field, _column(each["type"], space, known, inner)))

@@ -406,6 +406,61 @@ def test_a_day_a_moment_or_a_symbol_out_of_bounds_is_malformed(
     assert made[len(good) :] == [(None, "malformed", 1, at) for _, at in bad]
 
 
+def test_a_boolean_is_a_byte_of_zero_or_one(spark: SparkSession) -> None:
+    """Java reads every byte but 1 as false. The detail names the field."""
+    schema = {"type": "record", "name": "R", "fields": [
+        {"name": "yes", "type": "boolean"},
+        {"name": "maybe", "type": ["null", {"type": "boolean"}, "string"]},
+        {"name": "many", "type": {"type": "array", "items": ["null", "boolean"]}},
+        {"name": "by", "type": {"type": "map", "values": "boolean"}},
+    ]}  # fmt: skip
+    good = {"yes": True, "maybe": False, "many": [True, None, False], "by": {"a": True}}
+    whole = avro_bytes(schema, good)
+    assert whole == b"\x01\x02\x00\x06\x02\x01\x00\x02\x00\x00\x02\x02a\x01\x00"
+    places = {0: "yes", 2: "maybe.member_boolean", 5: "many[]", 13: "by{}"}
+    broken = [
+        framed(1, whole[:place] + byte + whole[place + 1 :])
+        for place in places
+        for byte in (b"\x02", b"\xff")
+    ]
+    made = decoded(spark, [framed(1, whole), *broken], {1: schema})
+    union = {"member_boolean": False, "member_string": None}
+    assert made[0] == ({**good, "maybe": union}, None, 1, None)
+    assert made[1:] == [(None, "malformed", 1, path) for path in places.values() for _ in range(2)]
+
+
+def test_what_is_always_null_has_no_column(spark: SparkSession) -> None:
+    """It has no bytes. An error is a record, and a schema may use the names of internal types."""
+    schema = {"type": "error", "name": "tidemark_record", "fields": [
+        {"name": "nothing", "type": "null"},
+        {"name": "tidemark_end", "type": {
+            "type": "record", "name": "tidemark_end", "fields": [
+                {"name": "n", "type": "int"}, {"name": "none", "type": {"type": "null"}}]}},
+        {"name": "when", "type": [
+            {"type": "int", "logicalType": "date"},
+            {"type": "long", "logicalType": "timestamp-millis"}, "string"]},
+        {"name": "read", "type": "string"},
+    ]}  # fmt: skip
+    at = datetime(2026, 2, 28, 12, tzinfo=UTC)
+    some: list[Any] = [date(2026, 2, 28), at, "soon"]
+    record = {"nothing": None, "tidemark_end": {"n": 1, "none": None}, "read": "r"}
+    plain = {**schema, "fields": [
+        *schema["fields"][:2], {"name": "when", "type": ["int", "long", "string"]},
+        schema["fields"][3]]}  # fmt: skip
+    written = [20_512, 1_772_280_000_000, "soon"]
+    payloads = [framed(1, avro_bytes(plain, {**record, "when": each})) for each in written]
+    made = read(spark, payloads, {1: schema})
+    assert [each[1] for each in made] == [None] * 3
+    assert {name for each in made for name in each[0]} == {"tidemark_end", "when", "read"}
+    assert [each[0]["tidemark_end"] for each in made] == [{"n": 1}] * 3
+    names = ("member_int", "member_long", "member_string")
+    assert [[each[0]["when"][name] for name in names] for each in made] == [
+        [some[0], None, None],
+        [None, at.replace(tzinfo=None), None],
+        [None, None, "soon"],
+    ]
+
+
 def test_text_that_is_not_utf8_is_named(spark: SparkSession) -> None:
     """Readers of Parquet fail on a whole file with one such text."""
     java = {"type": "string", "avro.java.string": "String"}

@@ -25,7 +25,9 @@ from tidemark.core.fields import UNION_MEMBER, FieldType, ListOf, MapOf, Struct,
 
 _END = secrets.token_bytes(16)
 """What is put behind each record: no record ends with it by itself."""
-_END_TYPE = {"type": "fixed", "name": "tidemark_end", "size": len(_END)}
+_NAME = f"tidemark_{secrets.token_hex(8)}"
+"""Prefix of the internal types: it is random, so no schema has a type of that name."""
+_END_TYPE = {"type": "fixed", "name": f"{_NAME}_end", "size": len(_END)}
 _OPTIONS = {
     "mode": "PERMISSIVE",
     # Days before 1582 are those of the calendar that Avro's specification means.
@@ -41,6 +43,7 @@ _BOUNDS = {
     "timestamp": (-62_135_596_800_000_000, 253_402_300_799_999_999),
 }
 _LENGTH_BYTES = 5
+_FALSE, _TRUE = b"\x00", b"\x01"
 
 
 def reading(payload: Column, schema: str, place: Read, *, widens: bool) -> Steps:
@@ -88,7 +91,7 @@ def _ended(text: str) -> str:
         {"name": "value", "type": json.loads(as_spark_reads(text))},
         {"name": "end", "type": _END_TYPE},
     ]
-    return json.dumps({"type": "record", "name": "tidemark_record", "fields": fields})
+    return json.dumps({"type": "record", "name": f"{_NAME}_record", "fields": fields})
 
 
 def _length_of(payload: Column) -> Column:
@@ -122,7 +125,7 @@ def _is_read_otherwise(have: DataType, kind: FieldType) -> bool:
         case MapType(), MapOf():
             return _is_read_otherwise(have.valueType, kind.value)
         case _:
-            return isinstance(have, StructType) or kind in ("integer", "date")
+            return isinstance(have, StructType) or kind in ("integer", "date", "boolean")
 
 
 def _value(read: Column, have: DataType, kind: FieldType) -> Column:
@@ -150,6 +153,8 @@ def _scalar(number: Column, kind: FieldType) -> Column:
     if isinstance(kind, Symbols):
         symbols = F.array(*(F.lit(each) for each in kind.symbols))
         return F.get(symbols, number.try_cast("int"))
+    if kind == "boolean":
+        return number == F.lit(_TRUE)
     if kind == "date":
         return F.date_from_unix_date(number.try_cast("int"))
     return number.try_cast("int") if kind == "integer" else number
@@ -173,6 +178,8 @@ def _faults(
         case _, Symbols():
             index = _number(read, have)
             yield path, Reason.MALFORMED, ~index.between(0, len(kind.symbols) - 1)
+        case _, "boolean":
+            yield path, Reason.MALFORMED, ~read.isin(_FALSE, _TRUE)
         case _, "string":
             yield path, _TEXT, ~F.is_valid_utf8(read)
         case _, str() if kind in _BOUNDS:
