@@ -658,6 +658,17 @@ FENCES = (
         ),
     ),
     Fence(
+        marker="passes-share-no-record",
+        keeps="I1",
+        operation=Never(),
+        noticed_by=(
+            "tests/adapters/spark/test_many_schemas.py",
+            "-k",
+            "each_record_once and json_schema",
+        ),
+        real=True,
+    ),
+    Fence(
         marker="quarantine-has-a-limit",
         keeps="I1",
         operation=Always(),

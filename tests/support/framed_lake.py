@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from tests.support.payloads import Headers, PayloadLake
 from tests.support.typed_lake import TypedLake
 from tidemark.adapters.spark.decoder import SparkDecoder
+from tidemark.adapters.spark.payloads import FORMS_AT_ONCE
 from tidemark.core.decoding import Reason
 
 if TYPE_CHECKING:
@@ -22,9 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class FramedLake(TypedLake):
-    """A typed table over records that are written with schemas of a registry."""
+    """A typed table over records that are written with schemas of a registry.
+
+    Attributes:
+        spark: Spark.
+        forms_at_once: The most forms of schemas of one pass.
+    """
 
     spark: SparkSession = field(kw_only=True)
+    forms_at_once: int = FORMS_AT_ONCE
 
     def __post_init__(self) -> None:
         self.bronze = PayloadLake(root=self.root)
@@ -39,6 +46,7 @@ class FramedLake(TypedLake):
             quarantine=str(self.root / self.decode.quarantine_target),
             spec=self.decode,
             schemas=self.schemas.store,
+            forms_at_once=self.forms_at_once,
         )
 
     def land_values(

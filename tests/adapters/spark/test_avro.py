@@ -531,27 +531,3 @@ def test_bytes_at_the_top_are_all_that_follows_the_id(spark: SparkSession) -> No
     # A union at the top is written as Avro has it.
     made = decoded(spark, [framed(1, b"\x02\x02a"), framed(1, b"\x02a")], {1: ["null", "bytes"]})
     assert made == [(bytearray(b"a"), None, 1, None), (None, "malformed", 1, None)]
-
-
-@pytest.mark.faults
-def test_a_range_of_200_schemas_is_decoded(spark: SparkSession) -> None:
-    """Spark's analysis overflowed its stack at so many: each schema nested several projections."""
-    schemas = {
-        number: record(("id", "int"), (f"own{number % 3}", ["null", "string"]))
-        for number in range(101, 301)
-    }
-    payloads = [
-        framed(number, avro_bytes(schema, {"id": number, f"own{number % 3}": "text"}))
-        for number, schema in schemas.items()
-    ]
-    made = decoded(spark, [*payloads, framed(101, b"\x02"), framed(301, b"")], schemas)
-    assert made[:200] == [
-        (
-            {"id": number, **{f"own{n}": "text" if n == number % 3 else None for n in range(3)}},
-            None,
-            number,
-            None,
-        )
-        for number in schemas
-    ]
-    assert [row[1] for row in made[200:]] == ["malformed", "unknown_schema"]

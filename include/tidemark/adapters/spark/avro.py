@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import cast
 
 from pyspark.sql import Column
@@ -83,6 +83,35 @@ def reading(payload: Column, schema: str, place: Read, *, widens: bool) -> Steps
         # The whole has no name.
         place.detail: F.nullif(F.coalesce(text, number), F.lit("")),
     }
+
+
+def form(schema: str, *, widens: bool) -> Hashable:
+    """A value that is equal for schemas whose payloads `reading` decodes alike.
+
+    Args:
+        schema: A schema, in JSON.
+        widens: As in `reading`.
+    """
+    kind = column_of(schema)
+    if widens:
+        kind = widened(kind)
+    read = json.dumps(json.loads(as_spark_reads(schema)), sort_keys=True)
+    return is_raw(schema), read, _with_symbols(kind)
+
+
+def _with_symbols(kind: FieldType) -> Hashable:
+    """A type that differs from another one if an enum in it has other symbols."""
+    match kind:
+        case Struct():
+            return tuple((name, _with_symbols(each)) for name, each in kind.fields)
+        case ListOf():
+            return "list", _with_symbols(kind.element)
+        case MapOf():
+            return "map", _with_symbols(kind.value)
+        case Symbols():
+            return "enum", kind.symbols
+        case _:
+            return kind
 
 
 def _ended(text: str) -> str:

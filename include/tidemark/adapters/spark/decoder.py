@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
 
 from deltalake import DeltaTable
@@ -21,9 +23,11 @@ from tidemark.adapters.spark import parquet
 from tidemark.adapters.spark.conditions import at_offsets
 from tidemark.adapters.spark.failures import named_failure, settings_of
 from tidemark.adapters.spark.payloads import (
+    FORMS_AT_ONCE,
     SETTINGS,
     WriterSchemas,
     detail,
+    in_passes,
     raw,
     reason,
     with_decoded,
@@ -46,7 +50,9 @@ _BESIDE = (
 )
 """Columns that a row has beside its key and value: its bronze row's, but for the plan."""
 _REASON, _PART, _DETAIL, _SCHEMA_ID = "__reason", "__part", "__detail", "__schema_id"
-_SHOWN_REASONS = 5
+_SHOWN_REASONS, _MOST_REASONS = 5, 1_000
+
+_Schemas: TypeAlias = Mapping[Part, WriterSchemas]
 
 
 class SparkDecoder:
@@ -59,6 +65,7 @@ class SparkDecoder:
         quarantine: Its quarantine table, which is there already.
         spec: How records are decoded.
         schemas: What records are written with, where they say so.
+        forms_at_once: The most forms of schemas that are decoded in one pass over a plan's rows.
     """
 
     def __init__(
@@ -69,6 +76,7 @@ class SparkDecoder:
         quarantine: str,
         spec: DecodeSpec,
         schemas: SchemaStore,
+        forms_at_once: int = FORMS_AT_ONCE,
     ) -> None:
         self._session = session
         self._bronze = bronze
@@ -76,11 +84,13 @@ class SparkDecoder:
         self._quarantine = quarantine
         self._spec = spec
         self._schemas = schemas
+        self._forms_at_once = forms_at_once
 
     def write(self, plan: Plan, records_per_task: int) -> list[DataFile]:  # noqa: ARG002
         """Decode what the bronze table has at the plan's offsets.
 
-        One file for each file that is read: they are of the size that landing has given them.
+        One file for each file that is read: they are of the size that landing has given them. Rows
+        of many forms of schemas take several passes, each with files of its own.
 
         Args:
             plan: A plan of the typed table's pipeline.
@@ -100,12 +110,7 @@ class SparkDecoder:
             self._session.conf.set(key, value)
         with ExitStack() as undo:
             try:
-                here = self._slice(plan)
-                rows, named = (
-                    self._with_faults(here, plan, source, names_faults=names_faults)
-                    for names_faults in (False, True)
-                )
-                made = self._written(rows, named, plan, folder, undo)
+                made = self._written(plan, self._passes(source), folder, undo)
             except (PySparkException, Py4JError, DeltaError, OSError, ValueError) as failure:
                 raise named_failure(
                     failure,
@@ -135,7 +140,7 @@ class SparkDecoder:
         table = self._session.read.format("delta").option("versionAsOf", newest).load(self._bronze)
         return table.where(at_offsets(plan.topic_id, plan.spans()))
 
-    def _written_with(self, source: DecodedFrom) -> Mapping[Part, WriterSchemas]:
+    def _written_with(self, source: DecodedFrom) -> _Schemas:
         """The schemas of a plan's records; raises ValueError if one is not kept, or no column."""
         if not self._spec.framed:
             return {}
@@ -156,15 +161,25 @@ class SparkDecoder:
             )
         return found
 
+    def _passes(self, source: DecodedFrom) -> Sequence[_Schemas]:
+        """The schemas of each pass; each row of the plan is in one pass."""
+        choices = [
+            [
+                (part, some)
+                for some in in_passes(self._spec.parts[part].format, written, self._forms_at_once)
+            ]
+            for part, written in self._written_with(source).items()
+        ]
+        return [dict(chosen) for chosen in product(*choices)]
+
     def _with_faults(
-        self, rows: DataFrame, plan: Plan, source: DecodedFrom, *, names_faults: bool
+        self, rows: DataFrame, plan: Plan, written: _Schemas, *, names_faults: bool = False
     ) -> DataFrame:
         """Decoded rows, those that cannot be with a reason, and the bytes of all."""
         made = rows.withColumn("plan_sequence", F.lit(plan.sequence).cast("bigint")).select(
             *_BESIDE,
             *(F.col(part.value).alias(raw(part)) for part in Part),
         )
-        written = self._written_with(source)
         for part, spec in self._spec.parts.items():
             made = with_decoded(made, part, spec, written.get(part), names_faults=names_faults)
         faults = {part: F.col(reason(part)) for part in Part}
@@ -201,7 +216,7 @@ class SparkDecoder:
                 if missing:
                     # Over what no record has.
                     continue
-                seen = str(unknown).splitlines()[0]
+                seen = str(unknown).strip().splitlines()[0]
             if seen != "boolean":
                 raise InvalidRule(pipeline=plan.pipeline, rule=name, sql=sql, seen=seen)
             broken.append(F.when(~F.expr(sql), name))
@@ -218,9 +233,33 @@ class SparkDecoder:
         )
 
     def _written(
-        self, rows: DataFrame, named: DataFrame, plan: Plan, folder: str, undo: ExitStack
+        self, plan: Plan, passes: Sequence[_Schemas], folder: str, undo: ExitStack
     ) -> list[DataFile]:
-        """The files of a plan's rows; of `named`, which has their faults, those in quarantine."""
+        """The files of a plan's rows, typed and quarantined."""
+        here = self._slice(plan)
+        typed = self._place(self._typed, folder, undo)
+        # A query of many schemas is large: each is made when it runs.
+        counts = [
+            self._write_typed(self._with_faults(here, plan, written), typed) for written in passes
+        ]
+        records, quarantined, surprises = map(sum, zip(*counts, strict=True))
+        made = self._found(self._typed, folder)
+        if quarantined:
+            faulty = [
+                self._faulty(self._with_faults(here, plan, written, names_faults=True))
+                for written, (_, some, _) in zip(passes, counts, strict=True)
+                if some
+            ]
+            self._refuse_many(plan, faulty, surprises, records - (quarantined - surprises))
+            place = self._place(self._quarantine, folder, undo)
+            for rows in faulty:
+                _save(_in_quarantine(rows), place)
+            made += [_quarantined(file) for file in self._found(self._quarantine, folder)]
+        _check_count(records, made)
+        return made
+
+    def _write_typed(self, rows: DataFrame, place: str) -> tuple[int, int, int]:
+        """Write the rows that are decoded; how many there are, with faults, and as surprises."""
         seen = Observation()
         counted = rows.observe(
             seen,
@@ -230,37 +269,25 @@ class SparkDecoder:
         )
         decoded = [part for part in Part if part in rows.columns]
         ids = [part.schema_id for part in self._spec.framed]
-        typed = counted.where(F.col(_REASON).isNull()).select(*decoded, *_BESIDE, *ids)
-        made = self._save(typed, self._typed, folder, undo)
-        records, quarantined, surprises = _counts(seen, rows)
-        if not quarantined:
-            _check_count(records, made)
-            return made
+        _save(counted.where(F.col(_REASON).isNull()).select(*decoded, *_BESIDE, *ids), place)
+        return _counts(seen, rows)
+
+    def _faulty(self, rows: DataFrame) -> DataFrame:
+        """The rows that are not decoded."""
         # Counted once more: a filter below this would be computed apart, with a parser of its own.
         again = Observation()
-        faulty = named.observe(again, F.count(F.lit(1)).alias("records")).where(
-            F.col(_REASON).isNotNull()
-        )
-        others = records - (quarantined - surprises)
-        self._refuse_many(plan, faulty.where(_is_surprise()), surprises, others)
-        kept = faulty.select(
-            *(F.col(raw(part)).alias(part.value) for part in Part),
-            *_BESIDE,
-            F.col(_REASON).alias("reason"),
-            F.col(_PART).alias("part"),
-            F.col(_DETAIL).alias("detail"),
-            F.col(_SCHEMA_ID).alias("schema_id"),
-        )
-        saved = self._save(kept, self._quarantine, folder, undo)
-        made += [_quarantined(file) for file in saved]
-        _check_count(records, made)
-        return made
+        counted = rows.observe(again, F.count(F.lit(1)).alias("records"))
+        return counted.where(F.col(_REASON).isNotNull())
 
-    def _save(self, rows: DataFrame, table: str, folder: str, undo: ExitStack) -> list[DataFile]:
+    def _place(self, table: str, folder: str, undo: ExitStack) -> str:
+        """A folder of a table, which `undo` removes."""
         files, place = folder_of(table)
-        # No commit will refer to them; if that fails too, maintenance takes them.
+        # No commit will refer to its files; if that fails too, maintenance takes them.
         undo.callback(_remove, files, f"{place}/{folder}")
-        rows.write.parquet(f"{table}/{folder}")
+        return f"{table}/{folder}"
+
+    def _found(self, table: str, folder: str) -> list[DataFile]:
+        files, place = folder_of(table)
         return parquet.found_in(files, place, folder)
 
     def _quarantined_before(self, plan: Plan) -> int:
@@ -270,28 +297,50 @@ class SparkDecoder:
         open_here = kept.where(here & F.col("closed_by").isNull())
         return int(open_here.select("partition", "offset").distinct().count())
 
-    def _refuse_many(self, plan: Plan, faulty: DataFrame, quarantined: int, records: int) -> None:
+    def _refuse_many(
+        self, plan: Plan, faulty: Sequence[DataFrame], quarantined: int, records: int
+    ) -> None:
         allowed = self._spec.allowed(records)
         if quarantined > allowed and plan.replaces:
             # What was there before and fails again is none more.
             quarantined -= self._quarantined_before(plan)
         if quarantined <= allowed:  # fence: quarantine-has-a-limit
             return
-        found = (
-            faulty.groupBy(_REASON, _PART, _DETAIL)
-            .count()
-            .orderBy(F.desc("count"))
-            .limit(_SHOWN_REASONS)
-            .collect()
-        )
         raise TooManyQuarantined(
             pipeline=plan.pipeline,
             sequence=plan.sequence,
             quarantined=quarantined,
             records=records,
             allowed=allowed,
-            reasons=tuple(f"{row['count']:,} {' '.join(filter(None, row[:3]))}" for row in found),
+            reasons=tuple(f"{count:,} {why}" for why, count in _most_frequent(faulty)),
         )
+
+
+def _most_frequent(faulty: Sequence[DataFrame]) -> list[tuple[str, int]]:
+    """The reasons of most rows, and how many rows each has."""
+    found: Counter[str] = Counter()
+    for rows in faulty:
+        grouped = rows.where(_is_surprise()).groupBy(_REASON, _PART, _DETAIL).count()
+        for row in grouped.orderBy(F.desc("count")).limit(_MOST_REASONS).collect():
+            found[" ".join(filter(None, row[:3]))] += row["count"]
+    return found.most_common(_SHOWN_REASONS)
+
+
+def _in_quarantine(rows: DataFrame) -> DataFrame:
+    """Rows as the quarantine has them."""
+    return rows.select(
+        *(F.col(raw(part)).alias(part.value) for part in Part),
+        *_BESIDE,
+        F.col(_REASON).alias("reason"),
+        F.col(_PART).alias("part"),
+        F.col(_DETAIL).alias("detail"),
+        F.col(_SCHEMA_ID).alias("schema_id"),
+    )
+
+
+def _save(rows: DataFrame, place: str) -> None:
+    # Beside the files of other passes.
+    rows.write.mode("append").parquet(place)
 
 
 def _is_surprise() -> Column:

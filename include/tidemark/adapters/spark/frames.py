@@ -5,7 +5,7 @@ The frame is Confluent's wire format: a zero byte, the id in four bytes, the pay
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from typing import NamedTuple, Self, TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -15,6 +15,8 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from tidemark.core.decoding import FRAME_BYTES, FRAME_MAGIC, Part, Reason
 
 _MOST_BYTES = 2**31 - 1
+_COMPARED = 8
+"""Ids that are recognised by their bytes; more comparisons take longer than to read the number."""
 _WIDER = {("int", "bigint"), ("float", "double")}
 
 
@@ -33,22 +35,22 @@ class Read(NamedTuple):
 
     @classmethod
     def of(cls, name: str, schema_id: int) -> Self:
-        """The columns for payloads of one schema."""
+        """The columns for payloads of one form, named after a schema of that form."""
         return cls(*(f"__{each}_{name}_{schema_id}" for each in cls._fields))
 
 
-def schema_id_of(payload: Column, expected: Iterable[int] = ()) -> Column:
+def schema_id_of(payload: Column, expected: Collection[int] = ()) -> Column:
     """The id that a payload begins with; null where it begins with none.
 
     Args:
         payload: The bytes.
-        expected: Ids that most payloads begin with; these are known by their bytes, which is
-            quicker than to read a number.
+        expected: Ids that most payloads begin with. A few ids are recognised by their bytes, which
+            is faster than to read a number.
     """
     frame = F.substring(payload, 1, FRAME_BYTES)
     is_framed = (F.length(frame) == FRAME_BYTES) & (F.substring(frame, 1, 1) == F.lit(FRAME_MAGIC))
     number = F.when(payload.isNull(), None)
-    for each in expected:
+    for each in expected if len(expected) <= _COMPARED else ():
         known = F.lit(FRAME_MAGIC + each.to_bytes(FRAME_BYTES - 1))
         number = number.when(frame == known, F.lit(each).cast("bigint"))
     return number.when(is_framed, F.conv(F.hex(frame), 16, 10).cast("bigint"))
@@ -104,10 +106,20 @@ def with_nothing_read(
     return rows.withColumns(dict(zip(made, columns, strict=True)))
 
 
+def is_among(schema_id: str, ids: Collection[int]) -> Column:
+    """Whether a column has one of some ids; null where the column is null.
+
+    In SQL for the same reason as `aligned`.
+    """
+    if not ids:
+        return F.lit(False)
+    return F.expr(f"{quoted(schema_id)} IN ({', '.join(map(str, ids))})")
+
+
 def unreadable(
     payload: Column,
     in_header: Column,
-    schema_id: Column,
+    schema_id: str,
     known: Collection[int],
     refused: Collection[int],
 ) -> Column:
@@ -116,33 +128,31 @@ def unreadable(
     Args:
         payload: The bytes, id and all.
         in_header: As `names_schema_in_header` makes it.
-        schema_id: As `schema_id_of` makes it; null where `in_header` is true.
+        schema_id: The column that `schema_id_of` makes; null where `in_header` is true.
         known: Ids of schemas that can be read.
         refused: Ids of schemas that are quarantined.
     """
     return (
         F.when(payload.isNull(), None)
         .when(in_header, Reason.SCHEMA_IN_HEADER.value)
-        .when(schema_id.isNull(), Reason.NOT_FRAMED.value)
-        .when(schema_id.isin(list(refused)), Reason.REFUSED_SCHEMA.value)
-        .when(~schema_id.isin(list(known)), Reason.UNKNOWN_SCHEMA.value)
+        .when(F.col(schema_id).isNull(), Reason.NOT_FRAMED.value)
+        .when(is_among(schema_id, refused), Reason.REFUSED_SCHEMA.value)
+        .when(~is_among(schema_id, known), Reason.UNKNOWN_SCHEMA.value)
     )
 
 
 def together(
     rows: DataFrame,
-    schema_id: Column,
-    read: Mapping[int, Read],
+    read: Iterable[tuple[Column, Read]],
     column: DataType | None,
     made: Read,
     kept: Sequence[str],
 ) -> DataFrame:
-    """Rows with what was read by some schemas in the columns of all.
+    """Rows with the columns of all forms of schemas put into one column.
 
     Args:
         rows: The rows.
-        schema_id: As `schema_id_of` makes it.
-        read: The columns of each schema's payloads.
+        read: By form, whether a row's payload is of that form, and the columns of the form.
         column: The type of the typed table's column; None if there is none.
         made: The columns of all, as `with_nothing_read` makes them.
         kept: The columns to keep, `made` among them.
@@ -154,11 +164,10 @@ def together(
         raise ValueError(f"the typed table has no column {made.value}")
     schema = rows.schema
     found: list[list[Column]] = [[F.col(name)] for name in made]
-    for number, place in read.items():
+    for is_mine, place in read:
         have = schema[place.value].dataType
         value = F.expr(aligned(quoted(place.value), have, column, made.value))
-        # Of the row's own schema, and not null by any other.
-        is_mine = schema_id == number
+        # Another form may read a null payload as a value.
         found[0].append(F.when(is_mine & F.col(place.reason).isNull(), value))
         found[1].append(F.when(is_mine, F.col(place.reason)))
         found[2].append(F.col(place.detail))

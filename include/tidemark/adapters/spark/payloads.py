@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Literal, assert_never
+import json
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, assert_never
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
@@ -16,9 +17,9 @@ from tidemark.core.decoding import Format, Part, PayloadSpec, Reason, Registered
 
 SETTINGS = {**json_text.SETTINGS, **protobuf.SETTINGS}
 """Session settings to decode with."""
-_AT_ONCE = 50
-"""Schemas whose payloads are read side by side. Side by side each costs a column, one after the
-other each costs several projections, of which Spark's analysis takes some hundreds."""
+FORMS_AT_ONCE = 50
+"""Forms of schemas that one pass over the records decodes. The size of a query grows with them."""
+_FramedFormat: TypeAlias = Literal[Format.AVRO, Format.JSON_SCHEMA, Format.PROTOBUF]
 
 
 def raw(part: Part) -> str:
@@ -38,19 +39,74 @@ def detail(part: Part) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterSchemas:
-    """What keys, or values, are written with that begin with the id of a schema.
+    """The schemas of keys, or values, that begin with the id of a schema, in one pass.
 
     Attributes:
-        schemas: Those that can be read.
+        schemas: Schemas whose records this pass decodes.
         refused: Ids of those that are quarantined.
         column: The typed table's column, which takes the records of all; None without one.
         widens: Whether numbers of four bytes become numbers of eight.
+        elsewhere: Ids of the schemas whose records other passes decode.
+        takes_rest: Whether this pass also has the records that have no schema of any pass.
     """
 
     schemas: Sequence[RegisteredSchema] = ()
     refused: Collection[int] = ()
     column: DataType | None = None
     widens: bool = True
+    elsewhere: Collection[int] = ()
+    takes_rest: bool = True
+
+
+def in_passes(kind: Format, written: WriterSchemas, at_once: int) -> list[WriterSchemas]:
+    """Passes over the same records that decode each record once.
+
+    Schemas that decode alike, such as those that differ in their documentation, are of one form.
+    They are in the same pass.
+
+    Args:
+        kind: The format of the records.
+        written: All schemas of the records.
+        at_once: The most forms of a pass.
+    """
+    forms = list(_forms(kind, written).values()) if written.schemas else []
+    groups = [
+        [each for form in forms[first : first + at_once] for each in form]
+        for first in range(0, max(1, len(forms)), at_once)
+    ]
+    ids = {each.id for each in written.schemas}
+    return [
+        replace(
+            written,
+            schemas=group,
+            elsewhere=sorted(ids - {each.id for each in group}),
+            takes_rest=number == 0,
+        )
+        for number, group in enumerate(groups)
+    ]
+
+
+def _forms(kind: Format, written: WriterSchemas) -> Mapping[Hashable, list[RegisteredSchema]]:
+    """Schemas by what decides how their payloads are decoded."""
+    forms: dict[Hashable, list[RegisteredSchema]] = {}
+    for each in written.schemas:
+        forms.setdefault(_form(kind, each.text, widens=written.widens), []).append(each)
+    return forms
+
+
+def _form(kind: Format, schema: str, *, widens: bool) -> Hashable:
+    match kind:
+        case Format.AVRO:
+            return avro.form(schema, widens=widens)
+        case Format.JSON_SCHEMA:
+            return json_schema.column_of(schema)
+        case Format.PROTOBUF:
+            # Names and options of files are part of it: what they do not decide does no harm.
+            return json.dumps(json.loads(schema), sort_keys=True)
+        case Format.BINARY | Format.STRING | Format.JSON:
+            raise ValueError(f"{kind} has no schemas")
+        case _:
+            assert_never(kind)
 
 
 def with_decoded(
@@ -69,12 +125,11 @@ def with_decoded(
         spec: How to decode it.
         written: The schemas, of a format whose payloads begin with their ids.
         names_faults: Whether to find out more of what is no JSON of its schema, which takes longer:
-            the field, or that it is no JSON object. Without it, and where so many schemas are
-            written with that it takes too long, such a payload is malformed.
+            the field, or that it is no JSON object. Without it such a payload is malformed.
 
     Returns:
         The rows with three columns more: the part itself, `reason(part)` and `detail(part)`; and
-        `part.schema_id`, if they have ids.
+        `part.schema_id`, if they have ids. Of several passes, the rows of this one.
     """
     payload, nothing = F.col(raw(part)), F.lit(None).cast("string")
     text = payload.cast("string")
@@ -100,41 +155,47 @@ def with_decoded(
 def _framed(
     rows: DataFrame,
     part: Part,
-    kind: Literal[Format.AVRO, Format.JSON_SCHEMA, Format.PROTOBUF],
+    kind: _FramedFormat,
     written: WriterSchemas,
     names_faults: bool,
 ) -> DataFrame:
     """Each payload by the schema that it names; all in the column of the typed table."""
-    payload, number = F.col(raw(part)), F.col(part.schema_id)
+    payload, number = F.col(raw(part)), part.schema_id
     made = frames.Read(part.value, reason(part), detail(part))
     ids = [each.id for each in written.schemas]
     in_header = frames.names_schema_in_header(part)
     framed_id = frames.schema_id_of(payload, ids)
-    rows = rows.withColumn(part.schema_id, F.when(~in_header, framed_id))
+    rows = rows.withColumn(number, F.when(~in_header, framed_id))
+    if not written.takes_rest:
+        rows = rows.where(frames.is_among(number, ids))
+    elif written.elsewhere:  # fence: passes-share-no-record
+        rows = rows.where(~F.coalesce(frames.is_among(number, written.elsewhere), F.lit(False)))
     why_not = frames.unreadable(payload, in_header, number, ids, written.refused)
     rows = frames.with_nothing_read(rows, why_not, written.column, made)
+    if not ids:
+        return rows
     kept, body = rows.columns, frames.body_of(payload)
-    for first in range(0, len(ids), _AT_ONCE):
-        some = written.schemas[first : first + _AT_ONCE]
-        read = {each.id: frames.Read.of(part, each.id) for each in some}
-        readings = [
+    readings, read = [], []
+    for alike in _forms(kind, written).values():
+        is_mine = frames.is_among(number, [each.id for each in alike])
+        place = frames.Read.of(part, alike[0].id)
+        read.append((is_mine, place))
+        readings.append(
             _reading(
                 kind,
-                F.when(number == each.id, body),
-                each.text,
-                read[each.id],
+                F.when(is_mine, body),
+                alike[0].text,
+                place,
                 widens=written.widens,
-                names_faults=names_faults and len(ids) <= _AT_ONCE,
+                names_faults=names_faults,
             )
-            for each in some
-        ]
-        rows = frames.with_steps(rows, readings)
-        rows = frames.together(rows, number, read, written.column, made, kept)
-    return rows
+        )
+    rows = frames.with_steps(rows, readings)
+    return frames.together(rows, read, written.column, made, kept)
 
 
 def _reading(
-    kind: Literal[Format.AVRO, Format.JSON_SCHEMA, Format.PROTOBUF],
+    kind: _FramedFormat,
     payload: Column,
     schema: str,
     place: frames.Read,
@@ -142,7 +203,7 @@ def _reading(
     widens: bool,
     names_faults: bool,
 ) -> frames.Steps:
-    """How payloads of one schema are read."""
+    """How payloads of one form are read."""
     match kind:
         case Format.AVRO:
             return avro.reading(payload, schema, place, widens=widens)
