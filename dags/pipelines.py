@@ -54,7 +54,7 @@ def group_dag(group: str) -> DAG:
     return dag
 
 
-# A spec that cannot be used has no DAG; spec_errors.py shows its problems.
+# An invalid spec has no DAG; spec_errors.py shows its problems.
 for each in app.specs.values():
     if each.group is None:
         pipeline_dag(each)

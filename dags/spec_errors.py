@@ -1,6 +1,6 @@
-"""Shows specs that cannot be used as an import error of Airflow. It has no DAG.
+"""Shows invalid specs as an import error of Airflow. It has no DAG.
 
-The DAGs of the other specs are in files of their own, which load nevertheless.
+The DAGs of the other specs are in separate files, which still load.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def look_at_all() -> list[dict[str, Any]]:
             app.record_status(answers)
     alarms = {name: _alarms(answer) for name, answer in answers.items()}
     log.info(
-        "looked at %d pipeline(s), alarms of %d", len(answers), sum(map(bool, alarms.values()))
+        "checked %d pipeline(s), %d with alarms", len(answers), sum(map(bool, alarms.values()))
     )
     return [{"pipeline": name, "alarms": found} for name, found in alarms.items() if found]
 

@@ -88,7 +88,7 @@ def publish_group(group: str, requested_by: str, outlet_events: Any) -> None:
                 table_asset(plan.pipeline), extra=landed(plan.pipeline, plan.sequence)
             )
         if not shown:
-            raise AirflowSkipException("no plan of this run has landed and is published")
+            raise AirflowSkipException("this run has no plan that landed and is published")
 
 
 class GroupJobOperator(JobOperator):

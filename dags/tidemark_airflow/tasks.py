@@ -129,14 +129,14 @@ def has_left(pipeline: str, plan: str) -> bool:
 
 
 def publish_run(pipeline: str, plan: str, outlet_events: Any) -> None:
-    """Report what a scheduled run has landed on its pipeline's asset, if it is published."""
+    """Report the landed plan of a scheduled run on its pipeline's asset, if it is published."""
     with airflow_failures():
         _skip_unpublished(pipeline, int(plan))
         outlet_events[table_asset(pipeline)].extra = landed(pipeline, int(plan))
 
 
 def publish_chunk(pipeline: str, requested_by: str, chunk: int, outlet_events: Any) -> None:
-    """Report what a chunk of a backfill has landed on its pipeline's asset, if it is published."""
+    """Report the landed plan of a backfill chunk on its pipeline's asset, if it is published."""
     with airflow_failures():
         plan = plan_of_chunk(pipeline, requested_by, chunk)
         if plan is not None:

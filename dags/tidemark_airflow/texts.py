@@ -76,7 +76,7 @@ The control table is `{layout.control_table}`.
 and nothing left to decode or to merge, the run ends there and no Spark starts. **ingest** lands
 them in one Spark application, **quality** checks them in another; **decode** and **upsert** make
 typed tables and latest rows of them, where a spec asks for it. **publish** reports
-an asset event for each plan that landed and that the published view shows.
+an asset event for each landed plan that the published view shows.
 
 A pipeline that fails fails its task, and **complete** with it; the others go on to their asset
 event. Its plan stays open, and the next run takes it over.

@@ -160,10 +160,10 @@ def verify(
 
     Another reader than the one that landed it (librdkafka, no group, nothing committed) reads each
     landed offset that Kafka still has, at the isolation level of the plan that landed it. Checksums
-    of key, value, headers and timestamp are compared with the table's rows, for what is lost,
-    doubled, foreign or altered. Rows whose topic, topic_id, plan_sequence or ingested_at are not
-    those of the plan that landed the offset are mislabelled. Ends with exit code 65 and the first
-    differences if there are any. Needs no Spark.
+    of key, value, headers and timestamp are compared with the table's rows, to find lost, doubled,
+    foreign and altered records. A row is mislabelled if its topic, topic_id, plan_sequence or
+    ingested_at differs from that of the plan that landed the offset. Ends with exit code 65 and the
+    first differences if there are any. Needs no Spark.
     """
     done = App.from_environment().verify(pipeline).verify(partition, start, end, say=note)
     if as_json:

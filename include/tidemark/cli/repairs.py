@@ -182,17 +182,17 @@ def deduplicate(
     pipeline: Pipeline,
     apply: Annotated[
         bool | None,
-        typer.Option("--apply/--dry-run", help="Remove them, or only count. One must be chosen."),
+        typer.Option("--apply/--dry-run", help="Remove the copies, or only count them. Required."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove copies of rows from a data table, so that each row is there once.
+    """Remove copies of rows from a data table.
 
-    For RowsDoubled, after a compaction by another program doubled rows. Rows that share topic id,
-    partition, offset and plan are copies; one of them stays. Kafka is not read.
+    Fixes RowsDoubled, after a compaction by another program doubled rows. Rows with the same topic
+    id, partition, offset and plan are copies; one of them stays. Does not read Kafka.
     """
     if apply is None:
-        raise typer.BadParameter("say --dry-run to count the copies, or --apply")
+        raise typer.BadParameter("choose --dry-run to count the copies, or --apply")
     copies = App.from_environment().deduplication(pipeline).run(dry_run=not apply)
     if as_json:
         print_json({"outcome": "removed" if apply else "draft", "copies": copies})
@@ -204,18 +204,18 @@ def deduplicate(
 def repair(
     apply: Annotated[
         bool | None,
-        typer.Option("--apply/--dry-run", help="Repair it, or only look. One must be chosen."),
+        typer.Option("--apply/--dry-run", help="Repair it, or only show the damage. Required."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Repair the control table's own files, of all pipelines.
+    """Repair the files of the control table, for all pipelines.
 
-    For ControlFileMissing: the log no longer refers to the lost files. The events in them are lost;
-    `tidemark status` then names the pipelines that need `tidemark control rebuild`. For
-    ControlDoubled: each event is written once; nothing is lost.
+    Fixes ControlFileMissing: removes the lost files from the log. The events in them are lost;
+    `tidemark status` then names the pipelines that need `tidemark control rebuild`. Fixes
+    ControlDoubled: writes each event once; nothing is lost.
     """
     if apply is None:
-        raise typer.BadParameter("say --dry-run to see what would be repaired, or --apply")
+        raise typer.BadParameter("choose --dry-run to see the damage, or --apply")
     damage = App.from_environment().control_repair().repair(dry_run=not apply)
     outcome = "repaired" if apply else "draft"
     if as_json:

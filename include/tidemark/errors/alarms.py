@@ -116,26 +116,26 @@ class PlanStuck(TerminalError):
 
     def expected(self) -> str:
         if self.longest is None:
-            return "a landing by the first or the second run that asks for it"
+            return "a landing by the first or the second run that requests it"
         within = f"{in_words(self.longest)} (alarms.stalled_minutes)"
-        return f"a landing by the first or the second run that asks for it, within {within}"
+        return f"a landing by the first or the second run that requests it, within {within}"
 
     def found(self) -> str:
-        return f"an open plan, recorded {in_words(self.age)} ago, that {self.runs} run(s) asked for"
+        return f"an open plan, recorded {in_words(self.age)} ago, requested by {self.runs} run(s)"
 
     def remedy(self) -> str:
         pipeline, _, typed = self.pipeline.partition("@")
         lands = f"decode {pipeline}" if typed == "typed" else f"ingest {self.pipeline}"
         plan = "" if typed == "typed" else f" --plan {self.sequence}"
         return (
-            f"run `tidemark {lands}{plan}`, which lands it or names the error that its runs fail "
-            "with, and go on by that error's section of docs/runbook.md"
+            f"run `tidemark {lands}{plan}`, which lands it or names the error of its runs, and "
+            "continue with that error's section of docs/runbook.md"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class PlansBlocked(TerminalError):
-    """A quality check keeps plans out of the published view, and nobody has decided on them."""
+    """A quality check keeps plans out of the published view, without an operator's decision."""
 
     pipeline: str
     plans: tuple[int, ...]
@@ -152,7 +152,7 @@ class PlansBlocked(TerminalError):
     def remedy(self) -> str:
         plan = f"{self.pipeline} --plan {self.plans[0]}"
         return (
-            f"see `tidemark verdict list {self.pipeline}` for what failed; fix it and check again "
+            f"`tidemark verdict list {self.pipeline}` shows the failed check; fix it, check again "
             f"with `tidemark quality {plan}`, or decide with `tidemark verdict release {plan} "
             f"--reason WHY` or `tidemark verdict reject {plan} --reason WHY`"
         )
@@ -160,14 +160,14 @@ class PlansBlocked(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class QuarantineTooLarge(TerminalError):
-    """More records wait in quarantine than is allowed."""
+    """More records are in quarantine than the spec allows."""
 
     pipeline: str
     records: int
     most: int
 
     def what(self) -> str:
-        return f"records of pipeline {self.pipeline!r} wait in quarantine"
+        return f"pipeline {self.pipeline!r} has too many records in quarantine"
 
     def expected(self) -> str:
         return f"at most {self.most:,} (alarms.quarantined_records)"

@@ -11,12 +11,12 @@ from tidemark.errors.base import TransientError
 
 @dataclass(kw_only=True, eq=False)
 class EngineFailed(TransientError):
-    """Spark or delta-rs could not finish, for a reason that says nothing about the data.
+    """Spark or delta-rs failed, for a reason that is not a property of the data.
 
     Attributes:
         operation: What was done, in the form "landing plan 3".
         reason: The cause, in one line.
-        log: The file that has the Java stack; empty if there is none.
+        log: The file with the Java stack; empty if there is none.
     """
 
     operation: str
@@ -37,16 +37,16 @@ class EngineFailed(TransientError):
         return f"run the same plan again, which is safe{stack}"
 
     def as_record(self) -> dict[str, Any]:
-        """As of every error, with the file that has the stack."""
+        """The record of every error, with the file that contains the stack."""
         return {**super().as_record(), "log": self.log or None}
 
 
 @dataclass(kw_only=True, eq=False)
 class EngineStopped(TransientError):
-    """The Spark process ended before it reported a result, with an exit code that is not ours.
+    """The Spark process ended before it reported a result, with an exit code of no job.
 
     Attributes:
-        status: Its exit code: negative for a signal, or 128 and more where a shell or a JVM passed
+        status: Its exit code: negative for a signal, or 128 and more if a shell or a JVM passed
             the signal on.
     """
 
@@ -60,13 +60,13 @@ class EngineStopped(TransientError):
         return f"the Spark process was killed by signal {number}, {Signals(number).name}{perhaps}"
 
     def expected(self) -> str:
-        return "a process that reports what became of each plan"
+        return "a process that reports the result of each plan"
 
     def found(self) -> str:
         return f"no result and exit code {self.status}"
 
     def remedy(self) -> str:
         return (
-            "run the same plan again, which is safe; if it was memory, give the machine or "
-            "spark.driver.memory more"
+            "run the same plan again, which is safe; if memory ran out, give the machine more or "
+            "raise spark.driver.memory"
         )

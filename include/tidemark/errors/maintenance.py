@@ -34,7 +34,7 @@ class RetentionTooShort(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class ClockDiffers(TerminalError):
-    """This machine's clock is wrong, so the age of files cannot be told."""
+    """This machine's clock differs from the storage's, so the age of files is unknown."""
 
     subject: str
     local: datetime
@@ -72,7 +72,7 @@ class CompactionConflict(TransientError):
         return f"{self.table} was not compacted, because another commit was first"
 
     def expected(self) -> str:
-        return "the small files of the table to stay while they are written as few"
+        return "no other commit that removes the small files during the compaction"
 
     def found(self) -> str:
         return self.reason

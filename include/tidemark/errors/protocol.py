@@ -341,7 +341,7 @@ class ColumnsDiffer(TableAltered):
 
 @dataclass(kw_only=True, eq=False)
 class UnreadableFile(TerminalError):
-    """A file of a data table is missing, damaged, or has text that is not UTF-8."""
+    """A file of a data table is missing, damaged, or contains text that is not UTF-8."""
 
     table: str
     file: str
@@ -361,12 +361,12 @@ class UnreadableFile(TerminalError):
     def remedy(self) -> str:
         if self.first_plan is not None and self.first_plan == self.last_plan:
             return (
-                f"the file holds rows of plan {self.first_plan} alone: "
-                f"`tidemark undo PIPELINE --plan {self.first_plan} --reason TEXT` takes it out "
-                "without reading it, and the next run lands it again"
+                f"the file contains rows of plan {self.first_plan} alone: "
+                f"`tidemark undo PIPELINE --plan {self.first_plan} --reason TEXT` removes the file "
+                "without reading it, and the next run lands the plan's offsets again"
             )
         return (
-            "the file holds rows of several plans: RESTORE the table to the version before the "
+            "the file contains rows of several plans: RESTORE the table to the version before the "
             "compaction that wrote the file, then run `tidemark rewind PIPELINE --reason TEXT`"
         )
 

@@ -49,21 +49,21 @@ class ControlFileMissing(TerminalError):
 
     def remedy(self) -> str:
         return (
-            "put the files back from a backup or the storage's versions; or give them up with "
+            "restore the files from a backup or the storage's object versions; or drop them with "
             "`tidemark control repair --apply`, and rebuild each pipeline that `tidemark status` "
-            "names then; see docs/runbook.md, ControlFileMissing"
+            "then names; see docs/runbook.md, ControlFileMissing"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class ControlDoubled(TerminalError):
-    """The control table holds rows of an event more than once, after a wrong compaction."""
+    """The control table contains rows of an event more than once, after a wrong compaction."""
 
     pipeline: str
     events: tuple[int, ...]
 
     def what(self) -> str:
-        return f"the control table holds events of pipeline {self.pipeline!r} more than once"
+        return f"the control table contains events of pipeline {self.pipeline!r} more than once"
 
     def expected(self) -> str:
         return "each row of an event once"
@@ -95,8 +95,8 @@ class RowsDoubled(TerminalError):
 
     def remedy(self) -> str:
         return (
-            f"`tidemark deduplicate {self.pipeline} --dry-run` counts the copies of rows, with "
-            "--apply it removes them; see docs/runbook.md, RowsDoubled"
+            f"`tidemark deduplicate {self.pipeline} --dry-run` counts the copies of rows, "
+            "--apply removes them; see docs/runbook.md, RowsDoubled"
         )
 
 

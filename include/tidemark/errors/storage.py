@@ -41,18 +41,18 @@ class StorageUnavailable(TransientError):
         return f"{self.operation} failed at {self.location}: {self.reason}"
 
     def expected(self) -> str:
-        return "storage that answers and has room"
+        return "storage that answers and has free space"
 
     def found(self) -> str:
         return self.reason
 
     def remedy(self) -> str:
-        return "free space or bring the storage back, then run the command again"
+        return "free space or make the storage reachable, then run the command again"
 
 
 @dataclass(kw_only=True, eq=False)
 class UnsafeStorage(TerminalError):
-    """The storage overwrites a file that is to be created only where there is none."""
+    """The storage accepts the creation of a file that already exists."""
 
     location: str
     reason: str
@@ -60,18 +60,18 @@ class UnsafeStorage(TerminalError):
     def what(self) -> str:
         return (
             f"the storage of {self.location} is unsafe: two processes can commit the same version "
-            f"of a table there, and one commit is lost"
+            f"of a table there, which loses one of the two commits"
         )
 
     def expected(self) -> str:
-        return "the second creation of a file to be refused (on S3: PUT with If-None-Match: *)"
+        return "storage that refuses a second creation of a file (on S3: PUT with If-None-Match: *)"
 
     def found(self) -> str:
         return self.reason
 
     def remedy(self) -> str:
         return (
-            "put the lakehouse on storage with conditional writes (docs/clusters.md, Storage; "
+            "move the lakehouse to storage with conditional writes (docs/clusters.md, Storage; "
             "docs/runbook.md, UnsafeStorage)"
         )
 

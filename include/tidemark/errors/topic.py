@@ -184,10 +184,10 @@ class EndBehindCommitted(TerminalError):
         pipeline: Pipeline name.
         topic: Topic name.
         partition: Partition number.
-        offset: What the log should reach.
-        end: Where it ends.
+        offset: Offset that the log should reach.
+        end: Log end offset.
         plan: The open plan that needs the offset.
-        undo: Landed plans whose records Kafka no longer has, as far as they are known.
+        undo: Known landed plans with records that Kafka no longer has.
     """
 
     pipeline: str
@@ -200,7 +200,7 @@ class EndBehindCommitted(TerminalError):
 
     def what(self) -> str:
         reader = f"pipeline {self.pipeline!r}" if self.plan is None else f"plan {self.plan}"
-        return f"{self.topic}[{self.partition}] ends before what {reader} needs"
+        return f"{self.topic}[{self.partition}] ends before an offset that {reader} needs"
 
     def expected(self) -> str:
         return f"an end of at least {self.offset}"
@@ -211,7 +211,7 @@ class EndBehindCommitted(TerminalError):
     def remedy(self) -> str:
         advice = "nothing was written: if a transaction is open, wait for its end"
         if self.undo:
-            advice += f"; if the log was cut, {_undone(self.pipeline, self.undo)}"
+            advice += f"; if the log was truncated, {_undone(self.pipeline, self.undo)}"
         if self.plan is not None:
             advice += (
                 f"; plan {self.plan} can land once the log is long enough, or "
@@ -222,16 +222,16 @@ class EndBehindCommitted(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class LogTruncated(TerminalError):
-    """Kafka's log was cut or put back behind what landed, and has other records there since.
+    """Kafka's log was truncated or restored, and has other records at landed offsets.
 
     Attributes:
         pipeline: Pipeline name.
         topic: Topic name.
         partition: Partition number.
-        offset: The log was cut somewhere before this offset.
-        leader_epoch: The leader epoch that the offset was known under; None if the last landed
-            record shows the cut.
-        undo: Landed plans whose records Kafka no longer has, as far as they are known.
+        offset: The log was truncated somewhere before this offset.
+        leader_epoch: The recorded leader epoch of the offset; None if the last landed record
+            shows the truncation.
+        undo: Known landed plans with records that Kafka no longer has.
     """
 
     pipeline: str
@@ -244,18 +244,18 @@ class LogTruncated(TerminalError):
     def what(self) -> str:
         return (
             f"{self.topic}[{self.partition}] no longer has the records that pipeline "
-            f"{self.pipeline!r} knows before offset {self.offset}"
+            f"{self.pipeline!r} read before offset {self.offset}"
         )
 
     def expected(self) -> str:
         if self.leader_epoch is None:
-            return "the record that landed last, at its offset"
+            return "the last landed record, at its offset"
         return (
             f"the records before offset {self.offset} as leader epoch {self.leader_epoch} had them"
         )
 
     def found(self) -> str:
-        return "a log that was cut before that offset, or put back from a copy, and has grown again"
+        return "a log that was truncated before that offset, or restored, and has grown again"
 
     def remedy(self) -> str:
         advice = "nothing was written"
@@ -268,7 +268,7 @@ def _undone(pipeline: str, plans: tuple[int, ...]) -> str:
     others = f", the same for plan(s) {listed(plans[1:])}" if plans[1:] else ""
     return (
         f"`tidemark undo {pipeline} --plan {plans[0]} --reason TEXT`{others}, then run again: the "
-        "next plans land what Kafka has now; copy rows first that exist nowhere else"
+        "next plans land Kafka's current records; copy rows that exist nowhere else first"
     )
 
 

@@ -43,7 +43,7 @@ BRONZE = Schema(
         _field("partition", "integer"),
         _field("offset", "long"),
         _field("timestamp", "timestamp"),
-        # Kafka's milliseconds where they lie outside the years 1 to 9999; `timestamp` is null then.
+        # Kafka's milliseconds if they lie outside the years 1 to 9999; `timestamp` is null then.
         _field("timestamp_out_of_range_ms", "long"),
         _field("timestamp_type", "integer"),
         _field("topic_id", "string"),

@@ -1,8 +1,8 @@
-"""Compaction of one Delta table: writes small files as few, in a commit that changes no row.
+"""Compaction of one Delta table: rewrites small files as fewer, in a commit that changes no row.
 
-`DeltaTable.optimize.compact` of delta-rs is not used. Two such compactions of one version both
-commit, and every row is in the table twice (docs/adr/0022). Here, files are written first. Then one
-commit removes the replaced files, only if all of them are live in the version before it.
+`DeltaTable.optimize.compact` of delta-rs is unsafe: two such compactions of one version both
+commit, and every row is in the table twice (docs/adr/0022). This module writes the files first.
+Then one commit removes the replaced files, only if all of them are live in the version before it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COMMITS_TRIED = 20
-"""Another commit between the check and the commit refuses it. A try takes milliseconds."""
+"""A commit fails if another one comes after its check. A try takes milliseconds."""
 _TARGET_BYTES = 100 * 1024 * 1024
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?")
 
@@ -56,7 +56,7 @@ class Compaction:
         """Write the rows of small files to larger files, which no version refers to yet.
 
         Args:
-            partition: Partition values; only files that have them are compacted.
+            partition: Partition values; compact only files of this partition.
 
         Raises:
             SetupError: The target size of the table cannot be parsed.
@@ -78,8 +78,8 @@ class Compaction:
     def commit(self, rewrites: Sequence[Rewrite]) -> int:
         """Replace files by their rewrites in one commit.
 
-        A rewrite is left out if one of the files that it replaces has left the table. Returns how
-        many files were replaced.
+        Leaves out a rewrite if one of the files that it replaces has left the table. Returns the
+        number of replaced files.
 
         Raises:
             CompactionConflict: No rewrite can be committed; nothing was changed.
@@ -100,14 +100,14 @@ class Compaction:
             if done or ready or not rewrites:
                 return sum(len(each.replaced) for each in (*done, *ready))
             raise CompactionConflict(
-                table=self._uri, reason="files that were to be replaced have left the table"
+                table=self._uri, reason="the table no longer has the files to replace"
             )
         raise CompactionConflict(
             table=self._uri, reason=f"another commit was first, {COMMITS_TRIED} times"
         )
 
     def run(self, partition: Mapping[str, str] | None = None) -> int:
-        """Rewrite and commit. Returns how many files were replaced.
+        """Rewrite and commit. Returns the number of replaced files.
 
         Raises:
             CompactionConflict, SetupError, DeltaError, OSError: As in `rewrite` and `commit`.
@@ -116,7 +116,7 @@ class Compaction:
 
 
 def _replace(table: DeltaTable, rewrites: Sequence[Rewrite]) -> None:
-    """Commit as the very next version; refused if there is another one."""
+    """Commit as the next version; fails if another commit created it."""
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
     removed = [
         RemoveAction(
@@ -162,9 +162,9 @@ def _rewritten(files: FileSystem, group: Sequence[LiveFile]) -> Rewrite:
 def _groups(
     files: FileSystem, small: Sequence[LiveFile], target: int
 ) -> Iterator[Sequence[LiveFile]]:
-    """Files to write as one: of one partition and one physical schema, up to the target size.
+    """Groups of files to merge: of one partition and one physical schema, up to the target size.
 
-    Rows are copied as they are, so a column that a file lacks is still null afterwards.
+    Rows are copied unchanged, so a column that a file lacks is still null afterwards.
     """
 
     def kind(file: LiveFile) -> str:

@@ -63,7 +63,7 @@ def schema_ids(
 ) -> Mapping[tuple[int, int], int]:
     """Ids of schemas that keys or values begin with, by partition, with their first offsets.
 
-    A record whose schema is named in a header begins with none.
+    A record with its schema id in a header is left out.
     """
     there = f"{at_offsets(topic_id, spans)} AND {part} IS NOT NULL"
     by_header = f"""
@@ -133,7 +133,7 @@ def size(table: DeltaTable) -> TableSize:
 
 
 def row_count(table: DeltaTable) -> int | None:
-    """Rows of the table by its files' statistics; None if these do not tell."""
+    """Number of rows by the statistics of the files; None without these statistics."""
     if "deletionVectors" in (table.protocol().reader_features or ()):
         return None
     files = table.get_add_actions(flatten=True)
@@ -186,7 +186,7 @@ def _interleaved(whole: Sequence[Holding]) -> bool:
 
 
 def labels(table: DeltaTable, bounds: Span) -> tuple[Label, ...]:
-    """Rows at some offsets, counted by what says where they are from."""
+    """Count rows at some offsets by their origin: plan, topic, partition and time."""
     found = query(
         table,
         f"""
@@ -204,7 +204,7 @@ _RECORD = """
     "offset", key, value, headers, timestamp_type, timestamp_out_of_range_ms,
     arrow_cast(timestamp, 'Int64') AS micros
 """
-"""The columns that `_record` makes a record of."""
+"""The columns that `_record` reads."""
 _FIRST_WINDOW = 1_000
 _WINDOWS = 4
 
@@ -214,9 +214,9 @@ def last_rows(
 ) -> Mapping[int, Sequence[LogRecord]]:
     """The rows with the highest offsets of some spans, by partition, the highest first.
 
-    A window at the end of the spans is looked at, and a wider one where it has no row: statistics
-    keep all other files and row groups out of the query. Of the rows further back than the widest
-    window nothing is found.
+    Searches a window at the end of the spans, and a wider window if it has no row. Statistics
+    exclude all other files and row groups from the query. Rows before the widest window are not
+    found.
     """
     found: dict[int, list[LogRecord]] = {}
     left = dict(spans)
@@ -282,8 +282,8 @@ def _record(partition: int, row: Mapping[str, Any]) -> LogRecord:
 def _milliseconds(micros: int | None, out_of_range_ms: int | None) -> int:
     """Return Kafka's milliseconds: exactly one of the two columns holds them.
 
-    A row that another program changed so that it holds none, or no whole millisecond, gets a
-    number that no Kafka record has, so that it differs from every record.
+    If another program changed a row so that it has no whole millisecond, the row gets a number
+    that no Kafka record has. So it differs from every record.
     """
     if micros is not None and out_of_range_ms is None and micros % 1000 == 0:
         return micros // 1000
@@ -293,7 +293,7 @@ def _milliseconds(micros: int | None, out_of_range_ms: int | None) -> int:
 
 
 _NO_MILLISECONDS = 2**63
-"""One more than the greatest timestamp of Kafka."""
+"""One more than Kafka's greatest timestamp."""
 
 
 _KINDS = frozenset(TimestampType)

@@ -1,4 +1,4 @@
-"""Damage of the control table itself: files that are gone, and events that are there twice."""
+"""Finds and repairs missing files and doubled events of the control table."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ DOUBLED = f"""
 SELECT DISTINCT event_number FROM {{source}} GROUP BY {", ".join(_PLACES)}
 HAVING count(*) > 1 ORDER BY event_number
 """
-"""Numbers of a pipeline's events that the rows of `source` hold more than once."""
+"""Numbers of a pipeline's events that `source` contains more than once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlDamage:
-    """What was wrong with the control table.
+    """Damage of the control table.
 
     Attributes:
-        missing: Files that its log refers to and that are gone.
-        doubled: Numbers of the events that were there more than once, by pipeline.
+        missing: Files that its log refers to and that do not exist.
+        doubled: Numbers of the doubled events, by pipeline.
     """
 
     missing: tuple[str, ...]
@@ -59,11 +59,11 @@ class ControlDamage:
 
 @contextmanager
 def missing_files_named(uri: str) -> Iterator[None]:
-    """Raise ControlFileMissing in place of an error of a read whose cause are missing files."""
+    """Raise ControlFileMissing if missing files caused the error of a read."""
     try:
         yield
     except Exception as failed:
-        # delta-rs raises a plain Exception where rows are read through Arrow's C interface.
+        # delta-rs raises a plain Exception for reads through Arrow's C interface.
         missing = missing_files(uri)
         if missing:
             raise ControlFileMissing(table=uri, files=missing) from failed
@@ -89,18 +89,18 @@ class DeltaControlRepair:
         self._uri = uri
 
     def repair(self, *, dry_run: bool = False) -> ControlDamage:
-        """Take missing files out of the log, and write each doubled event once.
+        """Remove missing files from the log, and write each doubled event once.
 
-        Events of missing files are lost; `control rebuild` records them again. Writers need not
-        stop: a commit that replaces doubled rows is refused if one of their files has left the
-        table, and events that are appended meanwhile stay.
+        Events of missing files are lost; `control rebuild` records them again. Writers can
+        continue: the commit that replaces doubled rows fails if one of their files has left the
+        table, and concurrently appended events stay.
 
         Args:
-            dry_run: Only look.
+            dry_run: Only report the damage.
 
         Raises:
-            EngineFailed: It cannot be done, or its answer was lost.
-            CompactionConflict: Compactions were in the way every time.
+            EngineFailed: The repair failed, or its answer was lost.
+            CompactionConflict: Concurrent compactions prevented every try.
         """
         try:
             missing = () if opened(self._uri) is None else missing_files(self._uri)
@@ -138,7 +138,7 @@ class DeltaControlRepair:
                 return
 
     def _distinct(self, pipeline: str) -> Rewrite:
-        """The pipeline's rows in a file that no version refers to yet, each once."""
+        """Write the pipeline's distinct rows to a file that no version refers to yet."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -151,7 +151,7 @@ class DeltaControlRepair:
         path, files = new_path(), storage_of(self._uri)
         pq.write_table(rows, path, filesystem=files, store_schema=False)
         bounds = merged_bounds(replaced)
-        # Bounds still hold where rows are left out; numbers of nulls do not.
+        # Bounds remain valid without some rows; null counts do not.
         del bounds["nullCount"]
         added = NewFile(
             path=path,

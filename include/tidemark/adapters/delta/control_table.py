@@ -76,7 +76,7 @@ _R = TypeVar("_R")
 def _reading(
     read: Callable[Concatenate[DeltaControlTable, _P], _R],
 ) -> Callable[Concatenate[DeltaControlTable, _P], _R]:
-    """Name files that are gone, where a read fails for want of them."""
+    """Raise ControlFileMissing if a read fails because of missing files."""
 
     @wraps(read)
     def named(self: DeltaControlTable, /, *arguments: _P.args, **options: _P.kwargs) -> _R:
@@ -191,7 +191,7 @@ class DeltaControlTable:
 
         Raises:
             ControlConflict: Another writer recorded that event number first; nothing was written.
-            UnsafeStorage: The storage would not have noticed another writer; nothing was written.
+            UnsafeStorage: The storage cannot detect another writer; nothing was written.
             StorageRefused, StorageUnavailable: The storage cannot be written.
         """
         number = ledger.event_number + 1

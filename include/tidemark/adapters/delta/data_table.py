@@ -77,14 +77,14 @@ Replace: TypeAlias = Callable[[DeltaTable, Plan, Sequence[DataFile], CommitPrope
 
 @names_failures
 class DeltaDataTable:
-    """One pipeline's data table: what its log says, and every commit that Tidemark makes.
+    """One pipeline's data table: reads its log, and makes every commit of Tidemark.
 
     Args:
         uri: The table.
-        schema: Its columns; whoever reads the table may have added others.
+        schema: Its columns; other programs may have added more.
         grows: Whether fields that the table does not have yet are added to its columns.
         has_unions: Whether some of its columns are unions, as `conflicts` takes it.
-        reads_only: Whether rules for writers, such as a CHECK constraint, are no reason to refuse.
+        reads_only: Whether to accept rules for writers, such as a CHECK constraint.
     """
 
     def __init__(
@@ -284,7 +284,7 @@ class DeltaDataTable:
         return {} if table is None else contents.last_rows(table, topic_id, spans, most)
 
     def labels(self, bounds: Span) -> tuple[Label, ...]:
-        """Rows at these offsets, counted by what says where they are from."""
+        """Count the rows at these offsets by their origin, as `LabelledRows.labels`."""
         table = opened(self._uri)
         return () if table is None else contents.labels(table, bounds)
 
@@ -386,12 +386,12 @@ class DeltaDataTable:
         return self.land(plan, files, _replace_all)
 
     def land(self, plan: Plan, files: Sequence[DataFile], replace: Replace) -> bool:
-        """Land a plan's files in its one commit; nothing if its transaction is there.
+        """Land a plan's files in one commit; do nothing if its transaction exists.
 
         Args:
             plan: The plan.
             files: Its rows.
-            replace: Makes the commit of a plan that replaces rows.
+            replace: Makes the commit of a replacing plan.
 
         Returns:
             Whether this call committed them.
@@ -459,8 +459,8 @@ class DeltaDataTable:
     def discard(self, plan: Plan) -> tuple[int, int]:
         """Remove a plan's rows. Returns their number, and a version that has none of them.
 
-        Files that hold rows of the plan alone leave the table without being read: one that cannot
-        be read can be undone.
+        Removes files with rows of this plan alone without reading them, so an unreadable file can
+        be undone.
 
         Raises:
             UnreadableFile: A file with rows of other plans as well.

@@ -1,4 +1,4 @@
-"""Rows that a data table holds twice, as a compaction by another program may leave them."""
+"""Removes copies of rows from a data table, which a compaction by another program may leave."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Deduplication:
         self._pipeline = pipeline
 
     def run(self, *, dry_run: bool = False) -> int:
-        """Write the files with doubled rows without the copies. Returns the number of copies.
+        """Rewrite the files with doubled rows without the copies. Returns the number of copies.
 
-        One commit, which is refused if one of these files has left the table meanwhile.
+        Makes one commit, which fails if one of these files has left the table meanwhile.
 
         Args:
             dry_run: Only count the copies.
@@ -46,7 +46,7 @@ class Deduplication:
         Raises:
             ForeignTable: It is not the pipeline's table.
             CompactionConflict: Other commits removed these files; nothing was changed.
-            EngineFailed: It cannot be done, or its answer was lost.
+            EngineFailed: The rewrite failed, or its answer was lost.
         """
         table = opened(self._uri)
         if table is None:
@@ -67,7 +67,7 @@ class Deduplication:
         added = []
         for file in copied:
             bounds = merged_bounds([file])
-            # Bounds still hold where rows are left out; numbers of nulls do not.
+            # Bounds remain valid without some rows; null counts do not.
             del bounds["nullCount"]
             new = write_rows(files, file, _once(batches_of(files, file), doubled, seen), bounds)
             added += [new] if new.records else []
@@ -78,7 +78,7 @@ class Deduplication:
 def _doubled(
     files: FileSystem, live: Sequence[LiveFile]
 ) -> tuple[list[LiveFile], dict[tuple[object, ...], int]]:
-    """Files that hold rows of which there are copies, and how many of each row there are."""
+    """Files with copied rows, and the number of copies of each row."""
     import pyarrow as pa
 
     parts = [
@@ -105,9 +105,9 @@ def _once(
     doubled: dict[tuple[object, ...], int],
     seen: set[tuple[object, ...]],
 ) -> Iterator[pa.RecordBatch]:
-    """Rows without those that were seen before.
+    """Rows without the already seen ones.
 
-    In slices: PyArrow cannot filter all types of columns that it can read.
+    Works in slices, because PyArrow cannot filter all column types that it can read.
     """
     for batch in batches:
         start = 0

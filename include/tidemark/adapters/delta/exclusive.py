@@ -1,9 +1,9 @@
-"""Whether a storage refuses to create a file twice, which keeps Delta's commits apart.
+"""Tests whether a storage refuses to create a file twice, which Delta's commits depend on.
 
-delta-rs commits a version by creating its file in the log, on the condition that there is none. A
+delta-rs commits a version by creating its file in the log, on the condition that none exists. A
 storage that ignores the condition lets two processes commit the same version: the second overwrites
-the first, which was acknowledged. So a storage is tried before the first commit to it, and a
-transaction in the table remembers that it passed.
+the first, which was acknowledged. So Tidemark tests a storage before the first commit to it, and
+stores the success as a transaction in the table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidemark.adapters.delta.failures import named_failures
 from tidemark.errors import UnsafeStorage
 
 PROOF = "tidemark.storage"
-"""What the names of transactions begin with that remember a trial."""
+"""Prefix of the names of transactions that store a passed test."""
 
 _ONCE = CommitProperties(max_commit_retries=0)
 _COLUMNS = Schema([Field("value", DataType.int64())])
@@ -34,23 +34,23 @@ _ENDPOINTS = (
     *("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
     *("AZURE_STORAGE_ENDPOINT", "GOOGLE_BASE_URL"),
 )
-"""Variables by which delta-rs takes another server for a URI; it reads the process's own."""
+"""Variables that select another server for a URI; delta-rs reads them from the environment."""
 
 
 def is_proven(table: DeltaTable, uri: str) -> bool:
-    """Whether this version of delta-rs has found this storage safe, as the table remembers it."""
+    """Whether the table stores a passed test of this storage with this version of delta-rs."""
     return table.transaction_version(_proof(uri)) is not None
 
 
 def prove(uri: str) -> Transaction:
-    """Try whether the storage of a table refuses to create a version of a Delta log twice.
+    """Test whether the storage of a table refuses to create a version of a Delta log twice.
 
     Args:
-        uri: The table, which need not be there. A folder in it is made and removed.
+        uri: The table, which need not exist. The test creates a folder in it and removes it.
 
     Returns:
-        The transaction to commit to the table, so that it remembers this: its name has the place
-        and delta-rs' version, its version is the time in seconds since 1970.
+        The transaction to commit to the table. Its name contains the location and the version of
+        delta-rs; its version is the time in seconds since 1970.
 
     Raises:
         UnsafeStorage: The second creation succeeded, or an option has turned the condition off.
@@ -100,10 +100,10 @@ DeltaTable.create(sys.argv[1], schema=Schema([Field("value", DataType.int64())])
 def _commits_apart(trial: str) -> bool:
     """Create one table twice, the second time by a writer that has seen no table.
 
-    delta-rs looks for the table, reads the rows that it is to write, then commits version 0. The
-    first creation happens while the rows are read, so nothing but the storage refuses the second.
-    It is another process that creates: rows are read by a thread of delta-rs' runtime, and a
-    second call that waits for this runtime would stop it where there is one processor.
+    delta-rs looks for the table, reads the rows to write, then commits version 0. The first
+    creation happens while delta-rs reads the rows, so only the storage can refuse the second.
+    Another process makes the first creation, because a thread of delta-rs' runtime reads the rows:
+    with one processor, a second call that waits for this runtime would block it.
     """
     created: list[subprocess.CompletedProcess[str]] = []
 
@@ -137,10 +137,10 @@ def _remove(trial: str) -> None:
 
 
 def _proof(uri: str) -> str:
-    """The name of the transaction that remembers the trial of a place.
+    """The name of the transaction that stores a passed test of a location.
 
-    A copy of the table is another place: a folder has another inode, a bucket of the same name is
-    on another server.
+    A copy of the table is another location: a folder has another inode, a bucket of the same name
+    is on another server.
     """
     if "://" in uri:
         server = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), "")

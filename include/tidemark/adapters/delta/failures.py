@@ -1,4 +1,4 @@
-"""Named errors for what delta-rs raises."""
+"""Named errors for exceptions of delta-rs."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _NO_ACCESS = re.compile(
 )
 _NO_ANSWER = re.compile(r"after \d+ retries|error sending request|5\d\d [A-Z]|timed out")
 _NO_FOLDER = "Invalid table location"
-"""What delta-rs raises for a file in the place of a table."""
+"""The message of delta-rs if a file occupies the path of a table."""
 _DECORATION = re.compile(r"\x1b\[[0-9;]*m|↳")
 _LONGEST = 300
 
 
 @contextmanager
 def named_failures(location: str, operation: str = "using the table") -> Iterator[None]:
-    """Raise what delta-rs raises as a named error, with the cause in its first line.
+    """Raise exceptions of delta-rs as named errors, with the cause in the first line.
 
     Args:
         location: The table.
-        operation: What is done with it, in the form "reading the table".
+        operation: The operation, in the form "reading the table".
 
     Raises:
-        StorageRefused: The storage does not let this process do that.
+        StorageRefused: The storage denies the operation to this process.
         StorageUnavailable: The storage is full or does not answer.
         EngineFailed: Something else failed in delta-rs.
     """
@@ -67,7 +67,7 @@ def named(failure: Exception, location: str, operation: str) -> TidemarkError:
 
 
 def os_error(failure: Exception) -> int | None:
-    """The number of the operating system's error in an exception of delta-rs; None without one."""
+    """The operating system's error number in an exception of delta-rs; None without one."""
     text = str(failure)
     if _NO_FOLDER in text:
         return errno.ENOTDIR
@@ -83,7 +83,7 @@ def _in_one_line(text: str) -> str:
 
 
 def names_failures(adapter: type[_Adapter]) -> type[_Adapter]:
-    """Have every public method of an adapter of one table, `_uri`, raise named errors."""
+    """Make every public method of an adapter raise named errors; `_uri` is its table."""
     for name, member in list(vars(adapter).items()):
         if inspect.isfunction(member) and not name.startswith("_"):
             setattr(adapter, name, _naming(member))
@@ -101,6 +101,6 @@ def _naming(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _naming_each(location: str, items: Iterator[Any]) -> Iterator[Any]:
-    """Rows are read while they are iterated."""
+    """Iterate over rows; delta-rs reads them during the iteration."""
     with named_failures(location):
         yield from items

@@ -1,4 +1,4 @@
-"""Files of a table's version: where they are, and what their statistics say."""
+"""Files of a table's version: their paths and statistics."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _PLAIN_PATH = re.compile(r"(?:[A-Za-z0-9_=./-]|%25)+")
-"""Paths that delta-rs writes to a `remove` exactly as another commit has written them to an `add`.
+"""Paths that delta-rs writes to a `remove` exactly as another commit wrote them to an `add`.
 
-Delta matches the two as texts. delta-rs decodes a path of the log and encodes it again, which may
-change other characters than these.
+Delta compares the two as texts. delta-rs decodes a path of the log and encodes it again, which may
+change characters outside this set.
 """
 
 
@@ -33,7 +33,7 @@ class LiveFile:
         path: As in the log, percent-encoded.
         size: Bytes.
         modified_ms: As in the log, milliseconds since 1970.
-        records: Its rows; None if the log does not tell.
+        records: Number of rows; None without a count in the log.
         partition: Partition values by column.
         bounds: Statistics by column, under `null_count`, `min` and `max`.
     """
@@ -47,7 +47,7 @@ class LiveFile:
 
 
 def storage_of(uri: str) -> FileSystem:
-    """The folder of a table, as delta-rs reaches its storage."""
+    """The folder of a table, through the storage access of delta-rs."""
     from deltalake.fs import DeltaStorageHandler
     from pyarrow.fs import PyFileSystem
 
@@ -57,7 +57,7 @@ def storage_of(uri: str) -> FileSystem:
 def live_files(table: DeltaTable) -> list[LiveFile]:
     """Files of the loaded version, oldest first.
 
-    Left out are files that delta-rs cannot remove by name: those with a deletion vector, and those
+    Leaves out files that delta-rs cannot remove by name: files with a deletion vector, and files
     with unusual characters in their path.
     """
     vectors: set[str] = set()
@@ -89,10 +89,10 @@ def _uris(batch: Any) -> Sequence[str]:
 
 
 def merged_bounds(group: Sequence[LiveFile]) -> dict[str, Any]:
-    """Statistics that hold for all rows of some files, as the Delta protocol writes them.
+    """Merged statistics of some files, in the form of the Delta protocol.
 
-    Statistics of a column that one of the files does not have are left out, and so are values that
-    are not numbers, texts, dates or times.
+    Leaves out columns without statistics in one of the files, and values other than numbers, texts,
+    dates or times.
     """
     nulls, least, greatest = (
         [file.bounds[name] for file in group] for name in ("null_count", "min", "max")

@@ -1,4 +1,4 @@
-"""Files that cannot be read, and files that leave a table without being read."""
+"""Finds unreadable files, and removes files from a table without reading them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TRIES = 20
-"""Another commit between the look and the commit refuses it. A try takes milliseconds."""
+"""A commit fails if another one comes after its check. A try takes milliseconds."""
 _BATCH_ROWS = 4_096
 
 
 def files_of(table: DeltaTable, sequence: int) -> tuple[list[LiveFile], list[LiveFile]]:
-    """Files that hold rows of one plan alone, and files that hold, or may hold, other rows as well.
+    """Files with rows of one plan alone, and files that may also contain other rows.
 
-    By their statistics. Compaction makes files of the second kind.
+    Decides by the statistics. Compaction writes files of the second kind.
     """
     whole, mixed = [], []
     for file in live_files(table):
@@ -41,13 +41,13 @@ def files_of(table: DeltaTable, sequence: int) -> tuple[list[LiveFile], list[Liv
 
 
 def remove_whole(uri: str, sequence: int, metadata: str) -> int:
-    """Remove the files that hold rows of one plan alone, in one commit. Reads none of them.
+    """Remove the files with rows of one plan alone, in one commit, without reading them.
 
     Returns:
         The number of their rows.
 
     Raises:
-        CommitFailedError: Other commits were first, each time.
+        CommitFailedError: Another commit was first at every try.
     """
     for tries_left in range(_TRIES, 0, -1):
         table = DeltaTable(uri)
@@ -66,7 +66,7 @@ def remove_whole(uri: str, sequence: int, metadata: str) -> int:
 
 
 def _remove(table: DeltaTable, files: Sequence[LiveFile], metadata: str) -> None:
-    """Commit as the very next version; refused if there is another one."""
+    """Commit as the next version; fails if another commit created it."""
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
     removed = [
         RemoveAction(
@@ -90,13 +90,13 @@ def _remove(table: DeltaTable, files: Sequence[LiveFile], metadata: str) -> None
 
 
 def refuse_unreadable(table: DeltaTable, failed: Exception) -> None:
-    """Look for the file that a read has failed on.
+    """Search for the file that made a read fail.
 
     Raises:
-        UnreadableFile: It is found.
+        UnreadableFile: The file is found.
     """
     text = str(failed)
-    # Files that the failure names first; it names none for text that is not UTF-8.
+    # First the files that the failure names; for text that is not UTF-8 it names none.
     files = sorted(live_files(table), key=lambda file: unquote(file.path) not in text)
     check_readable(table.table_uri, files)
 
@@ -130,7 +130,7 @@ def _fault(storage: FileSystem, file: LiveFile) -> str | None:
             pq.ParquetFile(source) as rows,
         ):
             for batch in rows.iter_batches(_BATCH_ROWS):
-                # Looks at the encoding of text as well.
+                # Also checks the encoding of text.
                 batch.validate(full=True)
     except (pa.ArrowException, OSError) as failed:
         return (str(failed).splitlines() or [repr(failed)])[0][:300]

@@ -223,11 +223,11 @@ class DeltaQuarantine:
         return () if table is None else contents.holdings(table, self._open())
 
     def count_open(self, unlanded: Collection[int]) -> int:
-        """Return how many records are open, by two small columns.
+        """Return the number of open records. Reads two small columns.
 
         Args:
-            unlanded: Plans of the typed table that have not landed, by the ledger. Neither the
-                records that they put here nor the records that they closed count.
+            unlanded: Plans of the typed table that have not landed, by the ledger. Records that
+                they added are not counted; records that they closed count as open.
         """
         table = opened(self._uri)
         if table is None or not table.file_uris():
