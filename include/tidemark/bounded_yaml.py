@@ -1,7 +1,7 @@
-"""YAML files within limits of size, depth and meaning, whoever wrote them.
+"""Reads YAML files within limits of size, depth and features.
 
 A small file can describe a huge value: ten aliases of ten aliases, nine times, are a billion nodes.
-Aliases are refused, and so is whatever takes more than a second or a few megabytes to read.
+This module refuses aliases, and any file that takes more than a second or a few megabytes to read.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Refused(yaml.YAMLError):
     """A file that is not read.
 
     Attributes:
-        expected: What a file has to be like.
-        found: What this one has instead, and in which line.
+        expected: The requirement on a file.
+        found: The violation in this file, with its line.
     """
 
     def __init__(self, expected: str, found: str) -> None:
@@ -36,11 +36,11 @@ def load(path: Path) -> tuple[Any, list[tuple[str, int]]]:
     """Read one document.
 
     Returns:
-        Its value, and the keys that occur twice in a mapping, with the line of the second, which is
-        the one that counts.
+        Its value, and the keys that occur twice in a mapping, with the line of the second key,
+        which wins.
 
     Raises:
-        Refused: It is no YAML, no regular file, or beyond a limit.
+        Refused: The file is not YAML, not a regular file, or beyond a limit.
     """
     try:
         return _parsed(_text(path))
@@ -69,7 +69,7 @@ def _parsed(text: str) -> tuple[Any, list[tuple[str, int]]]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Builds plain values, and refuses what is beyond a limit before it builds it."""
+    """Builds plain values, and checks the limits before it builds a value."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

@@ -88,7 +88,7 @@ def _outcomes(
 
 @contextmanager
 def _named_failures(app: App, operation: str) -> Iterator[None]:
-    """Raise an exception of Spark that no adapter has named as a named error."""
+    """Raise a Spark exception that no adapter has converted as a named error."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

@@ -97,7 +97,7 @@ class TopicLogReader(LogReader, Protocol):
     """Reads a topic's records as a free consumer."""
 
     def first_cut(self, topic: str, positions: Mapping[int, Position]) -> int | None:
-        """A partition whose log was cut before a position and has grown again since.
+        """Return a partition with a log that was truncated before a position and has grown again.
 
         Args:
             topic: Topic name.
@@ -189,9 +189,9 @@ class ControlReader(Protocol):
         ...
 
     def recorded_at(self, pipeline: str, event: EventKind) -> Mapping[int, datetime]:
-        """Return when an event of each plan was recorded, the first time of several.
+        """Return the first time at which an event of each plan was recorded.
 
-        Repairs record landings again; that does not make them landings of today.
+        Repairs record landings again; the first record has the time of the landing.
         """
         ...
 
@@ -248,7 +248,7 @@ class DataLog(Protocol):
         ...
 
     def row_count(self) -> int | None:
-        """Rows of the newest version, by its log; None if the log does not tell."""
+        """Number of rows of the newest version, by its log; None without counts in the log."""
         ...
 
     def files_with(self, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
@@ -281,7 +281,7 @@ class DataLog(Protocol):
 
 
 class LandedRows(Protocol):
-    """Reads the rows that landed last."""
+    """Reads the last landed rows."""
 
     def last_rows(
         self, topic_id: str, spans: Mapping[int, SpanSet], most: int
@@ -291,7 +291,7 @@ class LandedRows(Protocol):
         Args:
             topic_id: Incarnation of the topic.
             spans: Only rows at these offsets, by partition.
-            most: How many of each partition.
+            most: Largest number of rows of each partition.
 
         Returns:
             Partitions without a row are left out.
@@ -300,14 +300,14 @@ class LandedRows(Protocol):
 
 
 class BronzeLog(DataLog, LandedRows, Protocol):
-    """The log of a table of records as Kafka has them."""
+    """The log of a bronze table."""
 
 
 class LabelledRows(Protocol):
-    """Reads what rows say of where they are from."""
+    """Reads the origin of rows: plan, topic, incarnation, partition and landing time."""
 
     def labels(self, bounds: Span) -> Sequence[Label]:
-        """Rows at these offsets of any partition, counted by what says where they are from."""
+        """Count the rows at these offsets of any partition by their origin."""
         ...
 
 
@@ -317,11 +317,11 @@ class FramedLog(DataLog, Protocol):
     def schema_ids(
         self, topic_id: str, spans: Mapping[int, SpanSet], part: Part
     ) -> Mapping[tuple[int, int], int]:
-        """What keys or values of one incarnation begin with, at some offsets.
+        """Schema ids at the beginning of keys or values of one incarnation, at some offsets.
 
         Returns:
-            By partition and id the first offset. Records that do not begin with an id, or whose
-            headers name their schema, are left out.
+            By partition and id the first offset, without records that do not begin with an id or
+            that have a header with a schema id.
         """
         ...
 
@@ -340,11 +340,11 @@ class DataTable(DataLog, Protocol):
     def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
         """Add a plan's files in one commit, under the plan's transaction.
 
-        The rows of a plan that replaces take the place of those at its offsets, in that commit.
+        A plan that replaces removes the old rows at its offsets in the same commit.
 
         Returns:
-            Whether this call committed them: False if the transaction was there already. Whether
-            the plan has landed, only `DataLog` can answer.
+            Whether this call committed them: False if the transaction existed already. Only
+            `DataLog` can answer whether the plan has landed.
 
         Raises:
             RowsWouldBeLost: A row to be replaced has no successor; nothing was changed.
@@ -363,7 +363,7 @@ class DataTable(DataLog, Protocol):
         ...
 
     def check_removable(self, plan: Plan) -> None:
-        """Make sure that a plan's rows can be removed. Changes nothing.
+        """Check that a plan's rows can be removed. Changes nothing.
 
         Raises:
             UnreadableFile: A file that would have to be rewritten cannot be read.
@@ -392,7 +392,7 @@ class DataTable(DataLog, Protocol):
 
 
 class BronzeTable(DataTable, LandedRows, LabelledRows, Protocol):
-    """A table of records as Kafka has them."""
+    """A bronze table."""
 
 
 class GrowingTable(DataTable, Protocol):
@@ -582,11 +582,11 @@ class Upkeep(Protocol):
         ...
 
     def compact(self) -> int:
-        """Write small files as few; no row changes. Returns how many were replaced.
+        """Rewrite small files as fewer; changes no row. Returns the number of replaced files.
 
         Raises:
             CompactionConflict: Other commits removed these files; nothing was changed.
-            EngineFailed: It cannot be done, or its answer was lost.
+            EngineFailed: The compaction failed, or its answer was lost.
         """
         ...
 
@@ -598,11 +598,11 @@ class Upkeep(Protocol):
         Args:
             now: The time by this machine's clock.
             keep: Versions that were the newest so long ago, or later, can be read.
-            is_over: Of which plans no driver can commit files; read before this is called.
-            dry_run: Remove nothing, and believe this machine's clock.
+            is_over: Plans whose files no driver can commit any more; read before this call.
+            dry_run: Remove nothing, and use this machine's clock.
 
         Raises:
-            ClockDiffers: The storage has another time; nothing was removed.
+            ClockDiffers: The storage's clock differs; nothing was removed.
             EngineFailed: Some may be gone; do it again.
         """
         ...
@@ -620,17 +620,17 @@ class QualityPages(Protocol):
     """The pages of quality checks; their results are in a table."""
 
     def prune(self, now: datetime, keep: timedelta, *, dry_run: bool = False) -> int:
-        """Remove pages of checks that are older than `keep`, but for each pipeline's newest.
+        """Remove pages of checks that are older than `keep`, except each pipeline's newest.
 
         Args:
             now: The time by this machine's clock.
             keep: How long pages stay.
-            dry_run: Only count them, and believe this machine's clock.
+            dry_run: Only count them, and use this machine's clock.
 
         Returns:
             The number of pages.
 
         Raises:
-            ClockDiffers: The file system has another time; nothing was removed.
+            ClockDiffers: The file system's clock differs; nothing was removed.
         """
         ...

@@ -133,7 +133,7 @@ class App:
 
     @property
     def specs(self) -> Mapping[str, PipelineSpec]:
-        """Every spec that can be used, by name.
+        """Every valid spec, by name.
 
         Raises:
             SpecError: There is no folder of specs.
@@ -151,7 +151,7 @@ class App:
         if name not in self.specs:
             if name in self.spec_folder.broken:
                 raise self.spec_folder.broken[name]
-            # It may be the name in a file of another name.
+            # The name may be in a file with another name.
             self.spec_folder.check()
             raise UnknownPipeline(pipeline=pipeline, known=tuple(self.specs))
         spec = self.specs[name]
@@ -269,7 +269,7 @@ class App:
         return self._armed("control", DeltaControlTable(self.layout.control_table))
 
     def control_repair(self) -> DeltaControlRepair:
-        """Repairs the control table itself; needs neither a JVM nor Kafka."""
+        """Repairs the control table; needs neither a JVM nor Kafka."""
         from tidemark.adapters.delta.control_repair import DeltaControlRepair
 
         return DeltaControlRepair(self.layout.control_table)

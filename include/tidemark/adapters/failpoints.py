@@ -48,7 +48,7 @@ PORTS: Mapping[str, tuple[type, ...]] = {
     "upkeep": (ports.Upkeep,),
     "verdicts": (ports.VerdictTable,),
 }
-"""What each adapter is called in the name of a step, and the ports that it is used by."""
+"""The name of each adapter in the names of steps, and the ports that it implements."""
 
 STEPS: tuple[str, ...] = tuple(
     f"{port}.{method}"

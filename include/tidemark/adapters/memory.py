@@ -101,7 +101,7 @@ class MemoryKafka:
         log.epochs.append(log.end)
 
     def put_back(self, topic: str, partition: int, end: int) -> None:
-        """Put the log back from a copy that ended at `end`, its leader epochs as well."""
+        """Restore the log from a copy that ended at `end`, with its leader epochs."""
         log = self.topics[topic][partition]
         log.end = end
         log.records = {offset: ts for offset, ts in log.records.items() if offset < end}
@@ -354,7 +354,7 @@ class MemoryTable:
         discarded: Newest version that took a plan's rows out, by plan.
         files: Rows that were written, whether or not a commit has added them.
         stamps: Timestamps of rows, where they are not 0.
-        records_per_task: What the last write was told.
+        records_per_task: Argument of the last write.
         before_commit: Called with the plan before each commit; may raise.
         after_commit: Called with the plan after each commit; may raise: the answer is lost.
     """

@@ -287,7 +287,7 @@ class _Spec(_Section):
 
 
 def _is_cron(value: str) -> bool:
-    """Whether a text is a cron expression of five fields that some moment meets."""
+    """Whether a text is a cron expression of five fields that matches some moment."""
     if len(value) > _MOST_CRON or len(value.split()) != _CRON_FIELDS:
         return False
     try:
@@ -315,15 +315,15 @@ class SpecFolder:
     """The specs of a folder.
 
     Attributes:
-        specs: Those that can be used, by name, sorted.
-        broken: What is wrong with the others, by the names of their files without the ending.
+        specs: The valid specs, by name, sorted.
+        broken: The problems of the other specs, by file name without the extension.
     """
 
     specs: Mapping[str, PipelineSpec]
     broken: Mapping[str, SpecError]
 
     def check(self) -> None:
-        """Refuse a folder of which any spec cannot be used.
+        """Raise if any spec of the folder is invalid.
 
         Raises:
             SpecError: With every problem of every file.
@@ -334,14 +334,14 @@ class SpecFolder:
 
 
 def load_specs(folder: Path, layout: Layout) -> SpecFolder:
-    """Read every spec in a folder. A file with a problem takes no other one out.
+    """Read every spec in a folder. A broken file does not affect the other specs.
 
-    Of two specs that contradict each other, the one that comes later in the folder is broken; of a
-    table inside another one, the spec of the inner table.
+    If two specs contradict each other, the later one in the folder is broken. If a table is inside
+    another one, the spec of the inner table is broken.
 
     Args:
-        folder: Holds one YAML file for each pipeline.
-        layout: Has the quality suites that specs name, and the places of tables.
+        folder: Contains one YAML file for each pipeline.
+        layout: Has the quality suites that specs name, and the locations of tables.
 
     Raises:
         SpecError: There is no such folder.
@@ -374,7 +374,7 @@ def load_specs(folder: Path, layout: Layout) -> SpecFolder:
 
 
 def _load(path: Path) -> tuple[PipelineSpec | None, list[Problem]]:
-    """Read one file: its spec, if it has one, and what is wrong with it, as far as it is shown."""
+    """Read one file: its spec, if it has one, and its problems, up to the limit for each kind."""
     try:
         raw, repeated = bounded_yaml.load(path)
     except bounded_yaml.Refused as refused:

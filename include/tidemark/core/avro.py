@@ -38,10 +38,10 @@ _LOGICAL = {
 
 
 class Symbols(str):
-    """The type of an enum: text, which is one of these.
+    """The type of an enum: text, which is one of its symbols.
 
     Attributes:
-        symbols: They, in their order.
+        symbols: The symbols in their order.
     """
 
     symbols: tuple[str, ...]
@@ -141,19 +141,19 @@ def _inlined(schema: Any, space: str, others: Mapping[str, Any], known: set[str]
 
 
 def is_raw(text: str) -> bool:
-    """Whether records of a schema are bytes at the top, which serializers write without a length.
+    """Whether records of a schema are top-level bytes, which serializers write without a length.
 
-    So do those of Confluent for Java and for Python, whatever the logical type.
+    Confluent's serializers for Java and Python do so, for any logical type.
     """
     schema = json.loads(text)
     return bool((schema["type"] if isinstance(schema, dict) else schema) == "bytes")
 
 
 def column_of(text: str) -> FieldType:
-    """The type of the column that records of a schema make.
+    """The type of the column for records of a schema.
 
-    An enum is its symbol; a union of several types is a mapping with a field for each, named after
-    it: `member_int`; logical types but dates, timestamps and decimals are what they are written as.
+    An enum is its symbol. A union of several types is a mapping with a field for each, named after
+    it: `member_int`. Dates, timestamps and decimals keep their logical type; others are ignored.
 
     Raises:
         NoColumn: No column can be made of it.
@@ -165,14 +165,13 @@ def column_of(text: str) -> FieldType:
 
 
 def as_spark_reads(text: str) -> str:
-    """A schema of the same binary form, in which Avro's reader loses nothing.
+    """A schema of the same binary form that Avro's reader reads without loss.
 
-    Java reads an `int`, and the index of an enum, by cutting a number down to 32 bits. Their binary
-    form is that of a `long`, so they are read as one: `int` as `long`, an enum as a record with a
-    number, and an `int` that is one of several types in a union as such a record called `int`, so
-    that its field keeps its name. Java takes any byte but 1 for false, so a `boolean` is read as a
-    byte. Texts are bytes, also where the schema asks for Java's strings. Fields of type `null` are
-    left out: they have no bytes.
+    Java cuts an `int`, and the index of an enum, down to 32 bits. Their binary form is that of a
+    `long`, so they are read as `long`. An enum becomes a record with a number. An `int` in a union
+    of several types becomes such a record named `int`, so its field keeps its name. Java reads any
+    byte except 1 as false, so a `boolean` is read as a byte. Texts are bytes, also if the schema
+    requests Java's strings. Fields of type `null` are left out: they have no bytes.
     """
     return json.dumps(_readable(json.loads(text), count()))
 
@@ -180,7 +179,7 @@ def as_spark_reads(text: str) -> str:
 _KEPT = frozenset(
     ("type", "name", "namespace", "fields", "items", "values", "size", "precision", "scale")
 )
-"""What a schema needs to be read with: neither defaults, nor aliases, nor properties."""
+"""The parts of a schema that a reader needs: no defaults, aliases or properties."""
 
 
 def _readable(schema: Any, numbers: Iterator[int]) -> Any:
@@ -332,7 +331,7 @@ def _union(
     if wide := _WIDE.get(frozenset(name for name, _ in kinds)):
         if any(_logical_name(each) for each in members):
             both = _several(members, space)
-            raise NoColumn(f"a union of {both} makes one column, which does not keep the type")
+            raise NoColumn(f"a union of {both} makes one column, which does not show the type")
         return wide
     folded = [name.lower() for name, _ in kinds]
     if twice := [each for each in members if folded.count(_type_name(each).lower()) > 1]:

@@ -245,7 +245,7 @@ def decode(pipeline: str, rows: Iterable[Row]) -> list[tuple[int, list[ControlEv
     """Events of a pipeline by event number, oldest first, from its rows in any order.
 
     Raises:
-        ControlDoubled: A row of an event is there more than once.
+        ControlDoubled: The rows contain a row of an event more than once.
     """
     rows = list(rows)
     refuse_doubled(pipeline, rows)
@@ -266,7 +266,7 @@ def decode(pipeline: str, rows: Iterable[Row]) -> list[tuple[int, list[ControlEv
 
 
 def refuse_doubled(pipeline: str, rows: Iterable[Row]) -> None:
-    """Refuse rows of which one is there more than once.
+    """Raise if a row occurs more than once.
 
     Raises:
         ControlDoubled

@@ -14,7 +14,7 @@ PRIMITIVES = ("string", "boolean", "integer", "long", "double", "date", "timesta
 
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),\s*(\d{1,2})\)")
 FIELD_NAME = r"[^\s,;{}()=`]+"
-"""What the name of a field in a Delta table matches."""
+"""Pattern for the name of a field in a Delta table."""
 UNION_MEMBER = "member_"
 """What fields are called of which only one has a value: the rest is the name of its type."""
 _WIDEST = 28
@@ -58,11 +58,11 @@ FieldType: TypeAlias = str | Decimal | ListOf | MapOf | Struct
 
 
 class NoColumn(ValueError):
-    """No column can be made of a schema.
+    """Tidemark cannot create a column for a schema.
 
     Args:
-        problem: What has no column.
-        path: The field that it is about, such as `legs[].price`; empty for the whole.
+        problem: The part without a column.
+        path: Its field, such as `legs[].price`; empty for the whole schema.
     """
 
     def __init__(self, problem: str, path: str = "") -> None:

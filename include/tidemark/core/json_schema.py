@@ -19,18 +19,18 @@ _FORMATS = {"date": "date", "date-time": "timestamp"}
 _TEXT = "string"
 _ANCHORS = ("$anchor", "$dynamicAnchor")
 _VALUES = {"const", "default", "enum", "examples"}
-"""Words behind which there are values, and no schemas."""
+"""Keywords with values that are not schemas."""
 _TELLING = {"type", "properties", "items", "$ref", "enum", "const", "allOf", "anyOf", "oneOf"}
 """Words that say what a value is, and not only what it must not be."""
 
 
 def column_of(text: str) -> Struct:
-    """The type of the column that objects of a schema make.
+    """The type of the column for objects of a schema.
 
-    Properties whose names no column can have are left out.
+    Leaves out properties with names that no column can have.
 
     Raises:
-        NoColumn: No column can be made of it.
+        NoColumn: The schema has no column.
     """
     try:
         document = _Document(json.loads(text))
@@ -43,7 +43,7 @@ def column_of(text: str) -> Struct:
 
 
 class _Document:
-    """A schema in which references are absolute, and what they lead to.
+    """A schema with absolute references, and their targets.
 
     Args:
         raw: The schema, as JSON has it.
@@ -57,14 +57,14 @@ class _Document:
         self._named[""] = self.root
 
     def _absolute(self, schema: Any, base: str) -> Any:
-        """A copy with absolute references; keeps what has an identifier or an anchor."""
+        """A copy with absolute references; stores the parts with an identifier or an anchor."""
         if isinstance(schema, list):
             return [self._absolute(each, base) for each in schema]
         if not isinstance(schema, dict):
             return schema
         names = []
         if isinstance(own := schema.get(self._id), str):
-            # Before draft 8 an anchor was an identifier of a fragment alone.
+            # Before draft 8 an anchor was an identifier that is only a fragment.
             base, anchor = urldefrag(_joined(base, own))
             names.append(f"{base}#{anchor}" if anchor else base)
         names += [
@@ -106,7 +106,7 @@ def _joined(base: str, reference: str) -> str:
 
 
 def _type(schemas: list[Any], document: _Document, above: tuple[str, ...]) -> FieldType:
-    """The type of values that all of some schemas are about."""
+    """The type of values that all of some schemas describe."""
     parts: list[dict[str, Any]] = []
     for schema in schemas:
         for part, seen in _parts(schema, document, above):
@@ -132,7 +132,7 @@ def _type(schemas: list[Any], document: _Document, above: tuple[str, ...]) -> Fi
 
 
 def _properties(parts: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """What each property has to be of, by its name; those of names that no column can have not."""
+    """The schemas of each property, by name; without names that no column can have."""
     properties: dict[str, list[Any]] = {}
     for part in parts:
         for name, each in (part.get("properties") or {}).items():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LOG_FOLDER = "spark.tidemark.logs"
-"""The setting of Spark that has `Layout.logs`."""
+"""The Spark setting that contains `Layout.logs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class Layout:
 
     @property
     def logs(self) -> Path:
-        """Java stacks of failures of Spark, a file each."""
+        """Java stacks of Spark failures, one file each."""
         return self.home / "logs"
 
     @property

@@ -36,7 +36,7 @@ TEXTS = frozenset(
 )
 """Messages that are text here: their JSON."""
 NOT_COMPILED = "// not compiled: "
-"""What the text of a schema begins with that cannot be compiled, before the reason."""
+"""Prefix of the text of a schema that does not compile; the reason follows."""
 TIMESTAMP = "google.protobuf.Timestamp"
 FIRST = (0,)
 """The index of a schema's first message, which is what its column is made of."""
@@ -129,7 +129,7 @@ def first_message(text: str) -> str:
     """The full name of a schema's first message.
 
     Raises:
-        NoColumn: It has none, or is not in JSON, as one that could not be compiled.
+        NoColumn: It has no message, or it is not JSON because it did not compile.
     """
     try:
         schema = json.loads(text)["file"][-1]

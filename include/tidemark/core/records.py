@@ -13,7 +13,7 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 FIRST_DATED_MS = -62_135_596_800_000
 """0001-01-01T00:00:00Z."""
 LAST_DATED_MS = 253_402_300_799_999
-"""9999-12-31T23:59:59.999Z. Python, and so most readers of a table, has no date outside these."""
+"""9999-12-31T23:59:59.999Z. Python, and so most readers of a table, has no later date."""
 
 
 class TimestampType(IntEnum):
@@ -60,14 +60,14 @@ class LogRecord:
         return replace(self, key=None, value=None)
 
     def without_headers(self) -> LogRecord:
-        """The same record for a comparison with one whose headers the reader cannot decode."""
+        """The same record without headers, to compare it with a record with undecodable headers."""
         return replace(self, headers=None)
 
     @property
     def checksum(self) -> str:
-        """BLAKE2 of all but the place, 128 bits in hexadecimal.
+        """BLAKE2 of everything but the place, 128 bits in hexadecimal.
 
-        A header name counts up to its first zero byte: librdkafka returns no more of it.
+        A header name counts up to its first zero byte, because librdkafka returns no more of it.
         """
         digest = hashlib.blake2b(digest_size=16)
         for part in self._parts():

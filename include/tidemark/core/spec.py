@@ -50,7 +50,7 @@ class StartPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmRules:
-    """When somebody is told that a pipeline does not keep up; None for no alarm.
+    """Limits of a pipeline that raise alarms; None for no alarm.
 
     Attributes:
         lag_records: Most unread offsets.

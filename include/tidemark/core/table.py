@@ -109,7 +109,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """Rows that say the same of where they are from.
+    """Rows with the same origin.
 
     Attributes:
         sequence: The plan.
@@ -243,7 +243,7 @@ def check_table(ledger: Ledger, state: TableState) -> None:
 
 
 def most_rows(ledger: Ledger) -> int:
-    """The most rows that a data table can hold: what landed, and what may have landed since."""
+    """The most rows that a data table can contain: of landed plans, and of plans that may land."""
     doubtful = (
         record.plan.size if record.is_open else record.whole.records if record.whole else 0
         for record in ledger.plans.values()

@@ -1,4 +1,4 @@
-"""Where the tables of specs are, and which of them get in each other's way."""
+"""Locations of the tables of specs, and conflicts between them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 _REFUSED = re.compile(r"[%?#*\[\]{}\\@:\x00-\x1f\x7f]")
 """Characters that Spark, Hadoop and delta-rs read differently, and `@`, which names copies."""
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
-"""Other names of a scheme, as Spark's connectors have them."""
+"""Other names of a scheme in Spark's connectors."""
 _LOCAL_HOSTS = ("", "localhost")
 
 
@@ -24,8 +24,8 @@ class Target(NamedTuple):
 
     Attributes:
         file: The spec's file.
-        key: The key that says where the table is.
-        value: What it says.
+        key: The key with the table's location.
+        value: The value of that key.
     """
 
     file: Path
@@ -34,7 +34,7 @@ class Target(NamedTuple):
 
 
 class Conflict(NamedTuple):
-    """What is wrong with a target."""
+    """A problem of a target."""
 
     target: Target
     expected: str
@@ -42,16 +42,16 @@ class Conflict(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A folder, by the store that it is in and the folders above it.
+    """A folder, by its store and the folders above it.
 
-    Names are compared without regard to case, because some file systems do not tell `X` from `x`.
+    Comparisons of names ignore case, because some file systems do.
     """
 
     store: str
     folders: tuple[str, ...]
 
     def above(self) -> Iterator[_Place]:
-        """Every folder that it is in, the nearest first."""
+        """Every folder around it, the nearest first."""
         for end in reversed(range(len(self.folders))):
             yield _Place(self.store, self.folders[:end])
 
@@ -70,7 +70,7 @@ def targets_of(file: Path, spec: PipelineSpec) -> Iterator[Target]:
 def conflicts(
     specs: Mapping[Path, PipelineSpec], layout: Layout, resolve: Callable[[str], str]
 ) -> Iterator[Conflict]:
-    """Yield what is wrong with the targets of some specs, whatever spelling they have.
+    """Yield the problems of the targets of some specs, in any spelling.
 
     Args:
         specs: By file, in the order in which they were read.
@@ -119,7 +119,7 @@ def _as_in(target: Target, other: Target) -> str:
 
 
 def _spelling(target: str) -> str | None:
-    """Return how a target has to be written; None for one that is."""
+    """Return the rule that a target breaks; None for a valid target."""
     uri = _URI.fullmatch(target)
     path = uri[3] if uri else target
     if _REFUSED.search(path) or path != path.strip():
@@ -134,7 +134,7 @@ def _spelling(target: str) -> str | None:
 
 
 def _place(uri: str, resolve: Callable[[str], str]) -> _Place:
-    """Return the place of a table, the same for all spellings."""
+    """Return the location of a table, the same for all spellings."""
     parts = _URI.fullmatch(uri)
     scheme = parts[1].lower() if parts else "file"
     if parts is None or (scheme == "file" and parts[2].lower() in _LOCAL_HOSTS):

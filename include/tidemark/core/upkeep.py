@@ -21,11 +21,11 @@ USUAL_PAGES_RETENTION = timedelta(days=90)
 KEEP_LOG: Mapping[str, str] = {"delta.enableExpiredLogCleanup": "false"}
 """A property of every table: only maintenance removes old commits, after it has checked the clock.
 
-Otherwise each writer does, by the clock of its machine. If that is a month ahead, all of the log
-goes that is older than the newest checkpoint.
+Otherwise each writer removes them by the clock of its machine. A clock that is a month ahead would
+remove the whole log before the newest checkpoint.
 """
 CLOCK_TOLERANCE = timedelta(minutes=10)
-"""How far this machine's clock and the storage's may be apart before files are removed by age."""
+"""Largest difference of this machine's and the storage's clock for a removal of files by age."""
 
 PlanIsOver: TypeAlias = Callable[[int], bool]
 """Whether no driver can land the plan of this number any more, as far as is known."""
@@ -141,10 +141,10 @@ def kept_for(table: str, asked: timedelta, own: timedelta | None) -> timedelta:
 
 
 def checked_time(subject: str, local: datetime, storage: datetime) -> datetime:
-    """Return the time of the storage, by which the age of its files is measured.
+    """Return the time of the storage, which measures the age of its files.
 
     Args:
-        subject: What is about to lose files, for people.
+        subject: Name of the table or folder, for the error.
         local: The time by this machine's clock.
         storage: The time by the storage's clock, taken from a file that was just written.
 

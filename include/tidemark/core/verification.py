@@ -1,4 +1,4 @@
-"""What comparing a data table with Kafka finds."""
+"""Results of comparing a data table with Kafka."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tidemark.core.marks import IsolationLevel
 from tidemark.errors import TableDiffers
 
 SHOWN = 20
-"""So many differences are listed one by one."""
+"""Most differences that are listed one by one."""
 NOT_COMPARED = (
     "ingested_at, where all rows of a plan have one time before its landing was recorded",
     "columns that another program added",
 )
-"""What of a row another program can change unnoticed."""
+"""Changes of a row that verification does not detect."""
 
 
 class Difference(StrEnum):
@@ -31,7 +31,7 @@ class Difference(StrEnum):
     ALTERED = "altered"
     """Key, value, headers or timestamp differ."""
     MISLABELLED = "mislabelled"
-    """Topic, incarnation, plan or time of landing are not those of the plan that landed it."""
+    """Topic, incarnation, plan or landing time differ from those of the plan that landed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Found:
     """One difference at one offset, or at several from it on.
 
     Attributes:
-        difference: What it is.
+        difference: Its kind.
         partition: Partition number.
         offset: The lowest offset.
         rows: Number of rows.
@@ -66,7 +66,7 @@ class PartitionVerdict:
         rows: Rows that the table has there.
         compacted: Rows whose records Kafka has removed since, inside its log. A row counts as one
             if its plan has exactly the rows that were recorded when it landed.
-        gone: Landed offsets that Kafka has deleted since: only doubled rows can be told there.
+        gone: Landed offsets that Kafka has deleted since: only doubled rows can be detected there.
         headers_unread: Records whose headers were not compared, because a name is not UTF-8.
     """
 
@@ -87,9 +87,9 @@ class Verification:
         pipeline: Pipeline name.
         topic: Topic name.
         topic_id: Incarnation that was compared.
-        isolation_levels: The levels that plans have landed with, and were compared with.
-        partitions: What was compared, by partition number.
-        differences: How many there are, by kind.
+        isolation_levels: The isolation levels of the landed plans, also used to compare them.
+        partitions: The result of each partition, by number.
+        differences: Number of differences, by kind.
         first: The first of them, in the order of reading.
     """
 

@@ -97,15 +97,14 @@ class Decoding:
     def plan(self) -> Planning:
         """The next plan to be decoded, or the one that is open; none if all is decoded.
 
-        First whatever the typed table has more than the bronze table, or decoded before it was
-        landed anew, is put right.
+        First corrects typed rows that the bronze table no longer has, or has landed again since.
 
         Raises:
             TableBehindLedger, LedgerBehindTable, TableRestored: A data table and the control table
                 are not of one history.
             QuarantineRestored: Nor is the quarantine.
             RowsDoubled: A data table has more rows than have landed in it.
-            ControlConflict, TransactionConflict: Others were first, several times over.
+            ControlConflict, TransactionConflict: Concurrent processes were first, several times.
         """
         return after_conflicts(self._once)
 

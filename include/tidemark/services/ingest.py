@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingestion:
-    """What executing a plan came to.
+    """Result of executing a plan.
 
     Attributes:
         plan: The plan.
@@ -58,7 +58,7 @@ class Ingest:
         sink: Writes a plan's files.
         log_reader: The second reader of the log.
         now: The clock.
-        comparison: Compares what landed with the topic; None for a typed table.
+        comparison: Compares the last landed records with the topic; None for a typed table.
     """
 
     spec: PipelineSpec
@@ -75,17 +75,17 @@ class Ingest:
 
         Raises:
             UnknownPlan: No such plan.
-            PlanAbandoned: It was given up.
-            PlanFenced: Somebody began to give it up.
+            PlanAbandoned: It was abandoned.
+            PlanFenced: Another process began to abandon it.
             ForeignTable: The target is not a bronze table of this pipeline.
             TableBehindLedger, LedgerBehindTable, TableRestored: The data table and the control
                 table are not of one history.
             LostRange, EndBehindCommitted, TopicRecreated, ClusterChanged, PartitionsShrunk: Kafka
-                can no longer give what was planned; nothing was written.
+                no longer has the planned records; nothing was written.
             LogTruncated: Kafka no longer has the records that landed before; nothing was written.
-            RecordsMissed: Not every visible record landed; what did is recorded.
+            RecordsMissed: Not every visible record landed; the landed ones are recorded.
             NotLanded: The commit was made and the table's log does not have it.
-            EngineFailed: The engine gave up and the table's log has no trace of the plan.
+            EngineFailed: The engine failed and the table's log does not contain the plan.
         """
         record = recorded_plan(self.control, self.spec.name, sequence)
         plan = record.plan
@@ -113,7 +113,7 @@ class Ingest:
         return landing
 
     def _check_log(self, plan: Plan, ledger: Ledger) -> None:
-        """Refuse a log that cannot give what was planned, or is not the one that landed."""
+        """Refuse a log that lacks the planned records, or is another one than the landed log."""
         marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
         partitions = plan.spans()
         if self.comparison:

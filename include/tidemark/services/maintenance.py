@@ -55,15 +55,15 @@ class Maintenance:
 
         Args:
             keep: How long; longer if the table says so.
-            dry_run: Only say what would be removed.
+            dry_run: Only return the files to remove.
 
         Raises:
-            RetentionTooShort: Readers, or a landing, may still need what would be removed.
-            ForeignTable: It is not the table that it should be.
-            ClockDiffers: This machine's clock is not the storage's; no file was removed.
+            RetentionTooShort: Readers, or a landing, may still need these files.
+            ForeignTable: The table is another one.
+            ClockDiffers: This machine's clock differs from the storage's; no file was removed.
             ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished, TableRestored:
                 As in `plans_over`.
-            EngineFailed: The engine or the storage gave up; do it again.
+            EngineFailed: The engine or the storage failed; do it again.
         """
         before = self.upkeep.look()
         if before is None:

@@ -208,7 +208,7 @@ class Planner:
 
     @property
     def comparison(self) -> LogComparison:
-        """Compares what landed with the topic."""
+        """Compares the landed records with the topic."""
         return LogComparison(
             marks=self.marks,
             control=self.control,

@@ -1,4 +1,4 @@
-"""Compares what landed of a topic with the log that Kafka has now (decisions 11 and 24)."""
+"""Compares the landed records of a topic with Kafka's current log (decisions 11 and 24)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tidemark.errors import EndBehindCommitted, LogTruncated
 from tidemark.ports import ControlReader, LandedRows, MarkReader, TopicLogReader
 
 _NAMED = 20
-"""An error names so many plans at most; running the command again names the next ones."""
+"""Most plans that an error names; running the command again names the next ones."""
 _LOOKED_BACK = 50
-"""So many landed records are compared where Kafka no longer shows the last one."""
+"""Number of landed records to compare if Kafka no longer shows the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogComparison:
-    """Refuses a log that was cut, or put back from a snapshot, behind what landed of it.
+    """Refuses a log that lost landed records, by a truncation or a restore from a snapshot.
 
-    Each error names the plans to undo, so that the next run lands what Kafka has now.
+    Each error names the plans to undo, so that the next run lands Kafka's current records.
     """
 
     marks: MarkReader
@@ -54,16 +54,16 @@ class LogComparison:
     def check_leaders(
         self, ledger: Ledger, marks: TopicMarks, ranges: Sequence[PlannedRange]
     ) -> None:
-        """Ask Kafka's history of leaders whether what lies before some ranges is what landed there.
+        """Check with Kafka's history of leaders that the records before some ranges have landed.
 
         Args:
-            ledger: How far each chain has come.
-            marks: The topic's marks.
-            ranges: What is about to be planned.
+            ledger: The position of each chain.
+            marks: The topic's watermarks.
+            ranges: The ranges to plan.
 
         Raises:
-            LogTruncated: An unclean election cut the log behind what landed, and it has grown
-                again.
+            LogTruncated: An unclean election truncated the log before the last landed record, and
+                the log has grown again.
             TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: The topic was replaced
                 meanwhile.
             OffsetsDeleted, KafkaUnavailable, KafkaRefused, TopicMissing
@@ -75,10 +75,10 @@ class LogComparison:
                 raise self._truncated(ledger, marks, partition, known[partition])
 
     def check_records(self, ledger: Ledger, marks: TopicMarks, partitions: Collection[int]) -> None:
-        """Compare the last landed record of each partition with the one that Kafka has there.
+        """Compare the last landed record of each partition with Kafka's record at its offset.
 
-        A log that was put back from a snapshot has its old leader epochs, so that the records alone
-        show it. Partitions are left out of which nothing landed, or nothing that Kafka still has.
+        A log that was restored from a snapshot has its old leader epochs, so only the records show
+        it. Partitions without landed records that Kafka still has are left out.
 
         Raises:
             LogTruncated: Kafka has another record there.
@@ -93,14 +93,14 @@ class LogComparison:
     def _known(
         self, ledger: Ledger, marks: TopicMarks, partitions: Collection[int]
     ) -> Mapping[int, SpanSet]:
-        """What landed of some partitions; nothing of another incarnation of the topic."""
+        """Landed offsets of some partitions; none for another incarnation of the topic."""
         there = set(partitions) & set(marks.partitions) if ledger.topic_id == marks.topic_id else ()
         return {p: ledger.landed[p] for p in sorted(there) if ledger.landed.get(p)}
 
     def _truncated(
         self, ledger: Ledger, marks: TopicMarks, partition: int, known: Position | None = None
     ) -> LogTruncated:
-        # A topic that was recreated since its marks were read looks like a log that was cut.
+        # A topic that was recreated since this read of its watermarks looks like a truncated log.
         newest = self.marks.topic_marks(marks.topic, marks.isolation_level)
         planning.check_identity(ledger, newest)
         return LogTruncated(
@@ -117,16 +117,16 @@ class LogComparison:
     def _affected(
         self, pipeline: str, marks: TopicMarks, partition: int, cut_behind: int | None = None
     ) -> tuple[int, ...]:
-        """Landed plans of a partition that Kafka no longer has as they landed, the furthest first.
+        """Landed plans of a partition with records that Kafka no longer has, the furthest first.
 
-        From the end of the log back to the first plan whose last record Kafka still has.
+        Searches from the end of the log back to the first plan whose last record Kafka still has.
 
         Args:
             pipeline: Pipeline name.
-            marks: The topic's marks.
+            marks: The topic's watermarks.
             partition: Partition number.
-            cut_behind: An offset that the log was cut before. The plan that ends there may have
-                read a part before the cut and a part after it, so that its last record is no proof.
+            cut_behind: The log was truncated before this offset. The plan that ends there may have
+                read on both sides of the truncation, so its last record proves nothing.
         """
         found: list[int] = []
         unknown: list[int] = []
@@ -157,10 +157,10 @@ class LogComparison:
         return sorted(landings, key=lambda landing: landing[1].spans[-1].end, reverse=True)
 
     def _differing(self, marks: TopicMarks, landed: Mapping[int, SpanSet]) -> Mapping[int, bool]:
-        """Whether Kafka has another record where the last of some offsets landed, by partition.
+        """Whether Kafka has another record at the last landed one of some offsets, by partition.
 
-        Partitions are left out where nothing can be compared. Where Kafka shows nothing at the last
-        row, which compaction may have removed, the rows before it are compared as well.
+        Leaves out partitions without a comparable record. If Kafka shows no record at the last row,
+        because compaction may have removed it, also compares the rows before it.
         """
         found: dict[int, bool] = {}
         left = {
@@ -196,13 +196,13 @@ def _around(rows: Sequence[LogRecord]) -> Span:
 def _differs(
     rows: Sequence[LogRecord], seen: Sequence[LogRecord], isolation_level: IsolationLevel
 ) -> bool | None:
-    """Whether the last record that Kafka still has of some rows is another one; None if unknown."""
+    """Whether Kafka's record differs at the last row that it still has; None if unknown."""
     landed = {row.offset: row for row in rows}
     for record in reversed(seen):
         row = landed.get(record.offset)
         if row is not None:
             compared = row.without_headers() if record.headers is None else row
             return record.checksum != compared.checksum
-    # A committed record at a landed offset has a row. Records between the rows alone, and none
-    # where a row is: they are not of the log that was read.
+    # A committed record at a landed offset has a row. If Kafka has records between the rows
+    # but none at a row, it is another log than the landed one.
     return True if seen and isolation_level is IsolationLevel.READ_COMMITTED else None

@@ -37,7 +37,7 @@ from tidemark.services.conflicts import after_conflicts
 log = logging.getLogger(__name__)
 
 _LOOKS = 5
-"""At the ledger and the rows, until the two are of one moment."""
+"""Reads of the ledger and the rows, until both are of one moment."""
 NO_EVIDENCE = Evidence(gaps={}, visible={}, deleted={})
 """Of a plan without gaps."""
 
@@ -210,7 +210,7 @@ def check_rows(control: ControlReader, pipeline: str, data_log: DataLog) -> None
         newest = control.summary(pipeline)
         if newest.event_number == ledger.event_number:
             raise RowsDoubled(pipeline=pipeline, rows=rows, landed=most)
-        # A plan may have landed or been undone between the two looks.
+        # A plan may have landed or been undone between the two reads.
         ledger = newest
 
 

@@ -44,11 +44,11 @@ class Reports:
     now: Clock
 
     def report(self, since: datetime, until: datetime) -> PipelineReport:
-        """All that is known of what landed in a period.
+        """All recorded facts about the landings of a period.
 
         Args:
-            since: Its begin.
-            until: Its end, which is not in it.
+            since: Its beginning.
+            until: Its exclusive end.
 
         Raises:
             NothingLanded: Nothing ever has.

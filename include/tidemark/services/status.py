@@ -70,15 +70,15 @@ class PipelineStatus:
         checked_at: The moment.
         topic: Topic name.
         partitions: Sorted by number.
-        last_landed: Newest plan that landed what was unread, no backfill; None before the first.
+        last_landed: Newest landed plan that is not a backfill; None before the first.
         last_landed_at: When it landed.
         open_plans: Plans recorded and not landed.
-        unsettled: What waits for a retry or for a decision.
+        unsettled: Plans and records that wait for a retry or a decision.
         records: Records landed by all plans.
         forecast: When it will have caught up.
         caught_up_at: The moment, if the forecast is `LATER`.
-        problem: What a run would be refused for now; None if it would go ahead.
-        rules: What is an alarm.
+        problem: The error that a run would end with now; None if it would continue.
+        rules: The limits that raise alarms.
     """
 
     pipeline: str
@@ -148,7 +148,7 @@ class PipelineStatus:
 
     @property
     def state(self) -> str:
-        """One word or several: alarms, else what is unsettled, else `not begun` or `ok`."""
+        """One state or several: alarms, else the unsettled states, else `not begun` or `ok`."""
         words = [type(alarm).__name__ for alarm in self.alarms()] or list(self.unsettled.words())
         return ", ".join(words) or ("ok" if self.begun else "not begun")
 
@@ -232,7 +232,7 @@ def pipeline_status(
     unsettling: Unsettling,
     now: datetime,
 ) -> PipelineStatus:
-    """Compare a pipeline's ledger with its topic. Reads only; what goes wrong is a `problem`.
+    """Compare a pipeline's ledger with its topic. Only reads; an error becomes a `problem`.
 
     Args:
         spec: The pipeline.
@@ -240,7 +240,7 @@ def pipeline_status(
         data_log: The data table's log.
         open_marks: Opens its connection for marks, which may be refused as well.
         open_log: Opens its connection for records.
-        unsettling: Finds what waits for a retry or for a decision.
+        unsettling: Finds plans and records that wait for a retry or a decision.
         now: The present.
     """
     problem: TidemarkError | None = None
@@ -280,7 +280,7 @@ def pipeline_status(
             planning.check_identity(ledger, topic)
             comparison.check_ends(ledger, topic, topic.partitions)
             comparison.check_leaders(ledger, topic, _next_ranges(spec, ledger, topic))
-            # Of partitions without unread records as well: a log may end where it did before.
+            # Also for partitions without unread records: a log may end where it did before.
             comparison.check_records(ledger, topic, topic.partitions)
     except TidemarkError as refused:
         problem = problem or refused

@@ -46,28 +46,28 @@ class Undo:
     def undo(
         self, sequence: int, requested_by: str, reason: str, *, dry_run: bool = False
     ) -> Undone:
-        """Say that the plan is being undone, remove its rows, record that it is.
+        """Record that the undo begins, remove the plan's rows, record that the undo is complete.
 
-        In this order: from the first step on nobody counts on the rows, and nobody plans their
-        offsets before the last. Whatever stops it, doing it again goes on. A plan that was undone
-        already stays so.
+        In this order: from the first step on no process relies on the rows, and no process plans
+        their offsets before the last step. After an interruption, a repetition continues. A plan
+        that was undone already stays so.
 
         Args:
             sequence: The plan.
-            requested_by: Who undoes it.
-            reason: Why, in their words.
-            dry_run: Only say what would be removed.
+            requested_by: The operator.
+            reason: The operator's reason.
+            dry_run: Only return the rows to remove.
 
         Raises:
             UnknownPlan: No such plan.
-            PlanNotLanded: It is open; it can be given up instead.
-            PlanAbandoned: It was given up, so none of it is in the table.
+            PlanNotLanded: It is open; it can be abandoned instead.
+            PlanAbandoned: It was abandoned, so none of its rows are in the table.
             TableBehindLedger, LedgerBehindTable, TableRestored: The data table and the control
                 table are not of one history.
             UnreadableFile: A file with rows of the plan and of others cannot be read; nothing is
                 recorded.
             EngineFailed: The rows could not be removed; do it again.
-            ControlConflict: Others were first, several times over.
+            ControlConflict: Concurrent processes were first, several times.
         """
         record = after_conflicts(lambda: self._begun(sequence, requested_by, reason, dry_run))
         plan = record.plan
@@ -94,7 +94,7 @@ class Undo:
                 pipeline=self.pipeline, sequence=sequence, reason=record.abandoned or ""
             )
         if record.landing is not None and not dry_run:
-            # Once the undo is recorded, no other command goes on before its end.
+            # Once the undo is recorded, no other command continues before its end.
             self.table.check_removable(record.plan)
             is_current = record.plan.topic_id == ledger.topic_id
             begun = UndoBegun(

@@ -1,7 +1,7 @@
-"""What keeps a pipeline's records from its readers, although its topic is read.
+"""Plans and records that are read from the topic and do not reach the readers.
 
-Open plans, records that are not decoded or in quarantine, and plans that a check blocked. All of
-it comes from the control table, the quarantine and the verdict table; no data table is read.
+These are open plans, records that are not decoded or in quarantine, and plans that a check blocked.
+The sources are the control table, the quarantine and the verdict table, and no data table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidemark.errors.base import listed
 from tidemark.ports import ControlReader
 
 RUNS_THAT_ALARM = 3
-"""So many runs that asked for one open plan mean that at least two have failed to land it."""
+"""With so many runs that requested one open plan, at least two have failed to land it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +31,9 @@ class OpenPlan:
     Attributes:
         pipeline: Its pipeline, which may be that of the typed table.
         sequence: Plan number.
-        planned_at: When it was recorded.
-        runs: How many runs have asked for it: the one that planned it, and each that took it over
-            because an earlier one did not land it.
+        planned_at: Time of its recording.
+        runs: Number of runs that requested it: the run that planned it, and each run that took it
+            over because an earlier run did not land it.
     """
 
     pipeline: str
@@ -44,13 +44,13 @@ class OpenPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsettled:
-    """What of one pipeline waits for a retry or for a decision.
+    """Plans and records of one pipeline that wait for a retry or a decision.
 
     Attributes:
         opened: Open plans of the pipeline and of its typed table, oldest first.
         undecoded: Landed offsets that the typed table has not decoded.
         quarantined: Open records of the quarantine.
-        blocked: Numbers of plans that a check blocked and that nobody has decided on.
+        blocked: Numbers of plans that a check blocked, without an operator's decision.
     """
 
     opened: tuple[OpenPlan, ...] = ()
@@ -65,7 +65,7 @@ class Unsettled:
 
     @property
     def runs(self) -> int:
-        """The highest number of runs that asked for one open plan."""
+        """The highest number of runs that requested one open plan."""
         return max((plan.runs for plan in self.opened), default=0)
 
     def words(self) -> Iterator[str]:
@@ -123,7 +123,7 @@ class Unsettled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsettling:
-    """Finds what is unsettled of one pipeline.
+    """Finds the unsettled plans and records of one pipeline.
 
     Attributes:
         spec: The pipeline.
@@ -139,7 +139,7 @@ class Unsettling:
     quarantined: Callable[[Collection[int]], int]
 
     def look(self, ledger: Ledger) -> Unsettled:
-        """Return what is unsettled.
+        """Return the unsettled plans and records.
 
         Args:
             ledger: The pipeline's ledger; a summary suffices.

@@ -78,7 +78,7 @@ class Verdicts:
         ]
 
     def of(self, sequence: int) -> Judged:
-        """Return one landed plan with the decision that counts.
+        """Return one landed plan with its effective decision.
 
         Raises:
             UnknownPlan: No such plan.

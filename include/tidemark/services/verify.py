@@ -36,12 +36,12 @@ Kept: TypeAlias = Mapping[int, Sequence[tuple[int, str]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verify:
-    """Compares what landed of one pipeline with what Kafka shows now. Writes nothing.
+    """Compares the landed rows of one pipeline with Kafka's current records. Writes nothing.
 
     Attributes:
         spec: The pipeline.
-        marks: The log's marks.
-        control: What has landed.
+        marks: The log's watermarks.
+        control: The landed plans.
         data_log: The rows.
         log_reader: The records.
         labelled: The rows as well; None for a typed table, whose labels are not compared.
@@ -67,12 +67,12 @@ class Verify:
             partition: Only this one; all if None.
             start: Only offsets from here on.
             end: Only offsets before this one.
-            say: Told of progress, a line at a time.
+            say: Called with each line of progress.
 
         Raises:
-            NothingToVerify: Nothing of that landed.
+            NothingToVerify: None of these offsets landed.
             InvalidRange: The end is not after the start.
-            EndBehindCommitted: The log ends before what landed of it.
+            EndBehindCommitted: The log ends before the last landed offset.
             TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: Kafka has another topic
                 now than the one that landed.
             ControlTruncated, TableBehindLedger, LedgerBehindTable, TableRestored: The tables are
@@ -102,7 +102,7 @@ class Verify:
             verdict, found = self._partition(number, parts, whole, owners, strangers, say)
             verdicts.append(verdict)
             differences += found
-        # Read after the rows: whatever landed them is planned in it.
+        # Read after the rows, so it contains every plan that landed them.
         ledger = self.control.ledger(self.spec.name)
         differences += self._unexplained(ledger, newest, holdings, bounds)
         if self.labelled:
@@ -121,10 +121,10 @@ class Verify:
         )
 
     def _levels(self, ledger: Ledger) -> list[tuple[TopicMarks, Mapping[int, SpanSet]]]:
-        """What landed with each isolation level, and the topic's marks at that level.
+        """Landed offsets of each isolation level, and the topic's watermarks at that level.
 
         Raises:
-            EndBehindCommitted: The log ends before what landed of it.
+            EndBehindCommitted: The log ends before the last landed offset.
         """
         levels = []
         for level in IsolationLevel:
@@ -200,9 +200,9 @@ class Verify:
         strangers: list[_Row],
         say: Callable[[str], None],
     ) -> tuple[PartitionVerdict, list[Found]]:
-        """Compare one partition, what landed with each isolation level by itself.
+        """Compare one partition, separately for each isolation level.
 
-        Rows of other plans than the ledger has there are added to `strangers`.
+        Adds rows of other plans than the ledger has there to `strangers`.
         """
         verdict = PartitionVerdict(
             partition=partition, offsets=0, records=0, rows=0, compacted=0, gone=0
@@ -273,7 +273,7 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Owners:
-    """Which plans hold rows of one incarnation, or may be landing them.
+    """The plans that contain rows of one incarnation, or may be landing them.
 
     Attributes:
         spans: Offsets of each plan, by partition and plan.
@@ -283,7 +283,7 @@ class _Owners:
 
     @classmethod
     def of(cls, ledger: Ledger, topic_id: str) -> Self:
-        """The plans of a ledger that was read whole."""
+        """The plans of a complete ledger."""
         spans: dict[int, dict[int, SpanSet]] = defaultdict(dict)
         for sequence, record in ledger.plans.items():
             is_held = record.landing and not record.undoing
@@ -294,7 +294,7 @@ class _Owners:
         return cls(spans=spans)
 
     def strangers(self, partition: int, kept: Kept) -> Iterator[_Row]:
-        """Rows that name a plan which does not hold their offset."""
+        """Rows that name a plan without their offset."""
         known = self.spans.get(partition, {})
         for offset, rows in kept.items():
             for sequence, _ in rows:
@@ -303,7 +303,7 @@ class _Owners:
                     yield _Row(partition, offset, sequence)
 
     def mislabelled(self, rows: Iterable[_Row]) -> Iterator[Found]:
-        """Those of some rows that name a plan which does not hold their offset."""
+        """Select the rows that name a plan without their offset."""
         for row in rows:
             if any(self.strangers(row.partition, {row.offset: [(row.sequence, "")]})):
                 yield Found(
@@ -314,9 +314,9 @@ class _Owners:
 def _mislabelled(
     ledger: Ledger, labels: Sequence[Label], landed_at: Mapping[int, datetime]
 ) -> Iterator[Found]:
-    """Rows with another topic or time of landing than the rest of their plan.
+    """Rows with another topic or landing time than the rest of their plan.
 
-    All rows of a plan are written by one driver, which reads its clock once.
+    One driver writes all rows of a plan and reads its clock once.
     """
     times: dict[int | None, Counter[datetime | None]] = defaultdict(Counter)
     for label in labels:

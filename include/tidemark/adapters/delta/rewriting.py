@@ -1,4 +1,4 @@
-"""Rows of live files in new files, which no version refers to before they are committed."""
+"""Copies rows of live files to new files, which no version refers to before their commit."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _ROW_GROUP_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFile:
-    """A file that was written and not committed.
+    """A written file that is not committed yet.
 
     Attributes:
         path: Relative to the table.
         size: Bytes.
-        records: Its rows.
-        statistics: Of its rows, as the Delta protocol writes them.
+        records: Number of rows.
+        statistics: Statistics of its rows, in the form of the Delta protocol.
     """
 
     path: str
@@ -40,7 +40,7 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
-    """New files that hold the rows of some live files of one partition.
+    """New files with the rows of some live files of one partition.
 
     Attributes:
         replaced: The live files.
@@ -93,7 +93,7 @@ def write_rows(
             sink,
             schema,
             compression="snappy",
-            # As Spark lands them: what a record takes is measured by files.
+            # As Spark lands them: the planner measures the size of a record by files.
             use_dictionary=[leaf for leaf in leaves if leaf not in ("key", "value")],
             store_schema=False,
             store_decimal_as_integer=True,
@@ -131,7 +131,7 @@ def batches_of(
     """Rows of a file in types of `plain_schema`, all columns if none are named.
 
     Raises:
-        pyarrow.ArrowInvalid: The file has values that are not of their type.
+        pyarrow.ArrowInvalid: The file has values that do not fit their type.
     """
     import pyarrow as pa
 
@@ -140,15 +140,15 @@ def batches_of(
         if columns is not None:
             schema = pa.schema([schema.field(name) for name in columns])
         for batch in source.iter_batches(4_096, columns=columns):
-            # Text that is not UTF-8 stays in a file that its plan can leave.
+            # Fail here, so that text that is not UTF-8 stays in a file that an undo can remove.
             batch.validate(full=True)
             yield batch.replace_schema_metadata(None).cast(schema)
 
 
 def plain_schema(source: pq.ParquetFile) -> pa.Schema:
-    """The columns of a file as Parquet has them, whatever types its writer had in memory.
+    """The columns of a file in Parquet's types, independent of the writer's types in memory.
 
-    delta-rs has views of texts and bytes, which PyArrow cannot write or slice in all places.
+    delta-rs uses views of texts and bytes, which PyArrow cannot always write or slice.
     """
     import pyarrow as pa
 

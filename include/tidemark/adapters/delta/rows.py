@@ -25,15 +25,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def opened(uri: str) -> DeltaTable | None:
-    """A table; None if it is not there.
+    """A table; None if it does not exist.
 
     Raises:
-        StorageRefused, StorageUnavailable: Its folder cannot be looked into.
+        StorageRefused, StorageUnavailable: Its folder cannot be read.
     """
     try:
         return DeltaTable(uri)
     except TableNotFoundError as missing:
-        # delta-rs raises this too where it has no access, or where a file is a folder's parent.
+        # delta-rs raises this also without access, and if a file is the parent of a folder.
         if os_error(missing) in {None, errno.ENOENT}:  # fence: no-access-is-no-empty-table
             return None
         raise named(missing, uri, "reading the table") from missing
@@ -76,7 +76,7 @@ def read(table: DeltaTable, sql: str) -> Any:
 
 
 def moment(micros: int | None) -> datetime | None:
-    """Microseconds since 1970 as a moment; None if there is none that Python can express."""
+    """Microseconds since 1970 as a moment; None if Python cannot express it."""
     if micros is None:
         return None
     try:

@@ -58,10 +58,11 @@ class DeltaSchemas:
         return {row["id"]: RegisteredSchema(**row) for row in rows}
 
     def keep(self, schemas: Sequence[RegisteredSchema]) -> None:
-        """Keep schemas that are not here.
+        """Store schemas that the table lacks.
 
         Raises:
-            StorageRefused, StorageUnavailable, EngineFailed: They may be here or not; do it again.
+            StorageRefused, StorageUnavailable, EngineFailed: The table may have them or not; do it
+                again.
         """
         rows = [
             {

@@ -148,10 +148,10 @@ class Found:
 
 
 def read_settled(table: DeltaTable, pipeline: str) -> Found:
-    """A pipeline's rows, as far as they have to be read.
+    """A pipeline's rows that a ledger needs.
 
     Raises:
-        ControlDoubled: A row of an event is there more than once.
+        ControlDoubled: The table has a row of an event more than once.
     """
     engine = QueryBuilder().register("t", table)
 

@@ -48,12 +48,12 @@ COLUMNS = Schema(
 def write_status(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool = False) -> None:
     """Replace the rows of these pipelines in one commit.
 
-    Of two looks that are written at the same time one is left out.
+    If two processes write at the same time, the table keeps the rows of one.
 
     Args:
-        uri: The table; made if it is not there.
-        rows: At least one, each with a `pipeline` of its own.
-        of_all: There are no other pipelines: rows of any others go. Else they stay.
+        uri: The table; created if it does not exist.
+        rows: At least one, each with another `pipeline`.
+        of_all: Whether to remove rows of all other pipelines.
 
     Raises:
         StorageRefused, StorageUnavailable, EngineFailed: The table was not written.

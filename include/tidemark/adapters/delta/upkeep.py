@@ -81,14 +81,14 @@ class DeltaUpkeep:
         )
 
     def compact(self) -> int:
-        """Write small files as few, in one commit that changes no row. Returns their number.
+        """Rewrite small files as fewer, in one commit that changes no row. Returns their number.
 
-        Landings go on meanwhile: what they add stays as it is.
+        Concurrent landings continue, and their files stay unchanged.
 
         Raises:
             CompactionConflict: Other commits removed these files; nothing was changed.
             SetupError: The target size of the table cannot be parsed.
-            EngineFailed: It cannot be done, or its answer was lost.
+            EngineFailed: The compaction failed, or its answer was lost.
         """
         with self._named("compacting the table"):
             replaced = self._compaction().run()
@@ -105,23 +105,23 @@ class DeltaUpkeep:
     ) -> Sequence[StoredFile]:
         """Remove files that are older than `keep` and that no version since then refers to.
 
-        Commits of the log that are older than the table's log retention go as well. Writers leave
+        Also removes commits of the log that are older than the table's log retention. Writers leave
         them: delta-rs and Spark would take their age from the clock of the writer's machine.
 
-        Not by delta-rs' VACUUM: it forgets files that a checkpoint has dropped, or takes files for
-        nobody's that an open plan is about to commit (docs/adr/0015).
+        Does not use delta-rs' VACUUM: it misses files that a checkpoint has dropped, and removes
+        files that an open plan is about to commit (docs/adr/0015).
 
         Args:
             now: The time by this machine's clock.
             keep: Versions that were the newest so long ago, or later, can be read.
-            is_over: Of which plans no driver can commit files; read before this is called.
-            dry_run: Remove nothing, and believe this machine's clock.
+            is_over: Plans whose files no driver can commit any more; read before this call.
+            dry_run: Remove nothing, and use this machine's clock.
 
         Returns:
-            The files that are gone, or would be.
+            The removed files; in a dry run the files to remove.
 
         Raises:
-            ClockDiffers: The storage has another time; nothing was removed.
+            ClockDiffers: The storage's clock differs; nothing was removed.
             EngineFailed: Some may be gone; do it again.
         """
         with self._named("removing files"):
@@ -144,12 +144,12 @@ class DeltaUpkeep:
         return found
 
     def _storage_time(self) -> datetime:
-        """The time by the storage's clock: that of a file just written, which is removed again.
+        """The time by the storage's clock, from a file that this method writes and removes.
 
-        Its name begins with an underscore, so that readers of the folder take it for no data.
+        The file's name begins with an underscore, so readers of the folder ignore it.
         """
         files, path = storage_of(self._uri), f"_tidemark_clock_{uuid4()}"
-        # Without a buffer, PyArrow hands over an object that delta-rs does not take.
+        # Without a buffer, PyArrow passes an object that delta-rs does not accept.
         with files.open_output_stream(path, buffer_size=64) as probe:
             probe.write(b"the time")
         try:

@@ -183,7 +183,7 @@ _EFFECTIVE = """\
       ) AS place
     FROM {verdicts}
     WHERE pipeline = '{pipeline}' AND table_id = '{table_id}'"""
-"""Every decision; `place` is 1 for the one that counts."""
+"""Every decision; `place` is 1 for the effective one."""
 
 _PUBLISHED = """\
 SELECT *

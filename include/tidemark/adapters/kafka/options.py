@@ -49,8 +49,8 @@ _LOGIN_MODULES = {
 }
 
 READER_DEFAULTS: Mapping[str, str] = {
-    # The Java client's default is true: a broker with `auto.create.topics.enable` would create a
-    # topic again that was deleted while a plan was read.
+    # The Java client's default is true: a broker with `auto.create.topics.enable` would recreate
+    # a topic that was deleted during the read of a plan.
     "allow.auto.create.topics": "false",
     # The Java client's own defaults fit a service that waits for records; a batch reads a known
     # range as fast as it can (docs/adr/0005-settings.md has the measurements).

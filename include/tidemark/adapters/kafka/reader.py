@@ -40,7 +40,7 @@ _CONSUMER: Mapping[str, Any] = {
     "group.id": "tidemark",
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
-    # librdkafka's default for consumers, stated because reading must never create a topic (S15).
+    # librdkafka's default for consumers, set explicitly: reading must never create a topic (S15).
     "allow.auto.create.topics": False,
     # No choosing of another offset: what is not there is an error.
     "auto.offset.reset": "error",
@@ -88,7 +88,7 @@ class KafkaLogReader:
         self._patience_s = patience_s
 
     def first_cut(self, topic: str, positions: Mapping[int, Position]) -> int | None:
-        """A partition whose log was cut before a position and has grown again since.
+        """Return a partition with a log that was truncated before a position and has grown again.
 
         librdkafka asks each leader where the log of a leader epoch ends (KIP-320) before it
         fetches the first record.
@@ -154,7 +154,7 @@ class KafkaLogReader:
 
 
 class _Cut(Exception):
-    """The log of a partition was cut before the position that reading begins at."""
+    """The log of a partition was truncated before the first position to read."""
 
     def __init__(self, partition: int) -> None:
         super().__init__(partition)

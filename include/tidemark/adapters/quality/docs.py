@@ -63,21 +63,21 @@ class DataDocs:
         self._home = home
 
     def prune(self, now: datetime, keep: timedelta, *, dry_run: bool = False) -> int:
-        """Remove pages of checks and reports that are old, but for each pipeline's newest check.
+        """Remove old pages of checks and reports, except each pipeline's newest check.
 
-        The start pages list no run whose pages are gone. What came of the checks stays in the
-        results table.
+        The start pages list no run without pages. The results of the checks stay in the results
+        table.
 
         Args:
             now: The time by this machine's clock.
             keep: How long pages stay.
-            dry_run: Only count them, and believe this machine's clock.
+            dry_run: Only count them, and use this machine's clock.
 
         Returns:
             The number of pages.
 
         Raises:
-            ClockDiffers: The file system has another time; nothing was removed.
+            ClockDiffers: The file system's clock differs; nothing was removed.
         """
         # Of a pipeline that was never checked there may be reports.
         sites = sorted(site for site in self._home.glob("data_docs/*") if site.is_dir())

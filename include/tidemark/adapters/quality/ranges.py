@@ -42,7 +42,7 @@ _ROWS = """
         )
     )
 """
-"""Kafka's timestamp -1 says that there is none; times before 1970 are times."""
+"""Kafka's timestamp -1 means "none"; other times before 1970 are valid."""
 
 
 def range_figures(ref: SliceRef, expected: Sequence[SliceExpectation]) -> list[RangeFigures]:

@@ -41,7 +41,7 @@ _LONGEST_NAME = 255
 _TOLD = {"allowAlias", "features", "mapEntry", "packed"}
 """Options that decide how bytes are read."""
 _SHOWN = 300
-"""Characters of what the compiler says that a schema's text begins with."""
+"""Most characters of the compiler's output at the beginning of a schema's text."""
 _UNUSED = {"extension", "extensionRange", "service"}
 """What makes no fields: data of extensions is unknown, as nothing in a column would have it."""
 
@@ -59,7 +59,7 @@ def compiled(text: str, imports: Mapping[str, str]) -> str:
             files and Confluent's own.
 
     Returns:
-        The text behind `NOT_COMPILED` and the reason if it cannot be compiled: no JSON then.
+        If the schema does not compile, not JSON but `NOT_COMPILED`, the reason and the text.
 
     Raises:
         OSError: The compiler could not do its work.

@@ -1,9 +1,9 @@
 """Avro records as Spark columns, each with the schema that it was written with.
 
-Spark's own reader is lenient where a record is longer than its schema, and cannot tell a record
-that it failed on from one whose fields are all null: so bytes of our own are put behind each
-record, which its schema ends with as well. It cuts numbers down to 32 bits and takes any bytes for
-text: so numbers are read as 64 bits, and both are checked here.
+Spark's own reader accepts a record that is longer than its schema, and returns the same for a
+failed record and one with null fields alone. So this module appends its own bytes to each record
+and to its schema. Spark cuts numbers down to 32 bits and accepts any bytes as text. So this module
+reads numbers as 64 bits, and checks numbers and text.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def reading(payload: Column, schema: str, place: Read, *, widens: bool) -> Steps
     Args:
         payload: One record each, or null.
         schema: The schema that they were written with, in JSON.
-        place: What the new columns are called.
+        place: Name of the new columns.
         widens: Whether numbers of four bytes become numbers of eight.
     """
     read, text, number = (f"__{each}_{place.value}" for each in ("read", "text", "number"))
@@ -138,14 +138,14 @@ _TEXT = Reason.NOT_UTF8
 
 
 def _number(read: Column, have: DataType) -> Column:
-    """A number, out of the records that it is read in."""
+    """A number, extracted from the record that contains it."""
     if isinstance(have, StructType):
         return F.coalesce(*(_number(read[each.name], each.dataType) for each in have.fields))
     return read
 
 
 def _is_read_otherwise(have: DataType, kind: FieldType) -> bool:
-    """Whether what Spark has read is not what the column is to have."""
+    """Whether Spark's value needs a conversion for the column."""
     match have, kind:
         case StructType(), Struct():
             return any(_is_read_otherwise(have[name].dataType, each) for name, each in kind.fields)
@@ -158,7 +158,7 @@ def _is_read_otherwise(have: DataType, kind: FieldType) -> bool:
 
 
 def _value(read: Column, have: DataType, kind: FieldType) -> Column:
-    """What was read, in its own type; null where that cannot be."""
+    """Spark's value in the type of the column; null if it does not fit."""
     if not _is_read_otherwise(have, kind):
         return read
     match have, kind:
@@ -192,7 +192,7 @@ def _scalar(number: Column, kind: FieldType) -> Column:
 def _faults(
     read: Column, have: DataType, kind: FieldType, path: str
 ) -> Iterator[tuple[str, Reason, Column]]:
-    """Where a value may be wrong, why, and whether it is."""
+    """The places where a value may be wrong: path, reason and condition."""
     match have, kind:
         case StructType(), Struct():
             for name, each in kind.fields:
@@ -219,7 +219,7 @@ def _faults(
 def _faults_in(
     elements: Column, have: DataType, kind: FieldType, path: str
 ) -> Iterator[tuple[str, Reason, Column]]:
-    """The same of the elements of a list: one for each reason."""
+    """The same for the elements of a list: one result for each reason."""
 
     def any_is_wrong(because: Reason) -> Column:
         def is_wrong(each: Column) -> Column:

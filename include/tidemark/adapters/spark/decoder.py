@@ -87,14 +87,14 @@ class SparkDecoder:
         self._forms_at_once = forms_at_once
 
     def write(self, plan: Plan, records_per_task: int) -> list[DataFile]:  # noqa: ARG002
-        """Decode what the bronze table has at the plan's offsets.
+        """Decode the rows of the bronze table at the plan's offsets.
 
-        One file for each file that is read: they are of the size that landing has given them. Rows
-        of many forms of schemas take several passes, each with files of its own.
+        Writes one file for each file that it reads, because landing has chosen their size. Rows of
+        many forms of schemas take several passes, each with separate files.
 
         Args:
             plan: A plan of the typed table's pipeline.
-            records_per_task: What landing goes by.
+            records_per_task: Limit for landing.
 
         Raises:
             DecoderChanged: The plan was made for another decoder.

@@ -1,7 +1,7 @@
-"""Files that the driver writes itself, where Spark's Kafka source alters timestamps or fails.
+"""Files that the driver writes itself if Spark's Kafka source alters timestamps or fails.
 
-Spark converts each timestamp through `java.sql.Timestamp`. That moves moments before 1900 by days
-or seconds, depending on the JVM's time zone, and fails beyond 64-bit microseconds.
+Spark converts each timestamp through `java.sql.Timestamp`. The conversion moves moments before 1900
+by days or seconds, depending on the JVM's time zone, and fails beyond 64-bit microseconds.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 
 _FIRST_KEPT_MS = -2_177_452_800_000
 """1901-01-01T00:00:00Z. Spark keeps moments from 1900 on (RebaseDateTime.lastSwitchJulianTs), in
-every time zone; earlier ones move by a few days, and so stay below this."""
+every time zone. Earlier moments move by a few days, and so stay below this limit."""
 _GROUP_RECORDS = 20_000
 _GROUP_BYTES = 32 * 2**20
-"""Most of a row group, which is held in memory as Python values."""
+"""Most rows or bytes of a row group, which is in memory as Python values."""
 
 
 def spark_keeps(timestamp_ms: int) -> bool:
@@ -38,16 +38,16 @@ def spark_keeps(timestamp_ms: int) -> bool:
 
 
 def is_exact(file: DataFile) -> bool:
-    """Whether Spark has written only timestamps that it keeps."""
+    """Whether Spark has written only timestamps that it does not alter."""
     extremes = (file.earliest_ms, file.latest_ms)
     # fence: altered-timestamps-are-landed-again
     return all(each is not None and spark_keeps(each) for each in extremes)
 
 
 def unkept_spans(log_reader: LogReader, plan: Plan) -> Mapping[int, SpanSet]:
-    """From the first to the last record of each partition whose timestamp Spark does not keep.
+    """The offsets from the first to the last altered timestamp of each partition.
 
-    Reads all of the plan's records.
+    A timestamp is altered if Spark does not keep it exactly. Reads all records of the plan.
 
     Raises:
         OffsetsDeleted, TopicMissing, KafkaUnavailable, KafkaRefused: As `LogReader.read`.
@@ -67,11 +67,11 @@ class ExactFiles:
 
     Attributes:
         log_reader: Reads the records.
-        plan: The plan whose rows they become.
+        plan: The plan of the new rows.
         headers_of: Reads the headers of a record at a partition and offset that `log_reader` cannot
             decode.
-        ingested_at: When the plan is landed.
-        files: Where the folder is.
+        ingested_at: Time of the landing.
+        files: Storage of the folder.
         folder: The folder.
     """
 
@@ -83,14 +83,14 @@ class ExactFiles:
     folder: str
 
     def write(self, partition: int, span: Span, records_per_file: int) -> int:
-        """Write every visible record of some offsets and return how many there are.
+        """Write every visible record of some offsets and return their number.
 
         Raises:
             OSError: The folder cannot be written.
             OffsetsDeleted, TopicMissing, KafkaUnavailable, KafkaRefused: As `LogReader.read`.
         """
         log.warning(
-            "Spark does not keep timestamps here, the driver writes the rows "
+            "Spark would alter timestamps, so the driver writes the rows "
             "pipeline=%s plan=%d partition=%d offsets=%s",
             self.plan.pipeline,
             self.plan.sequence,
@@ -103,7 +103,7 @@ class ExactFiles:
         )
 
     def write_again(self, file: DataFile, records_per_file: int) -> None:
-        """Write the records of a file of one partition, which Spark has written, once more.
+        """Rewrite the records of a file of one partition that Spark has written.
 
         Raises:
             ValueError: Spark has read another number of records.
@@ -178,7 +178,7 @@ def _groups(records: Iterable[LogRecord]) -> Iterator[list[LogRecord]]:
 
 
 def bronze_schema() -> pa.Schema:
-    """A bronze row as Arrow has it, in the order and with the types of Spark's files."""
+    """A bronze row in Arrow form, in the order and with the types of Spark's files."""
     import pyarrow as pa
 
     moment = pa.timestamp("us", "UTC")

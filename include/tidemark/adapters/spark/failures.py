@@ -28,14 +28,14 @@ _KEPT_FILES = 100
 _CONDITION = re.compile(r"\[_?[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*\]")
 _LOST_EXECUTOR = re.compile(r"ExecutorLostFailure.*")
 _WITHOUT_VALUES = ("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.", "org.apache.kafka.")
-"""Packages whose messages are about files and connections. The log's layout knows them as well."""
+"""Packages with messages about files and connections. The log's layout names them as well."""
 
 _MISSING_CLASS = re.compile(
     r"java\.lang\.(?:ClassNotFoundException|NoClassDefFoundError|NoSuchMethodError"
     r"|NoSuchFieldError|AbstractMethodError|UnsupportedClassVersionError)"
 )
 _BROKEN_CLASS = "Could not initialize class"
-"""The class is there; what its initialisation needs may come back."""
+"""The class exists; its initialisation may succeed later."""
 _MISSING_SOURCE = re.compile(
     r"Failed to find (?:the )?data source: [\w.]*\w|plugin class not found"
 )
@@ -72,7 +72,7 @@ class _Thrown:
     frames: tuple[str, ...] = ()
 
     def shown(self, *, may_have_values: bool) -> str:
-        """The exception in one line, without what may be a value of a record."""
+        """The exception in one line, without possible values of a record."""
         name = self.kind.rpartition(".")[2]
         if may_have_values and not self.kind.startswith(_WITHOUT_VALUES) and "." in self.kind:
             if lost := _LOST_EXECUTOR.search(self.message):
@@ -96,17 +96,17 @@ def named_failure(
 
     Args:
         failure: What PySpark, Py4J or PyArrow raised.
-        operation: What was done, in the form "landing plan 3".
-        location: The table that was written.
-        settings: Those of Spark (`settings_of`), which name the folder of logs.
-        options: Options of the Kafka source. Values of secret ones and of secret settings of Spark
-            are in no text.
-        may_have_values: Whether messages may have values of records, which no text has then.
+        operation: The operation, in the form "landing plan 3".
+        location: The target table.
+        settings: Settings of Spark (`settings_of`), which name the folder of logs.
+        options: Options of the Kafka source. Texts contain no values of secret options or of
+            secret settings of Spark.
+        may_have_values: Whether messages may contain values of records, to be left out of texts.
 
     Returns:
         SetupError: A class or a data source is missing.
         StorageRefused, StorageUnavailable: A file cannot be written or read.
-        EngineFailed: Everything else; the stack is in a file that it names.
+        EngineFailed: All other causes; the error names the file with the stack.
     """
     chain = list(causes(failure))
     secrets = _secrets({**settings, **(options or {})})
@@ -126,7 +126,7 @@ def named_failure(
 
 def causes(failure: Exception) -> Iterator[_Thrown]:
     """The exception and its causes, outermost first: those of Java, if Java threw it."""
-    # PySpark keeps the Java exception of what it knows by name, Py4J of all else.
+    # PySpark keeps the Java exception of its named errors, Py4J of all others.
     cause = getattr(failure, "_origin", None) or getattr(failure, "java_exception", None)
     if cause is None:
         yield _Thrown(type(failure).__name__, str(failure))
@@ -187,7 +187,7 @@ def _missing(chain: list[_Thrown]) -> SetupError | None:
 def _of_storage(
     chain: list[_Thrown], failure: Exception, operation: str, location: str
 ) -> TidemarkError | None:
-    """The error of the storage that is behind a failure; None for all other failures."""
+    """The storage error that caused a failure; None for all other failures."""
     found = [_reason(each) for each in reversed(chain)]
     if isinstance(failure, OSError) and failure.errno:
         found.append((failure.errno, failure.filename))
@@ -199,7 +199,7 @@ def _of_storage(
 
 
 def _reason(thrown: _Thrown) -> tuple[int, str | None] | None:
-    """The number of the operating system's error, and the file, if the message has it."""
+    """The operating system's error number, and the file if the message names it."""
     if not thrown.kind.startswith(_ON_DISK):
         return None
     if folder := _NO_FOLDER.search(thrown.message):
@@ -223,7 +223,7 @@ def _reason_of_no_folder(folder: str) -> tuple[int, str | None] | None:
 
 
 def _written(text: str, folder: str | None) -> str:
-    """The file that a stack was written to, empty if that failed; the stack is logged then."""
+    """The file with the stack; if it cannot be written, empty, and the log contains the stack."""
     try:
         if folder is None:
             raise FileNotFoundError(f"no setting {LOG_FOLDER}")

@@ -68,14 +68,14 @@ def body_of(payload: Column) -> Column:
 
 
 Steps: TypeAlias = Generator[dict[str, Column], StructType, None]
-"""Projections that follow each other; each is answered with the schema of its rows.
+"""Successive projections; the receiver answers each with the schema of its rows.
 
-Each is a projection of its own, or Spark would compute what it reads again for each of its uses.
+Each step is a separate projection. In a single one Spark would compute an input again for each use.
 """
 
 
 def with_steps(rows: DataFrame, readings: Sequence[Steps]) -> DataFrame:
-    """Rows with the columns of several readings, each step of all in one projection."""
+    """Rows with the columns of several readings; one projection has the same step of all."""
     schema: StructType | None = None
     while columns := {name: each for steps in readings for name, each in _next(steps, schema)}:
         rows = rows.withColumns(columns)
@@ -97,9 +97,9 @@ def with_nothing_read(
 
     Args:
         rows: The rows.
-        reason: Why a payload cannot be read by any of the schemas that follow.
-        column: The type of the typed table's column; None if there is none, and no schema.
-        made: What the new columns are called.
+        reason: Why none of the following schemas can read a payload.
+        column: The type of the typed table's column; None without a column and a schema.
+        made: Names of the new columns.
     """
     nothing = F.lit(None)
     columns = (nothing.cast(column or "binary"), reason.cast("string"), nothing.cast("string"))
@@ -123,14 +123,14 @@ def unreadable(
     known: Collection[int],
     refused: Collection[int],
 ) -> Column:
-    """Why payloads cannot be read by any schema; null where they can.
+    """Why no schema can read a payload; null if one can.
 
     Args:
         payload: The bytes, id and all.
-        in_header: As `names_schema_in_header` makes it.
+        in_header: Result of `names_schema_in_header`.
         schema_id: The column that `schema_id_of` makes; null where `in_header` is true.
-        known: Ids of schemas that can be read.
-        refused: Ids of schemas that are quarantined.
+        known: Ids of readable schemas.
+        refused: Ids of quarantined schemas.
     """
     return (
         F.when(payload.isNull(), None)
@@ -154,11 +154,11 @@ def together(
         rows: The rows.
         read: By form, whether a row's payload is of that form, and the columns of the form.
         column: The type of the typed table's column; None if there is none.
-        made: The columns of all, as `with_nothing_read` makes them.
-        kept: The columns to keep, `made` among them.
+        made: The common columns, as `with_nothing_read` makes them.
+        kept: The columns to keep, including `made`.
 
     Raises:
-        ValueError: The typed table's column has not all the fields of a schema.
+        ValueError: The typed table's column lacks fields of a schema.
     """
     if column is None:
         raise ValueError(f"the typed table has no column {made.value}")
@@ -176,7 +176,7 @@ def together(
 
 
 def aligned(read: str, have: DataType, want: DataType, path: str, depth: int = 0) -> str:
-    """A column, in SQL, in another type that takes all of it: more fields, wider numbers.
+    """A column, in SQL, in another type without loss: more fields, wider numbers.
 
     In SQL, because each call of Spark's Python functions takes a millisecond: a thousand schemas of
     a hundred fields would take minutes.
@@ -185,11 +185,11 @@ def aligned(read: str, have: DataType, want: DataType, path: str, depth: int = 0
         read: The column, in SQL.
         have: Its type.
         want: The other type.
-        path: What it is called in errors.
-        depth: How many lists and maps it is in.
+        path: Its name in errors.
+        depth: Number of lists and maps around it.
 
     Raises:
-        ValueError: The other type does not take all of it.
+        ValueError: The other type cannot represent all of it.
     """
     if have.simpleString() == want.simpleString():
         return read

@@ -1,12 +1,12 @@
 """JSON objects as Spark columns, with the types of a schema.
 
-Strict where Spark is lenient: its JSON parser ignores what follows the first object, takes a
-number for a timestamp and "12,50" for 1250, rounds decimals without a word, and makes a question
-mark of half a character. All that it reads as text goes through a double if it was a number: a
+This module is strict where Spark is lenient. Spark's JSON parser ignores text after the first
+object, accepts a number as a timestamp and "12,50" as 1250, rounds decimals silently, and replaces
+an unpaired surrogate by a question mark. A number that it reads as text goes through a double; a
 decimal does not.
 
-What the parser's result cannot show is looked for in the text itself, by cheap signs that few texts
-have. Only a text that has one is parsed a second time.
+Some faults do not show in the parser's result. This module searches the text for cheap signs of
+these faults, which few texts have. It parses only a text with such a sign a second time.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ _OPTIONS = {
     "mode": "PERMISSIVE",
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
-    # In which thousands of a number in quotes are set apart by a sign that few texts have.
+    # Its thousands separator in quoted numbers is a character that few texts contain.
     "locale": "khq",
 }
 _THOUSANDS = "\u00a0"
-"""That sign: the parser has no locale without one."""
+"""The thousands separator of that locale; the parser has no locale without one."""
 _FOREIGN_DIGIT = r"[\p{Nd}&&[^0-9]]"
-"""What the parser takes for a digit as well."""
+"""Other characters that the parser accepts as digits."""
 _PLAIN = r"^[ -~]*\z"
 _HALF = (
     r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
     r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
-"""An escape of half a character without the other half, where no backslash is escaped."""
+"""The escape of an unpaired surrogate, in a text without an escaped backslash."""
 _HALF_MARK = f"half_{secrets.token_hex(8)}"
 _INFINITY = "Infinity"
 _INFINITE = r'"-?Infinity"(?!:)'
-"""What the parser makes of a number that is too large, where it reads it as text."""
+"""The parser's text for a number that is too large."""
 _INFINITY_MARK = f"word_{secrets.token_hex(8)}"
 _FIRST_MOMENT, _LAST_MOMENT = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""Of the years 1 to 9999, in microseconds since 1970: Python readers fail on others."""
+"""The years 1 to 9999, in microseconds since 1970: Python readers fail on other years."""
 _FORMS = {
     "date": r"^(?!0000)\d{4}-\d{2}-\d{2}\z",
     "timestamp": r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?(?:Z|[+-]\d{2}:\d{2})?\z",
@@ -65,7 +65,7 @@ _OVERFLOWING = ("float", "double")
 
 
 _Test: TypeAlias = Callable[[Column, FieldType], Column | None]
-"""Whether a value of a type is at fault; None for a type of which none can be."""
+"""Returns whether a value of a type is invalid; None for a type without invalid values."""
 
 
 def reading(text: Column, schema: Struct, place: Read, *, names_faults: bool = False) -> Steps:
@@ -74,9 +74,9 @@ def reading(text: Column, schema: Struct, place: Read, *, names_faults: bool = F
     Args:
         text: One object each, or null.
         schema: Its fields.
-        place: What the new columns are called.
-        names_faults: Whether to find out, of each text that the parser does not take, which field
-            is at fault, or that it is not one JSON object. That takes a parse for each field.
+        place: Name of the new columns.
+        names_faults: Whether to find the invalid field of each text that the parser rejects, or
+            that the text is not one JSON object. This takes a parse for each field.
     """
     nothing = F.lit(None).cast("string")
     not_utf8 = F.when(~F.is_valid_utf8(text), Reason.NOT_UTF8.value)
@@ -106,7 +106,7 @@ def reading(text: Column, schema: Struct, place: Read, *, names_faults: bool = F
 
 
 def _parsed(text: Column, fields: str) -> Column:
-    """A text with fields of these types, and the object behind it; null if it has others."""
+    """A text parsed with fields of these types and the end mark; null if it does not fit."""
     both = F.concat(F.lit("["), text, F.lit(f',{{"{_END}":true}}]'))
     some = f"{fields}, " if fields else ""
     return F.from_json(both, f"ARRAY<STRUCT<{some}`{_END}`: BOOLEAN>>", _OPTIONS)
@@ -281,6 +281,6 @@ def _differs(read: Column, made: Column, kind: FieldType) -> Column:
         return read.isNotNull() & ~F.coalesce(made == read, F.lit(False))
     wrong = made.isNull() | ~read.rlike(_FORMS[str(kind)])
     if kind == "timestamp":
-        # A distance from UTC may lead out of the years that its form has.
+        # An offset from UTC may lead out of the years that the text form can express.
         wrong = wrong | ~F.unix_micros(made).between(_FIRST_MOMENT, _LAST_MOMENT)
     return read.isNotNull() & wrong

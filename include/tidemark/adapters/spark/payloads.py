@@ -43,11 +43,11 @@ class WriterSchemas:
 
     Attributes:
         schemas: Schemas whose records this pass decodes.
-        refused: Ids of those that are quarantined.
-        column: The typed table's column, which takes the records of all; None without one.
+        refused: Ids of the quarantined schemas.
+        column: The typed table's column for the records of all schemas; None without one.
         widens: Whether numbers of four bytes become numbers of eight.
         elsewhere: Ids of the schemas whose records other passes decode.
-        takes_rest: Whether this pass also has the records that have no schema of any pass.
+        takes_rest: Whether this pass also decodes the records without a schema of any pass.
     """
 
     schemas: Sequence[RegisteredSchema] = ()
@@ -123,13 +123,13 @@ def with_decoded(
         rows: Have the bytes in the column `raw(part)`, and the record's `headers`.
         part: Which half of the record.
         spec: How to decode it.
-        written: The schemas, of a format whose payloads begin with their ids.
-        names_faults: Whether to find out more of what is no JSON of its schema, which takes longer:
-            the field, or that it is no JSON object. Without it such a payload is malformed.
+        written: The schemas, for a format with payloads that begin with schema ids.
+        names_faults: Whether to find the invalid field of JSON that does not fit its schema, or
+            that it is not a JSON object. This takes longer. Without it such a payload is malformed.
 
     Returns:
-        The rows with three columns more: the part itself, `reason(part)` and `detail(part)`; and
-        `part.schema_id`, if they have ids. Of several passes, the rows of this one.
+        The rows of this pass with three more columns: the part itself, `reason(part)` and
+        `detail(part)`; and `part.schema_id`, if they have ids.
     """
     payload, nothing = F.col(raw(part)), F.lit(None).cast("string")
     text = payload.cast("string")

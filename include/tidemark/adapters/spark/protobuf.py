@@ -24,7 +24,7 @@ def reading(payload: Column, schema: str, place: Read) -> Steps:
     Args:
         payload: The message's index and the message, or null.
         schema: The text of the schema that they were written with.
-        place: What the new columns are called.
+        place: Name of the new columns.
     """
     read = f"__read_{place.value}"
 

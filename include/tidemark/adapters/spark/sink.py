@@ -44,18 +44,18 @@ _REFUSALS = {
 }
 
 _OVERFLOW = "java.lang.ArithmeticException"
-"""What Spark's Kafka source fails with at a timestamp beyond 64-bit microseconds."""
+"""The exception of Spark's Kafka source for a timestamp beyond 64-bit microseconds."""
 
 
 class SparkSink:
-    """Writes plans to files in the folder of one bronze table, which is there already.
+    """Writes plans to files in the folder of one existing bronze table.
 
     Args:
         session: Spark, with the Kafka source on its class path.
         uri: The bronze table.
         kafka_options: Options of Spark's Kafka source (adapters/kafka/options.py).
-        log_reader: Reads what Spark's source would alter or fail at.
-        now: The clock that `ingested_at` is read from, once for each landing.
+        log_reader: Reads records that Spark's source would alter or fail at.
+        now: The clock for `ingested_at`, read once for each landing.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class SparkSink:
             KafkaRefused: The brokers do not let the reader read.
             SetupError: The table's storage cannot be used from Python, or Spark misses a class.
             StorageRefused, StorageUnavailable: The files cannot be written.
-            EngineFailed: Spark gave up.
+            EngineFailed: Spark failed.
             OffsetsDeleted, TopicMissing, KafkaUnavailable: The second reader failed.
         """
         what = f"plan {plan.sequence} of pipeline {plan.pipeline!r}"
@@ -115,7 +115,7 @@ class SparkSink:
     def _written(
         self, plan: Plan, records_per_task: int, files: FileSystem, table: str, name: str
     ) -> list[DataFile]:
-        """Write the plan's rows: Spark those whose timestamps it keeps, the driver the others."""
+        """Write the plan's rows: the driver writes rows with timestamps that Spark alters."""
         now, folder = self._now(), f"{table}/{name}"
         exact = ExactFiles(
             log_reader=self._log_reader,
@@ -159,7 +159,7 @@ class SparkSink:
         name: str,
         now: datetime,
     ) -> None:
-        """Write the records of some offsets; Spark's source takes one range of a partition."""
+        """Write the records of some offsets; Spark's source reads one range of a partition."""
         rounds: list[dict[int, Span]] = []
         for partition, spans in wanted:
             for span in spans:

@@ -25,8 +25,8 @@ class JobRun:
 
     Attributes:
         exit_code: One of `ExitCode`.
-        results: What the job reported of each plan; None if it ended before it could.
-        stopped: Why spark-submit ended with another exit code; None if it did not.
+        results: The job's report on each plan; None if it ended before its report.
+        stopped: The error for another exit code of spark-submit; None for the codes of jobs.
     """
 
     exit_code: ExitCode
