@@ -29,7 +29,7 @@ def jvm(running: Running) -> psutil.Process | None:
 
 
 def ingest(site: Site) -> tuple[dict[str, Any], list[str]]:
-    """The record of the one pipeline whose landing fails, and what else was printed."""
+    """The record of the one pipeline with a failed landing, and the other output."""
     with site.started(site.tidemark("ingest", "events", "--json")) as running:
         ended = running.wait()
     before, _, document = ended.printed.partition("\n[")

@@ -1,4 +1,4 @@
-"""Commands whose tables cannot be read or written end in a named error; no Spark, no Kafka."""
+"""Commands that cannot read or write a table end in a named error; no Spark, no Kafka."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_an_alias_bomb_is_refused_at_its_first_alias(folders: Folders, key: str)
 
 
 def test_a_merge_key_is_an_alias(folders: Folders) -> None:
-    """There is no harmless form: a spec that repeats itself is written out."""
+    """Every alias is refused: a spec repeats a value instead."""
     error = refusal(folders, "spark: &all {spark.a: b}\nlimits:\n  <<: *all\n")
     assert error.problems[0].expected == "YAML without aliases"
 

@@ -174,7 +174,7 @@ def test_a_target_around_tidemarks_own_tables_is_refused(folders: Folders) -> No
 def test_a_target_that_readers_spell_differently_is_refused(
     folders: Folders, target: str, expected: str
 ) -> None:
-    """So that one place has one spelling; the quarantine beside it is not reported again."""
+    """One location has one spelling; its quarantine is not reported again."""
     assert refusal(folders, target) == ("other.yaml", "target", expected)
     folders.spec(
         "other.yaml", name="other", decode=f"{{value: {{format: string}}, target: {target!r}}}"

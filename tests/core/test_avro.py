@@ -55,7 +55,7 @@ _ADDRESS = record(("street", "string"), name="shop.Address")
         ({"type": "string", "logicalType": "date"}, "string"),
         ({"type": "enum", "name": "E", "symbols": ["A"]}, "string"),
         ({"type": "fixed", "name": "F", "size": 2}, "binary"),
-        # An error is a record; what is always null is no field.
+        # An error is a record; a field that is always null is left out.
         (
             {**record(("a", "int"), ("n", "null"), ("m", {"type": "null"})), "type": "error"},
             Struct((("a", "integer"),)),

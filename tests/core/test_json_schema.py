@@ -98,7 +98,7 @@ def test_a_property_makes_a_field(field: Any, kind: Any) -> None:
                   "definitions": {"flag": {"type": "boolean"}}},
         "urn": {"$id": "urn:example:other", "properties": {"own": {"$ref": "#at"}},
                 "$defs": {"at": {"$anchor": "at", "type": "string", "format": "date-time"}}},
-        # What is no schema has no references.
+        # A value that is not a schema has no references.
         "values": {"enum": [{"$anchor": "anchored"}], "const": {"$id": "inner.json"}},
     }  # fmt: skip
     others = {

@@ -23,7 +23,7 @@ _COMMAND = re.compile(
 )
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 _FORMALITIES = frozenset({"--plan", "--reason", "--help", "--dry-run"})
-"""Options that say which plan and why, or only look."""
+"""Options that select a plan, give a reason, or only show."""
 _KEY = re.compile(r"\b(?:limits|alarms|decode|quality)\.[a-z_.]*[a-z_]")
 _STATEMENT = re.compile(r"\b(?:RESTORE|DELETE|VACUUM|ALTER TABLE|DESCRIBE HISTORY)\b")
 _PLAIN = re.compile(
@@ -63,7 +63,7 @@ def substance(text: str) -> set[str]:
 
 
 def contradictions(remedy: str, section: str) -> list[str]:
-    """What a remedy says that its runbook section does not say, or warns against."""
+    """Parts of a remedy that its runbook section lacks, or warns against."""
     warnings = [each for each in sentences(section) if _WARNING.search(each)]
     advice = " ".join(each for each in sentences(section) if each not in warnings)
     found = [f"not in the section: {thing}" for thing in sorted(named(remedy) - named(advice))]

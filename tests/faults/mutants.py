@@ -64,7 +64,7 @@ class Outcome:
 
     @property
     def has_noticed(self) -> bool:
-        """Whether a test failed, and not because the mutated code is no working program."""
+        """Whether a test failed for another reason than broken mutated code."""
         is_broken = any(message.startswith(_BROKEN) for message in self.failed)
         has_failed = self.code == pytest.ExitCode.TESTS_FAILED and bool(self.failed)
         return has_failed and not self.errors and not is_broken

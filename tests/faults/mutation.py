@@ -262,7 +262,7 @@ def _value(place: Place) -> str:
 
 
 class _Original(ast.NodeTransformer):
-    """Puts an expression in the place of the name `original`."""
+    """Replaces the name `original` by an expression."""
 
     def __init__(self, expression: ast.AST) -> None:
         self.expression = expression

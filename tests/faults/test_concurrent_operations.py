@@ -216,7 +216,7 @@ def perform(site: Site, drawn: Drawn) -> None:
 
 
 def finish(site: Site, name: str) -> None:
-    """Do what was interrupted again, as the remedy says, then land what is left."""
+    """Repeat the interrupted commands, as the remedy requires, then land the rest."""
     lake = site.lake
     for sequence, record in lake.ledger.plans.items():
         if record.undoing:

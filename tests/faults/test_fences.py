@@ -178,6 +178,6 @@ def test_an_operation_that_does_not_fit_is_refused(operation: Operation, source:
 
 
 def test_a_marker_is_a_comment_with_a_name_in_kebab_case() -> None:
-    """Text in a string is no marker."""
+    """Text in a string is not a marker."""
     source = 'x = "# fence: text"\ny = 1  # fence: a-name\nz = 2  # fence: No_Name\n'
     assert list(marks(source)) == [("a-name", 2)]

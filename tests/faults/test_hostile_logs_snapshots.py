@@ -1,4 +1,4 @@
-"""Hostile logs: a broker whose disk is put back from a snapshot, with its leader epochs."""
+"""Hostile logs: a broker with a disk restored from a snapshot, with its leader epochs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NODE = 1
 
 @dataclass(frozen=True)
 class OwnBroker:
-    """A broker of this test's own, whose disk can be put back."""
+    """A separate broker for this test, with a disk that the test can restore."""
 
     broker: Broker
     data: Path
@@ -76,7 +76,7 @@ def values(text: bytes, count: int) -> list[Record]:
 
 
 def put_right(lake: Lake, court: Court) -> int:
-    """Do what the errors say until a run has nothing to do; two readers agree with the table."""
+    """Follow the errors' remedies until a run has nothing to do; two readers check the table."""
     refusals = 0
     for attempt in range(10):
         try:

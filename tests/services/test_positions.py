@@ -1,4 +1,4 @@
-"""A log that was cut or put back behind what landed: noticed, named, and put right by `undo`."""
+"""A log that lost landed records is detected and named, and `undo` fixes the table."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def refused(pipeline: MemoryPipeline) -> Any:
 
 
 def put_right(pipeline: MemoryPipeline) -> None:
-    """Do what the errors say until runs go on, and check that the table is what Kafka has."""
+    """Follow the errors' remedies until runs succeed, then compare the table with Kafka."""
     for attempt in range(10):
         try:
             for record in pipeline.ledger.open_plans():
@@ -177,7 +177,7 @@ def test_an_open_plan_beyond_a_cut_can_be_given_up(
 
 
 def test_a_backfill_of_a_cut_partition_is_refused_and_of_another_is_not() -> None:
-    """Whoever plans it: executing it compares what landed last."""
+    """For every planner: the execution compares the last landed records."""
     pipeline = landed(20)
     pipeline.undo.undo(1, "ops", "wrong")
     fill = pipeline.planner.backfill(wanted((0, 10, 20)), "ops").plan
@@ -252,7 +252,7 @@ def test_a_pipeline_of_which_nothing_landed_has_nothing_to_compare() -> None:
 
 
 def test_retention_leaves_nothing_to_compare() -> None:
-    """The last landed record is gone, and a loss behind it was accepted."""
+    """The last landed record is gone, and a later loss was accepted."""
     pipeline = landed(10)
     pipeline.produce(0, 20)
     pipeline.kafka.delete_records("events", 0, 15)
@@ -282,7 +282,7 @@ def test_another_leader_with_the_same_log_has_the_same_records() -> None:
 
 
 class MadeAgain(MemoryKafka):
-    """A cluster where the topic may be made again right before records are read."""
+    """A cluster that may recreate the topic right before a read of records."""
 
     is_due = False
 

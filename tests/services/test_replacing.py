@@ -67,7 +67,7 @@ def lake(landed: FileLake, tmp_path: Path) -> FileLake:
     shutil.copytree(landed.root, tmp_path, dirs_exist_ok=True)
     lake = FileLake(root=tmp_path)
     lake.kafka = deepcopy(landed.kafka)
-    # A copy is another place, whose storage is tried before the next landing.
+    # A copy is another location, and its storage is tested before the next landing.
     DeltaTable(lake.uri).create_write_transaction(
         [],
         mode="append",

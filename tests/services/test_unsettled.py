@@ -74,7 +74,7 @@ def test_a_plan_that_is_open_for_longer_than_the_rule_is_an_alarm(
 
 
 def typed_status(lake: TypedLake, most: int | None = None) -> PipelineStatus:
-    """The status of the pipeline whose table is decoded."""
+    """The status of the pipeline with a decoded table."""
     spec = make_spec(decode=DECODE, alarms=AlarmRules(quarantined_records=most))
     return pipeline_status(
         spec,
@@ -137,7 +137,7 @@ def test_a_decoder_that_died_half_way_leaves_an_open_plan_and_no_records(tmp_pat
 
 
 def checked_status(lake: FileLake) -> PipelineStatus:
-    """The status of a pipeline whose plans are checked."""
+    """The status of a pipeline with checked plans."""
     return pipeline_status(
         lake.spec,
         lake.control,

@@ -137,7 +137,7 @@ class LandingServices:
 
     @property
     def labelled(self) -> LabelledRows | None:
-        """Rows whose labels are compared."""
+        """Rows with compared labels."""
         return None
 
     def land(self: LogPorts, plan: Plan) -> None:
@@ -160,7 +160,7 @@ class Services(LandingServices):
 
     @property
     def labelled(self: Ports) -> LabelledRows:
-        """Rows whose labels are compared."""
+        """Rows with compared labels."""
         return self.table
 
     @property

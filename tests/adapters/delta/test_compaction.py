@@ -76,7 +76,7 @@ def made_of_four_files(uri: Path) -> Path:
 
 
 def test_delta_rs_still_commits_two_compactions_of_one_version(tmp_path: Path) -> None:
-    """If this fails, delta-rs refuses the second one: docs/adr/0022 says what can go then."""
+    """If this fails, delta-rs refuses the second one: docs/adr/0022 lists what to remove then."""
     uri = made_of_four_files(tmp_path / "table")
     one, other = DeltaTable(uri), DeltaTable(uri)
     one.optimize.compact()
@@ -358,7 +358,7 @@ def test_each_partition_is_compacted_by_itself_or_left_alone(tmp_path: Path, val
 
 
 def test_the_target_size_of_a_table_bounds_its_files(lake: FileLake) -> None:
-    """As bytes or with a unit; a text that is no size is refused."""
+    """As bytes or with a unit; an invalid size is refused."""
     sizes = DeltaTable(lake.uri).get_add_actions(flatten=True).column("size_bytes").to_pylist()
     for told, files in ((str(sizes[0] * 2 + 10), 2), ("1 kb", 4)):
         table = DeltaTable(lake.uri)

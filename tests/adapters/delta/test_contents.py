@@ -94,7 +94,7 @@ def test_ids_that_values_begin_with(
 
 
 def test_values_whose_headers_name_a_schema_begin_with_no_id(tmp_path: Path) -> None:
-    """A zero byte is then the value's own; a header of the key says nothing of the value."""
+    """A zero byte is then part of the value; a header of the key does not affect the value."""
     of_value, of_key = ("__value_schema_id", b"\1"), ("__key_schema_id", b"\1")
     some: list[list[tuple[str, bytes]] | None] = [
         [("other", b""), of_value],

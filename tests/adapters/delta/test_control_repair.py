@@ -101,7 +101,7 @@ def test_a_repair_writes_each_doubled_event_once(lake: FileLake) -> None:
 def test_events_that_are_appended_during_a_repair_stay(
     lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit removes only the files whose rows it holds."""
+    """The commit removes only files with copied rows."""
     uri = uri_of(lake)
     ledger = lake.control.ledger("events")
     double(uri)
@@ -130,7 +130,7 @@ def test_events_that_are_appended_during_a_repair_stay(
 def test_a_lost_file_is_named_wherever_it_is_read(
     lake: FileLake, read: Callable[[DeltaControlTable], object]
 ) -> None:
-    """With its path, so that it can be put back; then all is as before."""
+    """With its path, so that the operator can restore it; then all is as before."""
     file = lose(uri_of(lake), 2)
     content = DeltaTable(uri_of(lake)).version()
     with pytest.raises(ControlFileMissing) as caught:
@@ -188,7 +188,7 @@ def test_the_command_shows_repairs_and_repairs_nothing_twice(home: HomeFileLake)
 
 
 def test_maintenance_names_a_doubled_control_table(home: HomeFileLake) -> None:
-    """I7: which plans are over cannot be said, so nothing is removed."""
+    """I7: the open plans are unknown, so nothing is removed."""
     double(str(home.root / "control" / "offset_ranges"))
     with pytest.raises(TidemarkError, match="control repair"):
         home.maintenance().maintain(WEEK)

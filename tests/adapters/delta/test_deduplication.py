@@ -164,7 +164,7 @@ def test_another_pipelines_table_is_not_touched(lake: HomeFileLake) -> None:
 
 
 def test_the_command_counts_and_removes(lake: HomeFileLake, offline: Command) -> None:
-    """`tidemark deduplicate`, which must be told whether to do it."""
+    """`tidemark deduplicate`, which requires --dry-run or --apply."""
     double(lake.uri)
     assert offline("deduplicate", "events").code == 2
     shown = offline("deduplicate", "events", "--dry-run", "--json")

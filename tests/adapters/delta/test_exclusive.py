@@ -38,7 +38,7 @@ def record(control: DeltaControlTable, pipeline: str) -> None:
 
 
 def proofs(table: Path) -> list[int]:
-    """The versions of a local table whose commits remember a trial of its storage."""
+    """The versions of a local table with commits that store a passed test of its storage."""
     return [
         int(commit.stem)
         for commit in sorted((table / "_delta_log").glob("*.json"))
@@ -66,7 +66,7 @@ def test_a_folder_is_tried_before_the_first_commit_and_never_again(tmp_path: Pat
 
 
 def test_a_copied_control_table_is_tried_where_it_is_now(tmp_path: Path) -> None:
-    """What another storage has passed says nothing about this one."""
+    """A passed test of another storage does not count for this one."""
     record(DeltaControlTable(str(tmp_path / "control")), "events")
     shutil.copytree(tmp_path / "control", tmp_path / "copy")
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Ranges whose records have many schemas: schemas of one form are read once, others in passes."""
+"""Ranges with records of many schemas: schemas of one form are read once, others in passes."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_passes_decode_each_record_once(tmp_path: Path, spark: SparkSession, kin
     lake.land_values([*good, *wrong, *rest])
     with pytest.raises(TooManyQuarantined) as refused:
         lake.run()
-    # The refused one is no surprise.
+    # The refused schema is expected.
     assert (refused.value.quarantined, refused.value.records) == (8, 15)
     lake.decode = replace(lake.decode, most_records=8)
     lake.run()
@@ -186,7 +186,7 @@ def test_schemas_that_decode_alike_share_a_pass() -> None:
 
 
 def test_schemas_of_other_numbers_are_of_other_forms() -> None:
-    """A day is no number; a number of 32 bits has bounds where numbers are not widened."""
+    """A day is not a number; without widening a number has the bounds of 32 bits."""
     kinds = ("int", "long", {"type": "int", "logicalType": "date"})
     texts = [_avro({"name": "n", "type": kind}) for kind in kinds]
     assert _passes(Format.AVRO, *texts, widens=True) == [[1, 2], [3]]

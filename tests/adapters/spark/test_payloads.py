@@ -190,7 +190,7 @@ BAD: Sequence[tuple[bytes, tuple[str, str | None]]] = [
     (b"hello", _NOT_JSON),
     (b'{"text": tru}', _NOT_JSON),
     (b'{"other": [1, }', _NOT_JSON),
-    # Half a character: in a text, behind a whole one, in a list, in a key.
+    # An unpaired surrogate: in a text, after a complete pair, in a list, in a key.
     (b'{"text": "a\\ud800"}', ("malformed", "text")),
     (b'{"text": "\\uD83D\\ude00\\uDC00?"}', ("malformed", "text")),
     (b'{"text": "\\ud800\\ud83d\\ude00"}', ("malformed", "text")),

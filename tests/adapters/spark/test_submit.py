@@ -14,7 +14,7 @@ from tidemark.errors import ExitCode
 def run_program(
     script: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[JobRun, list[str]]:
-    """Submit a job with a shell script in the place of spark-submit."""
+    """Submit a job with a shell script instead of spark-submit."""
     program = folder / "spark-submit"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -79,6 +79,6 @@ def test_a_process_that_ends_with_a_foreign_exit_code_is_a_named_transient_error
 def test_the_exit_codes_of_jobs_are_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: ExitCode
 ) -> None:
-    """They say what the job says."""
+    """They report what the job reports."""
     run, _ = run_program(f"exit {code.value}", tmp_path, monkeypatch)
     assert run == JobRun(exit_code=code, results=None)
