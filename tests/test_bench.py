@@ -387,7 +387,7 @@ def test_bulk_lands_every_record_on_every_side(tmp_path: Path) -> None:
     ("name", "sides"),
     [
         ("typed", {"tidemark", "two_streams", "foreach_batch"}),
-        ("typed_avro", {"tidemark", "two_streams", "foreach_batch"}),
+        ("typed_avro", {"tidemark", "two_streams", "foreach_batch", "many_schemas"}),
         ("typed_protobuf", {"tidemark", "avro"}),
     ],
 )

@@ -6,9 +6,10 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import islice, permutations
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -70,6 +71,8 @@ message Trade {
 _VALUES = 200_000
 """So many that no column of them is a dictionary, as it would be of few."""
 _SEED = 11
+_SCHEMAS, _SCHEMAS_OF_FORM, _RECORDS_OF_SCHEMA = 1_000, 10, 200
+"""Of Avro in one range, of those that decode alike; a short run has fewer schemas."""
 
 
 def _record(random: Random, number: int) -> dict[str, Any]:
@@ -94,7 +97,8 @@ class Kind:
         decode: The spec's section for values.
         stream: What the streams decode with, as `DecodeStream` takes it.
         environ: More variables for our side.
-        beside: The same records as another kind, which our side decodes in the place of streams.
+        beside: The same records as another kind, which our side decodes as well.
+        side: The name of the side that decodes this kind.
     """
 
     topic: str
@@ -103,6 +107,7 @@ class Kind:
     stream: Mapping[str, str]
     environ: Mapping[str, str] = field(default_factory=dict)
     beside: Kind | None = None
+    side: str = "tidemark"
 
 
 @contextmanager
@@ -124,7 +129,8 @@ def _json_values(_: Context) -> Iterator[Kind]:
 @contextmanager
 def _avro_values(context: Context) -> Iterator[Kind]:
     with running_registry(context.home / "registry") as registry:
-        yield _avro(registry, "typed_avro")
+        many = _many_avro(registry, "typed_avro_many", context.records)
+        yield replace(_avro(registry, "typed_avro"), beside=many)
 
 
 def _avro(registry: Registry, topic: str) -> Kind:
@@ -139,6 +145,34 @@ def _avro(registry: Registry, topic: str) -> Kind:
         decode={"format": "avro"},
         stream={"avro": json.dumps(_AVRO)},
         environ=registry.environ(),
+    )
+
+
+def _many_avro(registry: Registry, topic: str, records: int) -> Kind:
+    """The records of `_avro`, written with many schemas in turn.
+
+    A tenth of the schemas have fields in an order of their own, so that they decode differently.
+    The others differ from these in their documentation.
+    """
+    random = Random(_SEED)
+    count = min(_SCHEMAS, records // _RECORDS_OF_SCHEMA)
+    forms = max(1, count // _SCHEMAS_OF_FORM)
+    orders = list(islice(permutations(_AVRO["fields"]), forms))
+    made = [
+        {**_AVRO, "fields": orders[number % forms], "doc": str(number)} for number in range(count)
+    ]
+    ids = [registry.register(f"{topic}-value", each) for each in made]
+    schemas = [fastavro.parse_schema(each) for each in made]
+    return Kind(
+        topic=topic,
+        values=[
+            framed(ids[each % count], avro_bytes(schemas[each % count], _record(random, each)))
+            for each in range(_VALUES)
+        ],
+        decode={"format": "avro"},
+        stream={},
+        environ=registry.environ(),
+        side="many_schemas",
     )
 
 
@@ -160,7 +194,7 @@ def _protobuf_values(context: Context) -> Iterator[Kind]:
             decode={"format": "protobuf"},
             stream={},
             environ=registry.environ(),
-            beside=_avro(registry, "typed_protobuf_as_avro"),
+            beside=replace(_avro(registry, "typed_protobuf_as_avro"), side="avro"),
         )
 
 
@@ -264,12 +298,12 @@ def _open(context: Context, kind: Kind) -> Iterator[Setup]:
             beside = kind.beside
             sides.append(
                 Side(
-                    name=beside.decode["format"],
-                    what="the same, of the same records in another format",
+                    name=beside.side,
+                    what=f"the same, of the same records as {beside.topic}",
                     run=lambda n: run(ours, tidemark(beside), "beside", n, beside.topic),
                 )
             )
-        else:
+        if kind.stream:
             two, one = worker("two_streams", plain), worker("foreach_batch", plain)
             sides += [
                 Side(
@@ -302,6 +336,10 @@ _RATIOS = [
     Ratio(over="tidemark", under="foreach_batch", metric="cpu_seconds"),
     Ratio(over="tidemark", under="two_streams", metric="silver_bytes", at_most=1.1),
 ]
+_MANY_SCHEMAS = [
+    Ratio(over="many_schemas", under="tidemark", metric=metric)
+    for metric in ("decode_seconds", "cpu_seconds")
+]
 _BESIDE_AVRO = [
     Ratio(over="tidemark", under="avro", metric=metric)
     for metric in ("records_per_second", "decode_seconds", "cpu_seconds")
@@ -317,7 +355,7 @@ BENCHMARKS = [
     )
     for name, what, kinds, ratios in (
         ("typed", "JSON", _json_values, _RATIOS),
-        ("typed_avro", "Avro", _avro_values, _RATIOS),
+        ("typed_avro", "Avro", _avro_values, [*_RATIOS, *_MANY_SCHEMAS]),
         ("typed_protobuf", "Protobuf", _protobuf_values, _BESIDE_AVRO),
     )
 ]
