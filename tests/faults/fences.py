@@ -745,6 +745,13 @@ FENCES = (
         noticed_by=("tests/adapters/spark/test_exact.py",),
     ),
     Fence(
+        marker="removed-plan-is-gone-from-every-file",
+        keeps="I1",
+        operation=Replace("not rows"),
+        noticed_by=(f"{DELTA}/test_deletion_vectors.py", "-k", "undo"),
+        real=True,
+    ),
+    Fence(
         marker="compaction-replaces-live-files",
         keeps="I1",
         operation=Replace("list(rewrites)"),

@@ -18,7 +18,12 @@ from tidemark.adapters.delta.columns import BRONZE, PROPERTIES, field_type
 from tidemark.adapters.delta.exclusive import is_proven, prove
 from tidemark.adapters.delta.failures import named, names_failures
 from tidemark.adapters.delta.landed import landed_counts
-from tidemark.adapters.delta.plan_files import check_readable, files_of, remove_whole
+from tidemark.adapters.delta.plan_files import (
+    check_readable,
+    files_of,
+    may_hold_others,
+    remove_whole,
+)
 from tidemark.adapters.delta.replacing import refuse_losses, replace_rows
 from tidemark.adapters.delta.rows import opened
 from tidemark.core.datafile import DataFile
@@ -472,7 +477,8 @@ class DeltaDataTable:
         try:
             rows = remove_whole(self._uri, plan.sequence, metadata)
             table = DeltaTable(self._uri)
-            if not rows or files_of(table, plan.sequence)[1]:
+            # fence: removed-plan-is-gone-from-every-file
+            if not rows or may_hold_others(table, plan.sequence):
                 done = table.delete(
                     f"plan_sequence = {plan.sequence}",
                     commit_properties=CommitProperties(custom_metadata={"userMetadata": metadata}),

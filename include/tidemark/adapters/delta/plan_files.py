@@ -40,6 +40,14 @@ def files_of(table: DeltaTable, sequence: int) -> tuple[list[LiveFile], list[Liv
     return whole, mixed
 
 
+def may_hold_others(table: DeltaTable, sequence: int) -> bool:
+    """Whether rows of a plan may be in files that `remove_whole` does not remove."""
+    if table.get_add_actions().num_rows > len(live_files(table)):
+        # One has a deletion vector, or a path that delta-rs cannot remove by name.
+        return True
+    return bool(files_of(table, sequence)[1])
+
+
 def remove_whole(uri: str, sequence: int, metadata: str) -> int:
     """Remove the files with rows of one plan alone, in one commit, without reading them.
 

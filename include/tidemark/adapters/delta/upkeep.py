@@ -146,9 +146,9 @@ class DeltaUpkeep:
     def _storage_time(self) -> datetime:
         """The time by the storage's clock, from a file that this method writes and removes.
 
-        The file's name begins with an underscore, so readers of the folder ignore it.
+        The file's name begins with a dot, so readers of the folder ignore it.
         """
-        files, path = storage_of(self._uri), f"_tidemark_clock_{uuid4()}"
+        files, path = storage_of(self._uri), f".tidemark-clock-{uuid4()}"
         # Without a buffer, PyArrow passes an object that delta-rs does not accept.
         with files.open_output_stream(path, buffer_size=64) as probe:
             probe.write(b"the time")
