@@ -189,15 +189,22 @@ def deduplicate(
     """Remove copies of rows from a data table.
 
     Fixes RowsDoubled, after a compaction by another program doubled rows. Rows with the same topic
-    id, partition, offset and plan are copies; one of them stays. Does not read Kafka.
+    id, partition, offset and plan are copies if all their columns are equal; one of them stays.
+    Ends with CopiesDiffer and removes nothing if the columns differ. Does not read Kafka.
     """
     if apply is None:
         raise typer.BadParameter("choose --dry-run to count the copies, or --apply")
     copies = App.from_environment().deduplication(pipeline).run(dry_run=not apply)
     if as_json:
-        print_json({"outcome": "removed" if apply else "draft", "copies": copies})
+        outcome = "removed" if apply else "draft"
+        print_json({"outcome": outcome, "copies": copies.rows, "unread_files": copies.unread_files})
         return
-    out.print(f"{copies:,} doubled row(s) {'removed' if apply else 'would be removed'}")
+    out.print(f"{copies.rows:,} doubled row(s) {'removed' if apply else 'would be removed'}")
+    if copies.unread_files:
+        out.print(
+            f"{copies.unread_files:,} file(s) not read, which have a deletion vector or an unusual "
+            "path; see docs/runbook.md, RowsDoubled"
+        )
 
 
 @control_app.command(short_help="Repair lost files and doubled events of the control table.")

@@ -63,19 +63,19 @@ class ClockDiffers(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class CompactionConflict(TransientError):
-    """Other commits removed the files that a compaction was about to replace."""
+    """Other commits removed the files that a rewrite was about to replace."""
 
     table: str
     reason: str
 
     def what(self) -> str:
-        return f"{self.table} was not compacted, because another commit was first"
+        return f"files of {self.table} were not replaced, because another commit was first"
 
     def expected(self) -> str:
-        return "no other commit that removes the small files during the compaction"
+        return "no other commit that removes these files during the rewrite"
 
     def found(self) -> str:
         return self.reason
 
     def remedy(self) -> str:
-        return "nothing was changed; the next maintenance compacts the table"
+        return "nothing was changed; run the command again"

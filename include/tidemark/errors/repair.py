@@ -101,6 +101,37 @@ class RowsDoubled(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class CopiesDiffer(TerminalError):
+    """Rows of a data table have the same topic id, partition, offset and plan, and differ."""
+
+    pipeline: str
+    topic_id: str
+    partition: int
+    offset: int
+    sequence: int
+    columns: tuple[str, ...]
+
+    def what(self) -> str:
+        return (
+            f"rows of {self.pipeline!r} share topic id {self.topic_id}, partition "
+            f"{self.partition}, offset {self.offset} and plan {self.sequence}, and differ"
+        )
+
+    def expected(self) -> str:
+        return "rows that are equal in all columns"
+
+    def found(self) -> str:
+        return f"differences in {', '.join(self.columns)}"
+
+    def remedy(self) -> str:
+        return (
+            f"nothing was changed; `tidemark undo {self.pipeline} --plan {self.sequence} "
+            "--reason TEXT` removes the rows of the plan, and the next run reads them again; see "
+            "docs/runbook.md, CopiesDiffer"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
 class TableTampered(TerminalError):
     """Rows of a plan that are neither all there nor all gone, or that another plan landed too."""
 

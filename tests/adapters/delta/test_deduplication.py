@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import AddAction
 
 from tests.support.commands import Command
 from tests.support.file_lake import WEEK, FileLake, HomeFileLake, double, home_lake
 from tests.support.typed_lake import TypedLake
+from tidemark.adapters.delta import copies
 from tidemark.adapters.delta.compaction import Compaction
 from tidemark.adapters.delta.deduplication import Deduplication
-from tidemark.errors import CompactionConflict, ForeignTable, RowsDoubled
+from tidemark.errors import (
+    CompactionConflict,
+    CopiesDiffer,
+    EngineFailed,
+    ForeignTable,
+    RowsDoubled,
+)
 from tidemark.services.recording import check_rows
 
 
@@ -73,7 +84,7 @@ def test_decode_plans_nothing_over_doubled_rows(tmp_path: Path, table: str) -> N
         lake.run()
     assert DeltaTable(lake.typed_uri).version() == version + 2 * (table == "typed")
     name = {"bronze": "events", "typed": lake.spec.name}[table]
-    assert Deduplication(str(uri), name).run() == {"bronze": 9, "typed": 6}[table]
+    assert Deduplication(str(uri), name).run().rows == {"bronze": 9, "typed": 6}[table]
     lake.run()
     lake.check()
 
@@ -110,13 +121,13 @@ def test_copies_are_removed_and_every_row_stays(lake: HomeFileLake) -> None:
     double(lake.uri)
     lake.run(2)
     version = DeltaTable(lake.uri).version()
-    assert deduplication(lake).run(dry_run=True) == 9
+    assert deduplication(lake).run(dry_run=True).rows == 9
     assert DeltaTable(lake.uri).version() == version
-    assert deduplication(lake).run() == 9
+    assert deduplication(lake).run().rows == 9
     assert rows_of(lake)[:9] == rows
     assert lake.verified() == [(11, 11)]
     assert lake.status().problem is None
-    assert deduplication(lake).run() == 0
+    assert deduplication(lake).run().rows == 0
     assert lake.maintenance().maintain(WEEK).after is not None
     assert lake.undo.undo(2, "ops", "a test").rows == 3
     lake.run(1)
@@ -132,35 +143,151 @@ def test_rows_that_are_doubled_three_times_and_mixed_with_others(lake: HomeFileL
     lake.run(2)
     Compaction(str(lake.uri)).run()
     assert DeltaTable(lake.uri).count() == 9 * 4 + 2
-    assert deduplication(lake).run() == 27
+    assert deduplication(lake).run().rows == 27
     assert lake.verified() == [(11, 11)]
 
 
-def test_a_deduplication_is_refused_once_its_files_have_left_the_table(
+def test_rows_with_a_null_in_their_key_stay(lake: HomeFileLake) -> None:
+    """They are not rows of a plan, and may be different rows."""
+    double(lake.uri)
+    insert(lake, [{"value": b"one"}, {"value": b"two"}, {"value": b"two"}, {"topic_id": "id-1"}])
+    assert deduplication(lake).run().rows == 9
+    assert DeltaTable(lake.uri).count() == 13
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_rows_with_one_key_that_differ_are_no_copies(lake: HomeFileLake, dry_run: bool) -> None:
+    """Nothing is written; undoing the plan removes them, and its offsets land again."""
+    double(lake.uri)
+    insert(lake, [{**rows_of(lake)[8], "value": b"other", "headers": []}])
+    version = DeltaTable(lake.uri).version()
+    with pytest.raises(CopiesDiffer) as refused:
+        deduplication(lake).run(dry_run=dry_run)
+    row = rows_of(lake)[8]
+    place = (refused.value.partition, refused.value.offset, refused.value.sequence)
+    assert place == (row["partition"], row["offset"], row["plan_sequence"])
+    assert set(refused.value.columns) >= {"value"}
+    assert DeltaTable(lake.uri).version() == version
+    lake.undo.undo(place[2], "ops", "a test")
+    deduplication(lake).run()
+    lake.run(1)
+    assert lake.verified() == [(10, 10)]
+
+
+def test_copies_are_found_with_few_keys_in_memory(
+    lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys of one plan, and whole rows of one key, at a time."""
+    monkeypatch.setattr(copies, "KEYS_AT_ONCE", 4)
+    monkeypatch.setattr(copies, "_ROWS_AT_ONCE", 1)
+    double(lake.uri)
+    Compaction(str(lake.uri)).run()
+    assert deduplication(lake).run().rows == 9
+    assert lake.verified() == [(9, 9)]
+
+
+def test_copies_are_equal_in_nested_columns_and_in_nan() -> None:
+    """Arrow holds two NaN for different."""
+    kind = pa.struct([("number", pa.float64()), ("names", pa.map_(pa.string(), pa.int32()))])
+    values = [{"number": float("nan"), "names": [("a", 1)]}, None, {"number": 1.0, "names": []}]
+    rows = pa.table({"nested": pa.array(values, kind)})
+    assert copies._first_difference(rows, rows) is None
+    assert copies._first_difference(rows, rows.take([0, 1, 1])) == 2
+
+
+def test_files_that_are_not_read_are_counted(lake: HomeFileLake, offline: Command) -> None:
+    """Their path is unusual, or they have a deletion vector."""
+    double(lake.uri)
+    file = next(iter(DeltaTable(lake.uri).file_uris()))
+    shutil.copy(file, lake.uri / "an odd path.parquet")
+    table = DeltaTable(lake.uri)
+    action = AddAction("an odd path.parquet", Path(file).stat().st_size, {}, 0, True, "{}")
+    table.create_write_transaction([action], "append", table.schema())
+    assert deduplication(lake).run(dry_run=True).unread_files == 1
+    assert "1 file(s) not read" in offline("deduplicate", "events", "--apply").out
+
+
+def insert(lake: FileLake, rows: list[dict[str, Any]]) -> None:
+    """Append rows as another program does."""
+    schema = pa.schema(DeltaTable(lake.uri).schema().to_arrow())
+    write_deltalake(lake.uri, pa.Table.from_pylist(rows, schema), mode="append")
+
+
+def test_a_deduplication_searches_again_once_its_files_have_left_the_table(
     lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An undo meanwhile: its rows do not come back."""
     double(lake.uri)
+    before_each_commit(monkeypatch, [lambda: lake.undo.undo(2, "ops", "a test")])
+    assert deduplication(lake).run().rows == 6
+    lake.run(1)
+    assert lake.verified() == [(10, 10)]
+
+
+def test_two_deduplications_at_once_remove_each_copy_once(
+    lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one finds nothing to remove."""
+    double(lake.uri)
+    before_each_commit(monkeypatch, [lambda: deduplication(lake).run()])
+    assert deduplication(lake).run().rows == 0
+    assert lake.verified() == [(9, 9)]
+
+
+def test_a_deduplication_gives_up_after_three_tries(
+    lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other commits were first each time; the remedy is to run it again."""
+    lake.run(3)
+    double(lake.uri)
+    undo = partial(lake.undo.undo, requested_by="ops", reason="a test")
+    before_each_commit(monkeypatch, [partial(undo, number) for number in (1, 2, 3)])
+    with pytest.raises(CompactionConflict) as refused:
+        deduplication(lake).run()
+    assert "maintenance" not in refused.value.remedy()
+    assert deduplication(lake).run().rows == 3
+
+
+def test_a_repetition_after_a_lost_answer_finds_nothing(
+    lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit was made, and the storage's answer did not arrive."""
+    double(lake.uri)
+    commit = Compaction.commit
+
+    def lost(self: Compaction, *arguments: Any) -> int:
+        commit(self, *arguments)
+        raise OSError("the connection was closed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Compaction, "commit", lost)
+        with pytest.raises(EngineFailed):
+            deduplication(lake).run()
+    assert deduplication(lake).run().rows == 0
+    assert lake.verified() == [(9, 9)]
+
+
+def before_each_commit(
+    monkeypatch: pytest.MonkeyPatch, commits: list[Callable[[], object]]
+) -> None:
+    """Make another commit before each of the next commits of a rewrite."""
     commit = Compaction.commit
 
     def late(self: Compaction, *arguments: Any) -> int:
-        lake.undo.undo(2, "ops", "a test")
+        if commits:
+            with monkeypatch.context() as patched:
+                patched.setattr(Compaction, "commit", commit)
+                commits.pop(0)()
         return commit(self, *arguments)
 
     monkeypatch.setattr(Compaction, "commit", late)
-    with pytest.raises(CompactionConflict):
-        deduplication(lake).run()
-    monkeypatch.undo()
-    assert deduplication(lake).run() == 6
-    lake.run(1)
-    assert lake.verified() == [(10, 10)]
 
 
 def test_another_pipelines_table_is_not_touched(lake: HomeFileLake) -> None:
     """And a table that is not there has no copies."""
     with pytest.raises(ForeignTable):
         Deduplication(str(lake.uri), "other").run()
-    assert Deduplication(str(lake.root / "none"), "none").run() == 0
+    assert Deduplication(str(lake.root / "none"), "none").run().rows == 0
 
 
 def test_the_command_counts_and_removes(lake: HomeFileLake, offline: Command) -> None:
@@ -168,6 +295,6 @@ def test_the_command_counts_and_removes(lake: HomeFileLake, offline: Command) ->
     double(lake.uri)
     assert offline("deduplicate", "events").code == 2
     shown = offline("deduplicate", "events", "--dry-run", "--json")
-    assert shown.json == {"outcome": "draft", "copies": 9}
+    assert shown.json == {"outcome": "draft", "copies": 9, "unread_files": 0}
     assert "9 doubled row(s) removed" in offline("deduplicate", "events", "--apply").out
     assert lake.verified() == [(9, 9)]

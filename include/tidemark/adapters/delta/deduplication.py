@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.adapters.delta.compaction import Compaction
+from tidemark.adapters.delta.copies import CopySearch, numbered, row_numbers, rows_within
 from tidemark.adapters.delta.data_table import check_owner
 from tidemark.adapters.delta.failures import named
 from tidemark.adapters.delta.live_files import LiveFile, live_files, merged_bounds, storage_of
-from tidemark.adapters.delta.rewriting import Rewrite, batches_of, write_rows
+from tidemark.adapters.delta.rewriting import NewFile, Rewrite, batches_of, write_rows
 from tidemark.adapters.delta.rows import opened
+from tidemark.errors import CompactionConflict
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
-_KEYS = ["topic_id", "partition", "offset", "plan_sequence"]
-"""A plan lands each offset once, so rows that share these are copies of one row."""
+log = logging.getLogger(__name__)
+
+_TRIED = 3
+"""Searches and rewrites, if other commits remove the files meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copies:
+    """The result of a deduplication.
+
+    Attributes:
+        rows: Copies of rows that were found, and removed unless it was a dry run.
+        unread_files: Files of the table that were not searched: files with a deletion vector or
+            with unusual characters in their path.
+    """
+
+    rows: int
+    unread_files: int = 0
 
 
 class Deduplication:
@@ -35,87 +55,71 @@ class Deduplication:
         self._uri = uri
         self._pipeline = pipeline
 
-    def run(self, *, dry_run: bool = False) -> int:
-        """Rewrite the files with doubled rows without the copies. Returns the number of copies.
+    def run(self, *, dry_run: bool = False) -> Copies:
+        """Rewrite the files with doubled rows without the copies.
 
-        Makes one commit, which fails if one of these files has left the table meanwhile.
+        Makes one commit, only if all of these files are still in the table. Otherwise it searches
+        the new version.
 
         Args:
             dry_run: Only count the copies.
 
         Raises:
             ForeignTable: It is not the pipeline's table.
-            CompactionConflict: Other commits removed these files; nothing was changed.
-            EngineFailed: The rewrite failed, or its answer was lost.
+            CopiesDiffer: Rows with one key are not copies; nothing was changed.
+            CompactionConflict: Other commits removed the files in each try; nothing was changed.
+            EngineFailed: The rewrite failed, or its answer was lost. A repetition is safe.
         """
-        table = opened(self._uri)
-        if table is None:
-            return 0
-        check_owner(table, self._uri, self._pipeline)
         try:
-            return self._without_copies(table, dry_run=dry_run)
+            for attempt in range(1, _TRIED):
+                try:
+                    return self._without_copies(dry_run=dry_run)
+                except CompactionConflict as conflict:
+                    log.info("not deduplicated attempt=%d reason=%s", attempt, conflict.reason)
+            return self._without_copies(dry_run=dry_run)
         except (DeltaError, OSError, ValueError) as failed:
             raise named(failed, self._uri, "removing doubled rows") from failed
 
-    def _without_copies(self, table: DeltaTable, *, dry_run: bool) -> int:
+    def _without_copies(self, *, dry_run: bool) -> Copies:
+        table = opened(self._uri)
+        if table is None:
+            return Copies(rows=0)
+        check_owner(table, self._uri, self._pipeline)
         files, live = storage_of(self._uri), live_files(table)
-        copied, doubled = _doubled(files, live)
-        copies = sum(count - 1 for count in doubled.values())
-        if dry_run or not copies:
+        found = CopySearch(files, live, self._pipeline).find()
+        copies = Copies(
+            rows=sum(map(len, found.values())), unread_files=_file_count(table) - len(live)
+        )
+        if dry_run or not copies.rows:
             return copies
-        seen: set[tuple[object, ...]] = set()
-        added = []
-        for file in copied:
-            bounds = merged_bounds([file])
-            # Bounds remain valid without some rows; null counts do not.
-            del bounds["nullCount"]
-            new = write_rows(files, file, _once(batches_of(files, file), doubled, seen), bounds)
-            added += [new] if new.records else []
-        Compaction(self._uri).commit([Rewrite(replaced=tuple(copied), added=tuple(added))])
+        added = [_rewritten(files, live[number], rows) for number, rows in found.items()]
+        rewrite = Rewrite(
+            replaced=tuple(live[number] for number in found),
+            added=tuple(new for new in added if new.records),
+        )
+        Compaction(self._uri).commit([rewrite])
         return copies
 
 
-def _doubled(
-    files: FileSystem, live: Sequence[LiveFile]
-) -> tuple[list[LiveFile], dict[tuple[object, ...], int]]:
-    """Files with copied rows, and the number of copies of each row."""
-    import pyarrow as pa
-
-    parts = [
-        pa.Table.from_batches([batch]).append_column("file", pa.array([number] * batch.num_rows))
-        for number, file in enumerate(live)
-        for batch in batches_of(files, file, _KEYS)
-        if batch.num_rows
-    ]
-    if not parts:
-        return [], {}
-    rows = pa.concat_tables(part.select([*_KEYS, "file"]) for part in parts)
-    counted = rows.group_by(_KEYS, use_threads=False).aggregate([("file", "count")]).to_pylist()
-    doubled = {_key(row): row["file_count"] for row in counted if row["file_count"] > 1}
-    held = {row["file"] for row in rows.to_pylist() if _key(row) in doubled} if doubled else set()
-    return [file for number, file in enumerate(live) if number in held], doubled
+def _file_count(table: DeltaTable) -> int:
+    return int(table.get_add_actions(flatten=True).num_rows)
 
 
-def _key(row: dict[str, object]) -> tuple[object, ...]:
-    return tuple(row[name] for name in _KEYS)
+def _rewritten(files: FileSystem, file: LiveFile, copies: pa.Array) -> NewFile:
+    """A new file with the rows of a file that are not copies."""
+    bounds = merged_bounds([file])
+    # Bounds remain valid without some rows; null counts do not.
+    del bounds["nullCount"]
+    return write_rows(files, file, _without(batches_of(files, file), copies), bounds)
 
 
-def _once(
-    batches: Iterator[pa.RecordBatch],
-    doubled: dict[tuple[object, ...], int],
-    seen: set[tuple[object, ...]],
-) -> Iterator[pa.RecordBatch]:
-    """Rows without the already seen ones.
+def _without(batches: Iterator[pa.RecordBatch], rows: pa.Array) -> Iterator[pa.RecordBatch]:
+    import pyarrow.compute as pc
 
-    Works in slices, because PyArrow cannot filter all column types that it can read.
-    """
-    for batch in batches:
-        start = 0
-        for number, row in enumerate(batch.select(_KEYS).to_pylist()):
-            key = _key(row)
-            if key in seen:
-                yield batch.slice(start, number - start)
-                start = number + 1
-            elif key in doubled:
-                seen.add(key)
-        yield batch.slice(start)
+    for first, batch in numbered(batches):
+        removed = rows_within(rows, first, batch.num_rows)
+        if len(removed):
+            numbers = row_numbers(first, batch.num_rows)
+            yield batch.filter(pc.invert(pc.is_in(numbers, value_set=removed)))
+        else:
+            yield batch
