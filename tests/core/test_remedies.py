@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import PROJECT
 from tests.core.test_errors import build, every_error
-from tidemark.errors import SchemaReplaced, TidemarkError
+from tidemark.errors import LogTruncated, SchemaReplaced, TidemarkError
 
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 _WARNING = re.compile(r"\bDo not\b|\bmust not\b|^Never\b")
@@ -79,6 +79,13 @@ def contradictions(remedy: str, section: str) -> list[str]:
 def test_a_remedy_does_not_contradict_its_runbook_section(kind: type[TidemarkError]) -> None:
     """Both are read by the same person, minutes apart."""
     assert contradictions(build(kind).remedy(), sections()[kind.__name__]) == []
+
+
+def test_the_remedy_without_a_leader_epoch_does_not_contradict_its_runbook_section() -> None:
+    """It has a second cause, and a command for it."""
+    error = LogTruncated(pipeline="events", topic="events", partition=0, offset=5, undo=(1,))
+    assert "--replace" in error.remedy()
+    assert contradictions(error.remedy(), sections()["LogTruncated"]) == []
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,12 @@ FENCES = (
         noticed_by=(f"{SERVICES}/test_positions.py",),
     ),
     Fence(
+        marker="deleted-row-is-no-evidence",
+        keeps="I3",
+        operation=Replace("True"),
+        noticed_by=(f"{SERVICES}/test_positions.py", "-k", "deleted_row"),
+    ),
+    Fence(
         marker="same-topic-when-planning",
         keeps="I1",
         operation=Never(),

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
+from tests.support.file_lake import FileLake
 from tests.support.plans import MemoryPipeline, make_spec, wanted
 from tidemark.adapters.memory import MemoryKafka
 from tidemark.core.marks import IsolationLevel
 from tidemark.core.offsets import SpanSet
 from tidemark.core.records import LogRecord
 from tidemark.core.spec import StartPolicy
-from tidemark.errors import EndBehindCommitted, LogTruncated, TopicRecreated
+from tidemark.errors import EndBehindCommitted, LogTruncated, TableDiffers, TopicRecreated
 
 LATER_MS = 1_000
 """Timestamp of what is written after a cut: other records than before."""
@@ -306,3 +310,127 @@ def test_i1_a_topic_made_again_is_not_taken_for_a_log_that_was_put_back() -> Non
     kafka.is_due = True
     with pytest.raises(TopicRecreated):
         pipeline.run("second")
+
+
+# -- rows that another program changed -------------------------------------------------------------
+
+
+def compact_log(lake: FileLake, *kept: int) -> None:
+    """Produce as many records again, and have compaction remove the first ones but these."""
+    log = lake.kafka.topics["events"][0]
+    old = [offset for offset in log.records if offset not in kept]
+    lake.kafka.produce("events", 0, len(log.records), LATER_MS)
+    for offset in old:
+        del log.records[offset]
+
+
+def change_rows(lake: FileLake, condition: str, value: str = "NULL") -> None:
+    """Change the values of some rows in the table."""
+    DeltaTable(lake.uri).update(updates={"value": value}, predicate=condition)
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_deleted_row_is_no_evidence_of_another_log(tmp_path: Path, is_compacted: bool) -> None:
+    """Log compaction leaves only its record. A compacted file has rows of two plans."""
+    lake = FileLake(tmp_path)
+    lake.run(20)
+    lake.run(40)
+    if is_compacted:
+        DeltaTable(lake.uri).optimize.compact()
+    DeltaTable(lake.uri).delete('"offset" = 30')
+    compact_log(lake, 30)
+    assert lake.status().problem is None
+    lake.run(5)
+    assert len(lake.rows()) == 59 + 65
+    assert lake.status().problem is None
+
+
+@pytest.mark.parametrize("deleted", [(1, 0), (0, 2)])
+def test_a_row_deleted_elsewhere_does_not_hide_another_log(
+    tmp_path: Path, deleted: tuple[int, int]
+) -> None:
+    """In another partition, or of another plan: the plan without rows there is whole."""
+    lake = FileLake(tmp_path)
+    lake.kafka.produce("events", 1, 2, 0)
+    for _ in range(2):
+        for _ in range(10):
+            lake.kafka.produce("events", 0, 1, 0)
+            lake.kafka.add_holes("events", 0, 1)
+        lake.run(1, partition=1)
+    partition, offset = deleted
+    DeltaTable(lake.uri).delete(f'partition = {partition} AND "offset" = {offset}')
+    lake.kafka.put_back("events", 0, 0)
+    for _ in range(25):
+        lake.kafka.add_holes("events", 0, 1)
+        lake.kafka.produce("events", 0, 1, LATER_MS)
+    assert isinstance(lake.status().problem, LogTruncated)
+
+
+@pytest.mark.parametrize("value", ["NULL", "cast('other' as bytea)"])
+def test_a_changed_newest_row_can_be_replaced(tmp_path: Path, value: str) -> None:
+    """The error names this cause, and the command that it names works."""
+    lake = FileLake(tmp_path)
+    lake.run(10)
+    change_rows(lake, '"offset" >= 8', value)
+    with pytest.raises(TableDiffers):
+        lake.verified()
+    problem = lake.status().problem
+    assert isinstance(problem, LogTruncated)
+    assert "or the row was changed in the table" in problem.what()
+    for text in (
+        "`tidemark backfill events --offsets 0:START-END --replace --reason TEXT`",
+        "`tidemark undo events --plan 1 --reason TEXT`",
+        "`tidemark verify events`",
+    ):
+        assert text in problem.remedy()
+    with pytest.raises(LogTruncated):
+        lake.run(1)
+    lake.land_again((0, 8, 10))
+    assert lake.status().problem is None
+    lake.ingest.execute(lake.ledger.open_plans()[0].plan.sequence)
+    assert lake.verified() == [(11, 11)]
+
+
+def test_changed_rows_can_be_replaced_in_chunks(tmp_path: Path) -> None:
+    """The newest row is still changed when the first chunk lands."""
+    lake = FileLake(tmp_path)
+    lake.run(10)
+    change_rows(lake, '"offset" >= 2')
+    for start, end in ((2, 5), (5, 8), (8, 10)):
+        lake.land_again((0, start, end), requested_by=f"chunk {start}")
+    assert lake.verified() == [(10, 10)]
+    assert lake.status().problem is None
+
+
+@each_way
+def test_replacing_rows_behind_a_cut_is_refused(
+    lose: Callable[[MemoryPipeline, int], None],
+) -> None:
+    """Rows before the replaced ones are of the old log, though the newest one is replaced."""
+    pipeline = landed(60)
+    plan = pipeline.planner.backfill(replace(wanted((0, 40, 60)), replaces=True), "ops").plan
+    assert plan is not None
+    lose(pipeline, 30)
+    pipeline.produce(0, 40, LATER_MS)
+    before = list(pipeline.table.rows)
+    with pytest.raises(LogTruncated):
+        pipeline.ingest.execute(plan.sequence)
+    assert pipeline.table.rows == before
+
+
+def test_verify_shows_whether_the_log_was_cut_or_rows_were_changed(tmp_path: Path) -> None:
+    """Behind a cut no row equals Kafka's record; behind a changed row others do."""
+
+    def last_equal() -> str:
+        lines: list[str] = []
+        assert lake.verify.verify(say=lines.append).differences
+        return lines[-1]
+
+    lake = FileLake(tmp_path)
+    lake.run(10)
+    change_rows(lake, '"offset" IN (6, 9)')
+    assert last_equal() == "partition 0: the last row that equals Kafka's record has offset 8"
+    lake.land_again((0, 6, 10))
+    lake.kafka.put_back("events", 0, 6)
+    lake.kafka.produce("events", 0, 10, LATER_MS + 1)
+    assert last_equal() == "partition 0: the last row that equals Kafka's record has offset 5"

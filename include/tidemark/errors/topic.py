@@ -222,15 +222,17 @@ class EndBehindCommitted(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class LogTruncated(TerminalError):
-    """Kafka's log was truncated or restored, and has other records at landed offsets.
+    """Kafka's log has other records than the table at landed offsets.
+
+    The log was truncated or restored, or another program changed the last landed row.
 
     Attributes:
         pipeline: Pipeline name.
         topic: Topic name.
         partition: Partition number.
-        offset: The log was truncated somewhere before this offset.
-        leader_epoch: The recorded leader epoch of the offset; None if the last landed record
-            shows the truncation.
+        offset: Next offset after the compared ones.
+        leader_epoch: The recorded leader epoch of the offset; None if the last landed row differs
+            from Kafka's record, which a change of the row explains as well.
         undo: Known landed plans with records that Kafka no longer has.
     """
 
@@ -242,6 +244,12 @@ class LogTruncated(TerminalError):
     undo: tuple[int, ...] = ()
 
     def what(self) -> str:
+        if self.leader_epoch is None:
+            return (
+                f"{self.topic}[{self.partition}] differs from the table of pipeline "
+                f"{self.pipeline!r} before offset {self.offset}: the log was truncated or "
+                "restored, or the row was changed in the table"
+            )
         return (
             f"{self.topic}[{self.partition}] no longer has the records that pipeline "
             f"{self.pipeline!r} read before offset {self.offset}"
@@ -249,19 +257,28 @@ class LogTruncated(TerminalError):
 
     def expected(self) -> str:
         if self.leader_epoch is None:
-            return "the last landed record, at its offset"
+            return "the last landed row equals Kafka's record at its offset"
         return (
             f"the records before offset {self.offset} as leader epoch {self.leader_epoch} had them"
         )
 
     def found(self) -> str:
-        return "a log that was truncated before that offset, or restored, and has grown again"
+        if self.leader_epoch is None:
+            return "another record, or none at the row's offset"
+        return "a log that was truncated before that offset, and has grown again"
 
     def remedy(self) -> str:
-        advice = "nothing was written"
+        advice = ["nothing was written"]
+        if self.leader_epoch is None:
+            advice.append(
+                f"`tidemark verify {self.pipeline}` lists the rows that differ; if rows were "
+                f"changed in the table, `tidemark backfill {self.pipeline} --offsets "
+                f"{self.partition}:START-END --replace --reason TEXT` lands them again as Kafka "
+                "has them"
+            )
         if self.undo:
-            advice += f": {_undone(self.pipeline, self.undo)}"
-        return f"{advice} (docs/runbook.md, LogTruncated)"
+            advice.append(f"if the log was truncated, {_undone(self.pipeline, self.undo)}")
+        return f"{'; '.join(advice)} (docs/runbook.md, LogTruncated)"
 
 
 def _undone(pipeline: str, plans: tuple[int, ...]) -> str:

@@ -82,7 +82,7 @@ class Ingest:
                 table are not of one history.
             LostRange, EndBehindCommitted, TopicRecreated, ClusterChanged, PartitionsShrunk: Kafka
                 no longer has the planned records; nothing was written.
-            LogTruncated: Kafka no longer has the records that landed before; nothing was written.
+            LogTruncated: Kafka has another record where the last row landed; nothing was written.
             RecordsMissed: Not every visible record landed; the landed ones are recorded.
             NotLanded: The commit was made and the table's log does not have it.
             EngineFailed: The engine failed and the table's log does not contain the plan.
@@ -121,7 +121,9 @@ class Ingest:
         planning.check_readable(plan, marks)
         if self.comparison:
             # fence: last-landed-record-before-reading
-            self.comparison.check_records(ledger, marks, partitions)
+            self.comparison.check_records(
+                ledger, marks, partitions, plan if plan.replaces else None
+            )
 
     def _land(self, plan: Plan, ledger: Ledger) -> tuple[Landing, bool]:
         """Land a plan. Returns its landing, and whether this execution committed it."""

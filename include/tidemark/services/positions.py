@@ -6,13 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.core import planning
+from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger
 from tidemark.core.marks import IsolationLevel, Position, TopicMarks
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.records import LogRecord
 from tidemark.errors import EndBehindCommitted, LogTruncated
-from tidemark.ports import ControlReader, LandedRows, MarkReader, TopicLogReader
+from tidemark.ports import BronzeLog, ControlReader, MarkReader, TopicLogReader
 
 _NAMED = 20
 """Most plans that an error names; running the command again names the next ones."""
@@ -29,7 +30,7 @@ class LogComparison:
 
     marks: MarkReader
     control: ControlReader
-    landed: LandedRows
+    landed: BronzeLog
     log_reader: TopicLogReader
 
     def check_ends(self, ledger: Ledger, marks: TopicMarks, partitions: Collection[int]) -> None:
@@ -74,18 +75,37 @@ class LogComparison:
             if partition is not None:  # fence: positions-after-new-leader-epoch
                 raise self._truncated(ledger, marks, partition, known[partition])
 
-    def check_records(self, ledger: Ledger, marks: TopicMarks, partitions: Collection[int]) -> None:
+    def check_records(
+        self,
+        ledger: Ledger,
+        marks: TopicMarks,
+        partitions: Collection[int],
+        replacing: Plan | None = None,
+    ) -> None:
         """Compare the last landed record of each partition with Kafka's record at its offset.
 
         A log that was restored from a snapshot has its old leader epochs, so only the records show
         it. Partitions without landed records that Kafka still has are left out.
+
+        Args:
+            ledger: What has landed.
+            marks: The topic's marks.
+            partitions: The partitions to compare.
+            replacing: A plan that replaces rows. It may fix changed rows, and its next chunks may
+                fix the rows behind it. So the last record before its first offset is compared.
 
         Raises:
             LogTruncated: Kafka has another record there.
             TopicRecreated and so on, OffsetsDeleted: As in `check_leaders`.
         """
         landed = self._known(ledger, marks, partitions)
-        differing = [p for p, differs in self._differing(marks, landed).items() if differs]
+        if replacing:
+            firsts = {p: spans.spans[0].start for p, spans in replacing.spans().items()}
+            landed = {p: kept for p in landed if (kept := _before(landed[p], firsts.get(p)))}
+        pipeline = ledger.pipeline
+        differing = [
+            p for p, differs in self._differing(pipeline, marks, landed).items() if differs
+        ]
         if differing:
             partition = min(differing)
             raise self._truncated(ledger, marks, partition)
@@ -130,10 +150,10 @@ class LogComparison:
         """
         found: list[int] = []
         unknown: list[int] = []
-        for plan, spans in self._landings(pipeline, marks.topic_id, partition):
+        for plan, _, spans in self._landings(pipeline, marks.topic_id, partition):
             end = spans.spans[-1].end
             is_gone = end > marks.partitions[partition].end or end == cut_behind
-            differs = is_gone or self._differing(marks, {partition: spans}).get(partition)
+            differs = is_gone or self._differing(pipeline, marks, {partition: spans}).get(partition)
             if differs:
                 found += [*unknown, plan.sequence]
                 unknown = []
@@ -147,16 +167,18 @@ class LogComparison:
 
     def _landings(
         self, pipeline: str, topic_id: str, partition: int
-    ) -> Sequence[tuple[Plan, SpanSet]]:
+    ) -> Sequence[tuple[Plan, Landing, SpanSet]]:
         landings = [
-            (record.plan, spans)
+            (record.plan, record.landing, spans)
             for record in self.control.ledger(pipeline).plans.values()
             if record.landing and record.plan.topic_id == topic_id
             if (spans := record.landing.spans().get(partition))
         ]
-        return sorted(landings, key=lambda landing: landing[1].spans[-1].end, reverse=True)
+        return sorted(landings, key=lambda landed: landed[2].spans[-1].end, reverse=True)
 
-    def _differing(self, marks: TopicMarks, landed: Mapping[int, SpanSet]) -> Mapping[int, bool]:
+    def _differing(
+        self, pipeline: str, marks: TopicMarks, landed: Mapping[int, SpanSet]
+    ) -> Mapping[int, bool]:
         """Whether Kafka has another record at the last landed one of some offsets, by partition.
 
         Leaves out partitions without a comparable record. If Kafka shows no record at the last row,
@@ -172,11 +194,35 @@ class LogComparison:
             rows = self.landed.last_rows(marks.topic_id, left, most) if left else {}
             seen = self._seen(marks, {p: left[p].within(_around(some)) for p, some in rows.items()})
             for partition, some in rows.items():
-                differs = _differs(some, seen[partition], marks.isolation_level)
+                differs = _differs(some, seen[partition])
+                if differs is None and self._is_other_log(pipeline, marks, seen[partition]):
+                    differs = True
                 if differs is not None:
                     found[partition] = differs
             left = {p: left[p] for p in rows if p not in found}
         return found
+
+    def _is_other_log(self, pipeline: str, marks: TopicMarks, seen: Sequence[LogRecord]) -> bool:
+        """Whether the log that landed had no record at the offset of one of these records.
+
+        The records have no rows. This is evidence only if they are committed, and if the table
+        still has all rows of a plan there: otherwise, a user may have deleted the row.
+        """
+        if not seen or marks.isolation_level is not IsolationLevel.READ_COMMITTED:
+            return False
+        partition = seen[0].partition
+        return any(
+            any(spans.overlap(Span(record.offset, record.offset + 1)) for record in seen)
+            and self._is_whole(plan, landing, partition)
+            for plan, landing, spans in self._landings(pipeline, marks.topic_id, partition)
+        )
+
+    def _is_whole(self, plan: Plan, landing: Landing, partition: int) -> bool:
+        """Whether the table has as many rows of a plan as were recorded, in one partition."""
+        spans = sorted((p, span) for p, some in landing.spans().items() for span in some)
+        held = self.landed.held(plan.over(spans)).by_partition()[partition]
+        # fence: deleted-row-is-no-evidence
+        return held["records"] == landing.by_partition()[partition]["records"]
 
     def _seen(
         self, marks: TopicMarks, spans: Mapping[int, SpanSet]
@@ -193,9 +239,14 @@ def _around(rows: Sequence[LogRecord]) -> Span:
     return Span(min(offsets), max(offsets) + 1)
 
 
-def _differs(
-    rows: Sequence[LogRecord], seen: Sequence[LogRecord], isolation_level: IsolationLevel
-) -> bool | None:
+def _before(spans: SpanSet, start: int | None) -> SpanSet:
+    """The offsets before `start`; all if it is None."""
+    if start is None:
+        return spans
+    return spans.within(Span(0, start)) if start else SpanSet()
+
+
+def _differs(rows: Sequence[LogRecord], seen: Sequence[LogRecord]) -> bool | None:
     """Whether Kafka's record differs at the last row that it still has; None if unknown."""
     landed = {row.offset: row for row in rows}
     for record in reversed(seen):
@@ -203,6 +254,4 @@ def _differs(
         if row is not None:
             compared = row.without_headers() if record.headers is None else row
             return record.checksum != compared.checksum
-    # A committed record at a landed offset has a row. If Kafka has records between the rows
-    # but none at a row, it is another log than the landed one.
-    return True if seen and isolation_level is IsolationLevel.READ_COMMITTED else None
+    return None

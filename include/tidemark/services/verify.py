@@ -208,6 +208,7 @@ class Verify:
             partition=partition, offsets=0, records=0, rows=0, compacted=0, gone=0
         )
         differences: list[Found] = []
+        equal: int | None = None
         for marks, spans in parts:
             readable = marks.partitions[partition].readable(spans)
             gone = spans.minus(readable)
@@ -229,7 +230,10 @@ class Verify:
                     compacted=verdict.compacted + len(unseen),
                     headers_unread=verdict.headers_unread + len(unread),
                 )
-                differences += _differences(partition, seen, kept, unseen)
+                found = _differences(partition, seen, kept, unseen)
+                equals = seen.keys() - {each.offset for each in found}
+                equal = max(equals, default=equal)
+                differences += found
                 strangers += owners.strangers(partition, kept)
                 say(f"partition {partition}: {span} compared, {len(differences)} difference(s)")
             for span in _chunks(gone):
@@ -237,6 +241,10 @@ class Verify:
                 differences += _doubled(partition, kept)
                 strangers += owners.strangers(partition, kept)
             verdict = replace(verdict, gone=verdict.gone + gone.size)
+        if differences and equal is not None:
+            say(
+                f"partition {partition}: the last row that equals Kafka's record has offset {equal}"
+            )
         return verdict, differences
 
     def _seen(
