@@ -787,4 +787,10 @@ FENCES = (
         operation=Always(),
         noticed_by=(f"{DELTA}/test_deduplication.py", "-k", "doubled_rows"),
     ),
+    Fence(
+        marker="copies-are-equal",
+        keeps="I1",
+        operation=Drop(),
+        noticed_by=(f"{DELTA}/test_deduplication.py", "-k", "one_key_that_differ"),
+    ),
 )

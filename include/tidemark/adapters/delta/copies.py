@@ -66,7 +66,7 @@ class CopySearch:
         for plans in self._plan_ranges():
             doubled = self._doubled(plans)
             for piece in self._pieces(doubled):
-                self._check_equal(piece)
+                self._check_equal(piece)  # fence: copies-are-equal
             for number in pc.unique(doubled["file"]).to_pylist():
                 wanted = pc.and_(pc.equal(doubled["file"], number), doubled["copy"])
                 found.setdefault(number, []).extend(doubled.filter(wanted)["row"].chunks)
