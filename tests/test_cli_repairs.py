@@ -399,7 +399,15 @@ def test_verify_tells_what_it_looked_at(
     ran = tidemark("verify", "events", "--json")
     assert ran.code == ExitCode.OK
     assert ran.json["partitions"] == [
-        {"partition": 0, "offsets": 3, "records": 3, "rows": 3, "compacted": 0, "gone": 2}
+        {
+            "partition": 0,
+            "offsets": 3,
+            "records": 3,
+            "rows": 3,
+            "compacted": 0,
+            "gone": 2,
+            "headers_unread": 0,
+        }
     ]
     assert group_names(broker.bootstrap) == groups
     for wrong in (("--partition", "1"), ("--start", "5"), ("--start", "3", "--end", "2")):
@@ -432,7 +440,15 @@ def test_verify_raises_no_alarm_over_compaction(
     ran = tidemark("verify", "events", "--json")
     assert ran.code == ExitCode.OK, ran.out
     assert ran.json["partitions"] == [
-        {"partition": 0, "offsets": 11, "records": 2, "rows": 11, "compacted": 9, "gone": 0}
+        {
+            "partition": 0,
+            "offsets": 11,
+            "records": 2,
+            "rows": 11,
+            "compacted": 9,
+            "gone": 0,
+            "headers_unread": 0,
+        }
     ]
     DeltaTable(lake.uri).delete('"offset" = 9')
     ran = tidemark("verify", "events", "--json")

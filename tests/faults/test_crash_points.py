@@ -212,6 +212,7 @@ UNDOING = (
     "control.summary:1",
     "table.state:1",
     "control.plan_record:1",
+    "table.check_removable:1",
     "control.append:1",
     "table.discard:1",
     "control.summary:2",

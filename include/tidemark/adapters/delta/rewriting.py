@@ -152,7 +152,8 @@ def plain_schema(source: pq.ParquetFile) -> pa.Schema:
     """
     import pyarrow as pa
 
-    return pa.schema([_plain_field(field) for field in source.schema_arrow])
+    # Spark marks columns without nulls, delta-rs does not: files of both belong together.
+    return pa.schema([_plain_field(field).with_nullable(True) for field in source.schema_arrow])
 
 
 def _plain_field(field: pa.Field, name: str | None = None) -> pa.Field:
