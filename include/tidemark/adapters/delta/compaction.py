@@ -14,11 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.transaction import AddAction
 
 from tidemark.adapters.delta.live_files import LiveFile, live_files, merged_bounds, storage_of
 from tidemark.adapters.delta.rewriting import (
@@ -119,15 +118,7 @@ def _replace(table: DeltaTable, rewrites: Sequence[Rewrite]) -> None:
     """Commit as the next version; fails if another commit created it."""
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
     removed = [
-        RemoveAction(
-            unquote(file.path),
-            data_change=False,
-            deletion_timestamp=now_ms,
-            size=file.size,
-            partition_values=dict(file.partition),
-        )
-        for each in rewrites
-        for file in each.replaced
+        file.removal(now_ms, data_change=False) for each in rewrites for file in each.replaced
     ]
     added = [
         AddAction(

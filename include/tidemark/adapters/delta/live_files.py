@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
+from deltalake.transaction import RemoveAction
 
 from tidemark.adapters.delta.rows import to_rows
 
@@ -44,6 +45,21 @@ class LiveFile:
     records: int | None
     partition: Mapping[str, str | None]
     bounds: Mapping[str, Mapping[str, Any]]
+
+    def removal(self, deleted_ms: int, *, data_change: bool) -> RemoveAction:
+        """The action that removes this file from the table.
+
+        Args:
+            deleted_ms: Time of the removal, milliseconds since 1970.
+            data_change: False if other files of the commit hold the rows.
+        """
+        return RemoveAction(
+            unquote(self.path),
+            data_change=data_change,
+            deletion_timestamp=deleted_ms,
+            size=self.size,
+            partition_values=dict(self.partition),
+        )
 
 
 def storage_of(uri: str) -> FileSystem:

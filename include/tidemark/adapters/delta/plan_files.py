@@ -10,7 +10,6 @@ from urllib.parse import unquote
 
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import RemoveAction
 
 from tidemark.adapters.delta.live_files import LiveFile, live_files, storage_of
 from tidemark.errors import UnreadableFile
@@ -76,16 +75,7 @@ def remove_whole(uri: str, sequence: int, metadata: str) -> int:
 def _remove(table: DeltaTable, files: Sequence[LiveFile], metadata: str) -> None:
     """Commit as the next version; fails if another commit created it."""
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
-    removed = [
-        RemoveAction(
-            unquote(file.path),
-            data_change=True,
-            deletion_timestamp=now_ms,
-            size=file.size,
-            partition_values=dict(file.partition),
-        )
-        for file in files
-    ]
+    removed = [file.removal(now_ms, data_change=True) for file in files]
     table.create_write_transaction(
         removed,
         "append",
