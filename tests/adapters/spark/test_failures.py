@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from tests.support.crashes import wait_until
 from tests.support.disks import mounted
 from tidemark.adapters.spark.failures import named_failure, settings_of
 from tidemark.core.layout import LOG_FOLDER
@@ -53,6 +55,25 @@ def failure_of(
 def write_rows(spark: SparkSession, folder: Path, rows: int = 5) -> Callable[[], object]:
     """Writes rows that cannot be compressed."""
     return lambda: spark.range(rows).selectExpr("rand(1) r").write.parquet(str(folder))
+
+
+@contextmanager
+def spark_log(spark: SparkSession) -> Iterator[Callable[[], str]]:
+    """The text that the session's JVM logs meanwhile, in the layout of its own log."""
+    java = spark.sparkContext._jvm
+    log4j = java.org.apache.logging.log4j
+    root = log4j.LogManager.getRootLogger()
+    layout = root.getContext().getConfiguration().getAppender("stderr").getLayout()
+    text = java.java.io.StringWriter()
+    appender = log4j.core.appender.WriterAppender.createAppender(
+        layout, None, text, "test", False, False
+    )
+    appender.start()
+    root.addAppender(appender)
+    try:
+        yield text.toString
+    finally:
+        root.removeAppender(appender)
 
 
 # -- storage -------------------------------------------------------------------------------------
@@ -169,6 +190,17 @@ def test_the_value_of_a_record_is_neither_in_the_error_nor_in_the_file(
     assert reason in error.reason
     for text in (str(error), Path(error.log).read_text()):
         assert VALUE not in text
+
+
+def test_the_value_of_a_record_is_not_in_the_log_of_spark(spark: SparkSession) -> None:
+    """Spark logs the failed task, and the task that it stops because of the failure."""
+    sql = f"if(id = 0, cast(concat('{VALUE}\n{VALUE}', id) AS int), 1) AS x"
+    rows = spark.range(0, 2**40, 1, 2).selectExpr(sql)
+    with spark_log(spark) as text:
+        failure_of(spark, rows.selectExpr("count(x)").collect)
+        wait_until(lambda: "TaskKilled" in text(), timeout_s=60)
+        assert "org.apache.spark.SparkNumberFormatException [CAST_INVALID_INPUT]" in text()
+        assert VALUE not in text()
 
 
 def test_a_secret_option_is_neither_in_the_error_nor_in_the_file(spark: SparkSession) -> None:
