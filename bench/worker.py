@@ -180,8 +180,8 @@ class CheckPipeline:
     def land(self) -> dict[str, float]:
         """Land and check, in the session of this process."""
         # Before the clock: it takes seconds, and once in a process.
+        from tidemark.adapters.delta.range_figures import range_figures
         from tidemark.adapters.quality import validation  # noqa: F401
-        from tidemark.adapters.quality.ranges import range_figures
         from tidemark.core.quality import SliceExpectation
         from tidemark.wiring import App
 

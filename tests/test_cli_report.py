@@ -19,8 +19,8 @@ from tests.support.commands import Command
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.services import NOW
 from tests.support.typed_lake import TypedLake
+from tidemark.adapters.delta.check_results import DeltaCheckResults
 from tidemark.adapters.delta.verdicts import DeltaVerdictTable
-from tidemark.adapters.quality.results import append_report
 from tidemark.core.plan import PlanKind
 from tidemark.core.quality import CheckResult, Example, QualityReport, Severity
 from tidemark.core.standing import Standing, Word
@@ -65,7 +65,7 @@ def lake(tmp_path: Path) -> FileLake:
             results=(result, low),
             data_docs="none",
         )
-        append_report(str(tmp_path / "lakehouse" / "quality" / "results"), report)
+        DeltaCheckResults(str(tmp_path / "lakehouse" / "quality" / "results")).append(report)
         record = lake.control.plan_record("events", sequence)
         assert record is not None
         assert record.landing is not None

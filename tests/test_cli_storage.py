@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import resource
+import runpy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.conftest import PROJECT, TopicFactory
 from tests.support.commands import Command
 from tests.support.file_lake import HomeFileLake, home_lake
+from tests.support.transactions import produce_values
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.adapters.spark.submit import RESULT_MARKER
+from tidemark.core.backfill import select
 from tidemark.errors import ExitCode
+from tidemark.jobs import run_job
+from tidemark.wiring import App
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @contextmanager
@@ -97,6 +110,64 @@ def test_a_decision_that_cannot_be_recorded_names_the_cause(
     assert (record.code, record.json["found"]) == (ExitCode.REFUSED, "File too large")
 
 
+def _occupied(lake: HomeFileLake, table: str) -> Path:
+    """Put a file in the place of a table that pipelines share."""
+    place = lake.root / "quality" / table
+    place.parent.mkdir(exist_ok=True)
+    place.touch()
+    return place
+
+
+@pytest.mark.parametrize("table", ["results", "verdicts"])
+def test_a_report_without_its_check_results_names_the_cause(
+    lake: HomeFileLake, offline: Command, table: str
+) -> None:
+    """A file in the place of a table is neither an empty history nor a traceback."""
+    place = _occupied(lake, table)
+    shown, record = offline("report", "events"), offline("report", "events", "--json")
+    first = shown.err.splitlines()[0]
+    assert first == f"StorageRefused: using the table failed at {place}: Not a directory"
+    assert shown.code == record.code == ExitCode.REFUSED
+    assert record.json["error"] == "StorageRefused"
+
+
+def test_a_report_page_that_cannot_be_written_names_the_cause(
+    lake: HomeFileLake, offline: Command, tmp_path: Path
+) -> None:
+    """The folder of the page is no table."""
+    (tmp_path / "full").touch()
+    page = tmp_path / "full" / "page.html"
+    for shown in (
+        offline("report", "events", "--output", str(page)),
+        offline("report", "events", "--output", str(tmp_path)),
+    ):
+        assert shown.err.startswith("StorageRefused: writing the page failed at ")
+        assert shown.code == ExitCode.REFUSED
+    assert lake.rows()
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize("table", ["results", "verdicts"])
+def test_a_quality_job_that_cannot_keep_its_results_names_the_cause(
+    lake: HomeFileLake,
+    spark: SparkSession,
+    capsys: pytest.CaptureFixture[str],
+    table: str,
+) -> None:
+    """The check itself passes."""
+    assert spark
+    for checksums in lake.uri.rglob("*.crc"):
+        # Empty in this lake; Spark would compare them.
+        checksums.unlink()
+    place = _occupied(lake, table)
+    quality = runpy.run_path(str(PROJECT / "jobs" / "quality.py"))["quality"]
+    assert run_job("", quality, ["--plan=events=1"]) == ExitCode.REFUSED
+    (error,) = json.loads(capsys.readouterr().out.split(RESULT_MARKER)[1])
+    assert (error["error"], error["found"]) == ("StorageRefused", "Not a directory")
+    assert str(place) in error["what"]
+
+
 @pytest.mark.usefixtures("lake")
 def test_maintenance_that_cannot_write_names_the_cause_for_each_table(offline: Command) -> None:
     """Tables that are not there yet are no failures."""
@@ -107,6 +178,44 @@ def test_maintenance_that_cannot_write_names_the_cause_for_each_table(offline: C
     assert {each["error"] for each in failed.values()} == {"StorageRefused"}
     assert {each["found"] for each in failed.values()} == {"File too large"}
     assert maintained.code == ExitCode.REFUSED
+
+
+@pytest.mark.broker
+def test_a_backfill_that_cannot_be_recorded_names_the_cause(
+    broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, tidemark: Command
+) -> None:
+    """Neither the request nor a plan of a chunk; a dry run and the progress need no write."""
+    name = topic(partitions=1)
+    produce_values(broker.bootstrap, name, 3)
+    (tmp_path / "pipelines").mkdir()
+    spec = f"name: events\ntopic: {name}\nschedule: '@daily'\nstart: latest\n"
+    (tmp_path / "pipelines" / "events.yaml").write_text(spec)
+    asked = ("backfill", "events", "--offsets", "0:0-3")
+    resumed = ("backfill", "events", "--resume", "test")
+
+    def refused(*command: str) -> Any:
+        with _without_room():
+            shown, record = tidemark(*command), tidemark(*command, "--json")
+        assert "StorageRefused: " in shown.err
+        assert str(tmp_path / "lakehouse" / "control") in shown.err
+        assert "Traceback" not in shown.err
+        assert shown.code == record.code == ExitCode.REFUSED
+        return record.json
+
+    error = refused(*asked)
+    assert (error["error"], error["found"]) == ("StorageRefused", "File too large")
+    with _without_room():
+        draft = tidemark(*asked, "--dry-run", "--json")
+    assert (draft.code, draft.json["offsets"]) == (ExitCode.OK, 3)
+
+    backfills = App.from_environment().backfills("events")
+    seen = backfills.preview(select(offsets=["0:0-3"]), None, readable_only=False)
+    backfills.request(seen, "test", approved=False)
+    assert refused(*resumed)["failed"]["error"] == "StorageRefused"
+    with _without_room():
+        progress = tidemark(*resumed, "--dry-run", "--json")
+    (chunk,) = progress.json["chunks"]
+    assert (progress.code, chunk["plan"], chunk["done"]) == (ExitCode.OK, None, False)
 
 
 @pytest.mark.broker

@@ -20,11 +20,11 @@ from tests.support.file_lake import FileLake
 from tests.support.plans import make_spec
 from tests.support.services import NOW
 from tests.support.typed_lake import TypedLake
+from tidemark.adapters.delta.check_results import DeltaCheckResults
 from tidemark.adapters.delta.columns import latest_schema, typed_schema
 from tidemark.adapters.delta.schemas import DeltaSchemas
 from tidemark.adapters.delta.status_table import write_status
 from tidemark.adapters.delta.verdicts import DeltaVerdictTable
-from tidemark.adapters.quality.results import append_report
 from tidemark.adapters.specs import load_specs
 from tidemark.core.backfill import select
 from tidemark.core.decoding import DecodeSpec, RegisteredSchema
@@ -151,7 +151,7 @@ def test_what_did_not_hold_and_how_skew_grew(lake: FileLake, tmp_path: Path) -> 
             results=results,
             data_docs="none",
         )
-        append_report(str(tmp_path / "results"), report)
+        DeltaCheckResults(str(tmp_path / "results")).append(report)
     tables = {"results": _rows(tmp_path / "results")}
     assert answer("quality.md", "-- DuckDB: what did not hold", tables) == [
         (2, "warning", "rule", "price", "1 of 2", "at most 50")

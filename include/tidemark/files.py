@@ -10,6 +10,30 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tidemark.errors.storage import storage_error
+
+
+@contextmanager
+def named_failures(location: Path, operation: str) -> Iterator[None]:
+    """Raise errors of the file system as named errors.
+
+    Args:
+        location: The file or folder; an error that has a file name replaces it.
+        operation: The operation, in the form "writing the page".
+
+    Raises:
+        StorageRefused: The file system denies the operation to this process.
+        StorageUnavailable: The file system is full or fails.
+    """
+    try:
+        yield
+    except OSError as failed:
+        kind = storage_error(failed.errno)
+        if kind is None:
+            raise
+        place = str(failed.filename or location)
+        raise kind(location=place, operation=operation, reason=str(failed.strerror)) from failed
+
 
 def replace_text(file: Path, text: str) -> None:
     """Write a file, and its folder, so that a reader sees the old one or the new one."""

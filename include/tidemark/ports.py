@@ -550,6 +550,18 @@ class QualityChecker(Protocol):
         ...
 
 
+class CheckResults(Protocol):
+    """Check results of every attempt."""
+
+    def append(self, report: QualityReport) -> None:
+        """Add the results of one attempt."""
+        ...
+
+    def earlier_figures(self, ref: SliceRef, plans: int) -> Mapping[str, Sequence[float]]:
+        """Figures of earlier plans of the same kind, by check, newest plan first."""
+        ...
+
+
 class VerdictTable(Protocol):
     """Keeps what checks and people say of landed plans; nothing that was said is changed."""
 

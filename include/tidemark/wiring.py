@@ -576,6 +576,8 @@ class App:
 
     def quality(self, pipeline: str) -> Quality:
         """Checks landed plans; starts or joins this process's Spark session."""
+        from tidemark.adapters.delta.check_results import DeltaCheckResults
+        from tidemark.adapters.delta.range_figures import range_figures
         from tidemark.adapters.quality import GreatExpectationsQuality
         from tidemark.adapters.spark.settings import open_session
         from tidemark.services.quality import Quality
@@ -585,7 +587,8 @@ class App:
             spark=open_session,
             suites=self.layout.expectations,
             home=self.layout.quality_home,
-            results_table=self.layout.quality_results,
+            ranges=range_figures,
+            results=DeltaCheckResults(self.layout.quality_results),
         )
         return Quality(
             spec=spec,
@@ -696,7 +699,7 @@ class App:
 
     def reports(self, pipeline: str) -> Reports:
         """Tells a data owner of a pipeline; needs neither a JVM nor Kafka."""
-        from tidemark.adapters.quality.results import DeltaQualityHistory
+        from tidemark.adapters.delta.check_results import DeltaCheckResults
         from tidemark.adapters.quality.suite import load_suite
         from tidemark.services.reports import Reports
 
@@ -706,7 +709,7 @@ class App:
             spec=spec,
             control=self.control(),
             data_log=self.table(spec),
-            history=self._armed("history", DeltaQualityHistory(self.layout.quality_results)),
+            history=self._armed("history", DeltaCheckResults(self.layout.quality_results)),
             verdicts=self.verdicts(pipeline),
             masked=suite.masked if suite else (),
             quarantine=self.quarantine(self.typed_spec(pipeline)).records if spec.decode else None,
@@ -717,13 +720,14 @@ class App:
         """Write a report's page; without a place beside the pipeline's Data Docs. The page."""
         from tidemark.adapters.quality.docs import DocsFolders
         from tidemark.adapters.quality.report_page import render
-        from tidemark.files import replace_text
+        from tidemark.files import named_failures, replace_text
 
         certificate = report.certificate
         folders = DocsFolders(home=self.layout.quality_home, pipeline=certificate.pipeline)
         name = f"{certificate.since:%Y%m%d}-{certificate.until:%Y%m%d}.html"
         page = output or folders.site / "reports" / name
-        replace_text(page, render(report))
+        with named_failures(page, "writing the page"):
+            replace_text(page, render(report))
         return page.resolve()
 
     def status(self, pipeline: str) -> PipelineStatus:

@@ -23,7 +23,9 @@ from deltalake.schema import PrimitiveType
 from tests.support.file_lake import FileLake
 from tests.support.plans import MemoryPipeline, wanted
 from tests.support.services import NOW
+from tidemark.adapters.delta.check_results import DeltaCheckResults
 from tidemark.adapters.delta.exclusive import prove
+from tidemark.adapters.delta.range_figures import range_figures
 from tidemark.adapters.delta.upkeep import DeltaUpkeep
 from tidemark.adapters.delta.verdicts import DeltaVerdictTable
 from tidemark.adapters.quality.checker import GreatExpectationsQuality
@@ -329,7 +331,11 @@ def test_a_plan_that_was_replaced_passes_its_checks(lake: FileLake, spark: Spark
         checksums.unlink()
     home = lake.root / "quality"
     checker = GreatExpectationsQuality(
-        spark=lambda: spark, suites=home, home=home, results_table=str(lake.root / "results")
+        spark=lambda: spark,
+        suites=home,
+        home=home,
+        ranges=range_figures,
+        results=DeltaCheckResults(str(lake.root / "results")),
     )
     quality = Quality(
         spec=lake.spec,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tidemark.adapters.delta.check_results import DeltaCheckResults
 from tidemark.adapters.quality.docs import DocsFolders, write_index
-from tidemark.adapters.quality.results import append_report
 from tidemark.core.quality import CheckResult, QualityReport, Severity
 
 BRONZE = pa.schema(
@@ -55,4 +55,4 @@ def report_often(folder: Path, pipeline: str, times: int) -> None:
         report = replace(REPORT, pipeline=pipeline, plan_sequence=plan)
         with folders.locked():
             write_index(folders, report, {"built_in": folders.site / f"{plan}.html"})
-        append_report(str(folder / "results"), report)
+        DeltaCheckResults(str(folder / "results")).append(report)

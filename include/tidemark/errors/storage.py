@@ -10,7 +10,7 @@ from tidemark.errors.base import TerminalError, TransientError
 
 @dataclass(kw_only=True, eq=False)
 class StorageRefused(TerminalError):
-    """The storage does not let this process read or write a table."""
+    """The storage does not let this process read or write a table or a page."""
 
     location: str
     operation: str
@@ -31,7 +31,7 @@ class StorageRefused(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class StorageUnavailable(TransientError):
-    """The storage of a table is full, or does not answer."""
+    """The storage of a table or a page is full, or does not answer."""
 
     location: str
     operation: str

@@ -20,6 +20,8 @@ from pyspark.sql import SparkSession
 from tests.conftest import PROJECT
 from tests.support.quality_reports import BRONZE, report_often
 from tidemark.adapters.delta import contents
+from tidemark.adapters.delta.check_results import DeltaCheckResults
+from tidemark.adapters.delta.range_figures import range_figures
 from tidemark.adapters.quality import GreatExpectationsQuality
 from tidemark.adapters.quality.suite import SLICE_COLUMNS
 from tidemark.core.offsets import Span
@@ -105,7 +107,8 @@ class Check:
             spark=lambda: spark,
             suites=self.suites,
             home=self.home,
-            results_table=self.results_table,
+            ranges=range_figures,
+            results=DeltaCheckResults(self.results_table),
         )
 
     def land(self, landed: Sequence[Row]) -> int:

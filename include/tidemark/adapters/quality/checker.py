@@ -13,7 +13,9 @@ from tidemark.adapters.quality.docs import DocsFolders, write_index
 from tidemark.adapters.quality.suite import BUILT_IN_SUITE, Suite, load_suite
 from tidemark.core.drift import HISTORY, drifts
 from tidemark.core.quality import QualityReport, SliceExpectation, SliceRef
-from tidemark.core.quality_checks import figures
+from tidemark.core.quality_checks import RangeFigures, figures
+from tidemark.files import named_failures
+from tidemark.ports import CheckResults
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +37,8 @@ class GreatExpectationsQuality:
         spark: Callable[[], SparkSession],
         suites: Path,
         home: Path,
-        results_table: str,
+        ranges: Callable[[SliceRef, Sequence[SliceExpectation]], Sequence[RangeFigures]],
+        results: CheckResults,
     ) -> None:
         """Take the places; nothing is opened or started.
 
@@ -43,12 +46,14 @@ class GreatExpectationsQuality:
             spark: Gives the session that reads slices; called when a check needs it.
             suites: Folder of suite files.
             home: Folder of Data Docs.
-            results_table: Path or URI of the Delta table of results.
+            ranges: Counts what a slice contains of each planned range.
+            results: The results table.
         """
         self._spark = spark
         self._suites = suites
         self._home = home
-        self._results_table = results_table
+        self._ranges = ranges
+        self._results = results
 
     def check(
         self,
@@ -57,7 +62,7 @@ class GreatExpectationsQuality:
         suite: str | None,
         run_at: datetime,
     ) -> QualityReport:
-        """Judge a slice and write its Data Docs. The results table is left to `record`.
+        """Judge a slice and write its Data Docs. The results table is written by `record`.
 
         Args:
             ref: The slice.
@@ -68,24 +73,23 @@ class GreatExpectationsQuality:
         Raises:
             SuiteError: The suite's file cannot be used.
             EngineFailed: An expectation could not be evaluated.
+            StorageRefused, StorageUnavailable: A table cannot be read, or a page not be written.
         """
         chosen = BUILT_IN_SUITE if suite is None else self.load_suite(suite)
         folders = DocsFolders(home=self._home, pipeline=ref.pipeline)
         # Imported here: they bring Great Expectations and Spark, which take seconds.
         from tidemark.adapters.quality import slices, validation
         from tidemark.adapters.quality.context import open_context, publish
-        from tidemark.adapters.quality.ranges import range_figures
-        from tidemark.adapters.quality.results import earlier_figures
 
         rows = slices.with_columns(slices.read_slice(self._spark(), ref), chosen)
         top = slices.top_key(rows)
         if chosen.masked:
             # Any of these columns may be made of it.
             top = replace(top, key=None)
-        taken = figures(range_figures(ref, expected), top, expected)
-        taken |= drifts(taken, earlier_figures(self._results_table, ref, HISTORY))
+        taken = figures(self._ranges(ref, expected), top, expected)
+        taken |= drifts(taken, self._results.earlier_figures(ref, HISTORY))
         checks = list(chosen.checks.values())
-        with folders.locked():
+        with named_failures(folders.site, "writing the quality pages"), folders.locked():
             context = open_context(folders.site)
             validated = [validation.validate_figures(context, ref.pipeline, checks, taken)]
             results = validation.built_in_results(checks, taken, validated[0])
@@ -119,6 +123,4 @@ class GreatExpectationsQuality:
 
     def record(self, report: QualityReport) -> None:
         """Append a report to the results table, as a new attempt."""
-        from tidemark.adapters.quality.results import append_report
-
-        append_report(self._results_table, report)
+        self._results.append(report)

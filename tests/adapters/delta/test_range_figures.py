@@ -15,7 +15,7 @@ import pytest
 from deltalake import ColumnProperties, DeltaTable, WriterProperties, write_deltalake
 
 from tests.support.quality_reports import BRONZE
-from tidemark.adapters.quality.ranges import range_figures
+from tidemark.adapters.delta.range_figures import range_figures
 from tidemark.core.quality import SliceExpectation, SliceRef
 from tidemark.core.quality_checks import RangeFigures
 

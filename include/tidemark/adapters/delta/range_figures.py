@@ -17,6 +17,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from pyarrow.parquet import FileMetaData
 
+from tidemark.adapters.delta.failures import named_failures
 from tidemark.core.quality import SliceExpectation, SliceRef
 from tidemark.core.quality_checks import RangeFigures
 from tidemark.storage import column_statistics, folder_of, footers_of
@@ -51,7 +52,15 @@ def range_figures(ref: SliceRef, expected: Sequence[SliceExpectation]) -> list[R
     Args:
         ref: The slice.
         expected: What was planned; ranges of one partition do not overlap.
+
+    Raises:
+        StorageRefused, StorageUnavailable, EngineFailed: The table cannot be read.
     """
+    with named_failures(ref.table, "reading the table"):
+        return _range_figures(ref, expected)
+
+
+def _range_figures(ref: SliceRef, expected: Sequence[SliceExpectation]) -> list[RangeFigures]:
     table = DeltaTable(ref.table, version=ref.table_version)
     footers = _footers(table, ref.plan_sequence)
     nulls = {f"null_{name}": _null(footers, name) for name in ("key", "value")}

@@ -6,13 +6,14 @@ from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder, write_deltalake
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
+from tidemark.adapters.delta.failures import names_failures
+from tidemark.adapters.delta.rows import opened, query
 from tidemark.core.quality import CheckResult, Example, QualityReport, Severity, SliceRef
 from tidemark.core.reports import CheckedPlan
 from tidemark.core.upkeep import KEEP_LOG
-from tidemark.errors import EngineFailed
 
 _EXAMPLE = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
 SCHEMA = pa.schema(
@@ -40,71 +41,85 @@ SCHEMA = pa.schema(
 """`run_at` names the attempt; the newest one of a plan counts."""
 
 
-def append_report(table: str, report: QualityReport) -> None:
-    """Append a report in one commit, so that an attempt is there whole or not at all.
-
-    Blind appends never conflict with each other: delta-rs takes the next free version. The making
-    of the table, and of a column, does, and is tried again.
-
-    Raises:
-        EngineFailed: The report is there or not; nothing else has changed.
-    """
-    for left in reversed(range(_TRIES)):
-        try:
-            _append(table, report)
-        except CommitFailedError as first:
-            if not left:
-                operation = f"keeping the results of plan {report.plan_sequence}"
-                raise EngineFailed(operation=operation, reason=str(first)[:500]) from first
-        else:
-            return
-
-
 _TRIES = 5
 
 
-def _append(table: str, report: QualityReport) -> None:
-    DeltaTable.create(
-        table,
-        schema=SCHEMA,
-        mode="ignore",
-        partition_by=["pipeline"],
-        configuration={**KEEP_LOG, "delta.appendOnly": "true"},
-    )
-    # A table that was made before a column came gets it now.
-    write_deltalake(table, _rows(report), mode="append", schema_mode="merge")
-
-
-def earlier_figures(table: str, ref: SliceRef, plans: int) -> dict[str, list[float]]:
-    """Figures of earlier plans of the same kind, in the attempts that count, newest plan first.
+@names_failures
+class DeltaCheckResults:
+    """The results table.
 
     Args:
-        table: The results table.
-        ref: The slice whose predecessors are meant.
-        plans: How many plans are looked back at.
-
-    Returns:
-        By check. Empty if nothing was checked before, or by a version that kept no figures.
+        uri: The table, which pipelines share.
     """
-    try:
-        results = DeltaTable(table)
-    except TableNotFoundError:
-        return {}
-    if "value" not in {field.name for field in results.schema().fields}:
-        return {}
-    found = (
-        QueryBuilder()
-        .register("t", results)
-        .execute(
-            _EARLIER.format(
-                pipeline=ref.pipeline, kind=ref.kind, before=ref.plan_sequence, plans=plans
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def append(self, report: QualityReport) -> None:
+        """Append a report in one commit.
+
+        delta-rs commits an append as the next free version. Only the creation of the table or of
+        a column conflicts with other writers, and is tried again.
+
+        Raises:
+            StorageRefused, StorageUnavailable: Nothing was recorded.
+            EngineFailed: The report was recorded or not; nothing else has changed.
+        """
+        for left in reversed(range(_TRIES)):
+            try:
+                self._append(report)
+            except CommitFailedError:
+                if not left:
+                    raise
+            else:
+                return
+
+    def _append(self, report: QualityReport) -> None:
+        if opened(self._uri) is None:
+            DeltaTable.create(
+                self._uri,
+                schema=SCHEMA,
+                mode="ignore",
+                partition_by=["pipeline"],
+                configuration={**KEEP_LOG, "delta.appendOnly": "true"},
             )
+        # A table that was created before a column was added gets the column.
+        write_deltalake(self._uri, _rows(report), mode="append", schema_mode="merge")
+
+    def earlier_figures(self, ref: SliceRef, plans: int) -> dict[str, list[float]]:
+        """Figures of earlier plans of the same kind, from their newest attempts, newest plan first.
+
+        Args:
+            ref: The slice whose predecessors are compared.
+            plans: The number of earlier plans.
+
+        Returns:
+            By check. Empty without earlier results, or if an older version kept no figures.
+        """
+        results = opened(self._uri)
+        if results is None or "value" not in {field.name for field in results.schema().fields}:
+            return {}
+        figures: dict[str, list[float]] = {}
+        sql = _EARLIER.format(
+            pipeline=ref.pipeline, kind=ref.kind, before=ref.plan_sequence, plans=plans
         )
-    )
-    figures: dict[str, list[float]] = {}
-    for row in pa.table(found.read_all()).to_pylist():
-        figures.setdefault(row["check"], []).append(row["value"])
-    return figures
+        for row in query(results, sql):
+            figures.setdefault(row["check"], []).append(row["value"])
+        return figures
+
+    def checked(self, pipeline: str, plans: Collection[int]) -> list[CheckedPlan]:
+        """As `QualityHistory.checked`."""
+        results = opened(self._uri)
+        if results is None or not plans:
+            return []
+        wanted = ", ".join(map(str, sorted(plans)))
+        by_plan: dict[int, list[dict[str, Any]]] = {}
+        for row in query(results, _CHECKED.format(pipeline=pipeline, plans=wanted)):
+            by_plan.setdefault(row["plan_sequence"], []).append(row)
+        return [
+            CheckedPlan(sequence=sequence, results=[_result(row) for row in rows])
+            for sequence, rows in by_plan.items()
+        ]
 
 
 _EARLIER = """
@@ -119,43 +134,6 @@ _EARLIER = """
     WHERE attempt = 1 AND back <= {plans} AND value IS NOT NULL
     ORDER BY plan_sequence DESC
 """
-
-
-class DeltaQualityHistory:
-    """What checks have found, from the results table.
-
-    Args:
-        table: The results table.
-    """
-
-    def __init__(self, table: str) -> None:
-        self._table = table
-
-    def checked(self, pipeline: str, plans: Collection[int]) -> list[CheckedPlan]:
-        """As `QualityHistory.checked`."""
-        try:
-            results = DeltaTable(self._table)
-        except TableNotFoundError:
-            return []
-        if not plans:
-            return []
-        wanted = ", ".join(map(str, sorted(plans)))
-        found = (
-            QueryBuilder()
-            .register("t", results)
-            .execute(_CHECKED.format(pipeline=pipeline, plans=wanted))
-        )
-        by_plan: dict[int, list[dict[str, Any]]] = {}
-        for row in pa.table(found.read_all()).to_pylist():
-            by_plan.setdefault(row["plan_sequence"], []).append(row)
-        return [
-            CheckedPlan(
-                sequence=sequence,
-                results=[_result(row) for row in rows],
-            )
-            for sequence, rows in by_plan.items()
-        ]
-
 
 _CHECKED = """
     SELECT * FROM (

@@ -11,12 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from tests.support.quality_reports import REPORT
-from tidemark.adapters.quality.results import (
-    SCHEMA,
-    DeltaQualityHistory,
-    append_report,
-    earlier_figures,
-)
+from tidemark.adapters.delta.check_results import SCHEMA, DeltaCheckResults
 from tidemark.core.plan import PlanKind
 from tidemark.core.quality import Example, QualityReport, SliceRef
 
@@ -44,7 +39,7 @@ def before(
 ) -> dict[str, list[float]]:
     """What a plan of pipeline `prices` is compared with."""
     ref = SliceRef(pipeline="prices", table="", table_version=1, plan_sequence=plan, kind=kind)
-    return earlier_figures(table, ref, plans)
+    return DeltaCheckResults(table).earlier_figures(ref, plans)
 
 
 def test_earlier_plans_of_a_kind_are_told_newest_first(tmp_path: Path) -> None:
@@ -52,11 +47,11 @@ def test_earlier_plans_of_a_kind_are_told_newest_first(tmp_path: Path) -> None:
     table = str(tmp_path / "results")
     assert before(table, 9) == {}
     for plan in (3, 1, 2, 7):
-        append_report(table, measured(plan, 10.0 * plan))
-    append_report(table, measured(2, 25, attempt=1))
-    append_report(table, measured(3, None, attempt=-1))
-    append_report(table, measured(4, 4_000, kind=PlanKind.BACKFILL))
-    append_report(table, replace(measured(5, 5_000), pipeline="orders"))
+        DeltaCheckResults(table).append(measured(plan, 10.0 * plan))
+    DeltaCheckResults(table).append(measured(2, 25, attempt=1))
+    DeltaCheckResults(table).append(measured(3, None, attempt=-1))
+    DeltaCheckResults(table).append(measured(4, 4_000, kind=PlanKind.BACKFILL))
+    DeltaCheckResults(table).append(replace(measured(5, 5_000), pipeline="orders"))
     assert before(table, 7) == {"records": [30, 25, 10]}
     assert before(table, 8, plans=2) == {"records": [70, 30]}
     assert before(table, 9, kind=PlanKind.BACKFILL) == {"records": [4_000]}
@@ -67,7 +62,8 @@ def test_reports_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
     """The table is not there yet, and one of them makes it."""
     table = str(tmp_path / "results")
     with ThreadPoolExecutor(6) as threads:
-        list(threads.map(lambda plan: append_report(table, measured(plan, 1)), range(1, 7)))
+        reports = [measured(plan, 1) for plan in range(1, 7)]
+        list(threads.map(DeltaCheckResults(table).append, reports))
     assert before(table, 9) == {"records": [1] * 6}
 
 
@@ -99,9 +95,9 @@ def test_a_table_from_before_figures_were_kept_gets_their_columns(tmp_path: Path
     examples = (Example(3, 2**40, "-1"), Example(0, 0, None))
     report = measured(2, 20)
     report = replace(report, results=(replace(report.results[0], examples=examples),))
-    append_report(table, report)
+    DeltaCheckResults(table).append(report)
     assert before(table, 9) == {"records": [20]}
-    first, second = DeltaQualityHistory(table).checked("prices", [1, 2])
+    first, second = DeltaCheckResults(table).checked("prices", [1, 2])
     assert (first.results[0].examples, second.results[0].examples) == ((), examples)
     kept = pa.table(DeltaTable(table).scan()).to_pylist()
     assert sorted((row["plan_sequence"], row["observed"], row["value"]) for row in kept) == [
