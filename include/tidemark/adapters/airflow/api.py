@@ -21,6 +21,9 @@ from tidemark.errors import AirflowRefused, AirflowUnavailable
 POLL_S = 0.5
 """Pause between two looks at a run, seconds."""
 
+_READ_TRIES = 3
+"""How often a GET is sent that gets no answer in time: a busy server answers the next one."""
+
 _FINISHED = ("success", "failed")
 
 Progress: TypeAlias = Callable[[str], None]
@@ -271,7 +274,7 @@ class AirflowApi:
         *,
         query: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Any request of Airflow's REST API: the answer's JSON.
+        """Any request of Airflow's REST API: the answer's JSON. Only a GET is repeated.
 
         Raises:
             AirflowUnavailable, AirflowRefused
@@ -279,7 +282,14 @@ class AirflowApi:
         target = f"/api/v2{path}{'?' + urlencode(query) if query else ''}"
         if self._token is None:
             self._token = self._new_token()
-        return self._send(method, target, body, {"Authorization": f"Bearer {self._token}"})
+        headers = {"Authorization": f"Bearer {self._token}"}
+        for _ in range(_READ_TRIES - 1 if method == "GET" else 0):
+            try:
+                return self._send(method, target, body, headers)
+            except AirflowUnavailable as error:
+                if not isinstance(error.__cause__, TimeoutError):
+                    raise
+        return self._send(method, target, body, headers)
 
     def _new_token(self) -> str:
         return str(self._send("POST", "/auth/token", self._login, {})["access_token"])

@@ -1,0 +1,78 @@
+"""The client of Airflow's REST API, against a server that answers late."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tidemark.adapters.airflow.api import AirflowApi
+from tidemark.errors import AirflowUnavailable
+
+
+@contextmanager
+def server_that_leaves_requests_open(count: int) -> Iterator[tuple[AirflowApi, list[str]]]:
+    """A client of a server that does not answer the first `count` requests, and the requests."""
+    requests: list[str] = []
+    ended = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests.append(f"{self.command} {self.path}")
+            if len(requests) <= count:
+                ended.wait()
+                return
+            self._answer({"dags": [{"dag_id": "tidemark_prices", "is_paused": False}]})
+
+        def do_POST(self) -> None:
+            if self.path == "/auth/token":
+                self._answer({"access_token": "t"})
+            else:
+                self.do_GET()
+
+        def _answer(self, body: object) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing on standard error."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}"
+        yield AirflowApi(url, "admin", "x", timeout_s=0.5), requests
+    finally:
+        ended.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_read_without_an_answer_in_time_is_sent_again() -> None:
+    """A busy machine lets one request wait and answers the next."""
+    with server_that_leaves_requests_open(2) as (api, requests):
+        assert api.dags() == {"tidemark_prices": False}
+        assert len(requests) == 3
+
+
+def test_a_server_that_never_answers_is_unavailable() -> None:
+    """After three requests."""
+    with server_that_leaves_requests_open(9) as (api, requests):
+        with pytest.raises(AirflowUnavailable, match="timed out"):
+            api.dags()
+        assert len(requests) == 3
+
+
+def test_a_request_that_changes_something_is_sent_once() -> None:
+    """The server may have done it."""
+    with server_that_leaves_requests_open(9) as (api, requests):
+        with pytest.raises(AirflowUnavailable, match="timed out"):
+            api.trigger("tidemark_prices")
+        assert requests == ["POST /api/v2/dags/tidemark_prices/dagRuns"]
