@@ -764,7 +764,7 @@ FENCES = (
         noticed_by=(f"{DELTA}/test_compaction.py", "-k", "refused"),
     ),
     Fence(
-        marker="compaction-follows-its-check",
+        marker="checked-commit-follows-its-check",
         keeps="I1",
         operation=Drop(),
         noticed_by=(f"{DELTA}/test_compaction.py", "-k", "just_before"),

@@ -16,7 +16,7 @@ from deltalake.exceptions import CommitFailedError
 from tests.support.file_lake import WEEK, FileLake
 from tests.support.plans import make_plan
 from tests.support.services import NOW
-from tidemark.adapters.delta import compaction as compaction_module
+from tidemark.adapters.delta import checked_commits
 from tidemark.adapters.delta.compaction import Compaction
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.adapters.delta.data_table import DeltaDataTable
@@ -148,15 +148,15 @@ def test_i1_a_commit_just_before_a_compactions_own_refuses_it(
 
 def overtake(monkeypatch: pytest.MonkeyPatch, other: Callable[[], object]) -> None:
     """Run another writer once, between the last look of a compaction and its commit."""
-    replace = compaction_module._replace
+    commit = checked_commits._commit
     left = iter([other])
 
     def late(*arguments: object) -> None:
         for each in left:
             each()
-        replace(*arguments)  # type: ignore[arg-type]
+        commit(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(compaction_module, "_replace", late)
+    monkeypatch.setattr(checked_commits, "_commit", late)
 
 
 def test_i1_a_landing_just_before_a_compactions_commit_delays_it(
@@ -173,15 +173,15 @@ def test_a_compaction_that_others_always_overtake_is_put_off(
     lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bounded number of tries; nothing is changed."""
-    replace = compaction_module._replace
+    commit = checked_commits._commit
     table = DeltaDataTable(str(lake.uri))
 
     def late(*arguments: object) -> None:
         table.fence(make_plan((0, 0, 1), sequence=next(numbers), kind="backfill"))
-        replace(*arguments)  # type: ignore[arg-type]
+        commit(*arguments)  # type: ignore[arg-type]
 
     numbers = iter(range(1000, 2000))
-    monkeypatch.setattr(compaction_module, "_replace", late)
+    monkeypatch.setattr(checked_commits, "_commit", late)
     with pytest.raises(CompactionConflict, match="20 times"):
         Compaction(str(lake.uri)).run()
     assert lake.rows() == ROWS

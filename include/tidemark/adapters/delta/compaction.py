@@ -8,17 +8,17 @@ Then one commit removes the replaced files, only if all of them are live in the 
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from deltalake import CommitProperties, DeltaTable
+from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
+from tidemark.adapters.delta.checked_commits import COMMITS_TRIED, Change, commit_checked
 from tidemark.adapters.delta.live_files import LiveFile, live_files, merged_bounds, storage_of
 from tidemark.adapters.delta.rewriting import (
     Rewrite,
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from pyarrow.fs import FileSystem
 
-log = logging.getLogger(__name__)
-
-COMMITS_TRIED = 20
-"""A commit fails if another one comes after its check. A try takes milliseconds."""
 _TARGET_BYTES = 100 * 1024 * 1024
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?")
 
@@ -84,25 +80,26 @@ class Compaction:
             CompactionConflict: No rewrite can be committed; nothing was changed.
             DeltaError, OSError: The commit failed, or its answer was lost.
         """
-        for _ in range(COMMITS_TRIED):
-            table = DeltaTable(self._uri)
-            live = {file.path for file in live_files(table)}
-            done = [each for each in rewrites if live.issuperset(each.added_paths)]
-            # fence: compaction-replaces-live-files
-            ready = [each for each in rewrites if live.issuperset(each.replaced_paths)]
-            if ready:
-                try:
-                    _replace(table, ready)
-                except CommitFailedError as refused:
-                    log.info("another commit was first uri=%s reason=%s", self._uri, refused)
-                    continue
-            if done or ready or not rewrites:
-                return sum(len(each.replaced) for each in (*done, *ready))
+        try:
+            return commit_checked(self._uri, lambda table: self._change(table, rewrites))
+        except CommitFailedError as refused:
+            raise CompactionConflict(
+                table=self._uri, reason=f"another commit was first, {COMMITS_TRIED} times"
+            ) from refused
+
+    def _change(self, table: DeltaTable, rewrites: Sequence[Rewrite]) -> Change:
+        live = {file.path for file in live_files(table)}
+        done = [each for each in rewrites if live.issuperset(each.added_paths)]
+        # fence: compaction-replaces-live-files
+        ready = [each for each in rewrites if live.issuperset(each.replaced_paths)]
+        if rewrites and not done and not ready:
             raise CompactionConflict(
                 table=self._uri, reason="the table no longer has the files to replace"
             )
-        raise CompactionConflict(
-            table=self._uri, reason=f"another commit was first, {COMMITS_TRIED} times"
+        return Change(
+            actions=_actions(ready),
+            metadata=json.dumps({"compacted": sum(len(each.replaced) for each in ready)}),
+            count=sum(len(each.replaced) for each in (*done, *ready)),
         )
 
     def run(self, partition: Mapping[str, str] | None = None) -> int:
@@ -114,8 +111,8 @@ class Compaction:
         return self.commit(self.rewrite(partition))
 
 
-def _replace(table: DeltaTable, rewrites: Sequence[Rewrite]) -> None:
-    """Commit as the next version; fails if another commit created it."""
+def _actions(rewrites: Sequence[Rewrite]) -> list[AddAction | RemoveAction]:
+    """Actions that replace files by their rewrites."""
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
     removed = [
         file.removal(now_ms, data_change=False) for each in rewrites for file in each.replaced
@@ -132,16 +129,7 @@ def _replace(table: DeltaTable, rewrites: Sequence[Rewrite]) -> None:
         for each in rewrites
         for new in each.added
     ]
-    table.create_write_transaction(
-        [*removed, *added],
-        "append",
-        table.schema(),
-        partition_by=table.metadata().partition_columns,
-        commit_properties=CommitProperties(
-            max_commit_retries=0,  # fence: compaction-follows-its-check
-            custom_metadata={"userMetadata": json.dumps({"compacted": len(removed)})},
-        ),
-    )
+    return [*removed, *added]
 
 
 def _rewritten(files: FileSystem, group: Sequence[LiveFile]) -> Rewrite:

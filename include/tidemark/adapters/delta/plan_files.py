@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from deltalake import CommitProperties, DeltaTable
-from deltalake.exceptions import CommitFailedError
+from deltalake import DeltaTable
 
+from tidemark.adapters.delta.checked_commits import Change, commit_checked
 from tidemark.adapters.delta.live_files import LiveFile, live_files, storage_of
 from tidemark.errors import UnreadableFile
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-log = logging.getLogger(__name__)
-
-_TRIES = 20
-"""A commit fails if another one comes after its check. A try takes milliseconds."""
 _BATCH_ROWS = 4_096
 
 
@@ -56,35 +51,17 @@ def remove_whole(uri: str, sequence: int, metadata: str) -> int:
     Raises:
         CommitFailedError: Another commit was first at every try.
     """
-    for tries_left in range(_TRIES, 0, -1):
-        table = DeltaTable(uri)
+
+    def removal(table: DeltaTable) -> Change:
         whole, _ = files_of(table, sequence)
-        if not whole:
-            return 0
-        try:
-            _remove(table, whole, metadata)
-        except CommitFailedError as refused:
-            log.info("another commit was first uri=%s reason=%s", uri, refused)
-            if tries_left == 1:
-                raise
-            continue
-        break
-    return sum(file.records or 0 for file in whole)
+        now_ms = int(datetime.now(UTC).timestamp() * 1000)
+        return Change(
+            actions=[file.removal(now_ms, data_change=True) for file in whole],
+            metadata=metadata,
+            count=sum(file.records or 0 for file in whole),
+        )
 
-
-def _remove(table: DeltaTable, files: Sequence[LiveFile], metadata: str) -> None:
-    """Commit as the next version; fails if another commit created it."""
-    now_ms = int(datetime.now(UTC).timestamp() * 1000)
-    removed = [file.removal(now_ms, data_change=True) for file in files]
-    table.create_write_transaction(
-        removed,
-        "append",
-        table.schema(),
-        partition_by=table.metadata().partition_columns,
-        commit_properties=CommitProperties(
-            max_commit_retries=0, custom_metadata={"userMetadata": metadata}
-        ),
-    )
+    return commit_checked(uri, removal)
 
 
 def refuse_unreadable(table: DeltaTable, failed: Exception) -> None:

@@ -1,0 +1,74 @@
+"""Commits to a Delta table that depend on its newest version."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
+
+log = logging.getLogger(__name__)
+
+COMMITS_TRIED = 20
+"""A try takes milliseconds, and fails if another commit comes between its check and its commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a commit changes.
+
+    Attributes:
+        actions: Added and removed files; if there are none, there is no commit.
+        metadata: Text for the commit's `userMetadata`.
+        count: The number that `commit_checked` returns.
+    """
+
+    actions: Sequence[AddAction | RemoveAction]
+    metadata: str
+    count: int
+
+
+def commit_checked(uri: str, changes: Callable[[DeltaTable], Change]) -> int:
+    """Commit changes as the version right after the one that they were made from.
+
+    Args:
+        uri: The table.
+        changes: Makes the changes from the newest version. It is called again if another commit
+            comes first. It raises an error to refuse the commit.
+
+    Returns:
+        `Change.count` of the committed changes.
+
+    Raises:
+        CommitFailedError: Another commit came first at every try.
+    """
+    for tries_left in range(COMMITS_TRIED - 1, -1, -1):
+        table = DeltaTable(uri)
+        change = changes(table)
+        try:
+            if change.actions:
+                _commit(table, change)
+        except CommitFailedError as refused:
+            log.info("another commit was first uri=%s reason=%s", uri, refused)
+            if not tries_left:
+                raise
+        else:
+            break
+    return change.count
+
+
+def _commit(table: DeltaTable, change: Change) -> None:
+    """Commit as the next version; fails if another commit created it."""
+    table.create_write_transaction(
+        list(change.actions),
+        "append",
+        table.schema(),
+        partition_by=table.metadata().partition_columns,
+        commit_properties=CommitProperties(
+            max_commit_retries=0,  # fence: checked-commit-follows-its-check
+            custom_metadata={"userMetadata": change.metadata},
+        ),
+    )
