@@ -47,8 +47,14 @@ FENCES = (
     Fence(
         marker="no-access-is-no-empty-table",
         keeps="I1",
-        operation=Always(),
+        operation=Never(),
         noticed_by=("tests/test_cli_storage.py", "-k", "empty_ledger"),
+    ),
+    Fence(
+        marker="data-files-without-a-log-are-no-empty-table",
+        keeps="I1",
+        operation=Always(),
+        noticed_by=(f"{DELTA}/test_damaged_logs.py", "-k", "no_command_writes and offset_ranges"),
     ),
     Fence(
         marker="control-snapshot-is-the-ledger",

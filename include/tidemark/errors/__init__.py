@@ -118,7 +118,12 @@ from tidemark.errors.starts import (
     StartBehindEnd,
     UnusableSource,
 )
-from tidemark.errors.storage import StorageRefused, StorageUnavailable, UnsafeStorage
+from tidemark.errors.storage import (
+    DeltaLogDamaged,
+    StorageRefused,
+    StorageUnavailable,
+    UnsafeStorage,
+)
 from tidemark.errors.topic import (
     ClusterChanged,
     EndBehindCommitted,
@@ -153,6 +158,7 @@ __all__ = [
     "CopiesDiffer",
     "DecodedDifferently",
     "DecoderChanged",
+    "DeltaLogDamaged",
     "DemoFailed",
     "EndBehindCommitted",
     "EngineFailed",

@@ -51,6 +51,29 @@ class StorageUnavailable(TransientError):
 
 
 @dataclass(kw_only=True, eq=False)
+class DeltaLogDamaged(TerminalError):
+    """The Delta log of a table is missing although data files exist, or lacks files of its own."""
+
+    location: str
+    reason: str
+
+    def what(self) -> str:
+        return f"the Delta log of {self.location} is damaged: {self.reason}"
+
+    def expected(self) -> str:
+        return "a folder with a complete _delta_log, or without data files"
+
+    def found(self) -> str:
+        return self.reason
+
+    def remedy(self) -> str:
+        return (
+            "restore the whole folder _delta_log; without a copy of it, move the table's folder "
+            "away and run the command again (docs/runbook.md, DeltaLogDamaged)"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
 class UnsafeStorage(TerminalError):
     """The storage accepts the creation of a file that already exists."""
 

@@ -13,7 +13,13 @@ from typing import Any, TypeVar
 
 from deltalake.exceptions import DeltaError
 
-from tidemark.errors import EngineFailed, StorageRefused, StorageUnavailable, TidemarkError
+from tidemark.errors import (
+    DeltaLogDamaged,
+    EngineFailed,
+    StorageRefused,
+    StorageUnavailable,
+    TidemarkError,
+)
 from tidemark.errors.storage import storage_error
 
 _Adapter = TypeVar("_Adapter")
@@ -23,6 +29,9 @@ _NO_ACCESS = re.compile(
     r"40[13] (?:Unauthorized|Forbidden)|NoSuchBucket|AccessDenied|Permission ?Denied", re.IGNORECASE
 )
 _NO_ANSWER = re.compile(r"after \d+ retries|error sending request|5\d\d [A-Z]|timed out")
+_DAMAGED_LOG = re.compile(
+    r"No table metadata or protocol found|Expected contiguous commit files|Invalid Checkpoint"
+)
 _NO_FOLDER = "Invalid table location"
 """The message of delta-rs if a file occupies the path of a table."""
 _DECORATION = re.compile(r"\x1b\[[0-9;]*m|↳")
@@ -40,6 +49,7 @@ def named_failures(location: str, operation: str = "using the table") -> Iterato
     Raises:
         StorageRefused: The storage denies the operation to this process.
         StorageUnavailable: The storage is full or does not answer.
+        DeltaLogDamaged: The log of the table is incomplete.
         EngineFailed: Something else failed in delta-rs.
     """
     try:
@@ -54,6 +64,8 @@ def named_failures(location: str, operation: str = "using the table") -> Iterato
 def named(failure: Exception, location: str, operation: str) -> TidemarkError:
     """The named error for an exception of delta-rs, as `named_failures` raises it."""
     text = str(failure)
+    if _DAMAGED_LOG.search(text):
+        return DeltaLogDamaged(location=location, reason=_in_one_line(text))
     number = os_error(failure)
     kind = storage_error(number)
     if number is None and _NO_ACCESS.search(text):

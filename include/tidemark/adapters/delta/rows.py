@@ -8,8 +8,10 @@ exit (docs/adr/0003).
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from arro3.core import Array, DataType, Schema, Table
@@ -17,6 +19,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
 from tidemark.adapters.delta.failures import named, os_error
+from tidemark.errors import DeltaLogDamaged
 
 TIMESTAMP = DataType.timestamp("us", tz="UTC")
 """Microseconds since 1970 in UTC, the resolution of Delta and Spark."""
@@ -29,14 +32,51 @@ def opened(uri: str) -> DeltaTable | None:
 
     Raises:
         StorageRefused, StorageUnavailable: Its folder cannot be read.
+        DeltaLogDamaged: The folder has data files and no log.
     """
     try:
         return DeltaTable(uri)
     except TableNotFoundError as missing:
         # delta-rs raises this also without access, and if a file is the parent of a folder.
-        if os_error(missing) in {None, errno.ENOENT}:  # fence: no-access-is-no-empty-table
+        if os_error(missing) not in {None, errno.ENOENT}:  # fence: no-access-is-no-empty-table
+            raise named(missing, uri, "reading the table") from missing
+        file = next(_data_files(uri), None)
+        if file is None:  # fence: data-files-without-a-log-are-no-empty-table
             return None
-        raise named(missing, uri, "reading the table") from missing
+    try:
+        # Another process may have created the table since the first look.
+        return DeltaTable(uri)
+    except TableNotFoundError as missing:
+        reason = f"no log, but data files such as {file}"
+        raise DeltaLogDamaged(location=uri, reason=reason) from missing
+
+
+def _data_files(uri: str) -> Iterator[str]:
+    """Parquet files in a folder, without those in hidden folders and in tables of their own."""
+    for path in _objects_in(uri) if "://" in uri else _files_in(uri):
+        is_hidden = any(part.startswith((".", "_")) for part in path.split("/"))
+        if path.endswith(".parquet") and not is_hidden:
+            yield path
+
+
+def _files_in(folder: str) -> Iterator[str]:
+    for place, folders, files in os.walk(folder):
+        if "_delta_log" in folders and place != folder:
+            folders.clear()
+            continue
+        yield from (Path(place, file).relative_to(folder).as_posix() for file in sorted(files))
+
+
+def _objects_in(uri: str) -> Iterator[str]:
+    from deltalake.fs import DeltaStorageHandler
+    from pyarrow.fs import FileSelector
+
+    found = DeltaStorageHandler(uri).get_file_info_selector(FileSelector("", recursive=True))
+    paths = sorted(info.path for info in found)
+    tables = {path.partition("/_delta_log/")[0] for path in paths if "/_delta_log/" in path}
+    for path in paths:
+        if not any(path.startswith(f"{table}/") for table in tables):
+            yield path
 
 
 def to_rows(table: Any) -> list[dict[str, Any]]:

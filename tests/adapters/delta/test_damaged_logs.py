@@ -1,0 +1,131 @@
+"""A table without its log is no empty table: everything would land a second time; no Spark."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.adapters.delta.test_exclusive import record, stored
+from tests.fixtures_stores import PlaceIn
+from tests.support.commands import Command
+from tests.support.file_lake import HomeFileLake, home_lake
+from tests.support.stores import Store
+from tidemark.adapters.delta.control_table import DeltaControlTable
+from tidemark.adapters.delta.data_table import DeltaDataTable
+from tidemark.errors import DeltaLogDamaged, ExitCode
+
+COMMANDS = {
+    "control/offset_ranges": (
+        ("plan", "events"),
+        ("ingest", "events"),
+        ("undo", "events", "--plan", "1", "--reason", "test"),
+        ("control", "repair", "--apply"),
+        ("maintain", "events"),
+        ("status", "events", "--check"),
+    ),
+    "bronze/events": (
+        ("plan", "events"),
+        ("ingest", "events"),
+        ("undo", "events", "--plan", "1", "--reason", "test"),
+        ("maintain", "events"),
+        ("status", "events", "--check"),
+    ),
+}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> HomeFileLake:
+    """Pipeline `events` with three plans that have landed."""
+    return home_lake(tmp_path)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """All files below a folder."""
+    return {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def is_refused(offline: Command, *command: str) -> bool:
+    """Whether a command ends with the error and its exit code."""
+    ran = offline(*command, "--json")
+    return ran.code == ExitCode.REFUSED and '"DeltaLogDamaged"' in ran.out
+
+
+def without_log(table: Path) -> None:
+    """Remove the log."""
+    shutil.rmtree(table / "_delta_log")
+
+
+def without_commits(table: Path) -> None:
+    """Remove the files of the log, not its folder."""
+    without_log(table)
+    (table / "_delta_log").mkdir()
+
+
+def without_first_commit(table: Path) -> None:
+    """An incomplete copy."""
+    (table / "_delta_log" / f"{0:020}.json").unlink()
+
+
+def without_a_commit(table: Path) -> None:
+    """An incomplete copy."""
+    (table / "_delta_log" / f"{2:020}.json").unlink()
+
+
+DAMAGES = (without_commits, without_first_commit, without_a_commit)
+
+
+@pytest.mark.parametrize("table", COMMANDS)
+def test_no_command_writes_to_a_table_without_its_log(
+    lake: HomeFileLake, offline: Command, table: str
+) -> None:
+    """The first line of the error names the table and a data file."""
+    without_log(lake.root / table)
+    before = files(lake.root / table)
+    assert [each for each in COMMANDS[table] if not is_refused(offline, *each)] == []
+    first = offline("plan", "events").err.splitlines()[0]
+    assert first.startswith(f"DeltaLogDamaged: the Delta log of {lake.root / table} is damaged: ")
+    assert ".parquet" in first
+    assert files(lake.root / table) == before
+
+
+@pytest.mark.parametrize("table", COMMANDS)
+def test_an_incomplete_log_is_refused(lake: HomeFileLake, offline: Command, table: str) -> None:
+    """As an interrupted copy leaves it."""
+    whole = shutil.copytree(lake.root / table, lake.root / "whole")
+    for damage in DAMAGES:
+        damage(lake.root / table)
+        assert is_refused(offline, "plan", "events"), damage
+        shutil.rmtree(lake.root / table)
+        shutil.copytree(whole, lake.root / table)
+
+
+def test_a_control_table_without_its_log_is_rebuilt_from_the_data_table(
+    lake: HomeFileLake, offline: Command
+) -> None:
+    """The steps of the runbook, and no record lands twice."""
+    without_log(lake.root / "control" / "offset_ranges")
+    assert is_refused(offline, "plan", "events")
+    (lake.root / "control" / "offset_ranges").rename(lake.root / "aside")
+    behind = offline("plan", "events", "--json")
+    assert (behind.code, behind.json["error"]) == (ExitCode.REFUSED, "LedgerBehindTable")
+    lake.repair.rebuild("test", "the log was lost")
+    lake.run(2)
+    assert lake.rows() == [(0, offset) for offset in range(11)]
+
+
+@pytest.mark.store
+def test_objects_without_a_log_are_no_empty_table(honouring: Store, place_in: PlaceIn) -> None:
+    """The same on an object store; other tables below the place do not count."""
+    place = place_in(honouring)
+    record(DeltaControlTable(f"{place}/lake/control"), "events")
+    assert DeltaControlTable(f"{place}/lake").ledger("events").event_number == 0
+    honouring.put(f"{place}/copy/pipeline=events/part-0.parquet", b"rows")
+    honouring.put(f"{place}/copy/.tidemark-trial-1/part-0.parquet", b"rows")
+    before = stored(place)
+    with pytest.raises(DeltaLogDamaged, match=r"pipeline=events/part-0\.parquet"):
+        record(DeltaControlTable(f"{place}/copy"), "events")
+    with pytest.raises(DeltaLogDamaged):
+        DeltaDataTable(f"{place}/copy").prepare("events")
+    assert stored(place) == before
