@@ -1,8 +1,9 @@
-"""Ingest, undo, replacement and maintenance at once, in random sequences, and some killed.
+"""Ingest, undo, replacement, decoding and maintenance at once, in random sequences, some killed.
 
-Each round starts several actors on one pipeline, while records arrive. Threads complete their
-operations beside each other; real processes kill themselves at a random fail point. Then the next
-run lands what is left, and the table must be the log.
+Each round starts several actors on one pipeline and its typed table, while records arrive and two
+maintenances of the data table run. Threads complete their operations beside each other; real
+processes kill themselves at a random fail point. Then the next runs land and decode what is left.
+The data table must be the log, and each of its rows must be decoded or in quarantine, once.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 
 from tests.conftest import TopicFactory
+from tests.faults import test_crash_points_typed as typed
 from tests.faults.tally import Court
 from tests.faults.test_crash_points import DRIVER, settled
-from tests.support.crashes import KILLED, Site, SiteLake
+from tests.support.crashes import KILLED, Site
+from tests.support.file_lake import FileLake
+from tests.support.lake import Lake
 from tests.support.transactions import (
     Record,
     produce_aborted,
     produce_committed,
-    produce_values,
+    produce_records,
 )
 from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.core.backfill import select
@@ -48,6 +52,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
 
 PARTITIONS = 2
 ACTORS = 3
+MAINTENANCES = 2
 WEEK = timedelta(days=7)
 REFUSALS = (
     TransientError,
@@ -59,21 +64,27 @@ REFUSALS = (
 )
 """What an operation may come to because another one was first. Any other error is a defect."""
 
-Operation: TypeAlias = Callable[[SiteLake, str, Random], object]
+DECODE = """
+decode:
+  value: {format: json, schema: {n: long}}
+  quarantine: {records: 100000}
+"""
+
+Operation: TypeAlias = Callable[[Site, str, Random], object]
 
 
 # -- operations ----------------------------------------------------------------------------------
 
 
-def ingest(lake: SiteLake, name: str, random: Random) -> object:
+def ingest(site: Site, name: str, random: Random) -> object:
     """Land what is unread."""
-    planned = lake.planner.plan(name).plan
-    return planned and lake.ingest.execute(planned.sequence).landing
+    planned = site.lake.planner.plan(name).plan
+    return planned and site.lake.ingest.execute(planned.sequence).landing
 
 
-def replace_rows(lake: SiteLake, name: str, random: Random) -> object:
+def replace_rows(site: Site, name: str, random: Random) -> object:
     """Land a random range of one partition again, in place of its rows."""
-    partition = random.randrange(PARTITIONS)
+    lake, partition = site.lake, random.randrange(PARTITIONS)
     end = max(lake.ledger.committed_offset(partition), 1)
     start = random.randrange(end)
     offsets = select(offsets=[f"{partition}:{start}-{random.randint(start + 1, end)}"])
@@ -84,20 +95,36 @@ def replace_rows(lake: SiteLake, name: str, random: Random) -> object:
     return planned and lake.ingest.execute(planned.sequence).landing
 
 
-def undo(lake: SiteLake, name: str, random: Random) -> object:
+def undo(site: Site, name: str, random: Random) -> object:
     """Undo one of the plans that have landed."""
-    landed = [n for n, record in lake.ledger.plans.items() if record.has_landed]
-    return landed and lake.undo.undo(random.choice(landed), name, "a test")
+    landed = [n for n, record in site.lake.ledger.plans.items() if record.has_landed]
+    return landed and site.lake.undo.undo(random.choice(landed), name, "a test")
 
 
-def produce(lake: SiteLake, name: str, random: Random) -> None:
-    """Append plain records, and committed and aborted ones."""
-    bootstrap, topic = str(lake.connection["bootstrap.servers"]), lake.spec.topic
-    for partition in range(PARTITIONS):
-        produce_values(bootstrap, topic, random.randint(5, 40), partition=partition)
+def decode(site: Site, name: str, random: Random) -> object:
+    """Decode what has landed, and take out what has been undone or replaced."""
+    planned = site.app.decoding("events").plan().plan
+    return planned and site.app.ingest("events@typed").execute(planned.sequence).landing
+
+
+def produce(site: Site, name: str, random: Random) -> None:
+    """Append plain records, and committed and aborted ones; some cannot be decoded."""
+    produce_records(
+        site.bootstrap,
+        site.topic,
+        [
+            Record(value=typed.value(random.randrange(1_000)), partition=partition)
+            for partition in range(PARTITIONS)
+            for _ in range(random.randint(5, 40))
+        ],
+    )
     partition = random.randrange(PARTITIONS)
-    produce_aborted(bootstrap, topic, [Record(value=b"aborted", partition=partition)])
-    produce_committed(bootstrap, topic, [Record(value=b"committed", partition=partition)])
+    produce_aborted(site.bootstrap, site.topic, [Record(value=b"aborted", partition=partition)])
+    committed = Record(value=typed.value(0), partition=partition)
+    produce_committed(site.bootstrap, site.topic, [committed])
+
+
+OPERATIONS = (ingest, replace_rows, undo, decode)
 
 
 # -- actors --------------------------------------------------------------------------------------
@@ -124,8 +151,7 @@ class Drawn:
         """Draw a round; the same name draws the same."""
         random = Random(name)
         actors = tuple(
-            tuple(random.choices((ingest, replace_rows, undo), k=random.randint(2, 4)))
-            for _ in range(ACTORS)
+            tuple(random.choices(OPERATIONS, k=random.randint(2, 4))) for _ in range(ACTORS)
         )
         victim = random.choice(victims)
         step = random.choice(STEPS[victim])
@@ -149,10 +175,10 @@ STEPS = {
 
 def act(site: Site, name: str, operations: Sequence[Operation]) -> None:
     """Perform operations one after the other; each completes, or another one was first."""
-    lake, random = site.lake, Random(name)
+    random = Random(name)
     for number, operation in enumerate(operations):
         try:
-            came = str(operation(lake, f"{name}-{number}", random))
+            came = str(operation(site, f"{name}-{number}", random))
         except REFUSALS as refused:
             came = f"{type(refused).__name__}: {refused.what()}"
         print(f"{name} {operation.__name__}: {came[:200]}")
@@ -183,7 +209,7 @@ def killed(site: Site, drawn: Drawn) -> None:
 
 @contextmanager
 def maintained(site: Site) -> Iterator[None]:
-    """Maintain the data table without a pause until the block ends."""
+    """Maintain the data table twice at once, without a pause, until the block ends."""
     over = threading.Event()
 
     def loop() -> None:
@@ -192,13 +218,14 @@ def maintained(site: Site) -> Iterator[None]:
             came.append(site.lake.maintenance(timedelta(0)).maintain(WEEK))
         print(f"{len(came)} maintenances, {sum(each.replaced for each in came)} files replaced")
 
-    with ThreadPoolExecutor(1) as threads:
-        ended = threads.submit(loop)
+    with ThreadPoolExecutor(MAINTENANCES) as threads:
+        ended = [threads.submit(loop) for _ in range(MAINTENANCES)]
         try:
             yield
         finally:
             over.set()
-        ended.result()
+        for each in ended:
+            each.result()
 
 
 def perform(site: Site, drawn: Drawn) -> None:
@@ -215,9 +242,8 @@ def perform(site: Site, drawn: Drawn) -> None:
         each.result()
 
 
-def finish(site: Site, name: str) -> None:
+def finish(lake: Lake | FileLake, name: str) -> None:
     """Repeat the interrupted commands, as the remedy requires, then land the rest."""
-    lake = site.lake
     for sequence, record in lake.ledger.plans.items():
         if record.undoing:
             lake.undo.undo(sequence, name, "a test")
@@ -236,25 +262,24 @@ def operate(court: Court, site: Site, seed: int, rounds: int, victims: Sequence[
     """Perform random rounds, and compare the table with Kafka after each."""
     lake = site.lake
     for number in range(3):
-        produce(lake, "", Random(seed))
+        produce(site, "", Random(f"{seed} {number}"))
         lake.run(f"run {number}")
     for number in range(rounds):
         drawn = Drawn.of(f"seed {seed} round {number}", victims)
-        if drawn.victim == "maintain":
+        with maintained(site):
             perform(site, drawn)
-        else:
-            with maintained(site):
-                perform(site, drawn)
-        finish(site, f"after {drawn.name}")
+        finish(lake, f"after {drawn.name}")
         settled(court, site)
         lake.verify.verify().check()
+        typed.decode(site)
+        typed.settled(court, site)
 
 
 @pytest.fixture
 def site(spark: SparkSession, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path) -> Site:
     """A pipeline of this test's own."""
     name = topic(partitions=PARTITIONS)
-    return Site(home=tmp_path, bootstrap=broker.bootstrap, topic=name, session=spark)
+    return Site(home=tmp_path, bootstrap=broker.bootstrap, topic=name, session=spark, more=DECODE)
 
 
 def test_operations_beside_each_other_keep_every_record_once(court: Court, site: Site) -> None:

@@ -1,127 +1,338 @@
-"""Compactions beside each other writer of a table, 200 rounds of each pair, without forced steps.
+"""Maintenance beside each other writer of its table, in rounds without forced steps.
 
-The test prints in how many rounds the two writers worked at the same time.
+The rows of the data tables come from Kafka, and librdkafka judges them every ten rounds; after each
+round no row is doubled. The events of the control table do not come from Kafka: there all rows of
+the table, with all columns, are compared with those before the round.
+Each test prints in how many rounds the two writers worked at the same time, and what came of it.
 """
 
 from __future__ import annotations
 
-import random
+import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
+from tests.conftest import TopicFactory
+from tests.faults.tally import Court
+from tests.faults.test_concurrent_operations import finish
+from tests.support.file_lake import WEEK
+from tests.support.kafka_file_lake import KafkaFileLake
+from tests.support.plans import make_spec
+from tests.support.spark_optimize import optimize
+from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.adapters.delta.compaction import Compaction
-from tidemark.errors import CompactionConflict
+from tidemark.adapters.delta.control_repair import DeltaControlRepair
+from tidemark.adapters.delta.deduplication import Deduplication
+from tidemark.adapters.delta.upkeep import DeltaUpkeep
+from tidemark.core.upkeep import UpkeepOutcome
+from tidemark.errors import (
+    CompactionConflict,
+    ControlDoubled,
+    RowsDoubled,
+    TransientError,
+    UnknownOutcomeError,
+)
+from tidemark.services.maintenance import Maintenance
+from tidemark.services.recording import check_rows
 
-pytestmark = pytest.mark.faults
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.faults, pytest.mark.broker]
 
 ROUNDS = 200
+SPARK_ROUNDS = 20
+"""One takes some seconds."""
+JUDGED_EVERY = 10
+"""librdkafka judges the table after so many rounds, after the last one, and after each repair."""
 SEED = 22
 
-Writer = Callable[[str, int], None]
-"""Changes a table in a round."""
+Writer: TypeAlias = Callable[[], bool]
+"""Changes a table. Returns whether it was done; False if another writer was in its way."""
 
 
-def rows(*numbers: int, p: str = "a") -> pa.Table:
-    """Rows of partition `p`."""
-    return pa.table({"p": [p] * len(numbers), "x": pa.array(numbers, pa.int64())})
+# -- two writers at once -------------------------------------------------------------------------
 
 
-def compact(uri: str, number: int) -> None:
-    """Compact the whole table."""
-    Compaction(uri).run()
+@dataclass
+class Races:
+    """Rounds of two writers of one table.
+
+    Attributes:
+        random: Draws when each begins.
+        rounds: Number of rounds so far.
+        overlapped: Rounds in which both worked at the same time.
+        refused: How often each of the two was refused.
+        doubled: Rounds after which rows were doubled.
+    """
+
+    random: Random = field(default_factory=lambda: Random(SEED))
+    rounds: int = 0
+    overlapped: int = 0
+    refused: list[int] = field(default_factory=lambda: [0, 0])
+    doubled: int = 0
+    _durations: list[float] = field(default_factory=lambda: [0.01, 0.01])
+
+    def run(self, one: Writer, other: Writer) -> None:
+        """Run both at once; the faster one begins while the slower one works."""
+        barrier = threading.Barrier(2)
+        slack = max(self._durations) - min(self._durations)
+        pauses = [0.0, 0.0]
+        pauses[self._durations.index(min(self._durations))] = self.random.random() * slack
+
+        def work(writer: Writer, pause: float) -> tuple[float, float, bool]:
+            barrier.wait()
+            time.sleep(pause)
+            began = time.monotonic()
+            done = writer()
+            return began, time.monotonic(), done
+
+        with ThreadPoolExecutor(2) as threads:
+            began = list(threads.map(work, (one, other), pauses))
+        self.rounds += 1
+        self._durations = [end - start for start, end, _ in began]
+        self.overlapped += max(start for start, _, _ in began) < min(end for _, end, _ in began)
+        for which, (_, _, done) in enumerate(began):
+            self.refused[which] += not done
+
+    def report(self, name: str) -> None:
+        """Print what came of it; some rounds must have overlapped."""
+        print(
+            f"maintenance and {name}, seed {SEED}: {self.overlapped} of {self.rounds} overlapped, "
+            f"maintenance put off in {self.refused[0]}, {name} refused in {self.refused[1]}, "
+            f"rows doubled in {self.doubled}"
+        )
+        assert self.overlapped
 
 
-def compact_part(uri: str, number: int) -> None:
-    """Compact one partition, as the control table does every 50 events."""
-    Compaction(uri).run({"p": "a"})
+# -- writers of a data table ---------------------------------------------------------------------
 
 
-def append(uri: str, number: int) -> None:
-    """Land a row."""
-    write_deltalake(uri, rows(number * 10 + 9), mode="append")
+def compact(lake: KafkaFileLake) -> bool:
+    """Compact the table, as maintenance does."""
+    return done(DeltaUpkeep(str(lake.uri), lake.spec.name).compact)
 
 
-def delete(uri: str, number: int) -> None:
-    """Remove a row, as an undo does."""
-    DeltaTable(uri).delete(f"x = {number * 10}")
+def ingest(lake: KafkaFileLake) -> bool:
+    """Land two records."""
+    return done(lambda: lake.run(2))
 
 
-def overwrite(uri: str, number: int) -> None:
-    """Replace a row by itself, as a replacement does."""
-    write_deltalake(
-        DeltaTable(uri), rows(number * 10), mode="overwrite", predicate=f"x = {number * 10}"
-    )
+def undo(lake: KafkaFileLake) -> bool:
+    """Undo the newest landed plan."""
+    landed = [number for number, record in lake.ledger.plans.items() if record.has_landed]
+    return done(lambda: lake.undo.undo(max(landed), "ops", "a test"))
 
 
-PAIRS = {
-    "maintain": compact,
-    "control compaction": compact_part,
-    "ingest": append,
-    "undo": delete,
-    "replace": overwrite,
+def replace(lake: KafkaFileLake) -> bool:
+    """Land two records again, in place of their rows."""
+    end = lake.committed()[0]
+    return done(lambda: lake.land_again((0, end - 2, end)))
+
+
+def by_hand(lake: KafkaFileLake) -> bool:
+    """Compact with delta-rs alone."""
+    return compacted_by_hand(lake.uri)
+
+
+WRITERS = {
+    "maintenance": compact,
+    "ingest": ingest,
+    "undo": undo,
+    "replacement": replace,
+    "compaction by delta-rs": by_hand,
 }
 
 
-@pytest.mark.parametrize("name", PAIRS)
-def test_i1_every_row_is_there_once_after_a_race_with_a_compaction(
-    tmp_path: Path, name: str
+def done(step: Callable[[], object]) -> bool:
+    """Whether a step ends; False if it asks for a repetition."""
+    try:
+        step()
+    except (TransientError, UnknownOutcomeError):
+        return False
+    return True
+
+
+def compacted_by_hand(uri: Path) -> bool:
+    """Compact with delta-rs alone; False if delta-rs refuses."""
+    try:
+        DeltaTable(uri).optimize.compact()
+    except CommitFailedError:
+        return False
+    return True
+
+
+def lakes(
+    broker: BrokerStatus, topic: TopicFactory, root: Path, *names: str
+) -> list[KafkaFileLake]:
+    """Pipelines over a topic of their own, which share a control table."""
+    return [
+        KafkaFileLake(
+            root,
+            spec=make_spec(name=name, topic=topic(partitions=2), target=f"bronze/{name}"),
+            bootstrap=broker.bootstrap,
+        )
+        for name in names
+    ]
+
+
+def race(court: Court, lake: KafkaFileLake, name: str, other: Writer, rounds: int) -> None:
+    """Maintain beside another writer; after each round the table is the log.
+
+    Rows may be doubled by a compaction of another program, which Tidemark cannot refuse. Then the
+    status names them, and `tidemark deduplicate` removes the copies.
+    """
+    races = Races()
+    lake.run(2)
+    for number in range(rounds):
+        lake.produce(2, 1)
+        lake.run(2)
+        races.run(lambda: compact(lake), other)
+        finish(lake, f"after round {number}")
+        rows = lake.rows()
+        copies = len(rows) - len(set(rows))
+        assert is_named(lake) == bool(copies), f"round {number}"
+        if copies:
+            races.doubled += 1
+            assert isinstance(lake.status().problem, RowsDoubled)
+            assert Deduplication(str(lake.uri), lake.spec.name).run().rows == copies
+        if copies or number % JUDGED_EVERY == 0:
+            lake.judged(court)
+    lake.judged(court)
+    lake.verify.verify().check()
+    races.report(name)
+    assert name == "compaction by delta-rs" or not races.doubled
+
+
+def is_named(lake: KafkaFileLake) -> bool:
+    """Whether the check of status, report and decode finds more rows than have landed."""
+    try:
+        check_rows(lake.control, lake.spec.name, lake.table)
+    except RowsDoubled:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_i1_the_table_is_the_log_after_maintenance_beside_another_writer(
+    court: Court, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, name: str
 ) -> None:
-    """Of both writers each commits as if it were alone, or is refused and changes nothing."""
-    uri, chance, overlapped, refused = str(tmp_path), random.Random(SEED), 0, 0
-    expected: list[int] = []
-    print(f"seed {SEED}")
-    for number in range(ROUNDS):
-        for step in range(3):
-            new = number * 10 + step
-            partition = "ab"[step % 2]
-            write_deltalake(uri, rows(new, p=partition), mode="append", partition_by=["p"])
-            expected.append(new)
-        other = PAIRS[name]
-        done: dict[str, tuple[float, float, bool]] = {}
-        barrier = threading.Barrier(2)
+    """The second commit is refused or fits; a repetition of what was refused ends well."""
+    (lake,) = lakes(broker, topic, tmp_path, "events")
+    race(court, lake, name, lambda: WRITERS[name](lake), ROUNDS)
 
-        def work(
-            who: str,
-            writer: Writer,
-            pause: float,
-            *,
-            number: int = number,
-            barrier: threading.Barrier = barrier,
-            done: dict[str, tuple[float, float, bool]] = done,
-        ) -> None:
-            barrier.wait()
-            time.sleep(pause)
-            began, committed = time.monotonic(), True
-            try:
-                writer(uri, number)
-            except (CompactionConflict, CommitFailedError):
-                committed = False
-            done[who] = (began, time.monotonic(), committed)
 
-        pauses = [chance.random() * 0.01, chance.random() * 0.01]
-        threads = [
-            threading.Thread(target=work, args=("one", compact, pauses[0])),
-            threading.Thread(target=work, args=("other", other, pauses[1])),
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        one, two = done["one"], done["other"]
-        overlapped += max(one[0], two[0]) < min(one[1], two[1])
-        refused += not (one[2] and two[2])
-        if two[2] and other is append:
-            expected.append(number * 10 + 9)
-        if two[2] and other is delete:
-            expected.remove(number * 10)
-        found = pa.table(DeltaTable(uri).scan(columns=["x"]))["x"].to_pylist()
-        assert sorted(found) == sorted(expected), f"round {number}"
-    print(f"maintain and {name}: {overlapped} of {ROUNDS} overlapped, one refused in {refused}")
-    assert overlapped
+@pytest.mark.spark
+def test_i1_the_table_is_the_log_after_maintenance_beside_optimize_of_spark(
+    court: Court, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Both check that the files to remove are live."""
+    (lake,) = lakes(broker, topic, tmp_path, "events")
+    race(court, lake, "OPTIMIZE of Spark", lambda: optimize(spark, lake.uri), SPARK_ROUNDS)
+
+
+# -- the control table, which pipelines share ----------------------------------------------------
+
+
+def control_of(lake: KafkaFileLake) -> Path:
+    """The folder of the control table."""
+    return lake.root / "control"
+
+
+def maintain_control(lake: KafkaFileLake) -> bool:
+    """Maintain the shared control table, as `tidemark maintain` does after a pipeline's tables."""
+    upkeep = DeltaUpkeep(str(control_of(lake)))
+    control = Maintenance(table="control table", upkeep=upkeep, now=lake.maintenance().now)
+    return control.maintain(WEEK).outcome is UpkeepOutcome.DONE
+
+
+def compact_own(lake: KafkaFileLake) -> bool:
+    """Compact the events of one pipeline, as the control table does every 50 events."""
+    try:
+        Compaction(str(control_of(lake))).run({"pipeline": lake.spec.name})
+    except CompactionConflict:
+        return False
+    return True
+
+
+CONTROL_WRITERS: dict[str, Callable[[KafkaFileLake], bool]] = {
+    "maintenance of another pipeline": maintain_control,
+    "own compaction of the control table": compact_own,
+    "ingest of another pipeline": ingest,
+    "compaction by delta-rs": lambda lake: compacted_by_hand(control_of(lake)),
+}
+
+
+def events(lake: KafkaFileLake) -> Counter[str]:
+    """All rows of the control table as text, with all columns."""
+    rows = pa.table(DeltaTable(control_of(lake)).scan()).to_pylist()
+    return Counter(json.dumps(row, default=str, sort_keys=True) for row in rows)
+
+
+def race_for_control(
+    court: Court, pair: list[KafkaFileLake], name: str, other: Writer, rounds: int
+) -> None:
+    """Two pipelines; after each round each event is there once, and each table is its log."""
+    one = pair[0]
+    races = Races()
+    for number in range(rounds):
+        for lake in pair:
+            lake.run(2)
+        before = events(one)
+        races.run(lambda: maintain_control(one), other)
+        after = events(one)
+        assert set(after) >= set(before), f"round {number}"
+        if max(after.values()) > 1:
+            races.doubled += 1
+            repair_control(pair)
+            after = events(one)
+        assert max(after.values()) == 1, f"round {number}"
+        assert name.startswith("ingest") or after == before, f"round {number}"
+    for lake in pair:
+        finish(lake, "at the end")
+        lake.judged(court)
+        lake.verify.verify().check()
+    races.report(name)
+    assert name == "compaction by delta-rs" or not races.doubled
+
+
+def repair_control(pair: list[KafkaFileLake]) -> None:
+    """Every command of a pipeline with doubled events names them; then repair the table."""
+    repair = DeltaControlRepair(str(control_of(pair[0])))
+    doubled = repair.repair(dry_run=True).doubled
+    for lake in pair:
+        if lake.spec.name in doubled:
+            with pytest.raises(ControlDoubled):
+                lake.control.ledger(lake.spec.name)
+    assert repair.repair().doubled == doubled
+
+
+@pytest.mark.parametrize("name", CONTROL_WRITERS)
+def test_i2_each_event_is_there_once_after_maintenance_beside_another_writer(
+    court: Court, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, name: str
+) -> None:
+    """Of the control table; also if a compaction by hand has doubled events."""
+    pair = lakes(broker, topic, tmp_path, "events", "prices")
+    race_for_control(court, pair, name, lambda: CONTROL_WRITERS[name](pair[1]), ROUNDS)
+
+
+@pytest.mark.spark
+def test_i2_each_event_is_there_once_after_maintenance_beside_optimize_of_spark(
+    court: Court, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Of the control table."""
+    pair = lakes(broker, topic, tmp_path, "events", "prices")
+    other = lambda: optimize(spark, control_of(pair[0]))  # noqa: E731
+    race_for_control(court, pair, "OPTIMIZE of Spark", other, SPARK_ROUNDS)

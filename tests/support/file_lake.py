@@ -26,7 +26,7 @@ from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.spec import PipelineSpec
-from tidemark.ports import LogReader, TopicLogReader
+from tidemark.ports import LogReader, TopicLogReader, TopicReader
 from tidemark.services.maintenance import Maintenance, plans_over
 from tidemark.storage import folder_of
 
@@ -117,7 +117,7 @@ class FileLake(Services):
         return self.root / self.spec.target
 
     @property
-    def marks(self) -> MemoryKafka:
+    def marks(self) -> TopicReader:
         """Marks are the log's own."""
         return self.kafka
 
@@ -139,25 +139,30 @@ class FileLake(Services):
     @property
     def sink(self) -> FileSink:
         """Writes files."""
-        return FileSink(self.uri, self.kafka)
+        return FileSink(self.uri, self.log_reader)
 
     def maintenance(self, after: timedelta = timedelta(0), **changes: Any) -> Maintenance:
         """Maintains the data table, some time from now."""
+        name = self.spec.name
         usual = {
-            "table": "events",
-            "upkeep": AfterSomeTime(after).upkeep(str(self.uri), "events"),
-            "plans_over": lambda: plans_over(self.control, "events", self.table),
+            "table": name,
+            "upkeep": AfterSomeTime(after).upkeep(str(self.uri), name),
+            "plans_over": lambda: plans_over(self.control, name, self.table),
             "now": AfterSomeTime(after).now,
         }
         return Maintenance(**{**usual, **changes})
 
     def plan(self, records: int, partition: int = 0) -> Plan:
         """Produce records and plan them."""
-        self.kafka.produce("events", partition, records, timestamp_ms=1_000)
+        self.produce(records, partition)
         plan = self.planner.plan(f"run {uuid4()}").plan
         assert plan is not None
-        self.table.prepare("events")
+        self.table.prepare(self.spec.name)
         return plan
+
+    def produce(self, records: int, partition: int) -> None:
+        """Append records to the log."""
+        self.kafka.produce("events", partition, records, timestamp_ms=1_000)
 
     def run(self, records: int, partition: int = 0) -> Plan:
         """Produce records, plan and land them."""
@@ -171,6 +176,11 @@ class FileLake(Services):
         assert plan is not None
         self.ingest.execute(plan.sequence)
         return plan
+
+    def bronze_rows(self) -> list[dict[str, Any]]:
+        """Every row of the newest version, with all columns."""
+        rows: list[dict[str, Any]] = pa.table(DeltaTable(self.uri).scan()).to_pylist()
+        return rows
 
     def rows(self, version: int | None = None) -> list[tuple[int, int]]:
         """Partition and offset of every row of a version, the newest if none is named."""
@@ -216,6 +226,12 @@ def age(folder: Path, days: int = 20) -> None:
     for file in folder.rglob("*"):
         if file.is_file():
             os.utime(file, (then, then))
+
+
+def without_checksums(folder: Path) -> None:
+    """Remove the checksums beside the files, which are empty here: Spark would compare them."""
+    for checksums in folder.rglob("*.crc"):
+        checksums.unlink()
 
 
 def double(uri: str | Path) -> None:

@@ -219,8 +219,7 @@ class TypedLake(LandingServices):
 
     def bronze_rows(self) -> list[dict[str, Any]]:
         """All rows of the bronze table."""
-        rows: list[dict[str, Any]] = pa.table(DeltaTable(self.bronze.uri).scan()).to_pylist()
-        return rows
+        return self.bronze.bronze_rows()
 
     def decoded(self) -> list[tuple[int, int, str]]:
         """Partition, offset and value of every typed row."""

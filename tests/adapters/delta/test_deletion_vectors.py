@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.file_lake import FileLake
+from tests.support.file_lake import FileLake, double, without_checksums
 from tests.support.plans import wanted
 from tidemark.adapters.delta.compaction import Compaction
-from tidemark.errors import CompactionConflict, RecordsMissed, RowsChanged
+from tidemark.errors import CompactionConflict, RecordsMissed, RowsChanged, RowsDoubled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,9 +27,7 @@ def lake(tmp_path: Path) -> FileLake:
 
 def delete_two(lake: FileLake, spark: SparkSession, where: str = "") -> None:
     """Delete the first two rows by a deletion vector; the file stays as it is."""
-    for checksums in lake.uri.rglob("*.crc"):
-        # Empty here, and Spark would compare.
-        checksums.unlink()
+    without_checksums(lake.uri)
     files = list(lake.uri.rglob("*.parquet"))
     table = f"delta.`{lake.uri}`"
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
@@ -97,3 +95,20 @@ def test_i1_an_undo_removes_rows_beside_a_deletion_vector_too(
     assert plan is not None
     lake.ingest.execute(plan.sequence)
     assert lake.verified() == [(4, 4), (4, 4)]
+
+
+def test_doubled_rows_are_noticed_in_a_table_with_deletion_vectors(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    """Rows that a vector marks as deleted do not count, neither alone nor beside doubled ones."""
+    lake.run(4)
+    lake.run(3)
+    delete_two(lake, spark)
+    assert lake.table.row_count() == 5
+    assert lake.status().problem is None
+    lake.run(3)
+    lake.run(4)
+    double(lake.uri)
+    problem = lake.status().problem
+    assert isinstance(problem, RowsDoubled)
+    assert (problem.rows, problem.landed) == (len(lake.rows()), 14)

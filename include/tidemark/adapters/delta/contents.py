@@ -133,16 +133,28 @@ def size(table: DeltaTable) -> TableSize:
 
 
 def row_count(table: DeltaTable) -> int | None:
-    """Number of rows by the statistics of the files; None without these statistics."""
-    if "deletionVectors" in (table.protocol().reader_features or ()):
-        return None
+    """Number of rows by the statistics of the files; None without these statistics.
+
+    Reads the deletion vectors: the statistics count the rows that they mark as deleted.
+    """
     files = table.get_add_actions(flatten=True)
     if files.num_rows == 0:
         return 0
     if "num_records" not in files.column_names:
         return None
     counts = files.column("num_records").to_pylist()
-    return None if None in counts else sum(counts)
+    return None if None in counts else sum(counts) - _deleted(table)
+
+
+def _deleted(table: DeltaTable) -> int:
+    """Number of rows that deletion vectors mark as deleted."""
+    if "deletionVectors" not in (table.protocol().reader_features or ()):
+        return 0
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kept = pc.list_flatten(pa.table(table.deletion_vectors())["selection_vector"])
+    return int(pc.sum(pc.invert(kept), min_count=0).as_py())
 
 
 def holdings(table: DeltaTable, condition: str = "true") -> tuple[Holding, ...]:

@@ -1,0 +1,59 @@
+"""One pipeline over a topic of a real broker, on real tables, without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from confluent_kafka import Producer
+
+from tests.faults.tally import Court
+from tests.support.file_lake import FileLake
+from tests.support.transactions import Record, append
+from tests.support.verdict import Verdict, judge
+from tidemark.adapters.kafka.marks import KafkaMarkReader
+from tidemark.adapters.kafka.options import client_config
+from tidemark.adapters.kafka.producer import producer_settings
+from tidemark.adapters.kafka.reader import KafkaLogReader
+from tidemark.core.marks import IsolationLevel
+
+
+@dataclass
+class KafkaFileLake(FileLake):
+    """A pipeline whose records come from Kafka; the driver writes the files.
+
+    Attributes:
+        bootstrap: Address list of the broker.
+    """
+
+    bootstrap: str = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        """The topic exists."""
+
+    @property
+    def marks(self) -> KafkaMarkReader:
+        """Reads marks."""
+        return KafkaMarkReader(client_config("lake", {"bootstrap.servers": self.bootstrap}))
+
+    @property
+    def log_reader(self) -> KafkaLogReader:
+        """Reads records."""
+        return KafkaLogReader(client_config("lake", {"bootstrap.servers": self.bootstrap}))
+
+    def produce(self, records: int, partition: int) -> None:
+        """Append records to the topic."""
+        values = (b"%d" % number for number in range(records))
+        some = [Record(value=value, partition=partition) for value in values]
+        append(self._producer, self.spec.topic, some)
+
+    @cached_property
+    def _producer(self) -> Producer:
+        """One for all rounds: its first record waits for a connection."""
+        return Producer(producer_settings({"bootstrap.servers": self.bootstrap}))
+
+    def judged(self, court: Court) -> Verdict:
+        """Compare the data table with what librdkafka reads in the whole topic; must be exact."""
+        topic = self.spec.topic
+        topic_id = self.marks.topic_marks(topic, IsolationLevel.READ_COMMITTED).topic_id
+        return court.count(judge(self.bronze_rows(), self.bootstrap, topic, topic_id))
