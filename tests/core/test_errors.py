@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import pickle
+import pkgutil
 import re
+from collections import Counter
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_type_hints
@@ -145,7 +148,23 @@ def test_the_runbook_has_a_section_for_every_error_and_for_no_other() -> None:
     page = (PROJECT / "docs" / "runbook.md").read_text(encoding="utf-8")
     headings = re.findall(r"^## ((?:[A-Z]\w+)(?:, [A-Z]\w+)*)$", page, flags=re.MULTILINE)
     named = [name for heading in headings for name in heading.split(", ")]
-    assert sorted(named) == sorted(kind.__name__ for kind in concrete_errors())
+    headings_of = Counter(named)
+    errors_of = Counter(kind.__name__ for kind in concrete_errors())
+    assert not errors_of - headings_of, "errors without a heading in docs/runbook.md"
+    assert not headings_of - errors_of, "headings of docs/runbook.md without an error, or twice"
+
+
+def test_every_error_class_is_exported() -> None:
+    """The tests of errors see only these."""
+    modules = pkgutil.iter_modules(errors.__path__, f"{errors.__name__}.")
+    defined = {
+        kind
+        for module in modules
+        for _, kind in inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
+        if issubclass(kind, TidemarkError)
+    }
+    exported = {*concrete_errors(), *BRANCHES}
+    assert {kind.__name__ for kind in defined - exported} == set(), "not in errors/__init__.py"
 
 
 def test_commands_that_errors_name_can_be_typed() -> None:

@@ -57,6 +57,12 @@ FENCES = (
         noticed_by=(f"{DELTA}/test_damaged_logs.py", "-k", "no_command_writes and offset_ranges"),
     ),
     Fence(
+        marker="control-repair-replaces-all-rows",
+        keeps="I2",
+        operation=Never(),
+        noticed_by=(f"{DELTA}/test_control_repair.py", "-k", "cannot_be_replaced"),
+    ),
+    Fence(
         marker="control-snapshot-is-the-ledger",
         keeps="I2",
         operation=Never(),

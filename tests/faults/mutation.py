@@ -37,6 +37,8 @@ PACKAGE = Path(__file__).resolve().parents[2] / "include" / "tidemark"
 VARIABLE = "TIDEMARK_FENCE"
 _MARKER = re.compile(r"# fence: ([a-z0-9]+(?:-[a-z0-9]+)*)$")
 
+_LIKE_MARKER = re.compile(r"#\s*fence\b\s*:", re.IGNORECASE)
+
 
 class UnfitOperation(Exception):
     """The operation cannot be applied to the place that is marked."""
@@ -65,17 +67,23 @@ def markers(package: Path = PACKAGE) -> list[Marker]:
     return [
         Marker(name=name, file=file, line=line)
         for file in sorted(package.rglob("*.py"))
-        if "# fence: " in (source := file.read_text())
+        if _LIKE_MARKER.search(source := file.read_text())
         for name, line in marks(source)
     ]
 
 
 def marks(source: str) -> Iterator[tuple[str, int]]:
-    """Yield the names of markers, each with the line of the code that it marks."""
+    """Yield the names of markers, each with the line of the code that it marks.
+
+    Raises:
+        ValueError: A comment looks like a marker and is none.
+    """
     waiting: list[str] = []
     line = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
+            if _LIKE_MARKER.search(token.string) and not _MARKER.search(token.string):
+                raise ValueError(f"not of the form `# fence: its-name`: {token.string}")
             if found := _MARKER.search(token.string):
                 if line == token.start[0]:
                     yield found[1], line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,14 @@ def check_noticed(fence: Fence, folder: Path) -> None:
     """Remove a fence and run the tests that must notice; one of them must fail."""
     selected = fence.noticed_by if fence.real else ("-m", _fast(), *fence.noticed_by)
     outcome = run_tests(selected, folder, fence.marker)
-    assert outcome.has_noticed, f"no test failed without {fence.marker}: {outcome.output[-4000:]}"
+    assert outcome.code != pytest.ExitCode.NO_TESTS_COLLECTED, (
+        f"`noticed_by` of {fence.marker} selects no test: check its paths and its -k, and set "
+        f"real=True if the tests need Kafka or Spark"
+    )
+    assert outcome.has_noticed, (
+        f"no test failed without {fence.marker} as a test that notices would (do the tests pass "
+        f"with the fence?): {outcome.output[-4000:]}"
+    )
 
 
 # -- the matrix ----------------------------------------------------------------------------------
@@ -90,14 +98,22 @@ def test_a_program_that_breaks_is_not_noticed() -> None:
 
 def test_every_marker_has_one_entry() -> None:
     """And every entry has one marker."""
-    assert sorted(marker.name for marker in markers()) == sorted(f.marker for f in FENCES)
+    names = Counter(marker.name for marker in markers())
+    entries = Counter(fence.marker for fence in FENCES)
+    assert not names - entries, "markers without an entry in tests/faults/fences.py, or used twice"
+    assert not entries - names, "entries of tests/faults/fences.py without a marker, or twice"
 
 
 @pytest.mark.parametrize("fence", FENCES, ids=lambda fence: fence.marker)
 def test_the_operation_fits_the_marked_place(fence: Fence) -> None:
     """It is applied, changes the module, and the result compiles."""
+    assert fence.marker in MARKERS, f"no comment `# fence: {fence.marker}` in the package"
     marker = MARKERS[fence.marker]
-    compile(mutate(marker.file.read_text(), marker.line, fence.operation), marker.file, "exec")
+    try:
+        mutated = mutate(marker.file.read_text(), marker.line, fence.operation)
+    except UnfitOperation as unfit:
+        pytest.fail(f"{fence.operation} at {marker.file}, line {marker.line}: {unfit}")
+    compile(mutated, marker.file, "exec")
 
 
 def test_every_invariant_has_a_fence() -> None:
@@ -179,5 +195,15 @@ def test_an_operation_that_does_not_fit_is_refused(operation: Operation, source:
 
 def test_a_marker_is_a_comment_with_a_name_in_kebab_case() -> None:
     """Text in a string is not a marker."""
-    source = 'x = "# fence: text"\ny = 1  # fence: a-name\nz = 2  # fence: No_Name\n'
+    source = 'x = "# fence: text"\ny = 1  # fence: a-name\n'
     assert list(marks(source)) == [("a-name", 2)]
+
+
+@pytest.mark.parametrize(
+    "comment",
+    ["# fence: No_Name", "#fence: a-name", "# Fence: a-name", "# fence: a-name, and more"],
+)
+def test_a_comment_that_looks_like_a_marker_is_refused(comment: str) -> None:
+    """Otherwise its guard would be tried by no test."""
+    with pytest.raises(ValueError, match="its-name"):
+        list(marks(f"x = 1  {comment}"))

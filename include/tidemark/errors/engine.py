@@ -34,7 +34,7 @@ class EngineFailed(TransientError):
 
     def remedy(self) -> str:
         stack = f"; the stack is in {self.log}" if self.log else ""
-        return f"run the same plan again, which is safe{stack}"
+        return f"run the same plan or command again, which is safe{stack}"
 
     def as_record(self) -> dict[str, Any]:
         """The record of every error, with the file that contains the stack."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from deltalake.transaction import AddAction
 from typer.testing import CliRunner
 
 from tests.support.file_lake import WEEK, FileLake, HomeFileLake, double, home_lake
@@ -17,7 +19,15 @@ from tidemark.adapters.delta.compaction import Compaction
 from tidemark.adapters.delta.control_repair import DeltaControlRepair
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.core.events import Adopted, Planned
-from tidemark.errors import ControlDoubled, ControlFileMissing, ControlTruncated, TidemarkError
+from tidemark.errors import (
+    ControlDoubled,
+    ControlFileMissing,
+    ControlTruncated,
+    SetupError,
+    TidemarkError,
+)
+
+PARTITION = "partition.pipeline"
 
 READS: dict[str, Callable[[DeltaControlTable], object]] = {
     "ledger": lambda control: control.ledger("events"),
@@ -48,7 +58,7 @@ def lose(uri: str, number: int) -> Path:
     named = zip(
         actions.column("path").to_pylist(),
         actions.column("min.event_number").to_pylist(),
-        actions.column("partition.pipeline").to_pylist(),
+        actions.column(PARTITION).to_pylist(),
         strict=True,
     )
     (path,) = (path for path, event, name in named if (event, name) == (number, "events"))
@@ -121,6 +131,41 @@ def test_events_that_are_appended_during_a_repair_stay(
     assert after.event_number == ledger.event_number + 1
     assert after.plans[4].requesters[-1] == "late"
     assert after.records == ledger.records
+
+
+def test_a_doubled_file_that_cannot_be_replaced_is_named(lake: FileLake) -> None:
+    """delta-rs cannot remove a file with a space in its name."""
+    uri = uri_of(lake)
+    table = DeltaTable(uri)
+    actions = table.get_add_actions(flatten=True)
+    path, number = next(
+        (path, number)
+        for path, number, pipeline in zip(
+            *(actions.column(name).to_pylist() for name in ("path", "min.event_number", PARTITION)),
+            strict=True,
+        )
+        if pipeline == "events"
+    )
+    copy = f"{Path(path).parent}/a copy.parquet"
+    shutil.copy(Path(uri, path), Path(uri, copy))
+    added = AddAction(
+        path=copy,
+        size=Path(uri, copy).stat().st_size,
+        partition_values={"pipeline": "events"},
+        modification_time=0,
+        data_change=True,
+        stats='{"numRecords": 1}',
+    )
+    table.create_write_transaction([added], "append", table.schema(), ["pipeline"])
+    repair = DeltaControlRepair(uri)
+    doubled = repair.repair(dry_run=True).doubled
+    assert doubled == {"events": (number,)}
+    rows, version = DeltaTable(uri).count(), DeltaTable(uri).version()
+    with pytest.raises(SetupError, match="a%20copy") as caught:
+        repair.repair()
+    assert "OPTIMIZE" in caught.value.remedy()
+    assert (DeltaTable(uri).count(), DeltaTable(uri).version()) == (rows, version)
+    assert repair.repair(dry_run=True).doubled == doubled
 
 
 # -- lost files ----------------------------------------------------------------------------------

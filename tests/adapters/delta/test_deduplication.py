@@ -25,6 +25,7 @@ from tidemark.errors import (
     EngineFailed,
     ForeignTable,
     RowsDoubled,
+    UnreadableFile,
 )
 from tidemark.services.recording import check_rows
 
@@ -298,3 +299,16 @@ def test_the_command_counts_and_removes(lake: HomeFileLake, offline: Command) ->
     assert shown.json == {"outcome": "draft", "copies": 9, "unread_files": 0}
     assert "9 doubled row(s) removed" in offline("deduplicate", "events", "--apply").out
     assert lake.verified() == [(9, 9)]
+
+
+# -- unreadable files ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"PAR1")])
+def test_an_unreadable_file_is_named(lake: HomeFileLake, damage: Callable[[Path], object]) -> None:
+    """A repetition would fail again."""
+    path = DeltaTable(lake.uri).file_uris()[0]
+    damage(Path(path))
+    with pytest.raises(UnreadableFile) as caught:
+        deduplication(lake).run()
+    assert Path(path).name in caught.value.file

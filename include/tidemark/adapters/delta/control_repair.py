@@ -12,11 +12,16 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.adapters.delta.compaction import Compaction
-from tidemark.adapters.delta.failures import named
-from tidemark.adapters.delta.live_files import live_files, merged_bounds, storage_of
+from tidemark.adapters.delta.live_files import (
+    bounds_of_some_rows,
+    left_out,
+    live_files,
+    storage_of,
+)
+from tidemark.adapters.delta.plan_files import named_read_failures
 from tidemark.adapters.delta.rewriting import NewFile, Rewrite, new_path
 from tidemark.adapters.delta.rows import opened, query, read
-from tidemark.errors import CompactionConflict, ControlFileMissing
+from tidemark.errors import CompactionConflict, ControlFileMissing, SetupError
 
 _TRIED = 5
 
@@ -99,10 +104,11 @@ class DeltaControlRepair:
             dry_run: Only report the damage.
 
         Raises:
+            SetupError: Files with the doubled events cannot be replaced; nothing was changed.
             EngineFailed: The repair failed, or its answer was lost.
             CompactionConflict: Concurrent compactions prevented every try.
         """
-        try:
+        with named_read_failures(self._uri, "repairing the control table"):
             missing = () if opened(self._uri) is None else missing_files(self._uri)
             if dry_run and missing:
                 # The rest can be read once the log does not refer to these files.
@@ -112,8 +118,6 @@ class DeltaControlRepair:
             doubled = self._doubled()
             for pipeline in () if dry_run else doubled:
                 self._write_once(pipeline)
-        except (DeltaError, OSError, ValueError) as failed:
-            raise named(failed, self._uri, "repairing the control table") from failed
         return ControlDamage(missing=missing, doubled=doubled)
 
     def _doubled(self) -> Mapping[str, tuple[int, ...]]:
@@ -143,6 +147,7 @@ class DeltaControlRepair:
         import pyarrow.parquet as pq
 
         table = DeltaTable(self._uri)
+        _refuse_left_out(table)
         replaced = [file for file in live_files(table) if file.partition["pipeline"] == pipeline]
         rows = pa.table(read(table, f"SELECT DISTINCT * FROM t WHERE pipeline = '{pipeline}'"))
         schema = pa.schema(table.schema().to_arrow())
@@ -150,9 +155,7 @@ class DeltaControlRepair:
         rows = rows.select(columns.names).cast(columns).sort_by("event_number")
         path, files = new_path(), storage_of(self._uri)
         pq.write_table(rows, path, filesystem=files, store_schema=False)
-        bounds = merged_bounds(replaced)
-        # Bounds remain valid without some rows; null counts do not.
-        del bounds["nullCount"]
+        bounds = bounds_of_some_rows(replaced)
         added = NewFile(
             path=path,
             size=files.get_file_info(path).size,
@@ -160,3 +163,16 @@ class DeltaControlRepair:
             statistics=json.dumps({"numRecords": rows.num_rows, **bounds}),
         )
         return Rewrite(replaced=tuple(replaced), added=(added,))
+
+
+def _refuse_left_out(table: DeltaTable) -> None:
+    """Refuse a table with files that a repair cannot replace: their rows would stay doubled."""
+    paths = left_out(table)
+    if paths:  # fence: control-repair-replaces-all-rows
+        raise SetupError(
+            subject="the control table has files that `tidemark control repair` cannot replace",
+            needed="files without deletion vectors, with plain names",
+            seen=", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if paths[3:] else ""),
+            advice="rewrite them in Spark with `OPTIMIZE` (with deletion vectors: `REORG TABLE ... "
+            "APPLY (PURGE)`), then run `tidemark control repair` again",
+        )

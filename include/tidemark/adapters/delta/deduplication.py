@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
-
 from tidemark.adapters.delta.compaction import Compaction
 from tidemark.adapters.delta.copies import CopySearch, numbered, row_numbers, rows_within
 from tidemark.adapters.delta.data_table import check_owner
-from tidemark.adapters.delta.failures import named
-from tidemark.adapters.delta.live_files import LiveFile, live_files, merged_bounds, storage_of
+from tidemark.adapters.delta.live_files import (
+    LiveFile,
+    bounds_of_some_rows,
+    left_out,
+    live_files,
+    storage_of,
+)
+from tidemark.adapters.delta.plan_files import named_read_failures
 from tidemark.adapters.delta.rewriting import NewFile, Rewrite, batches_of, write_rows
 from tidemark.adapters.delta.rows import opened
 from tidemark.errors import CompactionConflict
@@ -67,18 +70,17 @@ class Deduplication:
         Raises:
             ForeignTable: It is not the pipeline's table.
             CopiesDiffer: Rows with one key are not copies; nothing was changed.
+            UnreadableFile: A file of the table cannot be read; nothing was changed.
             CompactionConflict: Other commits removed the files in each try; nothing was changed.
             EngineFailed: The rewrite failed, or its answer was lost. A repetition is safe.
         """
-        try:
+        with named_read_failures(self._uri, "removing doubled rows"):
             for attempt in range(1, _TRIED):
                 try:
                     return self._without_copies(dry_run=dry_run)
                 except CompactionConflict as conflict:
                     log.info("not deduplicated attempt=%d reason=%s", attempt, conflict.reason)
             return self._without_copies(dry_run=dry_run)
-        except (DeltaError, OSError, ValueError) as failed:
-            raise named(failed, self._uri, "removing doubled rows") from failed
 
     def _without_copies(self, *, dry_run: bool) -> Copies:
         table = opened(self._uri)
@@ -87,9 +89,7 @@ class Deduplication:
         check_owner(table, self._uri, self._pipeline)
         files, live = storage_of(self._uri), live_files(table)
         found = CopySearch(files, live, self._pipeline).find()
-        copies = Copies(
-            rows=sum(map(len, found.values())), unread_files=_file_count(table) - len(live)
-        )
+        copies = Copies(rows=sum(map(len, found.values())), unread_files=len(left_out(table)))
         if dry_run or not copies.rows:
             return copies
         added = [_rewritten(files, live[number], rows) for number, rows in found.items()]
@@ -101,16 +101,10 @@ class Deduplication:
         return copies
 
 
-def _file_count(table: DeltaTable) -> int:
-    return int(table.get_add_actions(flatten=True).num_rows)
-
-
 def _rewritten(files: FileSystem, file: LiveFile, copies: pa.Array) -> NewFile:
     """A new file with the rows of a file that are not copies."""
-    bounds = merged_bounds([file])
-    # Bounds remain valid without some rows; null counts do not.
-    del bounds["nullCount"]
-    return write_rows(files, file, _without(batches_of(files, file), copies), bounds)
+    rows = _without(batches_of(files, file), copies)
+    return write_rows(files, file, rows, bounds_of_some_rows([file]))
 
 
 def _without(batches: Iterator[pa.RecordBatch], rows: pa.Array) -> Iterator[pa.RecordBatch]:

@@ -99,6 +99,13 @@ def live_files(table: DeltaTable) -> list[LiveFile]:
     return sorted(found, key=lambda file: (file.modified_ms, file.path))
 
 
+def left_out(table: DeltaTable) -> list[str]:
+    """Paths of the loaded version's files that `live_files` leaves out."""
+    paths = to_rows(table.get_add_actions(flatten=False).select(["path"]))
+    removable = {file.path for file in live_files(table)}
+    return [row["path"] for row in paths if row["path"] not in removable]
+
+
 def _uris(batch: Any) -> Sequence[str]:
     uris: Sequence[str] = batch.column("filepath").to_pylist()
     return uris
@@ -120,6 +127,11 @@ def merged_bounds(group: Sequence[LiveFile]) -> dict[str, Any]:
         ),
         "nullCount": _merged(nulls, lambda one, other: one + other),
     }
+
+
+def bounds_of_some_rows(group: Sequence[LiveFile]) -> dict[str, Any]:
+    """Bounds that hold for any part of the rows of some files; counts of nulls would not."""
+    return {name: each for name, each in merged_bounds(group).items() if name != "nullCount"}
 
 
 def _rounded_up(value: Any) -> Any:

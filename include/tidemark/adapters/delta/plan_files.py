@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from tidemark.adapters.delta.checked_commits import Change, commit_checked
-from tidemark.adapters.delta.live_files import LiveFile, live_files, storage_of
+from tidemark.adapters.delta.failures import named
+from tidemark.adapters.delta.live_files import LiveFile, left_out, live_files, storage_of
+from tidemark.adapters.delta.rows import opened
 from tidemark.errors import UnreadableFile
 
 if TYPE_CHECKING:
@@ -36,10 +40,7 @@ def files_of(table: DeltaTable, sequence: int) -> tuple[list[LiveFile], list[Liv
 
 def may_hold_others(table: DeltaTable, sequence: int) -> bool:
     """Whether rows of a plan may be in files that `remove_whole` does not remove."""
-    if table.get_add_actions().num_rows > len(live_files(table)):
-        # One has a deletion vector, or a path that delta-rs cannot remove by name.
-        return True
-    return bool(files_of(table, sequence)[1])
+    return bool(left_out(table) or files_of(table, sequence)[1])
 
 
 def remove_whole(uri: str, sequence: int, metadata: str) -> int:
@@ -62,6 +63,27 @@ def remove_whole(uri: str, sequence: int, metadata: str) -> int:
         )
 
     return commit_checked(uri, removal)
+
+
+@contextmanager
+def named_read_failures(uri: str, operation: str) -> Iterator[None]:
+    """Raise failures of reading or rewriting a table's files as named errors.
+
+    Args:
+        uri: The table.
+        operation: The operation, in the form "compacting the table".
+
+    Raises:
+        UnreadableFile: A file of the table cannot be read.
+        StorageRefused, StorageUnavailable, EngineFailed: All other causes.
+    """
+    try:
+        yield
+    except (DeltaError, OSError, ValueError) as failed:
+        # PyArrow's errors are of the last kind.
+        if (table := opened(uri)) is not None:
+            refuse_unreadable(table, failed)
+        raise named(failed, uri, operation) from failed
 
 
 def refuse_unreadable(table: DeltaTable, failed: Exception) -> None:

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,11 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from tidemark.adapters.delta.compaction import Compaction
 from tidemark.adapters.delta.data_table import check_owner
-from tidemark.adapters.delta.failures import named
 from tidemark.adapters.delta.live_files import storage_of
-from tidemark.adapters.delta.plan_files import refuse_unreadable
+from tidemark.adapters.delta.plan_files import named_read_failures
 from tidemark.adapters.delta.rows import opened
 from tidemark.core.datafile import plan_of_folder
 from tidemark.core.upkeep import (
@@ -90,7 +88,7 @@ class DeltaUpkeep:
             SetupError: The target size of the table cannot be parsed.
             EngineFailed: The compaction failed, or its answer was lost.
         """
-        with self._named("compacting the table"):
+        with named_read_failures(self._uri, "compacting the table"):
             replaced = self._compaction().run()
             if replaced:
                 # Readers need not go through all that was added and removed.
@@ -124,7 +122,7 @@ class DeltaUpkeep:
             ClockDiffers: The storage's clock differs; nothing was removed.
             EngineFailed: Some may be gone; do it again.
         """
-        with self._named("removing files"):
+        with named_read_failures(self._uri, "removing files"):
             if not dry_run:
                 now = checked_time(self._uri, now, self._storage_time())
             # Before the listing: it has the commits that removed any of these meanwhile.
@@ -170,16 +168,6 @@ class DeltaUpkeep:
             for folder, _, _ in os.walk(Path(self._uri, top), topdown=False):
                 with suppress(OSError):
                     Path(folder).rmdir()
-
-    @contextmanager
-    def _named(self, doing: str) -> Iterator[None]:
-        try:
-            yield
-        except (DeltaError, OSError, ValueError) as failed:
-            # PyArrow's errors are of the last kind.
-            if (table := opened(self._uri)) is not None:
-                refuse_unreadable(table, failed)
-            raise named(failed, self._uri, doing) from failed
 
 
 def _listed(files: FileSystem) -> Iterator[StoredFile]:

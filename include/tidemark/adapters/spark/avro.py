@@ -42,6 +42,8 @@ _BOUNDS = {
     "date": (-719_162, 2_932_896),
     "timestamp": (-62_135_596_800_000_000, 253_402_300_799_999_999),
 }
+_OF_FIELDS = (Reason.NOT_UTF8, Reason.MALFORMED)
+"""The reasons that `_faults` finds. The first one of a record counts."""
 _LENGTH_BYTES = 5
 _FALSE, _TRUE = b"\x00", b"\x01"
 
@@ -55,7 +57,8 @@ def reading(payload: Column, schema: str, place: Read, *, widens: bool) -> Steps
         place: Name of the new columns.
         widens: Whether numbers of four bytes become numbers of eight.
     """
-    read, text, number = (f"__{each}_{place.value}" for each in ("read", "text", "number"))
+    read = f"__read_{place.value}"
+    found_in = {reason: f"__{reason.value}_{place.value}" for reason in _OF_FIELDS}
     written = F.concat(_length_of(payload), payload) if is_raw(schema) else payload
     ended = F.concat(written, F.lit(_END))
     kind = column_of(schema)
@@ -64,24 +67,20 @@ def reading(payload: Column, schema: str, place: Read, *, widens: bool) -> Steps
     made = yield {read: from_avro(ended, _ended(schema), _OPTIONS)}
     have = cast("StructType", made[read].dataType)["value"].dataType
     value = F.col(read)["value"]
-    faults = list(_faults(value, have, kind, ""))
+    fields: dict[Reason, list[Column]] = {reason: [] for reason in _OF_FIELDS}
+    for at, why, wrong in _faults(value, have, kind, ""):
+        fields[why].append(F.when(wrong, at))
     nothing = F.lit(None).cast("string")
-    yield {
-        text: F.coalesce(
-            *(F.when(wrong, at) for at, why, wrong in faults if why is _TEXT), nothing
-        ),
-        number: F.coalesce(
-            *(F.when(wrong, at) for at, why, wrong in faults if why is not _TEXT), nothing
-        ),
-    }
+    yield {name: F.coalesce(*fields[reason], nothing) for reason, name in found_in.items()}
     is_whole = F.coalesce(F.col(read)["end"] == F.lit(_END), F.lit(False))
+    reason = F.when(payload.isNotNull() & ~is_whole, Reason.MALFORMED.value)
+    for each, name in found_in.items():
+        reason = reason.when(F.col(name).isNotNull(), each.value)
     yield {
         place.value: _value(value, have, kind),
-        place.reason: F.when(payload.isNotNull() & ~is_whole, Reason.MALFORMED.value)
-        .when(F.col(text).isNotNull(), Reason.NOT_UTF8.value)
-        .when(F.col(number).isNotNull(), Reason.MALFORMED.value),
+        place.reason: reason,
         # The whole has no name.
-        place.detail: F.nullif(F.coalesce(text, number), F.lit("")),
+        place.detail: F.nullif(F.coalesce(*found_in.values()), F.lit("")),
     }
 
 
