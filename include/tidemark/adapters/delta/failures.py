@@ -28,7 +28,10 @@ _OS_ERROR = re.compile(r"\(os error (\d+)\)|Os \{ code: (\d+)")
 _NO_ACCESS = re.compile(
     r"40[13] (?:Unauthorized|Forbidden)|NoSuchBucket|AccessDenied|Permission ?Denied", re.IGNORECASE
 )
-_NO_ANSWER = re.compile(r"after \d+ retries|error sending request|5\d\d [A-Z]|timed out")
+_NO_ANSWER = re.compile(
+    r"after \d+ retries|error sending request|timed out"
+    r"|\b(?:status|code)[: ]+5\d\d\b|\b50[0-9] (?:Internal|Bad|Service|Gateway)"
+)
 _DAMAGED_LOG = re.compile(
     r"No table metadata or protocol found|Expected contiguous commit files|Invalid Checkpoint"
 )
