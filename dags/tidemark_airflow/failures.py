@@ -33,12 +33,15 @@ def job_failure(exit_code: int | None, output: str) -> AirflowException:
         output: The last lines that the job printed; only the message is taken from them.
 
     Returns:
-        An exception that Airflow retries, or `AirflowFailException`, by the exit code alone.
+        An exception that Airflow retries, or `AirflowFailException`, by the exit code; for exit
+        code 1 without a result, by the message of spark-submit.
     """
     if named := _named_errors(output):
         return _failure(exit_code, "\n".join(named))
-    stopped = None if exit_code is None else stopped_by(exit_code)
-    return _failure(exit_code, f"EngineStopped: {stopped}\n{output}" if stopped else output)
+    stopped = None if exit_code is None else stopped_by(exit_code, output.splitlines())
+    if stopped is None:
+        return _failure(exit_code, output)
+    return _failure(stopped.exit_code, f"{type(stopped).__name__}: {stopped}\n{output}")
 
 
 def pipelines_failure(errors: Mapping[str, TidemarkError]) -> AirflowException:
@@ -51,14 +54,9 @@ def pipelines_failure(errors: Mapping[str, TidemarkError]) -> AirflowException:
 
 
 def _failure(exit_code: int | None, text: str) -> AirflowException:
-    return (AirflowException if is_retryable(exit_code) else AirflowFailException)(text)
-
-
-def is_retryable(exit_code: int | None) -> bool:
-    """Whether the same job can end differently; None if it did not start."""
-    if exit_code is None or stopped_by(exit_code):
-        return True
-    return ExitCode(exit_code).retryable
+    # A job with a result may be killed after it printed the result.
+    is_final = exit_code in set(ExitCode) and not ExitCode(exit_code).retryable
+    return (AirflowFailException if is_final else AirflowException)(text)
 
 
 def _named_errors(output: str) -> list[str]:

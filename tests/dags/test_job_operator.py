@@ -62,6 +62,7 @@ def run(
         (ExitCode.TRANSIENT, False),
         (ExitCode.UNKNOWN_OUTCOME, False),
         (137, False),
+        (127, True),
     ],
 )
 def test_the_exit_code_alone_decides_between_retry_and_failure(
@@ -109,6 +110,15 @@ def test_a_result_line_that_is_not_an_error_is_not_taken_for_one(
         answer = run(task_probe, spark_submit, 137, told=told)
         assert told in answer.value["error"]
         assert answer.value["fails_now"] is False
+
+
+def test_a_wrong_master_is_named_and_not_retried(task_probe: Probe, spark_submit: Path) -> None:
+    """spark-submit ends with exit code 1, as after a crash."""
+    said = "Master must either be yarn or start with spark, k8s, or local"
+    answer = run(task_probe, spark_submit, ExitCode.CRASH, told=f"SparkException: {said}")
+    first = answer.value["error"].splitlines()[0]
+    assert first.startswith(f"SetupError: Spark cannot start: {said}")
+    assert answer.value["fails_now"] is True
 
 
 @pytest.mark.parametrize("code", [137, -9])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.adapters.spark.submit import RESULT_MARKER, JobRun, submit
-from tidemark.errors import ExitCode
+from tidemark.errors import ExitCode, SetupError, Unforeseen
 
 
 def run_program(
@@ -75,7 +75,39 @@ def test_a_process_that_ends_with_a_foreign_exit_code_is_a_named_transient_error
     assert run.exit_code is ExitCode.TRANSIENT
 
 
-@pytest.mark.parametrize("code", ExitCode)
+@pytest.mark.parametrize(
+    ("end", "what"),
+    [
+        ("exit 126", "exit code 126: last words"),
+        ("exit 127", "exit code 127: last words"),
+        ("exit 64", "exit code 64: last words"),
+        ("exit 78", "exit code 78: last words"),
+        ("exit 2", "exit code 2: last words"),
+        ("echo 'JAVA_HOME is not set'; echo; exit 1", "JAVA_HOME is not set"),
+        ("echo '/x/bin/java: Permission denied'; exit 1", "/x/bin/java: Permission denied"),
+    ],
+)
+def test_a_job_that_cannot_be_started_is_a_set_up_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, what: str
+) -> None:
+    """A retry does not help."""
+    run, _ = run_program(f"echo last words; {end}", tmp_path, monkeypatch)
+    assert isinstance(run.stopped, SetupError)
+    assert run.stopped.what() == f"Spark cannot start: {what}"
+    assert run.exit_code is ExitCode.REFUSED
+
+
+def test_an_unknown_end_with_exit_code_1_shows_the_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a crash of the job before its result: a retry is safe."""
+    run, _ = run_program("echo last words; exit 1", tmp_path, monkeypatch)
+    assert isinstance(run.stopped, Unforeseen)
+    assert "last words" in run.stopped.found()
+    assert run.exit_code is ExitCode.CRASH
+
+
+@pytest.mark.parametrize("code", set(ExitCode) - {ExitCode.CRASH, ExitCode.USAGE})
 def test_the_exit_codes_of_jobs_are_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: ExitCode
 ) -> None:

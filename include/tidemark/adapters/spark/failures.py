@@ -16,6 +16,7 @@ from uuid import uuid4
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from tidemark.adapters.spark.submit import setup_mistake
 from tidemark.core.layout import LOG_FOLDER
 from tidemark.errors import EngineFailed, SetupError, TidemarkError
 from tidemark.errors.storage import storage_error
@@ -36,6 +37,7 @@ _MISSING_CLASS = re.compile(
 )
 _BROKEN_CLASS = "Could not initialize class"
 """The class exists; its initialisation may succeed later."""
+_STOPPED = "Cannot call methods on a stopped SparkContext"
 _MISSING_SOURCE = re.compile(
     r"Failed to find (?:the )?data source: [\w.]*\w|plugin class not found"
 )
@@ -74,6 +76,8 @@ class _Thrown:
     def shown(self, *, may_have_values: bool) -> str:
         """The exception in one line, without possible values of a record."""
         name = self.kind.rpartition(".")[2]
+        if _STOPPED in self.message:
+            return "the Spark application has ended; perhaps its master does not answer"
         if may_have_values and not self.kind.startswith(_WITHOUT_VALUES) and "." in self.kind:
             if lost := _LOST_EXECUTOR.search(self.message):
                 return lost[0]
@@ -104,7 +108,7 @@ def named_failure(
         may_have_values: Whether messages may contain values of records, to be left out of texts.
 
     Returns:
-        SetupError: A class or a data source is missing.
+        SetupError: A class or a data source is missing, or the master is none.
         StorageRefused, StorageUnavailable: A file cannot be written or read.
         EngineFailed: All other causes; the error names the file with the stack.
     """
@@ -171,6 +175,8 @@ def _framed(chain: list[_Thrown]) -> bool:
 
 def _missing(chain: list[_Thrown]) -> SetupError | None:
     for each in reversed(chain):
+        if mistake := setup_mistake(each.message):
+            return mistake
         source = _MISSING_SOURCE.search(each.message)
         is_class = _MISSING_CLASS.fullmatch(each.kind) and _BROKEN_CLASS not in each.message
         if source or is_class:

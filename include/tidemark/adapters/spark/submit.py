@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidemark.errors import EngineStopped, ExitCode, SetupError
+from tidemark.errors import EngineStopped, ExitCode, SetupError, TidemarkError, Unforeseen
+
+_LONGEST_CAUSE = 300
+_MISTAKE = re.compile(
+    # Spark's messages on a master.
+    r"Could not parse Master URL.*|Invalid master URL.*|Master must either be .*"
+    r"|When running with master .*"
+    # spark-submit's on its arguments, the shell's and the JVM's on Java.
+    r"|Error: Unrecognized option.*|JAVA_HOME is not set.*|\S*\bjava: .*|.*can't open file '.*"
+    r"|.*UnsupportedClassVersionError.*|Error: Could not find or load main class .*"
+    r"|Unrecognized VM option .*|Invalid (?:maximum|initial) heap size.*"
+    r"|Failed to find Spark jars directory.*"
+)
+_MISTAKEN = {ExitCode.CRASH, ExitCode.USAGE, 64, 78, 126, 127}
+"""Exit codes of spark-submit and of shells if the job could not be started."""
 
 RESULT_MARKER = "TIDEMARK_RESULT "
 """Begins the one line of standard output that carries a job's results, a JSON list by plan."""
@@ -26,12 +41,13 @@ class JobRun:
     Attributes:
         exit_code: One of `ExitCode`.
         results: The job's report on each plan; None if it ended before its report.
-        stopped: The error for another exit code of spark-submit; None for the codes of jobs.
+        stopped: The error for a job that ended without a result, or for another exit code of
+            spark-submit; None if the exit code is the job's own.
     """
 
     exit_code: ExitCode
     results: Sequence[Mapping[str, Any]] | None
-    stopped: EngineStopped | None = None
+    stopped: TidemarkError | None = None
 
 
 def submit(
@@ -75,6 +91,8 @@ def submit(
         text=True,
     )
     results = None
+    clues: list[str] = []
+    last = ""
     with process:
         for line in process.stdout or ():
             if line.startswith(RESULT_MARKER):
@@ -82,15 +100,50 @@ def submit(
                 with suppress(ValueError):
                     results = json.loads(line.removeprefix(RESULT_MARKER))
             else:
-                say(line.rstrip("\n"))
-    stopped = stopped_by(process.returncode)
+                said = line.rstrip("\n")
+                say(said)
+                last = said or last
+                if setup_mistake(said):
+                    clues.append(said)
+    stopped = None
+    if results is None or process.returncode not in set(ExitCode):
+        stopped = stopped_by(process.returncode, [*clues, last])
     code = stopped.exit_code if stopped else ExitCode(process.returncode)
     return JobRun(exit_code=code, results=results, stopped=stopped)
 
 
-def stopped_by(exit_code: int) -> EngineStopped | None:
-    """The error for an exit code of spark-submit that no job returns; None for the others."""
+def stopped_by(exit_code: int, printed: Sequence[str]) -> TidemarkError | None:
+    """The error for the end of a job without a result; None for exit codes that only jobs return.
+
+    Args:
+        exit_code: Of spark-submit; negative for a signal.
+        printed: What it printed, all lines or those with a cause and the last one.
+    """
+    last = next((line for line in reversed(printed) if line.strip()), "no output")
+    if exit_code in _MISTAKEN:
+        mistake = next(filter(None, map(setup_mistake, printed)), None)
+        if mistake or exit_code != ExitCode.CRASH:
+            return mistake or _not_started(f"exit code {exit_code}: {last.strip()}")
+        return Unforeseen(kind=f"exit code {exit_code} of spark-submit", text=last.strip())
     return None if exit_code in set(ExitCode) else EngineStopped(status=exit_code)
+
+
+def setup_mistake(text: str) -> SetupError | None:
+    """The error for a message of Spark, a shell or the JVM about the set-up; None for others."""
+    found = _MISTAKE.search(text)
+    return _not_started(found[0].strip()) if found else None
+
+
+def _not_started(cause: str) -> SetupError:
+    return SetupError(
+        subject=f"Spark cannot start: {cause[:_LONGEST_CAUSE]}",
+        needed="a Spark master such as local[*] or spark://host:7077, and Java 17 or newer",
+        seen=cause[:_LONGEST_CAUSE],
+        advice=(
+            "correct --master (for the DAGs, the connection spark_default), JAVA_HOME or the "
+            "spark section of the spec; see docs/runbook.md, SetupError"
+        ),
+    )
 
 
 def conf_arguments(settings: Mapping[str, str]) -> list[str]:
