@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from tests.support.file_lake import FileLake
 from tests.support.plans import MemoryPipeline, make_spec
 from tests.support.services import NOW
 from tests.support.typed_lake import DECODE, TypedLake
+from tidemark.core.backfill import select
 from tidemark.core.offsets import Span
 from tidemark.core.spec import AlarmRules
-from tidemark.errors import EngineFailed, PlanStuck, QuarantineTooLarge
+from tidemark.errors import BackfillAhead, EngineFailed, PlanStuck, QuarantineTooLarge
+from tidemark.services.backfills import Backfills
 from tidemark.services.status import PipelineStatus, pipeline_status
 from tidemark.services.unsettled import Unsettled, Unsettling
 
@@ -71,6 +74,45 @@ def test_a_plan_that_is_open_for_longer_than_the_rule_is_an_alarm(
     found = [alarm for alarm in later.alarms() if isinstance(alarm, PlanStuck)]
     assert [type(alarm).__name__ for alarm in found] == alarms
     assert all("recorded 2 h ago" in alarm.found() for alarm in found)
+
+
+def test_chunks_of_a_backfill_that_wait_for_their_turn_are_no_alarm() -> None:
+    """A chunk gets its plan when the chunk before has landed; one that does not land is stuck."""
+    pipeline = MemoryPipeline(spec=make_spec(alarms=AlarmRules(stalled=HOUR)))
+    pipeline.produce(0, 1)
+    pipeline.run("run-1")
+    pipeline.produce(0, 4)
+    now = NOW
+
+    def backfills() -> Backfills:
+        return replace(pipeline.backfills, now=lambda: now)
+
+    def stuck() -> list[int]:
+        status = pipeline_status(
+            pipeline.spec,
+            pipeline.control,
+            pipeline.table,
+            open_marks=lambda: pipeline.marks,
+            open_log=lambda: pipeline.log_reader,
+            unsettling=pipeline.unsettling,
+            now=now,
+        )
+        return [alarm.sequence for alarm in status.alarms() if isinstance(alarm, PlanStuck)]
+
+    seen = backfills().preview(select(offsets=["0:1-5"]), 1, readable_only=False)
+    assert backfills().request(seen, "ops", approved=False) == 4
+    for number in (1, 2, 3):
+        plan = backfills().plan_chunk("ops", number).plan
+        assert plan is not None
+        with pytest.raises(BackfillAhead):
+            backfills().plan_chunk("ops", number + 1)
+        now += 0.9 * HOUR
+        assert stuck() == []
+        pipeline.ingest.execute(plan.sequence)
+    plan = backfills().plan_chunk("ops", 4).plan
+    assert plan is not None
+    now += 1.1 * HOUR
+    assert stuck() == [plan.sequence]
 
 
 def typed_status(lake: TypedLake, most: int | None = None) -> PipelineStatus:

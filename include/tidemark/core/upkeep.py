@@ -30,6 +30,13 @@ CLOCK_TOLERANCE = timedelta(minutes=10)
 PlanIsOver: TypeAlias = Callable[[int], bool]
 """Whether no driver can land the plan of this number any more, as far as is known."""
 
+CLOCK_PROBE = ".tidemark-clock-"
+"""Begins the name of the file that maintenance writes to read the storage's clock."""
+TRIAL = ".tidemark-trial-"
+"""Begins the name of the folder in which a storage is tested for conditional writes."""
+PROBE_LIFETIME = timedelta(hours=1)
+"""Age at which no process can still use such a file."""
+
 _OUTSIDE_PLANS = re.compile(r"([^/=]+=[^/]*/)*part-[^/]+\.parquet")
 """What delta-rs and Spark write into a table's folder themselves, by partition if there are any."""
 
@@ -202,6 +209,21 @@ def reclaimable(
         if file.modified_ms < before_ms  # fence: recent-files-stay
         and name_of(file.path) not in needed
         and _is_nobodys(file.path, is_over)
+    ]
+
+
+def left_probes(stored: Iterable[StoredFile], now: datetime) -> list[StoredFile]:
+    """Files that processes wrote to test the storage or to read its clock, and did not remove.
+
+    Args:
+        stored: Files below the table's folder.
+        now: The time by the storage's clock.
+    """
+    before_ms = int((now - PROBE_LIFETIME).timestamp() * 1000)
+    return [
+        file
+        for file in stored
+        if file.modified_ms < before_ms and file.path.startswith((CLOCK_PROBE, TRIAL))
     ]
 
 

@@ -445,6 +445,24 @@ def test_the_age_of_files_is_measured_by_the_storages_clock(lake: FileLake) -> N
     assert [each.path for each in lake.maintenance(now=now).maintain(WEEK).removed] == [file.name]
 
 
+def test_files_that_killed_processes_left_of_a_test_go_after_an_hour(lake: FileLake) -> None:
+    """The file that reads the clock, and the folder that tries conditional writes."""
+    lake.run(3)
+    for age_s in (3_500, 3_700):
+        trial = lake.uri / f".tidemark-trial-{age_s}"
+        trial.mkdir()
+        for file in (trial / "aside", lake.uri / f".tidemark-clock-{age_s}"):
+            file.touch()
+            then = datetime.now(UTC).timestamp() - age_s
+            os.utime(file, (then, then))
+    draft = lake.maintenance().maintain(WEEK, dry_run=True)
+    done = lake.maintenance().maintain(WEEK)
+    gone = {".tidemark-trial-3700/aside", ".tidemark-clock-3700"}
+    assert {file.path for file in draft.removed} == {file.path for file in done.removed} == gone
+    left = {path.name for path in lake.uri.glob(".tidemark-*")}
+    assert left == {".tidemark-trial-3500", ".tidemark-clock-3500"}
+
+
 def test_commits_stay_in_the_log_until_maintenance_has_checked_the_clock(lake: FileLake) -> None:
     """To a writer whose clock is 40 days ahead, each commit looks expired."""
     for _ in range(12):

@@ -23,6 +23,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.adapters.delta.failures import named_failures
+from tidemark.core.upkeep import TRIAL
 from tidemark.errors import UnsafeStorage
 
 PROOF = "tidemark.storage"
@@ -56,7 +57,7 @@ def prove(uri: str) -> Transaction:
         UnsafeStorage: The second creation succeeded, or an option has turned the condition off.
         StorageRefused, StorageUnavailable: The storage cannot be written at all.
     """
-    trial = f"{uri}/.tidemark-trial-{uuid4().hex}"
+    trial = f"{uri}/{TRIAL}{uuid4().hex}"
     with named_failures(uri, "creating a file in the table's storage"):
         try:
             refused = _refuses_a_second_creation(trial)

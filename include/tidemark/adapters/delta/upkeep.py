@@ -25,10 +25,13 @@ from tidemark.adapters.delta.plan_files import named_read_failures
 from tidemark.adapters.delta.rows import opened
 from tidemark.core.datafile import plan_of_folder
 from tidemark.core.upkeep import (
+    CLOCK_PROBE,
+    TRIAL,
     PlanIsOver,
     StoredFile,
     TableFiles,
     checked_time,
+    left_probes,
     name_of,
     reclaimable,
 )
@@ -103,6 +106,9 @@ class DeltaUpkeep:
     ) -> Sequence[StoredFile]:
         """Remove files that are older than `keep` and that no version since then refers to.
 
+        Also removes files that processes wrote to test the storage and did not remove, after an
+        hour.
+
         Also removes commits of the log that are older than the table's log retention. Writers leave
         them: delta-rs and Spark would take their age from the clock of the writer's machine.
 
@@ -133,7 +139,7 @@ class DeltaUpkeep:
             # fence: files-of-retained-versions-stay
             needed = newest | _named_since(files, listed, since_ms)
             stored = [file for file in listed if not file.path.startswith("_delta_log/")]
-            found = reclaimable(stored, needed, since_ms, is_over)
+            found = [*reclaimable(stored, needed, since_ms, is_over), *left_probes(stored, now)]
             if not dry_run:
                 with ThreadPoolExecutor(_AT_ONCE) as threads:
                     list(threads.map(partial(_remove, files), found))
@@ -146,7 +152,7 @@ class DeltaUpkeep:
 
         The file's name begins with a dot, so readers of the folder ignore it.
         """
-        files, path = storage_of(self._uri), f".tidemark-clock-{uuid4()}"
+        files, path = storage_of(self._uri), f"{CLOCK_PROBE}{uuid4()}"
         # Without a buffer, PyArrow passes an object that delta-rs does not accept.
         with files.open_output_stream(path, buffer_size=64) as probe:
             probe.write(b"the time")
@@ -160,11 +166,12 @@ class DeltaUpkeep:
         return _names(DeltaTable(self._uri).file_uris())
 
     def _remove_folders(self, found: Sequence[StoredFile]) -> None:
-        """Folders of attempts that have become empty; an object store has none."""
+        """Remove folders of attempts and trials that are empty now; an object store has none."""
         if "://" in self._uri:
             return
         tops = {file.path.partition("/")[0] for file in found}
-        for top in sorted(name for name in tops if plan_of_folder(name) is not None):
+        own = (name for name in tops if plan_of_folder(name) is not None or name.startswith(TRIAL))
+        for top in sorted(own):
             for folder, _, _ in os.walk(Path(self._uri, top), topdown=False):
                 with suppress(OSError):
                     Path(folder).rmdir()
