@@ -146,6 +146,19 @@ def test_a_report_page_that_cannot_be_written_names_the_cause(
     assert lake.rows()
 
 
+def test_a_newer_spec_with_the_target_of_another_pipeline_plans_nothing(
+    lake: HomeFileLake, offline: Command, tmp_path: Path
+) -> None:
+    """Its file sorts first, so the owner's spec is refused; the table knows its owner."""
+    spec = (tmp_path / "pipelines" / "events.yaml").read_text()
+    (tmp_path / "pipelines" / "aaa.yaml").write_text(spec.replace("name: events", "name: aaa"))
+    owner, newer = offline("plan", "events", "--json"), offline("plan", "aaa", "--json")
+    assert (owner.json["error"], newer.json["error"]) == ("SpecError", "ForeignTable")
+    assert "events.yaml" in owner.json["what"]
+    assert "aaa.yaml" in owner.json["what"]
+    assert lake.rows() == [(0, offset) for offset in range(9)]
+
+
 @pytest.mark.spark
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("table", ["results", "verdicts"])

@@ -31,6 +31,13 @@ def test_two_specs_may_not_share_a_target(folders: Folders, spelling: str) -> No
     assert refusal(folders, spelling) == ("other.yaml", "target", OWN)
 
 
+def test_the_refusal_names_both_files_whichever_is_older(folders: Folders) -> None:
+    """The file that sorts later is refused: nothing that is read here names the table's owner."""
+    folders.spec(target="bronze/shared")
+    folders.spec("aaa.yaml", name="aaa", target="bronze/shared")
+    assert folders.problems() == [("events.yaml", "target", OWN, "'bronze/shared', as in aaa.yaml")]
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [

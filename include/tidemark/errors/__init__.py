@@ -61,7 +61,7 @@ from tidemark.errors.decoding import (
     SchemaReplaced,
     TooManyQuarantined,
 )
-from tidemark.errors.engine import EngineFailed, EngineStopped
+from tidemark.errors.engine import EngineFailed, EngineStopped, LandingOvertaken
 from tidemark.errors.machine import DemoFailed, SetupError, Unforeseen
 from tidemark.errors.maintenance import ClockDiffers, CompactionConflict, RetentionTooShort
 from tidemark.errors.protocol import (
@@ -177,6 +177,7 @@ __all__ = [
     "KafkaUnavailable",
     "LagTooLarge",
     "LagTooLong",
+    "LandingOvertaken",
     "LedgerBehindTable",
     "LogTruncated",
     "LostRange",

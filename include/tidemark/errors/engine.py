@@ -42,6 +42,36 @@ class EngineFailed(TransientError):
 
 
 @dataclass(kw_only=True, eq=False)
+class LandingOvertaken(TransientError):
+    """Another commit changed a data table after a landing had looked at it; it landed nothing.
+
+    Attributes:
+        pipeline: Pipeline name.
+        sequence: The plan that did not land.
+        reason: The conflict, as delta-rs names it.
+    """
+
+    pipeline: str
+    sequence: int
+    reason: str
+
+    def what(self) -> str:
+        return (
+            f"plan {self.sequence} of pipeline {self.pipeline!r} did not land: another process "
+            f"committed to the table first, such as a replacement or an undo"
+        )
+
+    def expected(self) -> str:
+        return "no such commit between the last look at the table and the commit of the plan"
+
+    def found(self) -> str:
+        return self.reason
+
+    def remedy(self) -> str:
+        return "run the same plan again, which reads its offsets again and lands each record once"
+
+
+@dataclass(kw_only=True, eq=False)
 class EngineStopped(TransientError):
     """The Spark process ended before it reported a result, with an exit code of no job.
 

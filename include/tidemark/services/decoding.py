@@ -95,11 +95,16 @@ class Decoding:
         )
 
     def plan(self) -> Planning:
-        """The next plan to be decoded, or the one that is open; none if all is decoded.
+        """Return the plan to decode next: the open one, or a new one; none if all is decoded.
 
-        First corrects typed rows that the bronze table no longer has, or has landed again since.
+        Before it makes a plan, it records an open plan that has landed, abandons an open plan that
+        would be decoded differently now, and undoes typed plans with rows that the bronze table no
+        longer has. Rows that the bronze table has landed again come first in a new plan, which
+        replaces their typed rows.
 
         Raises:
+            SchemaConflict: Offsets are left, and none of them can be decoded.
+            RegistryUnavailable, RegistryRefused: The schemas of the next plan are unknown.
             TableBehindLedger, LedgerBehindTable, TableRestored: A data table and the control table
                 are not of one history.
             QuarantineRestored: Nor is the quarantine.

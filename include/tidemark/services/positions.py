@@ -34,7 +34,7 @@ class LogComparison:
     log_reader: TopicLogReader
 
     def check_ends(self, ledger: Ledger, marks: TopicMarks, partitions: Collection[int]) -> None:
-        """Refuse a log that ends before the last landed offset of a partition.
+        """Refuse a log that ends before the end of a partition's landed offsets.
 
         Raises:
             EndBehindCommitted
@@ -55,16 +55,19 @@ class LogComparison:
     def check_leaders(
         self, ledger: Ledger, marks: TopicMarks, ranges: Sequence[PlannedRange]
     ) -> None:
-        """Check with Kafka's history of leaders that the records before some ranges have landed.
+        """Refuse a log that an unclean election has truncated before the start of some ranges.
+
+        Kafka's history of leader epochs shows it. Only partitions with another leader since their
+        last plan are looked up, so a restored log with its old epochs passes.
 
         Args:
-            ledger: The position of each chain.
+            ledger: The position of each chain, and its leader epoch.
             marks: The topic's watermarks.
             ranges: The ranges to plan.
 
         Raises:
-            LogTruncated: An unclean election truncated the log before the last landed record, and
-                the log has grown again.
+            LogTruncated: The log was truncated before a chain's position, and has grown beyond it
+                again.
             TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: The topic was replaced
                 meanwhile.
             OffsetsDeleted, KafkaUnavailable, KafkaRefused, TopicMissing
@@ -139,14 +142,17 @@ class LogComparison:
     ) -> tuple[int, ...]:
         """Landed plans of a partition with records that Kafka no longer has, the furthest first.
 
-        Searches from the end of the log back to the first plan whose last record Kafka still has.
+        Searches from the plan with the highest offset back to the first plan whose last record
+        Kafka still has. A plan without a comparable record is affected if a plan before it is.
+        Names at most `_NAMED` plans.
 
         Args:
             pipeline: Pipeline name.
             marks: The topic's watermarks.
             partition: Partition number.
-            cut_behind: The log was truncated before this offset. The plan that ends there may have
-                read on both sides of the truncation, so its last record proves nothing.
+            cut_behind: A chain's position, somewhere before which the log was truncated. The plan
+                that ends there is affected, and the search goes on behind it until a plan ends
+                before it; None if the records alone show the truncation.
         """
         found: list[int] = []
         unknown: list[int] = []
@@ -179,10 +185,12 @@ class LogComparison:
     def _differing(
         self, pipeline: str, marks: TopicMarks, landed: Mapping[int, SpanSet]
     ) -> Mapping[int, bool]:
-        """Whether Kafka has another record at the last landed one of some offsets, by partition.
+        """Whether Kafka has another record at the last row of some landed offsets, by partition.
 
-        Leaves out partitions without a comparable record. If Kafka shows no record at the last row,
-        because compaction may have removed it, also compares the rows before it.
+        If Kafka shows no record at the last row, because compaction may have removed it, compares
+        the last of the `_LOOKED_BACK` rows before it that Kafka still has. A committed record of
+        Kafka at a landed offset without a row also counts as another record. Leaves out partitions
+        without a comparable record.
         """
         found: dict[int, bool] = {}
         left = {

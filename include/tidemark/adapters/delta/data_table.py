@@ -47,8 +47,10 @@ from tidemark.core.table import (
 from tidemark.core.upserts import Changes
 from tidemark.errors import (
     ColumnsDiffer,
+    EngineFailed,
     ForeignCommit,
     ForeignTable,
+    LandingOvertaken,
     TableAltered,
     TidemarkError,
     TransactionConflict,
@@ -386,6 +388,7 @@ class DeltaDataTable:
         Raises:
             RowsWouldBeLost: A row to be replaced has no successor; nothing was changed.
             TransactionConflict: Another commit of this transaction was first; look again.
+            LandingOvertaken: Another commit was first, and conflicts with this one.
             EngineFailed: The commit failed, or its answer was lost.
         """
         return self.land(plan, files, _replace_all)
@@ -402,7 +405,7 @@ class DeltaDataTable:
             Whether this call committed them.
 
         Raises:
-            TransactionConflict, EngineFailed: As in `append`.
+            TransactionConflict, LandingOvertaken, EngineFailed: As in `append`.
         """
         try:
             table = DeltaTable(self._uri)
@@ -420,7 +423,12 @@ class DeltaDataTable:
                     pipeline=plan.pipeline, sequence=plan.sequence
                 ) from failed
             operation = f"committing plan {plan.sequence} of pipeline {plan.pipeline!r}"
-            raise named(failed, self._uri, operation) from failed
+            error = named(failed, self._uri, operation)
+            if isinstance(failed, CommitFailedError) and isinstance(error, EngineFailed):
+                error = LandingOvertaken(
+                    pipeline=plan.pipeline, sequence=plan.sequence, reason=error.reason
+                )
+            raise error from failed
         return True
 
     def _add_files(

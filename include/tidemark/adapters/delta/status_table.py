@@ -48,7 +48,8 @@ COLUMNS = Schema(
 def write_status(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool = False) -> None:
     """Replace the rows of these pipelines in one commit.
 
-    If two processes write at the same time, the table keeps the rows of one.
+    Writes nothing, and logs a warning, if Delta refuses the commit because a concurrent process was
+    first. The table then keeps the earlier rows of these pipelines, or those of that process.
 
     Args:
         uri: The table; created if it does not exist.
@@ -76,4 +77,4 @@ def _replace(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool) -> No
             schema_mode="merge",
         )
     except CommitFailedError as refused:
-        log.warning("not written, another look was first: %s", refused)
+        log.warning("status not written, a concurrent process was first: %s", refused)
