@@ -6,8 +6,10 @@ import json
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from arro3.core import Array, DataType, Field, Schema, Table
 from deltalake import DeltaTable, write_deltalake
@@ -16,12 +18,17 @@ from pyarrow.fs import FileSelector, FileType, PyFileSystem
 
 from tests.fixtures_stores import PlaceIn
 from tests.support.plans import make_plan
+from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tests.support.stores import Store
+from tidemark.adapters.delta.check_results import DeltaCheckResults
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.adapters.delta.data_table import DeltaDataTable
 from tidemark.adapters.delta.exclusive import PROOF
+from tidemark.adapters.delta.verdicts import DeltaVerdictTable
 from tidemark.core.events import ControlEvent, Planned
+from tidemark.core.landing import Landing, RangeCount
+from tidemark.core.standing import Standing, Word
 from tidemark.errors import ControlConflict, UnsafeStorage
 
 WRITERS, APPENDS = 3, 15
@@ -53,6 +60,20 @@ def stored(uri: str) -> list[str]:
     return sorted(info.path for info in found if info.type == FileType.File)
 
 
+def decided(uri: str) -> None:
+    """Record a decision about a plan."""
+    plan = make_plan((0, 0, 5))
+    counts = (RangeCount(partition=0, start=0, end=5, records=5),)
+    word = Word(sequence=1, standing=Standing.BLOCKED, said_at=NOW)
+    landing = Landing(sequence=1, table_version=1, counts=counts)
+    DeltaVerdictTable(uri, f"{uri}-data").say(plan, landing, word)
+
+
+def checked(uri: str) -> None:
+    """Record the results of a check."""
+    DeltaCheckResults(uri).append(replace(REPORT, pipeline="events"))
+
+
 # -- local folders -------------------------------------------------------------------------------
 
 
@@ -79,6 +100,36 @@ def test_a_copied_control_table_is_tried_where_it_is_now(tmp_path: Path) -> None
     assert proofs(tmp_path / "control") == [0, 2, 4]
 
 
+def test_a_new_inode_replaces_the_test_of_the_one_before(tmp_path: Path) -> None:
+    """However often the folder is copied, the table keeps one transaction for its location."""
+    place, aside = tmp_path / "control", tmp_path / "aside"
+    for copies in range(3):
+        record(DeltaControlTable(str(place)), "events")
+        assert len(proofs(place)) == copies + 1
+        shutil.copytree(place, aside)
+        place.rename(tmp_path / f"old-{copies}")
+        aside.rename(place)
+    DeltaTable(place).create_checkpoint()
+    (checkpoint,) = (place / "_delta_log").glob("*.checkpoint.parquet")
+    transactions = pq.read_table(checkpoint, columns=["txn"])["txn"].to_pylist()
+    kept = [each["appId"] for each in transactions if each and each["appId"].startswith(PROOF)]
+    assert len(kept) == 1
+
+
+@pytest.mark.parametrize("decide", [decided, checked])
+def test_verdicts_and_check_results_are_tried_like_control_tables(
+    tmp_path: Path, decide: Callable[[str], None]
+) -> None:
+    """A lost block would publish bad data."""
+    place = tmp_path / "table"
+    for _ in range(2):
+        decide(str(place))
+    assert proofs(place) == [0]
+    shutil.copytree(place, tmp_path / "copy")
+    decide(str(tmp_path / "copy"))
+    assert proofs(tmp_path / "copy") == [0, 3]
+
+
 def test_a_data_table_is_tried_when_it_is_made_and_where_a_copy_lands(tmp_path: Path) -> None:
     """A target may be outside the lakehouse, on another storage than the control table."""
     DeltaDataTable(str(tmp_path / "table")).prepare("events")
@@ -103,8 +154,18 @@ def refuse_data(place: str) -> None:
     DeltaDataTable(f"{place}/table").prepare("events")
 
 
+def refuse_verdict(place: str) -> None:
+    """Record a decision."""
+    decided(f"{place}/table")
+
+
+def refuse_result(place: str) -> None:
+    """Record the results of a check."""
+    checked(f"{place}/table")
+
+
 @pytest.mark.store
-@pytest.mark.parametrize("write", [refuse_control, refuse_data])
+@pytest.mark.parametrize("write", [refuse_control, refuse_data, refuse_verdict, refuse_result])
 def test_a_store_that_ignores_conditional_writes_is_refused(
     ignoring: Store, place_in: PlaceIn, write: Callable[[str], None]
 ) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+from tidemark.adapters.delta.exclusive import missing_proofs, prove
 from tidemark.adapters.delta.failures import names_failures
 from tidemark.adapters.delta.rows import opened, query
 from tidemark.core.quality import CheckResult, Example, QualityReport, Severity, SliceRef
@@ -62,6 +63,7 @@ class DeltaCheckResults:
         a column conflicts with other writers, and is tried again.
 
         Raises:
+            UnsafeStorage: The storage can lose a concurrent report; nothing was recorded.
             StorageRefused, StorageUnavailable: Nothing was recorded.
             EngineFailed: The report was recorded or not; nothing else has changed.
         """
@@ -82,9 +84,18 @@ class DeltaCheckResults:
                 mode="ignore",
                 partition_by=["pipeline"],
                 configuration={**KEEP_LOG, "delta.appendOnly": "true"},
+                commit_properties=CommitProperties(app_transactions=[prove(self._uri)]),
             )
-        # A table that was created before a column was added gets the column.
-        write_deltalake(self._uri, _rows(report), mode="append", schema_mode="merge")
+        table = DeltaTable(self._uri)
+        properties = CommitProperties(app_transactions=missing_proofs(table, self._uri))
+        write_deltalake(
+            table,
+            _rows(report),
+            mode="append",
+            # A table that was created before a column was added gets the column.
+            schema_mode="merge",
+            commit_properties=properties,
+        )
 
     def earlier_figures(self, ref: SliceRef, plans: int) -> dict[str, list[float]]:
         """Figures of earlier plans of the same kind, from their newest attempts, newest plan first.

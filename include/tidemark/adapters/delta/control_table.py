@@ -14,7 +14,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.adapters.delta.compaction import Compaction
 from tidemark.adapters.delta.control_repair import missing_files_named
-from tidemark.adapters.delta.exclusive import is_proven, prove
+from tidemark.adapters.delta.exclusive import missing_proofs, prove
 from tidemark.adapters.delta.failures import names_failures
 from tidemark.adapters.delta.pace import read_pace
 from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, opened, query, to_rows
@@ -198,7 +198,7 @@ class DeltaControlTable:
         conflict = ControlConflict(pipeline=ledger.pipeline, event_number=number)
         table = opened(self._uri) or self._create()
         # fence: control-storage-is-tried
-        proofs = [] if is_proven(table, self._uri) else [prove(self._uri)]
+        proofs = missing_proofs(table, self._uri)
         # delta-rs compares against its snapshot only: a snapshot that is newer than the ledger
         # would let a second writer of the same number through.
         # fence: control-snapshot-is-the-ledger

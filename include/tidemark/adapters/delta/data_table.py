@@ -15,7 +15,7 @@ from deltalake.transaction import AddAction
 
 from tidemark.adapters.delta import contents
 from tidemark.adapters.delta.columns import BRONZE, PROPERTIES, field_type
-from tidemark.adapters.delta.exclusive import is_proven, prove
+from tidemark.adapters.delta.exclusive import missing_proofs, prove
 from tidemark.adapters.delta.failures import named, names_failures
 from tidemark.adapters.delta.landed import landed_counts
 from tidemark.adapters.delta.plan_files import (
@@ -412,7 +412,7 @@ class DeltaDataTable:
             if _is_taken(table, plan):  # fence: taken-transaction-is-not-committed
                 return False
             # fence: data-storage-is-tried
-            proofs = [] if is_proven(table, self._uri) else [prove(self._uri)]
+            proofs = missing_proofs(table, self._uri)
             # fence: landing-is-a-transaction
             transactions = [Transaction(plan.app_id, plan.sequence), *proofs]
             change = replace if plan.replaces else self._add_files

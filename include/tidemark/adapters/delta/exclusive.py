@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -38,9 +37,20 @@ _ENDPOINTS = (
 """Variables that select another server for a URI; delta-rs reads them from the environment."""
 
 
-def is_proven(table: DeltaTable, uri: str) -> bool:
-    """Whether the table stores a passed test of this storage with this version of delta-rs."""
-    return table.transaction_version(_proof(uri)) is not None
+def missing_proofs(table: DeltaTable, uri: str) -> list[Transaction]:
+    """Test the storage of a table, unless the table stores a passed test of it.
+
+    Returns:
+        The transactions to commit to the table; none if it has the test of this storage with this
+        version of delta-rs.
+
+    Raises:
+        UnsafeStorage, StorageRefused, StorageUnavailable: As in `prove`.
+    """
+    proof = _proof(uri)
+    if table.transaction_version(proof.app_id) == proof.version:
+        return []
+    return [prove(uri)]
 
 
 def prove(uri: str) -> Transaction:
@@ -50,8 +60,7 @@ def prove(uri: str) -> Transaction:
         uri: The table, which need not exist. The test creates a folder in it and removes it.
 
     Returns:
-        The transaction to commit to the table. Its name contains the location and the version of
-        delta-rs; its version is the time in seconds since 1970.
+        The transaction to commit to the table.
 
     Raises:
         UnsafeStorage: The second creation succeeded, or an option has turned the condition off.
@@ -70,7 +79,7 @@ def prove(uri: str) -> Transaction:
             _remove(trial)
         if not refused:  # fence: unsafe-storage-is-refused
             raise UnsafeStorage(location=uri, reason="the second creation overwrote the first")
-        return Transaction(_proof(uri), int(datetime.now(UTC).timestamp()))
+        return _proof(uri)
 
 
 def _refuses_a_second_creation(trial: str) -> bool:
@@ -137,15 +146,16 @@ def _remove(trial: str) -> None:
             storage.delete_file(found.path)
 
 
-def _proof(uri: str) -> str:
-    """The name of the transaction that stores a passed test of a location.
+def _proof(uri: str) -> Transaction:
+    """The transaction that stores a passed test of a location.
 
     A copy of the table is another location: a folder has another inode, a bucket of the same name
-    is on another server.
+    is on another server. The name contains the location, the server and the version of delta-rs.
+    The inode is the transaction's version, so the test of a new inode replaces the one before.
     """
+    name = f"{PROOF} delta-rs={deltalake.__version__} {uri}"
     if "://" in uri:
         server = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), "")
-        place = f"{uri} {server}".rstrip()
-    else:
-        place = f"{uri} inode {Path(uri).stat().st_ino}"
-    return f"{PROOF} delta-rs={deltalake.__version__} {place}"
+        return Transaction(f"{name} {server}".rstrip(), 1)
+    # The version is a signed number.
+    return Transaction(f"{name} inode", Path(uri).stat().st_ino & (2**63 - 1))

@@ -8,9 +8,10 @@ from enum import StrEnum
 from typing import assert_never
 
 from arro3.core import DataType, Field, Schema, Table
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+from tidemark.adapters.delta.exclusive import missing_proofs, prove
 from tidemark.adapters.delta.failures import named_failures, names_failures
 from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, opened, query
 from tidemark.core.landing import Landing
@@ -58,6 +59,7 @@ class DeltaVerdictTable:
         """Add a word on a plan: a row for each of its landed ranges, in one commit.
 
         Raises:
+            UnsafeStorage: The storage can lose a concurrent decision; nothing was recorded.
             StorageRefused, StorageUnavailable: Nothing was recorded.
             EngineFailed: Nothing was recorded, or the answer was lost: record it again.
         """
@@ -84,13 +86,17 @@ class DeltaVerdictTable:
 
     def _add(self, rows: Table, tries: int = 5) -> None:
         try:
-            DeltaTable.create(
-                self._uri,
-                schema=COLUMNS,
-                mode="ignore",
-                configuration={**KEEP_LOG, "delta.appendOnly": "true"},
-            )
-            write_deltalake(self._uri, rows, mode="append")
+            if opened(self._uri) is None:
+                DeltaTable.create(
+                    self._uri,
+                    schema=COLUMNS,
+                    mode="ignore",
+                    configuration={**KEEP_LOG, "delta.appendOnly": "true"},
+                    commit_properties=CommitProperties(app_transactions=[prove(self._uri)]),
+                )
+            table = DeltaTable(self._uri)
+            properties = CommitProperties(app_transactions=missing_proofs(table, self._uri))
+            write_deltalake(table, rows, mode="append", commit_properties=properties)
         except CommitFailedError:
             # Somebody made the table at the same moment.
             if tries == 1:
