@@ -8,6 +8,7 @@ from typing import Any
 import fastavro
 import pytest
 
+from tests.support import interop
 from tidemark.core.avro import as_spark_reads, column_of, is_raw, with_references
 from tidemark.core.fields import (
     Decimal,
@@ -123,6 +124,7 @@ def test_a_schema_makes_a_column(schema: Any, column: FieldType) -> None:
     ("schema", "problem"),
     [
         (record(("next", ["null", "R"])), "R contains itself"),
+        (interop.INTEROP, r"^recordField\.children\[\]: org\.apache\.avro\.Node contains itself"),
         (record(), "R has no fields"),
         (
             [_DATE, "null", {"type": "long"}],

@@ -13,6 +13,7 @@ from confluent_kafka.schema_registry import header_schema_id_serializer
 from confluent_kafka.schema_registry.serde import SchemaId
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from tests.support import interop
 from tests.support.registry import avro_bytes, framed
 from tidemark.adapters.spark.payloads import (
     WriterSchemas,
@@ -531,3 +532,45 @@ def test_bytes_at_the_top_are_all_that_follows_the_id(spark: SparkSession) -> No
     # A union at the top is written as Avro has it.
     made = decoded(spark, [framed(1, b"\x02\x02a"), framed(1, b"\x02a")], {1: ["null", "bytes"]})
     assert made == [(bytearray(b"a"), None, 1, None), (None, "malformed", 1, None)]
+
+
+def test_records_of_avros_own_interop_schema_land_typed(spark: SparkSession) -> None:
+    """All fields except the recursive record, which no column can have, and the null field."""
+    schema = interop.without("recordField")
+    value = {
+        "intField": -(2**31),
+        "longField": 2**63 - 1,
+        "stringField": "Gr\u00fc\u00dfe \U0001f600",
+        "boolField": True,
+        "floatField": -0.5,
+        "doubleField": 1e-300,
+        "bytesField": bytes(range(256)),
+        "nullField": None,
+        "arrayField": [1.5, float("inf"), -0.0],
+        "mapField": {"a": {"label": "x"}, "": {"label": ""}},
+        "unionField": 12.25,
+        "enumField": "C",
+        "fixedField": bytes(range(16)),
+        "timeMillisField": 86_399_999,
+        "timeMicrosField": 86_399_999_999,
+        "timestampMillisField": -1,
+        "timestampMicrosField": -(2**63),
+        "localTimestampMillisField": 0,
+        "localTimestampMicrosField": 1,
+    }
+    unions: list[tuple[Any, dict[str, Any]]] = [
+        (12.25, {"member_double": 12.25}),
+        (False, {"member_boolean": False}),
+        ([b"", b"\xff"], {"member_array": [b"", b"\xff"]}),
+        ([], {"member_array": []}),
+    ]
+    payloads = [avro_bytes(schema, {**value, "unionField": union}) for union, _ in unions]
+    made = decoded(spark, [framed(1, each) for each in payloads], {1: schema})
+    members = dict.fromkeys(("member_boolean", "member_double", "member_array"))
+    typed = {name: each for name, each in value.items() if name != "nullField"}
+    assert made == [
+        ({**typed, "unionField": {**members, **union}}, None, 1, None) for _, union in unions
+    ]
+    # Each payload is read to its end: with a byte less, or one more, it is malformed.
+    wrong = [framed(1, each) for payload in payloads for each in (payload[:-1], payload + b"\0")]
+    assert {row[1] for row in decoded(spark, wrong, {1: schema})} == {"malformed"}

@@ -3,7 +3,7 @@
 This module is strict where Spark is lenient. Spark's JSON parser ignores text after the first
 object, accepts a number as a timestamp and "12,50" as 1250, rounds decimals silently, and replaces
 an unpaired surrogate by a question mark. A number that it reads as text goes through a double; a
-decimal does not.
+decimal does not. It rejects 1.0 and 1e2 as integers, which JSON Schema accepts.
 
 Some faults do not show in the parser's result. This module searches the text for cheap signs of
 these faults, which few texts have. It parses only a text with such a sign a second time.
@@ -60,12 +60,21 @@ _FORMS = {
 """ISO 8601, in UTC where no distance from it is said; a digit that would be cut off is too much.
 Java's `$` would let a line end follow, and groups that are kept cost time."""
 _MOST_DIGITS = 38
+_INTEGERS = ("integer", "long")
+_LONGEST_INTEGER = 19
+_MAY_HAVE_FRACTION = r"[0-9](?:\.[0-9]|[eE])"
+_HAS_FRACTION = r"^-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?\z"
+_PIECE = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?[0-9][0-9.eE+-]*+|[^"0-9-]++|.'
+"""A text of JSON, a number, or what is between them; possessive, as Java's stack is short."""
+_MOST_SPLIT = 1 << 20
+"""The longest text, in bytes, that is split into tokens: these take many times its memory."""
 _OVERFLOWING = ("float", "double")
 """What the parser makes infinite if it is too large, which JSON has no number for."""
 
 
 _Test: TypeAlias = Callable[[Column, FieldType], Column | None]
 """Returns whether a value of a type is invalid; None for a type without invalid values."""
+_IsKind: TypeAlias = Callable[[FieldType], bool]
 
 
 def reading(text: Column, schema: Struct, place: Read, *, names_faults: bool = False) -> Steps:
@@ -80,8 +89,9 @@ def reading(text: Column, schema: Struct, place: Read, *, names_faults: bool = F
     """
     nothing = F.lit(None).cast("string")
     not_utf8 = F.when(~F.is_valid_utf8(text), Reason.NOT_UTF8.value)
-    names = ("parsed", "fields", "again")
-    parsed, fields, again = (f"__{each}_{place.value}" for each in names)
+    names = ("parsed", "fields", "again", "rewritten", "apart")
+    parsed, fields, again, rewritten, apart = (f"__{each}_{place.value}" for each in names)
+    has_integers = any(_is_integer(each) for each in _leaves(schema))
     is_whole = (F.size(parsed) == 2) & F.get(parsed, F.lit(1))[_END]
     wrong = (
         F.when(is_wrong, path)
@@ -94,9 +104,12 @@ def reading(text: Column, schema: Struct, place: Read, *, names_faults: bool = F
     if names_faults:
         is_object = _is_whole(_parsed(text, ""))
         reason = F.when(is_unread & ~is_object, Reason.NOT_JSON.value).otherwise(reason)
-        where = F.coalesce(where, F.when(is_unread & is_object, _first_unread(text, schema)))
+        plain = F.coalesce(F.col(rewritten), text) if has_integers else text
+        where = F.coalesce(where, F.when(is_unread & is_object, _first_unread(plain, schema)))
     yield {parsed: _parsed(text, _ddl_fields(schema))}
     yield {fields: F.when(is_whole, F.get(parsed, F.lit(0)))}
+    if has_integers:
+        yield from _reading_integers_apart(text, schema, fields, rewritten, apart)
     yield {place.value: _value(F.col(fields), schema)}
     yield {again: _looked_at_again(text, F.col(fields), schema)}
     yield {place.detail: F.coalesce(*wrong, *hidden, nothing)}
@@ -116,6 +129,74 @@ def _is_whole(parsed: Column) -> Column:
     """Whether a text was one object; never null."""
     first, behind = F.get(parsed, F.lit(0)), F.get(parsed, F.lit(1))[_END]
     return F.coalesce((F.size(parsed) == 2) & first.isNotNull() & behind, F.lit(False))
+
+
+def _reading_integers_apart(
+    text: Column, schema: Struct, fields: str, rewritten: str, apart: str
+) -> Steps:
+    """Projections that read integers with a zero fraction, such as 1.0 and 1e2.
+
+    The parser rejects a text with such a number. Its integers are read from a copy of the text that
+    has their digits, and all other fields from the text itself.
+
+    Args:
+        text: One object each, or null.
+        schema: Its fields.
+        fields: Column of what the parser has read; it gets the fields of these texts.
+        rewritten: Name of the new column with the copy.
+        apart: Name of the new column with the two parts.
+    """
+    pieces = F.regexp_extract_all(text, F.lit(_PIECE), F.lit(0))
+    may_have = (F.octet_length(text) <= _MOST_SPLIT) & text.rlike(_MAY_HAVE_FRACTION)
+    plain = F.array_join(F.transform(pieces, _with_digits_alone), "")
+    yield {rewritten: F.when(F.col(fields).isNull() & may_have, plain)}
+    others = _parsed(text, _ddl_fields(schema, _is_integer))
+    integers = _parsed(F.col(rewritten), _ddl_fields(schema, lambda kind: not _is_integer(kind)))
+    # In one column with one condition: other texts then cost next to nothing.
+    both = F.struct(others.alias("others"), integers.alias("integers"))
+    yield {apart: F.when(F.col(rewritten).isNotNull(), both)}
+    others, integers = F.col(apart)["others"], F.col(apart)["integers"]
+    all_fields = Struct((*schema.fields, (_END, "boolean")))
+    made = _with_integers(F.get(others, F.lit(0)), F.get(integers, F.lit(0)), all_fields)
+    is_read = F.col(apart).isNotNull() & _is_whole(others) & _is_whole(integers)
+    yield {fields: F.coalesce(fields, F.when(is_read, made))}
+
+
+def _with_digits_alone(piece: Column) -> Column:
+    """A number with a zero fraction as its digits; other pieces as they are."""
+    mantissa = F.regexp_replace(piece, "^-|[eE].*", "")
+    written = F.replace(mantissa, F.lit("."))
+    digits = F.regexp_replace(written, "^0+", "")
+    exponent = F.when(piece.rlike("[eE]"), F.regexp_extract(piece, "[eE](.*)", 1).try_cast("int"))
+    point = (
+        F.length(F.substring_index(mantissa, ".", 1))
+        - (F.length(written) - F.length(digits))
+        + F.when(~piece.rlike("[eE]"), 0).otherwise(exponent)
+    )
+    significant = F.regexp_replace(digits, r"0+\z", "")
+    is_integer = point.between(F.length(significant), _LONGEST_INTEGER)
+    sign = F.regexp_extract(piece, "^-?", 0)
+    plain = F.when(digits == "", F.lit("0")).when(
+        is_integer, F.concat(sign, F.rpad(significant, point, F.lit("0")))
+    )
+    return F.when(piece.rlike(_HAS_FRACTION), F.coalesce(plain, piece)).otherwise(piece)
+
+
+def _with_integers(read: Column, integers: Column, kind: FieldType) -> Column:
+    """A value with the integers of another value of the same shape."""
+    if not any(_is_integer(each) for each in _leaves(kind)):
+        return read
+    match kind:
+        case Struct():
+            fields = [
+                _with_integers(read[name], integers[name], each).alias(name)
+                for name, each in kind.fields
+            ]
+            return F.when(read.isNotNull(), F.struct(*fields))
+        case ListOf(element=element):
+            return F.zip_with(read, integers, lambda a, b: _with_integers(a, b, element))
+        case _:
+            return integers
 
 
 def _looked_at_again(text: Column, fields: Column, schema: Struct) -> Column:
@@ -142,7 +223,8 @@ def _looked_at_again(text: Column, fields: Column, schema: Struct) -> Column:
     marked = F.regexp_replace(escapes, _HALF, _HALF_MARK)
     marked = F.replace(marked, F.lit(_INFINITY), F.lit(_INFINITY_MARK))
     doubtful = F.coalesce(*(F.when(sign, F.lit(True)) for sign in signs), F.lit(False))
-    parsed = _parsed(marked, _ddl_fields(schema, decimal="STRING"))
+    as_text = _ddl_fields(schema, lambda kind: isinstance(kind, Decimal) or _is_integer(kind))
+    parsed = _parsed(marked, as_text)
     return F.when(fields.isNotNull() & doubtful, F.get(parsed, F.lit(0)))
 
 
@@ -201,24 +283,28 @@ def _each_field(schema: Struct) -> Iterator[tuple[str, str]]:
             yield name + "[]" * isinstance(kind, ListOf), f"`{name}`: {_ddl(kind)}"
 
 
-def _ddl_fields(schema: Struct, decimal: str | None = None) -> str:
-    return ", ".join(f"`{name}`: {_ddl(kind, decimal)}" for name, kind in schema.fields)
+def _ddl_fields(schema: Struct, as_text: _IsKind = lambda _: False) -> str:
+    return ", ".join(f"`{name}`: {_ddl(kind, as_text)}" for name, kind in schema.fields)
 
 
-def _ddl(kind: FieldType, decimal: str | None = None) -> str:
+def _ddl(kind: FieldType, as_text: _IsKind = lambda _: False) -> str:
     """A type as the parser is to read it: what it would read too leniently, as text."""
     match kind:
         case Struct():
-            return f"STRUCT<{_ddl_fields(kind, decimal)}>"
+            return f"STRUCT<{_ddl_fields(kind, as_text)}>"
         case ListOf():
-            return f"ARRAY<{_ddl(kind.element, decimal)}>"
-        case Decimal() if decimal:
-            return decimal
+            return f"ARRAY<{_ddl(kind.element, as_text)}>"
+        case _ if as_text(kind):
+            return "STRING"
         case Decimal(precision=precision, scale=scale):
             # With as many digits behind the point as there can be: none is cut off unseen.
             return f"DECIMAL({_MOST_DIGITS},{scale + _MOST_DIGITS - precision})"
         case _:
             return "STRING" if kind in _FORMS else str(kind)
+
+
+def _is_integer(kind: FieldType) -> bool:
+    return kind in _INTEGERS
 
 
 def _leaves(kind: FieldType) -> Iterator[FieldType]:
