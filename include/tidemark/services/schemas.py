@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tidemark.core import avro, json_schema, protobuf
 from tidemark.core.decoding import DecodeSpec, Format, Part, RegisteredSchema
 from tidemark.core.fields import FieldType, NoColumn, conflicts, merged, widened, within
 from tidemark.core.offsets import SpanSet
-from tidemark.errors import RegistryUnavailable, SchemaConflict, SchemaReplaced
+from tidemark.errors import RegistryRefused, RegistryUnavailable, SchemaConflict, SchemaReplaced
 from tidemark.ports import FramedLog, GrowingTable, SchemaRegistry, SchemaStore
 
 log = logging.getLogger(__name__)
+
+_REQUESTS_AT_ONCE = 8
+"""Requests to the registry at the same time."""
 
 _COLUMN_OF: Mapping[Format, Callable[[str], FieldType]] = {
     Format.AVRO: avro.column_of,
@@ -154,15 +158,30 @@ class Schemas:
         return set(ids) <= self.store.kept(ids).keys()
 
     def _ask(self, ids: Collection[int], asked: dict[int, RegisteredSchema]) -> None:
+        """Add the registry's answers to `asked`, and unknown ids to `nobodys`.
+
+        Several requests run at the same time, and none starts after a failure. Raises the failure
+        of the lowest id, after it has added the answers.
+        """
         if not ids:
             return
         registry = self.open_registry()
-        for schema_id in sorted(ids):
-            schema = registry.schema(schema_id)
-            if schema is None:
-                self.nobodys.add(schema_id)
-            else:
-                asked[schema_id] = schema
+        answers: dict[int, RegisteredSchema | None] = {}
+        failures: dict[int, RegistryUnavailable | RegistryRefused] = {}
+
+        def request(schema_id: int) -> None:
+            if not failures:
+                try:
+                    answers[schema_id] = registry.schema(schema_id)
+                except (RegistryUnavailable, RegistryRefused) as failure:
+                    failures[schema_id] = failure
+
+        with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
+            list(pool.map(request, sorted(ids)))
+        asked |= {each: schema for each, schema in sorted(answers.items()) if schema is not None}
+        self.nobodys.update(answers.keys() - asked.keys())
+        if failures:
+            raise failures[min(failures)]
 
 
 def _places(seen: Mapping[tuple[int, int], int], schema_id: int) -> Iterator[tuple[int, int]]:

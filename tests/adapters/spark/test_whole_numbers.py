@@ -177,3 +177,15 @@ def test_large_records_with_such_an_integer_fail_no_run(spark: SparkSession) -> 
     assert rows[0]["value"]["text"] == "\n 1.0" * 160_000
     assert rows[1]["value"]["many"] == [1] * 200_000
     assert (rows[2]["reason"], rows[2]["detail"]) == ("malformed", "big")
+
+
+def test_the_time_for_a_broken_text_grows_with_its_length_alone(spark: SparkSession) -> None:
+    """With a quadratic search each of these texts would take hours."""
+    broken = [
+        b'{"big": 1.0, "' + b'\\"' * 500_000,
+        b'{"big": 1.0' + b"0" * 500_000 + b"1}",
+        b'{"big": 1.0, "other": ' + b"-" * 1_000_000,
+        b'{"big": 1.0, ' + b'""' * 500_000,
+    ]
+    rows = read(spark, _spec(), broken, names_faults=True)
+    assert [row["reason"] for row in rows] == ["not_json"] * len(broken)

@@ -64,8 +64,10 @@ _INTEGERS = ("integer", "long")
 _LONGEST_INTEGER = 19
 _MAY_HAVE_FRACTION = r"[0-9](?:\.[0-9]|[eE])"
 _HAS_FRACTION = r"^-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?\z"
-_PIECE = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?[0-9][0-9.eE+-]*+|[^"0-9-]++|.'
-"""A text of JSON, a number, or what is between them; possessive, as Java's stack is short."""
+_PIECE = r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"?|-?[0-9][0-9.eE+-]*+|(?:[^"0-9-]|-(?![0-9]))++'
+"""A string of JSON, a number, or what is between them. It never steps back: time is linear."""
+_LONGEST_NUMBER = 1_000
+"""The most digits of a number that the parser accepts."""
 _MOST_SPLIT = 1 << 20
 """The longest text, in bytes, that is split into tokens: these take many times its memory."""
 _OVERFLOWING = ("float", "double")
@@ -89,8 +91,8 @@ def reading(text: Column, schema: Struct, place: Read, *, names_faults: bool = F
     """
     nothing = F.lit(None).cast("string")
     not_utf8 = F.when(~F.is_valid_utf8(text), Reason.NOT_UTF8.value)
-    names = ("parsed", "fields", "again", "rewritten", "apart")
-    parsed, fields, again, rewritten, apart = (f"__{each}_{place.value}" for each in names)
+    names = ("parsed", "fields", "again", "plain")
+    parsed, fields, again, plain = (f"__{each}_{place.value}" for each in names)
     has_integers = any(_is_integer(each) for each in _leaves(schema))
     is_whole = (F.size(parsed) == 2) & F.get(parsed, F.lit(1))[_END]
     wrong = (
@@ -104,17 +106,18 @@ def reading(text: Column, schema: Struct, place: Read, *, names_faults: bool = F
     if names_faults:
         is_object = _is_whole(_parsed(text, ""))
         reason = F.when(is_unread & ~is_object, Reason.NOT_JSON.value).otherwise(reason)
-        plain = F.coalesce(F.col(rewritten), text) if has_integers else text
-        where = F.coalesce(where, F.when(is_unread & is_object, _first_unread(plain, schema)))
+        unread = F.when(is_unread & is_object, _first_unread(F.col(plain), schema))
+        where = F.coalesce(where, unread)
     yield {parsed: _parsed(text, _ddl_fields(schema))}
-    yield {fields: F.when(is_whole, F.get(parsed, F.lit(0)))}
-    if has_integers:
-        yield from _reading_integers_apart(text, schema, fields, rewritten, apart)
+    read = F.when(is_whole, F.get(parsed, F.lit(0)))
+    yield {fields: read.otherwise(_read_apart(text, schema)) if has_integers else read}
     yield {place.value: _value(F.col(fields), schema)}
     yield {again: _looked_at_again(text, F.col(fields), schema)}
     yield {place.detail: F.coalesce(*wrong, *hidden, nothing)}
     yield {place.reason: F.coalesce(not_utf8, reason)}
     if names_faults:
+        is_written_so = is_unread & _may_have_fraction(text)
+        yield {plain: F.when(is_written_so, _with_plain_integers(text)).otherwise(text)}
         yield {place.detail: where}
 
 
@@ -131,35 +134,37 @@ def _is_whole(parsed: Column) -> Column:
     return F.coalesce((F.size(parsed) == 2) & first.isNotNull() & behind, F.lit(False))
 
 
-def _reading_integers_apart(
-    text: Column, schema: Struct, fields: str, rewritten: str, apart: str
-) -> Steps:
-    """Projections that read integers with a zero fraction, such as 1.0 and 1e2.
+def _read_apart(text: Column, schema: Struct) -> Column:
+    """The fields of a text with integers such as 1.0 and 1e2, which the parser rejects; or null.
 
-    The parser rejects a text with such a number. Its integers are read from a copy of the text that
-    has their digits, and all other fields from the text itself.
-
-    Args:
-        text: One object each, or null.
-        schema: Its fields.
-        fields: Column of what the parser has read; it gets the fields of these texts.
-        rewritten: Name of the new column with the copy.
-        apart: Name of the new column with the two parts.
+    Takes the integers from a copy of the text that has their digits, and all other fields from the
+    text itself.
     """
-    pieces = F.regexp_extract_all(text, F.lit(_PIECE), F.lit(0))
-    may_have = (F.octet_length(text) <= _MOST_SPLIT) & text.rlike(_MAY_HAVE_FRACTION)
-    plain = F.array_join(F.transform(pieces, _with_digits_alone), "")
-    yield {rewritten: F.when(F.col(fields).isNull() & may_have, plain)}
+    integers = _parsed(
+        _with_plain_integers(text), _ddl_fields(schema, lambda k: not _is_integer(k))
+    )
     others = _parsed(text, _ddl_fields(schema, _is_integer))
-    integers = _parsed(F.col(rewritten), _ddl_fields(schema, lambda kind: not _is_integer(kind)))
-    # In one column with one condition: other texts then cost next to nothing.
-    both = F.struct(others.alias("others"), integers.alias("integers"))
-    yield {apart: F.when(F.col(rewritten).isNotNull(), both)}
-    others, integers = F.col(apart)["others"], F.col(apart)["integers"]
+    both = F.struct(integers.alias("integers"), others.alias("others"))
     all_fields = Struct((*schema.fields, (_END, "boolean")))
-    made = _with_integers(F.get(others, F.lit(0)), F.get(integers, F.lit(0)), all_fields)
-    is_read = F.col(apart).isNotNull() & _is_whole(others) & _is_whole(integers)
-    yield {fields: F.coalesce(fields, F.when(is_read, made))}
+
+    def joined(read: Column) -> Column:
+        integers, others = read["integers"], read["others"]
+        made = _with_integers(F.get(others, F.lit(0)), F.get(integers, F.lit(0)), all_fields)
+        return F.when(_is_whole(integers) & _is_whole(others), made)
+
+    # As an element of a list, both are computed once, and only for these texts.
+    made = F.get(F.transform(F.array(both), joined), F.lit(0))
+    return F.when(_may_have_fraction(text), made)
+
+
+def _may_have_fraction(text: Column) -> Column:
+    return (F.octet_length(text) <= _MOST_SPLIT) & text.rlike(_MAY_HAVE_FRACTION)
+
+
+def _with_plain_integers(text: Column) -> Column:
+    """A text with 1 in the place of 1.0, and 100 in the place of 1e2."""
+    pieces = F.regexp_extract_all(text, F.lit(_PIECE), F.lit(0))
+    return F.array_join(F.transform(pieces, _with_digits_alone), "")
 
 
 def _with_digits_alone(piece: Column) -> Column:
@@ -179,7 +184,8 @@ def _with_digits_alone(piece: Column) -> Column:
     plain = F.when(digits == "", F.lit("0")).when(
         is_integer, F.concat(sign, F.rpad(significant, point, F.lit("0")))
     )
-    return F.when(piece.rlike(_HAS_FRACTION), F.coalesce(plain, piece)).otherwise(piece)
+    is_written_so = (F.length(piece) <= _LONGEST_NUMBER) & piece.rlike(_HAS_FRACTION)
+    return F.when(is_written_so, F.coalesce(plain, piece)).otherwise(piece)
 
 
 def _with_integers(read: Column, integers: Column, kind: FieldType) -> Column:
