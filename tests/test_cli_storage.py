@@ -7,6 +7,7 @@ import resource
 import runpy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,13 @@ import pytest
 from tests.conftest import PROJECT, TopicFactory
 from tests.support.commands import Command
 from tests.support.file_lake import HomeFileLake, home_lake
+from tests.support.quality_reports import REPORT
 from tests.support.transactions import produce_values
 from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.adapters.delta.check_results import DeltaCheckResults
 from tidemark.adapters.spark.submit import RESULT_MARKER
 from tidemark.core.backfill import select
-from tidemark.errors import ExitCode
+from tidemark.errors import ExitCode, StorageRefused
 from tidemark.jobs import run_job
 from tidemark.wiring import App
 
@@ -129,6 +132,16 @@ def test_a_report_without_its_check_results_names_the_cause(
     assert first == f"StorageRefused: using the table failed at {place}: Not a directory"
     assert shown.code == record.code == ExitCode.REFUSED
     assert record.json["error"] == "StorageRefused"
+
+
+def test_check_results_that_cannot_be_written_name_the_cause(tmp_path: Path) -> None:
+    """In a new table and in one with results."""
+    results = DeltaCheckResults(str(tmp_path / "results"))
+    report = replace(REPORT, pipeline="events")
+    for _ in range(2):
+        with _without_room(), pytest.raises(StorageRefused, match="File too large"):
+            results.append(report)
+        results.append(report)
 
 
 def test_a_report_page_that_cannot_be_written_names_the_cause(
