@@ -18,7 +18,13 @@ from tidemark.adapters.delta import contents
 from tidemark.adapters.delta.columns import AS_LANDED, QUARANTINE
 from tidemark.adapters.delta.data_table import DeltaDataTable
 from tidemark.adapters.delta.failures import names_failures
-from tidemark.adapters.delta.replacing import Store, batches, offsets_in, replace_rows
+from tidemark.adapters.delta.replacing import (
+    Store,
+    batches,
+    offsets_in,
+    replace_rows,
+    spooled,
+)
 from tidemark.adapters.delta.rows import opened, query, read
 from tidemark.core.datafile import DataFile
 from tidemark.core.decoding import Part, Reason
@@ -91,20 +97,16 @@ class DeltaQuarantine:
         schema = pa.schema(table.schema().to_arrow())
         # Read first: delta-rs cannot write the table at the same time.
         kept = pa.table(read(table, f"SELECT * FROM t WHERE {here}")).cast(schema)
-        write_deltalake(
-            table,
-            pa.RecordBatchReader.from_batches(
-                schema,
-                (
-                    *self._closed(kept, plan).to_batches(),
-                    *batches(folder_of(table.table_uri), files, schema),
-                ),
-            ),
-            mode="overwrite",
-            predicate=here,
-            writer_properties=AS_LANDED,
-            commit_properties=properties,
-        )
+        new = batches(folder_of(table.table_uri), files, schema)
+        with spooled((*self._closed(kept, plan).to_batches(), *new), schema) as rows:
+            write_deltalake(
+                table,
+                rows,
+                mode="overwrite",
+                predicate=here,
+                writer_properties=AS_LANDED,
+                commit_properties=properties,
+            )
 
     def _closed(self, rows: pa.Table, plan: Plan) -> pa.Table:
         """Rows as they are once a plan has closed those that are open."""

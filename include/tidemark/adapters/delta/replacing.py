@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, TypeAlias
 
 from deltalake import CommitProperties, DeltaTable, write_deltalake
@@ -47,14 +49,34 @@ def replace_rows(
     store = folder_of(table.table_uri)
     # The table's own: somebody may have added columns, which are null here as in a landing.
     schema = pa.schema(table.schema().to_arrow())
-    write_deltalake(
-        table,
-        pa.RecordBatchReader.from_batches(schema, batches(store, files, schema)),
-        mode="overwrite",
-        predicate=at_offsets(plan.topic_id, plan.spans()),
-        writer_properties=AS_LANDED,
-        commit_properties=properties,
-    )
+    with spooled(batches(store, files, schema), schema) as rows:
+        write_deltalake(
+            table,
+            rows,
+            mode="overwrite",
+            predicate=at_offsets(plan.topic_id, plan.spans()),
+            writer_properties=AS_LANDED,
+            commit_properties=properties,
+        )
+
+
+@contextmanager
+def spooled(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatchReader]:
+    """Rows for delta-rs to write, from a temporary file.
+
+    A thread of delta-rs' runtime reads them. A reader in Python would wait there for Python's
+    global lock. A query of delta-rs in another thread holds this lock while it waits for the
+    runtime, so both could wait forever.
+    """
+    import pyarrow as pa
+
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with NamedTemporaryFile(prefix="tidemark-", suffix=".arrow") as file:
+        with pa.ipc.new_stream(file.name, schema, options=options) as sink:
+            for batch in rows:
+                sink.write_batch(batch)
+        with pa.OSFile(file.name) as source:
+            yield pa.ipc.open_stream(source)
 
 
 def refuse_losses(table: DeltaTable, plan: Plan, files: Sequence[DataFile]) -> None:
