@@ -125,6 +125,8 @@ def produce(site: Site, name: str, random: Random) -> None:
 
 
 OPERATIONS = (ingest, replace_rows, undo, decode)
+TOGETHER = (ingest, decode)
+"""What two actors begin with: both get the same plan, and execute it at the same time."""
 
 
 # -- actors --------------------------------------------------------------------------------------
@@ -151,7 +153,8 @@ class Drawn:
         """Draw a round; the same name draws the same."""
         random = Random(name)
         actors = tuple(
-            tuple(random.choices(OPERATIONS, k=random.randint(2, 4))) for _ in range(ACTORS)
+            (*(TOGETHER if number < 2 else ()), *random.choices(OPERATIONS, k=random.randint(1, 2)))
+            for number in range(ACTORS)
         )
         victim = random.choice(victims)
         step = random.choice(STEPS[victim])
@@ -266,6 +269,7 @@ def operate(court: Court, site: Site, seed: int, rounds: int, victims: Sequence[
         lake.run(f"run {number}")
     for number in range(rounds):
         drawn = Drawn.of(f"seed {seed} round {number}", victims)
+        produce(site, "", Random(drawn.name))
         with maintained(site):
             perform(site, drawn)
         finish(lake, f"after {drawn.name}")

@@ -19,11 +19,10 @@ from tests.support.services import NOW
 from tidemark.adapters.delta import checked_commits
 from tidemark.adapters.delta.compaction import Compaction
 from tidemark.adapters.delta.control_table import DeltaControlTable
-from tidemark.adapters.delta.data_table import DeltaDataTable
 from tidemark.adapters.delta.live_files import live_files
 from tidemark.core.events import Planned
 from tidemark.core.upkeep import UpkeepOutcome
-from tidemark.errors import CompactionConflict, EngineFailed, SetupError
+from tidemark.errors import CompactionConflict, EngineFailed, SetupError, TransientError
 
 ROWS = [(0, offset) for offset in range(12)]
 
@@ -172,19 +171,46 @@ def test_i1_a_landing_just_before_a_compactions_commit_delays_it(
 def test_a_compaction_that_others_always_overtake_is_put_off(
     lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bounded number of tries; nothing is changed."""
+    """A bounded number of tries; nothing is changed, and the next maintenance compacts."""
+    with monkeypatch.context() as patched:
+        overtake_always(patched, lake)
+        with pytest.raises(CompactionConflict, match="20 times") as refused:
+            Compaction(str(lake.uri)).run()
+        assert isinstance(refused.value, TransientError)
+        assert lake.maintenance().maintain(WEEK).outcome is UpkeepOutcome.PUT_OFF
+        assert lake.rows() == ROWS
+        assert len(DeltaTable(lake.uri).file_uris()) == 4
+    compact(lake)
+    assert len(DeltaTable(lake.uri).file_uris()) == 1
+    assert lake.verified() == [(12, 12)]
+
+
+def test_an_undo_that_others_always_overtake_can_be_repeated(
+    lake: FileLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends as retryable, and no row has left the table."""
+    with monkeypatch.context() as patched:
+        overtake_always(patched, lake)
+        with pytest.raises(EngineFailed) as refused:
+            undo(lake)
+        assert isinstance(refused.value, TransientError)
+        assert lake.rows() == ROWS
+    undo(lake)
+    assert lake.rows() == [row for row in ROWS if not 3 <= row[1] < 6]
+    lake.run(1)
+    assert lake.verified() == [(13, 13)]
+
+
+def overtake_always(monkeypatch: pytest.MonkeyPatch, lake: FileLake) -> None:
+    """Make another commit between each check and its commit."""
     commit = checked_commits._commit
-    table = DeltaDataTable(str(lake.uri))
+    properties = {"delta.logRetentionDuration": "interval 30 days"}
 
     def late(*arguments: object) -> None:
-        table.fence(make_plan((0, 0, 1), sequence=next(numbers), kind="backfill"))
+        DeltaTable(lake.uri).alter.set_table_properties(properties)
         commit(*arguments)  # type: ignore[arg-type]
 
-    numbers = iter(range(1000, 2000))
     monkeypatch.setattr(checked_commits, "_commit", late)
-    with pytest.raises(CompactionConflict, match="20 times"):
-        Compaction(str(lake.uri)).run()
-    assert lake.rows() == ROWS
 
 
 def test_a_compaction_whose_commit_was_not_acknowledged_is_not_repeated(lake: FileLake) -> None:
