@@ -578,6 +578,7 @@ class App:
         """Checks landed plans; starts or joins this process's Spark session."""
         from tidemark.adapters.delta.check_results import DeltaCheckResults
         from tidemark.adapters.delta.range_figures import range_figures
+        from tidemark.adapters.delta.top_key import top_key
         from tidemark.adapters.quality import GreatExpectationsQuality
         from tidemark.adapters.spark.settings import open_session
         from tidemark.services.quality import Quality
@@ -588,6 +589,7 @@ class App:
             suites=self.layout.expectations,
             home=self.layout.quality_home,
             ranges=range_figures,
+            top_key=top_key,
             results=DeltaCheckResults(self.layout.quality_results),
         )
         return Quality(

@@ -26,6 +26,7 @@ from tests.support.services import NOW
 from tidemark.adapters.delta.check_results import DeltaCheckResults
 from tidemark.adapters.delta.exclusive import prove
 from tidemark.adapters.delta.range_figures import range_figures
+from tidemark.adapters.delta.top_key import top_key
 from tidemark.adapters.delta.upkeep import DeltaUpkeep
 from tidemark.adapters.delta.verdicts import DeltaVerdictTable
 from tidemark.adapters.quality.checker import GreatExpectationsQuality
@@ -335,6 +336,7 @@ def test_a_plan_that_was_replaced_passes_its_checks(lake: FileLake, spark: Spark
         suites=home,
         home=home,
         ranges=range_figures,
+        top_key=top_key,
         results=DeltaCheckResults(str(lake.root / "results")),
     )
     quality = Quality(

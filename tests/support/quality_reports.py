@@ -5,12 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 
 from tidemark.adapters.delta.check_results import DeltaCheckResults
+from tidemark.adapters.delta.range_figures import range_figures
+from tidemark.adapters.delta.top_key import top_key
+from tidemark.adapters.quality import GreatExpectationsQuality
 from tidemark.adapters.quality.docs import DocsFolders, write_index
-from tidemark.core.quality import CheckResult, QualityReport, Severity
+from tidemark.core.quality import (
+    CheckResult,
+    QualityReport,
+    Severity,
+    SliceExpectation,
+    SliceRef,
+)
 
 BRONZE = pa.schema(
     [
@@ -56,3 +66,24 @@ def report_often(folder: Path, pipeline: str, times: int) -> None:
         with folders.locked():
             write_index(folders, report, {"built_in": folders.site / f"{plan}.html"})
         DeltaCheckResults(str(folder / "results")).append(report)
+
+
+def check_without_a_suite(folder: Path, records: int) -> QualityReport:
+    """Check plan 1 of the table `bronze`, whose first range should have so many records."""
+
+    def no_session() -> NoReturn:
+        raise AssertionError("the built-in checks need no Spark")
+
+    quality = GreatExpectationsQuality(
+        spark=no_session,
+        suites=folder,
+        home=folder / "quality",
+        ranges=range_figures,
+        top_key=top_key,
+        results=DeltaCheckResults(str(folder / "results")),
+    )
+    ref = SliceRef(
+        pipeline="prices", table=str(folder / "bronze"), table_version=0, plan_sequence=1
+    )
+    expected = SliceExpectation(topic_id="T1", partition=0, start=0, end=10, records=records)
+    return quality.check(ref, [expected], None, REPORT.run_at)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from tidemark.core.quality import Severity, SliceExpectation
+from tidemark.core.quality import CheckResult, Severity, SliceExpectation
 
 _SHOWN = 5
 
@@ -71,6 +71,27 @@ class BuiltInCheck:
     limit: float | None
     severity: Severity
     fixed: bool = False
+
+    @property
+    def expectation(self) -> str:
+        """What is expected, with the limit."""
+        if self.limit is None:
+            return "no limit is set"
+        return self.sentence.format(limit=f"{self.limit:,g}")
+
+    def result(self, figure: Figure) -> CheckResult:
+        """Compare a figure with the limit; without a figure or a limit the check passes."""
+        value = figure.value
+        has_detail = value is not None and figure.detail
+        return CheckResult(
+            check=self.name,
+            column=None,
+            severity=self.severity,
+            passed=value is None or self.limit is None or value <= self.limit,
+            observed=f"{value:g} ({figure.detail})" if has_detail else value,
+            value=value,
+            expectation=self.expectation,
+        )
 
 
 DRIFT: Mapping[str, str] = MappingProxyType(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -22,6 +24,7 @@ from tests.support.quality_reports import BRONZE, report_often
 from tidemark.adapters.delta import contents
 from tidemark.adapters.delta.check_results import DeltaCheckResults
 from tidemark.adapters.delta.range_figures import range_figures
+from tidemark.adapters.delta.top_key import top_key
 from tidemark.adapters.quality import GreatExpectationsQuality
 from tidemark.adapters.quality.suite import SLICE_COLUMNS
 from tidemark.core.offsets import Span
@@ -108,6 +111,7 @@ class Check:
             suites=self.suites,
             home=self.home,
             ranges=range_figures,
+            top_key=top_key,
             results=DeltaCheckResults(self.results_table),
         )
 
@@ -363,6 +367,26 @@ def test_a_slice_unlike_its_predecessors_is_told(check: Check) -> None:
     assert of(usual, "records_drift").value is None
 
 
+def test_built_in_checks_need_neither_spark_nor_great_expectations(tmp_path: Path) -> None:
+    """Their imports take longer than the checks."""
+    write_deltalake(tmp_path / "bronze", pa.Table.from_pylist(rows(range(3)), BRONZE))
+    code = f"""
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.support.quality_reports import check_without_a_suite
+
+report = check_without_a_suite(Path({str(tmp_path)!r}), records=4)
+print([result.check for result in report.failed_critical()])
+print([name for name in ("pyspark", "great_expectations") if name in sys.modules])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["['ranges_off']", "[]"]
+
+
 def test_a_suite_can_make_skew_critical(check: Check) -> None:
     """S16: the limit is the suite's, and the report names the key."""
     check.land([*rows(range(9)), row(9, key=b"bar")])
@@ -583,7 +607,7 @@ def test_pages_fetch_nothing_from_anywhere(shipped: Check) -> None:
     shipped.land([price(0), price(1, price=-1.0)])
     shipped(planned(0, 2), suite="prices")
     pages = list(shipped.home.rglob("*.html"))
-    assert len(pages) == 6  # pipelines, runs, two suites, two validations
+    assert len(pages) == 5  # pipelines, runs, built-in checks, the suite, its validation
     for file in pages:
         text = file.read_text(encoding="utf-8")
         assert not re.search(r"<script|<link|<img|https?://", text), file

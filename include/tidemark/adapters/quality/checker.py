@@ -1,19 +1,19 @@
-"""The entry to the quality check: judge one landed slice, record what came of it."""
+"""The quality check of one landed slice: built-in checks, and the rules of its suite."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemark.adapters.quality.docs import DocsFolders, write_index
+from tidemark.adapters.quality.docs import DocsFolders, write_checks, write_index
 from tidemark.adapters.quality.suite import BUILT_IN_SUITE, Suite, load_suite
 from tidemark.core.drift import HISTORY, drifts
-from tidemark.core.quality import QualityReport, SliceExpectation, SliceRef
-from tidemark.core.quality_checks import RangeFigures, figures
+from tidemark.core.quality import CheckResult, QualityReport, SliceExpectation, SliceRef
+from tidemark.core.quality_checks import RangeFigures, TopKey, figures
 from tidemark.files import named_failures
 from tidemark.ports import CheckResults
 
@@ -24,11 +24,11 @@ logger = logging.getLogger(__name__)
 
 
 class GreatExpectationsQuality:
-    """Judges landed slices with Great Expectations, on Spark.
+    """Checks landed slices: built-in checks by itself, rules of suites with Great Expectations.
 
-    One check at a time in a process: Great Expectations keeps state of its own. Checks in other
-    processes may run at the same time; those of one pipeline wait for each other while they
-    write its Data Docs.
+    Imports Spark and Great Expectations only for a suite with rules. Checks one slice at a time in
+    a process, because Great Expectations has global state. Other processes may check at the same
+    time; those of one pipeline wait for each other while they write its pages.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class GreatExpectationsQuality:
         suites: Path,
         home: Path,
         ranges: Callable[[SliceRef, Sequence[SliceExpectation]], Sequence[RangeFigures]],
+        top_key: Callable[[SliceRef], TopKey],
         results: CheckResults,
     ) -> None:
         """Take the places; nothing is opened or started.
@@ -47,12 +48,14 @@ class GreatExpectationsQuality:
             suites: Folder of suite files.
             home: Folder of Data Docs.
             ranges: Counts what a slice contains of each planned range.
+            top_key: Finds the most frequent key of a slice.
             results: The results table.
         """
         self._spark = spark
         self._suites = suites
         self._home = home
         self._ranges = ranges
+        self._top_key = top_key
         self._results = results
 
     def check(
@@ -77,36 +80,20 @@ class GreatExpectationsQuality:
         """
         chosen = BUILT_IN_SUITE if suite is None else self.load_suite(suite)
         folders = DocsFolders(home=self._home, pipeline=ref.pipeline)
-        # Imported here: they bring Great Expectations and Spark, which take seconds.
-        from tidemark.adapters.quality import slices, validation
-        from tidemark.adapters.quality.context import open_context, publish
-
-        rows = slices.with_columns(slices.read_slice(self._spark(), ref), chosen)
-        top = slices.top_key(rows)
-        if chosen.masked:
-            # Any of these columns may be made of it.
-            top = replace(top, key=None)
-        taken = figures(self._ranges(ref, expected), top, expected)
-        taken |= drifts(taken, self._results.earlier_figures(ref, HISTORY))
-        checks = list(chosen.checks.values())
+        results = self._built_in(ref, expected, chosen)
         with named_failures(folders.site, "writing the quality pages"), folders.locked():
-            context = open_context(folders.site)
-            validated = [validation.validate_figures(context, ref.pipeline, checks, taken)]
-            results = validation.built_in_results(checks, taken, validated[0])
-            if chosen.expectations:
-                own = validation.validate_rows(context, ref.pipeline, chosen, rows)
-                validated.append(own)
-                results += validation.row_results(chosen, own)
+            rows, pages = self._rows(ref, chosen, folders, run_at)
             report = QualityReport(
                 pipeline=ref.pipeline,
                 plan_sequence=ref.plan_sequence,
                 table_version=ref.table_version,
                 kind=ref.kind,
                 run_at=run_at,
-                results=tuple(results),
+                results=(*results, *rows),
                 data_docs=str(folders.index),
             )
-            write_index(folders, report, publish(context, validated, ref, run_at))
+            pages = {BUILT_IN_SUITE.name: write_checks(folders, ref, run_at, results), **pages}
+            write_index(folders, report, pages)
         logger.info(
             "checked pipeline=%s plan=%d table_version=%d verdict=%s results=%d",
             ref.pipeline,
@@ -116,6 +103,35 @@ class GreatExpectationsQuality:
             len(report.results),
         )
         return report
+
+    def _built_in(
+        self, ref: SliceRef, expected: Sequence[SliceExpectation], suite: Suite
+    ) -> list[CheckResult]:
+        key = self._top_key(ref)
+        if suite.masked:
+            # Any masked column may be made of the key.
+            key = replace(key, key=None)
+        taken = figures(self._ranges(ref, expected), key, expected)
+        taken |= drifts(taken, self._results.earlier_figures(ref, HISTORY))
+        return [check.result(taken[check.name]) for check in suite.checks.values()]
+
+    def _rows(
+        self, ref: SliceRef, suite: Suite, folders: DocsFolders, run_at: datetime
+    ) -> tuple[list[CheckResult], Mapping[str, Path]]:
+        """Results and pages of the suite's rules on rows."""
+        if not (suite.expectations or suite.columns):
+            return [], {}
+        # Imported here: they bring Great Expectations and Spark, which take seconds.
+        from tidemark.adapters.quality import slices, validation
+        from tidemark.adapters.quality.context import open_context, publish
+
+        rows = slices.with_columns(slices.read_slice(self._spark(), ref), suite)
+        if not suite.expectations:
+            return [], {}
+        context = open_context(folders.site)
+        validated = validation.validate_rows(context, ref.pipeline, suite, rows)
+        results = validation.row_results(suite, validated)
+        return results, publish(context, validated, ref, run_at)
 
     def load_suite(self, name: str) -> Suite:
         """Read a suite of the folder; see `suite.load_suite`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -61,48 +60,44 @@ def open_context(site: Path) -> gx.data_context.EphemeralDataContext:
 
 def publish(
     context: gx.data_context.EphemeralDataContext,
-    validated: Sequence[gx.core.ExpectationSuiteValidationResult],
+    result: gx.core.ExpectationSuiteValidationResult,
     ref: SliceRef,
     run_at: datetime,
 ) -> dict[str, Path]:
-    """Make the pages of a run; those of the same plan and time are replaced.
+    """Make the pages of a suite and of its validation, in place of those of the same run.
 
     Args:
-        context: Where to.
-        validated: Results of the run, one for each suite.
+        context: The context of the pages.
+        result: The result of the validation.
         ref: The slice that was validated.
         run_at: Time of the run.
 
     Returns:
-        Pages by the name of their suite.
+        The page of the validation, by the name of its suite.
     """
     run = gx.RunIdentifier(run_name=f"plan-{ref.plan_sequence:06d}", run_time=run_at)
-    suites, places = [], []
-    for result in validated:
-        suite = ExpectationSuiteIdentifier(name=result.suite_name)
-        place = ValidationResultIdentifier(
-            expectation_suite_identifier=suite, run_id=run, batch_identifier=result.batch_id
-        )
-        result.meta |= {
-            "run_id": run,
-            "validation_time": run.run_time,
-            "batch_parameters": None,
-            "batch_spec": {
-                "data_asset_name": f"{ref.table}, plan {ref.plan_sequence}",
-                "table": ref.table,
-                "table_version": ref.table_version,
-                "plan_sequence": ref.plan_sequence,
-            },
-        }
-        context.validation_results_store.store_validation_results(
-            suite_validation_result=result,
-            suite_validation_result_identifier=place,
-            expectation_suite_identifier=suite,
-        )
-        suites.append(suite)
-        places.append(place)
-    context.build_data_docs(site_names=[_SITE], resource_identifiers=[*suites, *places])
-    return {place.expectation_suite_identifier.name: _page(context, place) for place in places}
+    suite = ExpectationSuiteIdentifier(name=result.suite_name)
+    place = ValidationResultIdentifier(
+        expectation_suite_identifier=suite, run_id=run, batch_identifier=result.batch_id
+    )
+    result.meta |= {
+        "run_id": run,
+        "validation_time": run.run_time,
+        "batch_parameters": None,
+        "batch_spec": {
+            "data_asset_name": f"{ref.table}, plan {ref.plan_sequence}",
+            "table": ref.table,
+            "table_version": ref.table_version,
+            "plan_sequence": ref.plan_sequence,
+        },
+    }
+    context.validation_results_store.store_validation_results(
+        suite_validation_result=result,
+        suite_validation_result_identifier=place,
+        expectation_suite_identifier=suite,
+    )
+    context.build_data_docs(site_names=[_SITE], resource_identifiers=[suite, place])
+    return {suite.name: _page(context, place)}
 
 
 def _page(context: gx.data_context.EphemeralDataContext, place: ValidationResultIdentifier) -> Path:

@@ -14,7 +14,7 @@ from typing import Any
 
 import jinja2
 
-from tidemark.core.quality import QualityReport
+from tidemark.core.quality import CheckResult, QualityReport, SliceRef
 from tidemark.core.upkeep import checked_time
 from tidemark.files import locked, read_json, replace_text
 
@@ -121,6 +121,27 @@ def _remove_empty(folder: Path, top: Path) -> None:
     while folder != top and not any(folder.iterdir()):
         folder.rmdir()
         folder = folder.parent
+
+
+def write_checks(
+    folders: DocsFolders, ref: SliceRef, run_at: datetime, results: Sequence[CheckResult]
+) -> Path:
+    """Write the page of a slice's built-in checks; that of the same plan and time is replaced.
+
+    Args:
+        folders: The pipeline's folders.
+        ref: The slice.
+        run_at: Time of the run.
+        results: What the checks found.
+
+    Returns:
+        The page.
+    """
+    name = f"plan-{ref.plan_sequence:06d}-{run_at:%Y%m%dT%H%M%S.%fZ}.html"
+    page = folders.site / "validations" / "built_in" / name
+    page.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(page, _rendered("checks.html", ref=ref, run_at=run_at, results=results))
+    return page
 
 
 def write_index(folders: DocsFolders, report: QualityReport, pages: Mapping[str, Path]) -> None:

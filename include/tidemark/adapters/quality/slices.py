@@ -8,10 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812  its name everywhere
 
 from tidemark.adapters.quality.suite import Suite
 from tidemark.core.quality import SliceRef
-from tidemark.core.quality_checks import TopKey
 from tidemark.errors import Problem, SuiteError
-
-_KEY_SHOWN = 40
 
 
 def read_slice(spark: SparkSession, ref: SliceRef) -> DataFrame:
@@ -52,16 +49,3 @@ def with_columns(rows: DataFrame, suite: Suite) -> DataFrame:
     if problems:
         raise SuiteError(problems=tuple(problems))
     return rows
-
-
-def top_key(rows: DataFrame) -> TopKey:
-    """The key that most rows have; the smaller one if two are equally frequent."""
-    first = (
-        rows.where(F.col("key").isNotNull())
-        .groupBy("key")
-        .agg(F.count("*").alias("records"))
-        .orderBy(F.col("records").desc(), F.col("key"))
-        .select(F.substring(F.col("key").cast("string"), 1, _KEY_SHOWN).alias("key"), "records")
-        .head()
-    )
-    return TopKey(key=None, records=0) if first is None else TopKey(**first.asDict())

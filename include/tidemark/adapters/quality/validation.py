@@ -7,13 +7,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import pandas as pd
 from pyspark.sql import DataFrame
 
 from tidemark.adapters.quality.context import ExpectationConfiguration, gx
-from tidemark.adapters.quality.suite import BUILT_IN_SUITE, Suite, named_columns
+from tidemark.adapters.quality.suite import Suite, named_columns
 from tidemark.core.quality import MASKED, MOST_EXAMPLES, CheckResult, Example, Severity
-from tidemark.core.quality_checks import BuiltInCheck, Figure
 from tidemark.errors import EngineFailed, Problem, SuiteError
 
 PLACE = ("partition", "offset")
@@ -32,35 +30,6 @@ EXAMPLES = {
 
 _POSITION = "tidemark_position"
 _VALUE_SHOWN = 80
-
-
-def validate_figures(
-    context: gx.data_context.EphemeralDataContext,
-    asset: str,
-    checks: Sequence[BuiltInCheck],
-    figures: Mapping[str, Figure],
-) -> gx.core.ExpectationSuiteValidationResult:
-    """Validate the built-in checks on a table of one row; Spark has no part in it."""
-    expectations = [
-        {
-            "type": "expect_column_max_to_be_between",
-            "kwargs": {"column": check.name, "max_value": check.limit},
-            "severity": str(check.severity),
-            "description": _sentence(check),
-            "found": figures[check.name].detail,
-        }
-        for check in checks
-        if figures[check.name].value is not None and check.limit is not None
-    ]
-    row = pd.DataFrame([{name: figure.value for name, figure in figures.items()}])
-    batch = (
-        context.data_sources.add_pandas("figures")
-        .add_dataframe_asset(asset)
-        .add_batch_definition_whole_dataframe("slice")
-        .get_batch({"dataframe": row})
-    )
-    suite = context.suites.add(_suite_of(BUILT_IN_SUITE, dict(enumerate(expectations))))
-    return _in_order(batch.validate(suite, result_format=COUNTS))
 
 
 def validate_rows(
@@ -178,8 +147,7 @@ def _suite_of(suite: Suite, expectations: Mapping[int, Mapping[str, Any]]) -> gx
     """A suite for Great Expectations, of some expectations by their position in our suite.
 
     Expectations remember their position, because results come back in another order. Their
-    sentence says the severity and, for built-in checks, where a figure comes from, because pages
-    do not; it is escaped, because pages print it as it is.
+    sentence says the severity, because pages do not. It is escaped, because pages do not escape it.
     """
     made = []
     for position, one in expectations.items():
@@ -188,35 +156,10 @@ def _suite_of(suite: Suite, expectations: Mapping[int, Mapping[str, Any]]) -> gx
             "severity": str(_severity(one)),
             "meta": {**one.get("meta", {}), _POSITION: position},
         }
-        found = shown.pop("found", "")
         if "description" in one:
-            more = f"; found: {found}" if found else ""
-            shown["description"] = html.escape(f"{one['description']} ({_severity(one)}){more}")
+            shown["description"] = html.escape(f"{one['description']} ({_severity(one)})")
         made.append(ExpectationConfiguration(**shown).to_domain_obj())
     return gx.ExpectationSuite(name=suite.name, notes=suite.notes or None, expectations=made)
-
-
-def built_in_results(
-    checks: Sequence[BuiltInCheck],
-    figures: Mapping[str, Figure],
-    validated: gx.core.ExpectationSuiteValidationResult,
-) -> list[CheckResult]:
-    """Results of the built-in checks; one without a figure passes with nothing observed."""
-    passed = {
-        one.expectation_config.kwargs["column"]: bool(one.success) for one in validated.results
-    }
-    return [
-        CheckResult(
-            check=check.name,
-            column=None,
-            severity=check.severity,
-            passed=passed.get(check.name, True),
-            observed=_with_detail(figures[check.name]),
-            value=figures[check.name].value,
-            expectation=_sentence(check),
-        )
-        for check in checks
-    ]
 
 
 def row_results(
@@ -275,18 +218,6 @@ def _observed(result: Mapping[str, Any]) -> str | int | float | None:
         return None
     looked_at = result["element_count"] - (result.get("missing_count") or 0)
     return f"{result['unexpected_count']:,} of {looked_at:,} unexpected"
-
-
-def _with_detail(figure: Figure) -> str | float | None:
-    if figure.value is None or not figure.detail:
-        return figure.value
-    return f"{figure.value:g} ({figure.detail})"
-
-
-def _sentence(check: BuiltInCheck) -> str:
-    if check.limit is None:
-        return "no limit is set"
-    return check.sentence.format(limit=f"{check.limit:,g}")
 
 
 def _failure(one: Any) -> str:
