@@ -108,12 +108,33 @@ DeltaTable.create(sys.argv[1], schema=Schema([Field("value", DataType.int64())])
 
 
 def _commits_apart(trial: str) -> bool:
+    """Let another process create one table twice, and return whether the second time failed.
+
+    In this process it could wait forever: a thread of delta-rs' runtime reads rows in Python, and a
+    query in another thread may hold Python's global lock while it waits for that runtime.
+    """
+    command = [sys.executable, "-c", _TRY, trial]
+    tried = subprocess.run(command, capture_output=True, text=True, check=False)
+    if tried.returncode:
+        raise OSError(tried.stderr.strip())
+    return tried.stdout.strip() == "refused"
+
+
+_TRY = (
+    "import sys; from tidemark.adapters.delta import exclusive; exclusive.create_twice(sys.argv[1])"
+)
+
+
+def create_twice(trial: str) -> None:
     """Create one table twice, the second time by a writer that has seen no table.
 
     delta-rs looks for the table, reads the rows to write, then commits version 0. The first
-    creation happens while delta-rs reads the rows, so only the storage can refuse the second.
-    Another process makes the first creation, because a thread of delta-rs' runtime reads the rows:
-    with one processor, a second call that waits for this runtime would block it.
+    creation happens while delta-rs reads the rows, so only the storage can refuse the second. Yet
+    another process makes the first creation: with one processor, a second call that waits for the
+    runtime would block it.
+
+    Prints whether the second creation was refused. Ends the process with the reason if either
+    fails.
     """
     created: list[subprocess.CompletedProcess[str]] = []
 
@@ -122,15 +143,17 @@ def _commits_apart(trial: str) -> bool:
         created.append(subprocess.run(command, capture_output=True, text=True, check=False))
         yield RecordBatch.from_arrays([Array([1], type=DataType.int64())], schema=_COLUMNS)
 
-    refused = False
+    answer = "overwrote"
     try:
         reader = RecordBatchReader.from_batches(_COLUMNS, rows())
         write_deltalake(trial, reader, mode="error", commit_properties=_ONCE)
     except CommitFailedError:
-        refused = True
+        answer = "refused"
+    except (DeltaError, OSError) as failed:
+        sys.exit(str(failed))
     if created[0].returncode:
-        raise OSError(created[0].stderr)
-    return refused
+        sys.exit(created[0].stderr)
+    sys.stdout.write(answer)
 
 
 def _remove(trial: str) -> None:
