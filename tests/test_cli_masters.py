@@ -1,4 +1,4 @@
-"""`tidemark ingest` with a Spark that cannot start; no Kafka is asked."""
+"""`tidemark ingest` with a Spark that cannot start, without Kafka."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_wrong_master_is_a_set_up_error(ingest: Command, master: str, cause: s
 def test_a_missing_java_is_a_set_up_error(
     ingest: Command, monkeypatch: pytest.MonkeyPatch, home: str | None
 ) -> None:
-    """Neither the PATH nor JAVA_HOME leads to one."""
+    """Neither the PATH nor JAVA_HOME contains a Java."""
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     if home is not None:

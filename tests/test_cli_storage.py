@@ -135,7 +135,7 @@ def test_a_report_without_its_check_results_names_the_cause(
 
 
 def test_check_results_that_cannot_be_written_name_the_cause(tmp_path: Path) -> None:
-    """In a new table and in one with results."""
+    """In a new table and in a table with results."""
     results = DeltaCheckResults(str(tmp_path / "results"))
     report = replace(REPORT, pipeline="events")
     for _ in range(2):
@@ -162,7 +162,7 @@ def test_a_report_page_that_cannot_be_written_names_the_cause(
 def test_a_newer_spec_with_the_target_of_another_pipeline_plans_nothing(
     lake: HomeFileLake, offline: Command, tmp_path: Path
 ) -> None:
-    """Its file sorts first, so the owner's spec is refused; the table knows its owner."""
+    """Its file sorts first, so the owner's spec is refused; the table refuses the new pipeline."""
     spec = (tmp_path / "pipelines" / "events.yaml").read_text()
     (tmp_path / "pipelines" / "aaa.yaml").write_text(spec.replace("name: events", "name: aaa"))
     owner, newer = offline("plan", "events", "--json"), offline("plan", "aaa", "--json")
@@ -184,7 +184,7 @@ def test_a_quality_job_that_cannot_keep_its_results_names_the_cause(
     """The check itself passes."""
     assert spark
     for checksums in lake.uri.rglob("*.crc"):
-        # Empty in this lake; Spark would compare them.
+        # Checksum files are empty in this lake; Spark would compare them.
         checksums.unlink()
     place = _occupied(lake, table)
     quality = runpy.run_path(str(PROJECT / "jobs" / "quality.py"))["quality"]
@@ -210,7 +210,7 @@ def test_maintenance_that_cannot_write_names_the_cause_for_each_table(offline: C
 def test_a_backfill_that_cannot_be_recorded_names_the_cause(
     broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, tidemark: Command
 ) -> None:
-    """Neither the request nor a plan of a chunk; a dry run and the progress need no write."""
+    """Neither the request nor a chunk's plan is recorded; a dry run and the progress still work."""
     name = topic(partitions=1)
     produce_values(broker.bootstrap, name, 3)
     (tmp_path / "pipelines").mkdir()

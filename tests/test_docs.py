@@ -122,7 +122,7 @@ def test_every_page_is_listed() -> None:
 
 
 def test_every_decision_is_listed() -> None:
-    """The list of decisions leads to each of them, by its title."""
+    """The list of decisions links each decision by its title."""
     folder = PROJECT / "docs" / "adr"
     listed = set(re.findall(r"^- \d+: \[(.+)\]\((.+)\)$", (folder / "README.md").read_text(), re.M))
     decisions = {
@@ -147,7 +147,7 @@ def test_every_check_has_a_row() -> None:
 
 
 def test_every_reason_is_explained() -> None:
-    """By a row of a table."""
+    """The table of the section has one row for each reason."""
     rows = re.findall(r"^\| `(\w+)` \|", section("typed.md", "Quarantine"), re.MULTILINE)
     assert rows == [reason.value for reason in Reason]
 

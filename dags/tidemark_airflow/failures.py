@@ -33,8 +33,8 @@ def job_failure(exit_code: int | None, output: str) -> AirflowException:
         output: The last lines that the job printed; only the message is taken from them.
 
     Returns:
-        An exception that Airflow retries, or `AirflowFailException`, by the exit code; for exit
-        code 1 without a result, by the message of spark-submit.
+        An exception that Airflow retries, or `AirflowFailException`. The exit code decides; for a
+        job without a result, the error that `stopped_by` finds in the output decides.
     """
     if named := _named_errors(output):
         return _failure(exit_code, "\n".join(named))
@@ -54,7 +54,7 @@ def pipelines_failure(errors: Mapping[str, TidemarkError]) -> AirflowException:
 
 
 def _failure(exit_code: int | None, text: str) -> AirflowException:
-    # A job with a result may be killed after it printed the result.
+    # Other exit codes are possible: a job may be killed after it printed its result.
     is_final = exit_code in set(ExitCode) and not ExitCode(exit_code).retryable
     return (AirflowFailException if is_final else AirflowException)(text)
 

@@ -18,7 +18,7 @@ def named_failures(location: Path, operation: str) -> Iterator[None]:
     """Raise errors of the file system as named errors.
 
     Args:
-        location: The file or folder; an error that has a file name replaces it.
+        location: The file or folder for the error; a file name in the `OSError` replaces it.
         operation: The operation, in the form "writing the page".
 
     Raises:

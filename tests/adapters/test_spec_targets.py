@@ -32,7 +32,7 @@ def test_two_specs_may_not_share_a_target(folders: Folders, spelling: str) -> No
 
 
 def test_the_refusal_names_both_files_whichever_is_older(folders: Folders) -> None:
-    """The file that sorts later is refused: nothing that is read here names the table's owner."""
+    """The file that sorts later is refused: the check reads no table, so it knows no owner."""
     folders.spec(target="bronze/shared")
     folders.spec("aaa.yaml", name="aaa", target="bronze/shared")
     assert folders.problems() == [("events.yaml", "target", OWN, "'bronze/shared', as in aaa.yaml")]

@@ -155,7 +155,7 @@ def test_the_runbook_has_a_section_for_every_error_and_for_no_other() -> None:
 
 
 def test_every_error_class_is_exported() -> None:
-    """The tests of errors see only these."""
+    """The tests of errors find only exported classes."""
     modules = pkgutil.iter_modules(errors.__path__, f"{errors.__name__}.")
     defined = {
         kind

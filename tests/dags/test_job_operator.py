@@ -113,7 +113,7 @@ def test_a_result_line_that_is_not_an_error_is_not_taken_for_one(
 
 
 def test_a_wrong_master_is_named_and_not_retried(task_probe: Probe, spark_submit: Path) -> None:
-    """spark-submit ends with exit code 1, as after a crash."""
+    """spark-submit also ends with exit code 1 after a crash, which is retried."""
     said = "Master must either be yarn or start with spark, k8s, or local"
     answer = run(task_probe, spark_submit, ExitCode.CRASH, told=f"SparkException: {said}")
     first = answer.value["error"].splitlines()[0]

@@ -76,7 +76,7 @@ def marks(source: str) -> Iterator[tuple[str, int]]:
     """Yield the names of markers, each with the line of the code that it marks.
 
     Raises:
-        ValueError: A comment looks like a marker and is none.
+        ValueError: A comment looks like a marker and is not one.
     """
     waiting: list[str] = []
     line = 0

@@ -1,9 +1,10 @@
 """Ingest, undo, replacement, decoding and maintenance at once, in random sequences, some killed.
 
 Each round starts several actors on one pipeline and its typed table, while records arrive and two
-maintenances of the data table run. Threads complete their operations beside each other; real
-processes kill themselves at a random fail point. Then the next runs land and decode what is left.
-The data table must be the log, and each of its rows must be decoded or in quarantine, once.
+maintenances of the data table run. Threads complete their operations concurrently; real processes
+kill themselves at a random fail point. Then the next runs land and decode the remaining records.
+The data table must equal the log. Each of its rows must be exactly once in the typed table or in
+quarantine.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def undo(site: Site, name: str, random: Random) -> object:
 
 
 def decode(site: Site, name: str, random: Random) -> object:
-    """Decode what has landed, and take out what has been undone or replaced."""
+    """Decode landed rows, and remove typed rows that were undone or replaced."""
     planned = site.app.decoding("events").plan().plan
     return planned and site.app.ingest("events@typed").execute(planned.sequence).landing
 
@@ -126,7 +127,7 @@ def produce(site: Site, name: str, random: Random) -> None:
 
 OPERATIONS = (ingest, replace_rows, undo, decode)
 TOGETHER = (ingest, decode)
-"""What two actors begin with: both get the same plan, and execute it at the same time."""
+"""Operations that two actors begin with: both execute the same plan at the same time."""
 
 
 # -- actors --------------------------------------------------------------------------------------

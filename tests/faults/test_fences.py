@@ -204,6 +204,6 @@ def test_a_marker_is_a_comment_with_a_name_in_kebab_case() -> None:
     ["# fence: No_Name", "#fence: a-name", "# Fence: a-name", "# fence: a-name, and more"],
 )
 def test_a_comment_that_looks_like_a_marker_is_refused(comment: str) -> None:
-    """Otherwise its guard would be tried by no test."""
+    """Otherwise no test would try its guard."""
     with pytest.raises(ValueError, match="its-name"):
         list(marks(f"x = 1  {comment}"))

@@ -1,9 +1,9 @@
-"""Maintenance beside each other writer of its table, in rounds without forced steps.
+"""Maintenance concurrently with every other writer of its table, without forced steps.
 
-The rows of the data tables come from Kafka, and librdkafka judges them every ten rounds; after each
-round no row is doubled. The events of the control table do not come from Kafka: there all rows of
-the table, with all columns, are compared with those before the round.
-Each test prints in how many rounds the two writers worked at the same time, and what came of it.
+The rows of the data tables come from Kafka. The tests compare them with librdkafka's records every
+ten rounds; after each round no row is doubled. The events of the control table do not come from
+Kafka: each test compares all rows of that table, with all columns, with the rows before the round.
+Each test prints the number of rounds in which both writers worked at the same time, and results.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ pytestmark = [pytest.mark.faults, pytest.mark.broker]
 
 ROUNDS = 200
 SPARK_ROUNDS = 20
-"""One takes some seconds."""
+"""One of these rounds takes some seconds."""
 JUDGED_EVERY = 10
-"""librdkafka judges the table after so many rounds, after the last one, and after each repair."""
+"""The table is compared with Kafka after this many rounds, after the last, and after repairs."""
 SEED = 22
 
 Writer: TypeAlias = Callable[[], bool]
-"""Changes a table. Returns whether it was done; False if another writer was in its way."""
+"""Changes a table. Returns False if a concurrent writer prevented the change."""
 
 
 # -- two writers at once -------------------------------------------------------------------------
@@ -71,10 +71,10 @@ class Races:
     """Rounds of two writers of one table.
 
     Attributes:
-        random: Draws when each begins.
+        random: Draws when each writer begins.
         rounds: Number of rounds so far.
-        overlapped: Rounds in which both worked at the same time.
-        refused: How often each of the two was refused.
+        overlapped: Rounds in which both writers worked at the same time.
+        refused: Number of refusals of each writer.
         doubled: Rounds after which rows were doubled.
     """
 
@@ -108,7 +108,7 @@ class Races:
             self.refused[which] += not done
 
     def report(self, name: str) -> None:
-        """Print what came of it; some rounds must have overlapped."""
+        """Print the counts; the writers of some rounds must have overlapped."""
         print(
             f"maintenance and {name}, seed {SEED}: {self.overlapped} of {self.rounds} overlapped, "
             f"maintenance put off in {self.refused[0]}, {name} refused in {self.refused[1]}, "
@@ -157,7 +157,7 @@ WRITERS = {
 
 
 def done(step: Callable[[], object]) -> bool:
-    """Whether a step ends; False if it asks for a repetition."""
+    """Whether a step succeeds; False if its error is retryable."""
     try:
         step()
     except (TransientError, UnknownOutcomeError):
@@ -189,7 +189,7 @@ def lakes(
 
 
 def race(court: Court, lake: KafkaFileLake, name: str, other: Writer, rounds: int) -> None:
-    """Maintain beside another writer; after each round the table is the log.
+    """Maintain beside another writer; after each round the table equals the log.
 
     Rows may be doubled by a compaction of another program, which Tidemark cannot refuse. Then the
     status names them, and `tidemark deduplicate` removes the copies.
@@ -229,7 +229,7 @@ def is_named(lake: KafkaFileLake) -> bool:
 def test_i1_the_table_is_the_log_after_maintenance_beside_another_writer(
     court: Court, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, name: str
 ) -> None:
-    """The second commit is refused or fits; a repetition of what was refused ends well."""
+    """The second commit is refused or compatible; a refused writer succeeds on repetition."""
     (lake,) = lakes(broker, topic, tmp_path, "events")
     race(court, lake, name, lambda: WRITERS[name](lake), ROUNDS)
 
@@ -238,7 +238,7 @@ def test_i1_the_table_is_the_log_after_maintenance_beside_another_writer(
 def test_i1_the_table_is_the_log_after_maintenance_beside_optimize_of_spark(
     court: Court, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Both check that the files to remove are live."""
+    """Both writers check that the files to remove are live."""
     (lake,) = lakes(broker, topic, tmp_path, "events")
     race(court, lake, "OPTIMIZE of Spark", lambda: optimize(spark, lake.uri), SPARK_ROUNDS)
 
@@ -284,7 +284,7 @@ def events(lake: KafkaFileLake) -> Counter[str]:
 def race_for_control(
     court: Court, pair: list[KafkaFileLake], name: str, other: Writer, rounds: int
 ) -> None:
-    """Two pipelines; after each round each event is there once, and each table is its log."""
+    """After each round of two pipelines, each event is recorded once, and each table is its log."""
     one = pair[0]
     races = Races()
     for number in range(rounds):
@@ -323,7 +323,7 @@ def repair_control(pair: list[KafkaFileLake]) -> None:
 def test_i2_each_event_is_there_once_after_maintenance_beside_another_writer(
     court: Court, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, name: str
 ) -> None:
-    """Of the control table; also if a compaction by hand has doubled events."""
+    """In the control table; after a compaction by delta-rs, the repair restores this."""
     pair = lakes(broker, topic, tmp_path, "events", "prices")
     race_for_control(court, pair, name, lambda: CONTROL_WRITERS[name](pair[1]), ROUNDS)
 
@@ -332,7 +332,7 @@ def test_i2_each_event_is_there_once_after_maintenance_beside_another_writer(
 def test_i2_each_event_is_there_once_after_maintenance_beside_optimize_of_spark(
     court: Court, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Of the control table."""
+    """In the control table."""
     pair = lakes(broker, topic, tmp_path, "events", "prices")
     other = lambda: optimize(spark, control_of(pair[0]))  # noqa: E731
     race_for_control(court, pair, "OPTIMIZE of Spark", other, SPARK_ROUNDS)

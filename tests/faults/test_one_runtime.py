@@ -1,4 +1,4 @@
-"""Threads of one process that share the runtime of delta-rs: none of them waits forever."""
+"""Threads of one process share the runtime of delta-rs, and none of them waits forever."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPLACEMENTS = 30
 
 
 def test_replacements_end_beside_queries_in_other_threads(tmp_path: Path) -> None:
-    """In a process of its own, which can be stopped if it hangs: no thread would run Python."""
+    """Runs in another process that can be stopped: if it hangs, none of its threads runs Python."""
     command = [sys.executable, "-m", "tests.faults.test_one_runtime", str(tmp_path)]
     subprocess.run(command, cwd=PROJECT, check=True, timeout=400)
 

@@ -69,7 +69,7 @@ _DEADLINE_S = 30.0
 
 @dataclass
 class _Together(MemoryRegistry):
-    """Answers when eight requests are there, and counts the requests at the same time."""
+    """Answers once eight requests have arrived, and counts concurrent requests."""
 
     eight: Barrier = field(default_factory=lambda: Barrier(8))
     lock: Lock = field(default_factory=Lock)
@@ -113,7 +113,7 @@ def _land_many(lake: RegisteredLake) -> None:
 
 
 def test_eight_ids_are_requested_at_the_same_time(tmp_path: Path) -> None:
-    """Never more, and each id once."""
+    """Never more than eight at the same time, and each id once."""
     registry = _Together({each: {"id": "integer"} for each in _MANY})
     lake = RegisteredLake(root=tmp_path, registry=registry)
     _land_many(lake)
@@ -129,7 +129,7 @@ def test_the_failure_of_the_lowest_id_is_raised(
 ) -> None:
     """Also if a request for a higher id fails earlier.
 
-    A run continues with the answers if the registry is unavailable, and not if it refuses.
+    The run stores the other answers after `RegistryUnavailable`, and none after `RegistryRefused`.
     """
     other = RegistryRefused if failure is RegistryUnavailable else RegistryUnavailable
     fields: dict[int, dict[str, str]] = {each: {"id": "integer"} for each in _MANY}
@@ -151,7 +151,7 @@ def test_the_failure_of_the_lowest_id_is_raised(
 
 
 def test_no_request_starts_after_a_failure(tmp_path: Path) -> None:
-    """An unavailable registry is not asked for each of many ids."""
+    """An unavailable registry does not get a request for each of many ids."""
     registry = _Failing({}, failures=dict.fromkeys(_MANY, RegistryUnavailable))
     registry.lowest_may_fail.set()
     lake = RegisteredLake(root=tmp_path, registry=registry)

@@ -77,7 +77,7 @@ def test_a_plan_that_is_open_for_longer_than_the_rule_is_an_alarm(
 
 
 def test_chunks_of_a_backfill_that_wait_for_their_turn_are_no_alarm() -> None:
-    """A chunk gets its plan when the chunk before has landed; one that does not land is stuck."""
+    """A chunk gets its plan once the previous chunk landed; a plan that never lands is stuck."""
     pipeline = MemoryPipeline(spec=make_spec(alarms=AlarmRules(stalled=HOUR)))
     pipeline.produce(0, 1)
     pipeline.run("run-1")

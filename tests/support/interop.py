@@ -1,4 +1,4 @@
-"""The schema by which Apache Avro's implementations test that they read each other's files.
+"""The schema with which Apache Avro's implementations test that they read each other's files.
 
 It is share/test/schemas/interop.avsc of Avro's sources. The logical types are on the fields, where
 the specification ignores them.

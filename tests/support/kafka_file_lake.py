@@ -29,11 +29,11 @@ class KafkaFileLake(FileLake):
     bootstrap: str = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        """The topic exists."""
+        """Creates no topic: it exists."""
 
     @property
     def marks(self) -> KafkaMarkReader:
-        """Reads marks."""
+        """Reads watermarks."""
         return KafkaMarkReader(client_config("lake", {"bootstrap.servers": self.bootstrap}))
 
     @property
@@ -49,11 +49,11 @@ class KafkaFileLake(FileLake):
 
     @cached_property
     def _producer(self) -> Producer:
-        """One for all rounds: its first record waits for a connection."""
+        """One producer for all rounds, because its first record waits for a connection."""
         return Producer(producer_settings({"bootstrap.servers": self.bootstrap}))
 
     def judged(self, court: Court) -> Verdict:
-        """Compare the data table with what librdkafka reads in the whole topic; must be exact."""
+        """Compare the data table with librdkafka's records of the topic; both must be equal."""
         topic = self.spec.topic
         topic_id = self.marks.topic_marks(topic, IsolationLevel.READ_COMMITTED).topic_id
         return court.count(judge(self.bronze_rows(), self.bootstrap, topic, topic_id))

@@ -69,7 +69,7 @@ def report_often(folder: Path, pipeline: str, times: int) -> None:
 
 
 def check_without_a_suite(folder: Path, records: int) -> QualityReport:
-    """Check plan 1 of the table `bronze`, whose first range should have so many records."""
+    """Check plan 1 of the table `bronze`, whose range should have `records` records."""
 
     def no_session() -> NoReturn:
         raise AssertionError("the built-in checks need no Spark")

@@ -18,7 +18,7 @@ _REFUSED = "DELTA_CONCURRENT_"
 
 
 def optimize(spark: SparkSession, uri: str | Path) -> bool:
-    """Run `OPTIMIZE`. Returns whether it ended; False if another commit was in its way."""
+    """Run `OPTIMIZE`. Returns whether it committed; False if Delta refused its commit."""
     without_checksums(Path(uri))
     return _committed(lambda: spark.sql(f"OPTIMIZE delta.`{uri}`").collect())
 
@@ -26,10 +26,10 @@ def optimize(spark: SparkSession, uri: str | Path) -> bool:
 def stale_optimize(spark: SparkSession, uri: str | Path) -> Callable[[], bool]:
     """Load the newest version for an `OPTIMIZE`, which the returned function then runs.
 
-    This is what the command does by itself: it loads a version, and gives it to this executor.
+    The command `OPTIMIZE` does the same: it loads a version, and passes it to this executor.
     """
     without_checksums(Path(uri))
-    # Of classes that only the JVM knows.
+    # `Any`, because these classes exist only in the JVM.
     jvm: Any = spark._jvm
     none = jvm.scala.Option.empty()
     empty = getattr(getattr(jvm.scala.collection.immutable, "List$"), "MODULE$").empty()

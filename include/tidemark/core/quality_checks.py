@@ -74,13 +74,13 @@ class BuiltInCheck:
 
     @property
     def expectation(self) -> str:
-        """What is expected, with the limit."""
+        """The expectation as a sentence, with the limit."""
         if self.limit is None:
             return "no limit is set"
         return self.sentence.format(limit=f"{self.limit:,g}")
 
     def result(self, figure: Figure) -> CheckResult:
-        """Compare a figure with the limit; without a figure or a limit the check passes."""
+        """Compare a figure with the limit. Without a figure or a limit, the check passes."""
         value = figure.value
         has_detail = value is not None and figure.detail
         return CheckResult(

@@ -31,11 +31,11 @@ PlanIsOver: TypeAlias = Callable[[int], bool]
 """Whether no driver can land the plan of this number any more, as far as is known."""
 
 CLOCK_PROBE = ".tidemark-clock-"
-"""Begins the name of the file that maintenance writes to read the storage's clock."""
+"""Prefix of the name of the file that maintenance writes to read the storage's clock."""
 TRIAL = ".tidemark-trial-"
-"""Begins the name of the folder in which a storage is tested for conditional writes."""
+"""Prefix of the name of the folder in which a process tests conditional writes."""
 PROBE_LIFETIME = timedelta(hours=1)
-"""Age at which no process can still use such a file."""
+"""No process uses such a file or folder at this age."""
 
 _OUTSIDE_PLANS = re.compile(r"([^/=]+=[^/]*/)*part-[^/]+\.parquet")
 """What delta-rs and Spark write into a table's folder themselves, by partition if there are any."""

@@ -43,12 +43,12 @@ class EngineFailed(TransientError):
 
 @dataclass(kw_only=True, eq=False)
 class LandingOvertaken(TransientError):
-    """Another commit changed a data table after a landing had looked at it; it landed nothing.
+    """A conflicting commit preceded the commit of a landing; the landing wrote nothing.
 
     Attributes:
         pipeline: Pipeline name.
         sequence: The plan that did not land.
-        reason: The conflict, as delta-rs names it.
+        reason: The conflict, in the words of delta-rs.
     """
 
     pipeline: str
@@ -62,7 +62,7 @@ class LandingOvertaken(TransientError):
         )
 
     def expected(self) -> str:
-        return "no such commit between the last look at the table and the commit of the plan"
+        return "no conflicting commit between reading the table and committing the plan"
 
     def found(self) -> str:
         return self.reason

@@ -52,7 +52,7 @@ class StorageUnavailable(TransientError):
 
 @dataclass(kw_only=True, eq=False)
 class DeltaLogDamaged(TerminalError):
-    """The Delta log of a table is missing although data files exist, or lacks files of its own."""
+    """The Delta log of a table with data files is missing, or a Delta log is incomplete."""
 
     location: str
     reason: str

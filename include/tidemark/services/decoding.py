@@ -97,13 +97,13 @@ class Decoding:
     def plan(self) -> Planning:
         """Return the plan to decode next: the open one, or a new one; none if all is decoded.
 
-        Before it makes a plan, it records an open plan that has landed, abandons an open plan that
-        would be decoded differently now, and undoes typed plans with rows that the bronze table no
-        longer has. Rows that the bronze table has landed again come first in a new plan, which
-        replaces their typed rows.
+        First records an open plan that has landed, abandons an open plan that would be decoded
+        differently now, and undoes typed plans with rows that the bronze table no longer has.
+        Offsets that have landed again in the bronze table are planned before all others; their plan
+        replaces the typed rows.
 
         Raises:
-            SchemaConflict: Offsets are left, and none of them can be decoded.
+            SchemaConflict: Offsets remain, and none of them can be decoded.
             RegistryUnavailable, RegistryRefused: The schemas of the next plan are unknown.
             TableBehindLedger, LedgerBehindTable, TableRestored: A data table and the control table
                 are not of one history.

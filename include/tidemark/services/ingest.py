@@ -85,7 +85,7 @@ class Ingest:
             LogTruncated: Kafka has another record where the last row landed; nothing was written.
             RecordsMissed: Not every visible record landed; the landed ones are recorded.
             NotLanded: The commit was made and the table's log does not have it.
-            LandingOvertaken: Another commit to the table was first; nothing was written.
+            LandingOvertaken: A conflicting commit to the table was first; nothing was written.
             EngineFailed: The engine failed and the table's log does not contain the plan.
         """
         record = recorded_plan(self.control, self.spec.name, sequence)

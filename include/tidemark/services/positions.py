@@ -57,8 +57,8 @@ class LogComparison:
     ) -> None:
         """Refuse a log that an unclean election has truncated before the start of some ranges.
 
-        Kafka's history of leader epochs shows it. Only partitions with another leader since their
-        last plan are looked up, so a restored log with its old epochs passes.
+        Compares the positions with Kafka's history of leader epochs. Checks only partitions with
+        another leader since their last plan, so a restored log with its old epochs passes.
 
         Args:
             ledger: The position of each chain, and its leader epoch.
@@ -150,9 +150,9 @@ class LogComparison:
             pipeline: Pipeline name.
             marks: The topic's watermarks.
             partition: Partition number.
-            cut_behind: A chain's position, somewhere before which the log was truncated. The plan
-                that ends there is affected, and the search goes on behind it until a plan ends
-                before it; None if the records alone show the truncation.
+            cut_behind: Position of a chain, if the log was truncated before it; None if only
+                records show the truncation. A plan that ends at this position is affected, and
+                only a plan that ends before it can end the search.
         """
         found: list[int] = []
         unknown: list[int] = []

@@ -160,8 +160,11 @@ class Schemas:
     def _ask(self, ids: Collection[int], asked: dict[int, RegisteredSchema]) -> None:
         """Add the registry's answers to `asked`, and unknown ids to `nobodys`.
 
-        Several requests run at the same time, and none starts after a failure. Raises the failure
-        of the lowest id, after it has added the answers.
+        Several requests run at the same time, and none starts after a failure.
+
+        Raises:
+            RegistryUnavailable, RegistryRefused: The failure of the lowest id; the answers of other
+                requests have been added.
         """
         if not ids:
             return

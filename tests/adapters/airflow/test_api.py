@@ -40,7 +40,7 @@ def server_that_leaves_requests_open(count: int) -> Iterator[tuple[AirflowApi, l
             self.wfile.write(json.dumps(body).encode())
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing on standard error."""
+            """Write nothing to standard error."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
@@ -56,14 +56,14 @@ def server_that_leaves_requests_open(count: int) -> Iterator[tuple[AirflowApi, l
 
 
 def test_a_read_without_an_answer_in_time_is_sent_again() -> None:
-    """A busy machine lets one request wait and answers the next."""
+    """A busy server may miss one request and answer the next."""
     with server_that_leaves_requests_open(2) as (api, requests):
         assert api.dags() == {"tidemark_prices": False}
         assert len(requests) == 3
 
 
 def test_a_server_that_never_answers_is_unavailable() -> None:
-    """After three requests."""
+    """The client gives up after three requests."""
     with server_that_leaves_requests_open(9) as (api, requests):
         with pytest.raises(AirflowUnavailable, match="timed out"):
             api.dags()
@@ -71,7 +71,7 @@ def test_a_server_that_never_answers_is_unavailable() -> None:
 
 
 def test_a_request_that_changes_something_is_sent_once() -> None:
-    """The server may have done it."""
+    """The server may have executed a request that it did not answer."""
     with server_that_leaves_requests_open(9) as (api, requests):
         with pytest.raises(AirflowUnavailable, match="timed out"):
             api.trigger("tidemark_prices")

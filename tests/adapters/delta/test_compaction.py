@@ -171,7 +171,7 @@ def test_i1_a_landing_just_before_a_compactions_commit_delays_it(
 def test_a_compaction_that_others_always_overtake_is_put_off(
     lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bounded number of tries; nothing is changed, and the next maintenance compacts."""
+    """The number of tries is bounded; nothing changes, and the next maintenance compacts."""
     with monkeypatch.context() as patched:
         overtake_always(patched, lake)
         with pytest.raises(CompactionConflict, match="20 times") as refused:
@@ -188,7 +188,7 @@ def test_a_compaction_that_others_always_overtake_is_put_off(
 def test_an_undo_that_others_always_overtake_can_be_repeated(
     lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends as retryable, and no row has left the table."""
+    """Its error is retryable, and no row has left the table."""
     with monkeypatch.context() as patched:
         overtake_always(patched, lake)
         with pytest.raises(EngineFailed) as refused:

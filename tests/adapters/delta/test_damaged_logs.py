@@ -1,4 +1,4 @@
-"""A table without its log is no empty table: everything would land a second time; no Spark."""
+"""Refuses tables without a complete log: as empty tables they would get every record again."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def is_refused(offline: Command, *command: str) -> bool:
-    """Whether a command ends with the error and its exit code."""
+    """Whether a command ends with `DeltaLogDamaged` and its exit code."""
     ran = offline(*command, "--json")
     return ran.code == ExitCode.REFUSED and '"DeltaLogDamaged"' in ran.out
 
@@ -58,18 +58,18 @@ def without_log(table: Path) -> None:
 
 
 def without_commits(table: Path) -> None:
-    """Remove the files of the log, not its folder."""
+    """Remove the files of the log, and keep its folder."""
     without_log(table)
     (table / "_delta_log").mkdir()
 
 
 def without_first_commit(table: Path) -> None:
-    """An incomplete copy."""
+    """Remove the first commit of the log."""
     (table / "_delta_log" / f"{0:020}.json").unlink()
 
 
 def without_a_commit(table: Path) -> None:
-    """An incomplete copy."""
+    """Remove a commit in the middle of the log."""
     (table / "_delta_log" / f"{2:020}.json").unlink()
 
 
@@ -92,7 +92,7 @@ def test_no_command_writes_to_a_table_without_its_log(
 
 @pytest.mark.parametrize("table", COMMANDS)
 def test_an_incomplete_log_is_refused(lake: HomeFileLake, offline: Command, table: str) -> None:
-    """As an interrupted copy leaves it."""
+    """An interrupted copy leaves such a log."""
     whole = shutil.copytree(lake.root / table, lake.root / "whole")
     for damage in DAMAGES:
         damage(lake.root / table)
@@ -104,7 +104,7 @@ def test_an_incomplete_log_is_refused(lake: HomeFileLake, offline: Command, tabl
 def test_a_control_table_without_its_log_is_rebuilt_from_the_data_table(
     lake: HomeFileLake, offline: Command
 ) -> None:
-    """The steps of the runbook, and no record lands twice."""
+    """After the steps of the runbook, no record lands twice."""
     without_log(lake.root / "control" / "offset_ranges")
     assert is_refused(offline, "plan", "events")
     (lake.root / "control" / "offset_ranges").rename(lake.root / "aside")
@@ -117,7 +117,7 @@ def test_a_control_table_without_its_log_is_rebuilt_from_the_data_table(
 
 @pytest.mark.store
 def test_objects_without_a_log_are_no_empty_table(honouring: Store, place_in: PlaceIn) -> None:
-    """The same on an object store; other tables below the place do not count."""
+    """The same on an object store; files of other tables below the location do not count."""
     place = place_in(honouring)
     record(DeltaControlTable(f"{place}/lake/control"), "events")
     assert DeltaControlTable(f"{place}/lake").ledger("events").event_number == 0

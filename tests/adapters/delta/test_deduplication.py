@@ -306,7 +306,7 @@ def test_the_command_counts_and_removes(lake: HomeFileLake, offline: Command) ->
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"PAR1")])
 def test_an_unreadable_file_is_named(lake: HomeFileLake, damage: Callable[[Path], object]) -> None:
-    """A repetition would fail again."""
+    """The error is final: a repetition would fail again."""
     path = DeltaTable(lake.uri).file_uris()[0]
     damage(Path(path))
     with pytest.raises(UnreadableFile) as caught:

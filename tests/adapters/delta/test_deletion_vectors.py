@@ -100,7 +100,7 @@ def test_i1_an_undo_removes_rows_beside_a_deletion_vector_too(
 def test_doubled_rows_are_noticed_in_a_table_with_deletion_vectors(
     lake: FileLake, spark: SparkSession
 ) -> None:
-    """Rows that a vector marks as deleted do not count, neither alone nor beside doubled ones."""
+    """Rows that a vector marks as deleted do not count, with or without doubled rows."""
     lake.run(4)
     lake.run(3)
     delete_two(lake, spark)

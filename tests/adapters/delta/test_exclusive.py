@@ -101,7 +101,7 @@ def test_a_copied_control_table_is_tried_where_it_is_now(tmp_path: Path) -> None
 
 
 def test_a_new_inode_replaces_the_test_of_the_one_before(tmp_path: Path) -> None:
-    """However often the folder is copied, the table keeps one transaction for its location."""
+    """A table keeps one transaction for its location, even after many copies of the folder."""
     place, aside = tmp_path / "control", tmp_path / "aside"
     for copies in range(3):
         record(DeltaControlTable(str(place)), "events")
@@ -120,7 +120,7 @@ def test_a_new_inode_replaces_the_test_of_the_one_before(tmp_path: Path) -> None
 def test_verdicts_and_check_results_are_tried_like_control_tables(
     tmp_path: Path, decide: Callable[[str], None]
 ) -> None:
-    """A lost block would publish bad data."""
+    """A lost decision to block a plan would publish its rows."""
     place = tmp_path / "table"
     for _ in range(2):
         decide(str(place))

@@ -36,7 +36,7 @@ def lake(tmp_path: Path) -> FileLake:
 def test_i1_a_compaction_is_refused_after_an_optimize_of_spark(
     lake: FileLake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It committed after the compaction read the table, or between its check and its commit."""
+    """OPTIMIZE commits after the compaction's read, or between its check and its commit."""
     compaction = Compaction(str(lake.uri))
     rewrites = compaction.rewrite()
     assert optimize(spark, lake.uri)
@@ -55,7 +55,7 @@ def test_i1_a_compaction_is_refused_after_an_optimize_of_spark(
 def test_i1_spark_refuses_its_optimize_after_a_compaction(
     lake: FileLake, spark: SparkSession
 ) -> None:
-    """It loaded the version before; done again, it ends well."""
+    """OPTIMIZE loaded the previous version; a repetition succeeds."""
     stale = stale_optimize(spark, lake.uri)
     assert lake.maintenance().maintain(WEEK).outcome is UpkeepOutcome.DONE
     assert not stale()
@@ -68,7 +68,7 @@ def test_i1_spark_refuses_its_optimize_after_a_compaction(
 
 @pytest.mark.faults
 def test_i2_of_the_control_table_as_well(tmp_path: Path, spark: SparkSession) -> None:
-    """Each event stays once, in both orders."""
+    """Each event is in the table once, in both orders of the commits."""
     control, uri = control_of(tmp_path)
     ledgers = [control.ledger(each) for each in ("events", "prices@july")]
     stale = stale_optimize(spark, uri)

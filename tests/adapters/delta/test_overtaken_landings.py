@@ -1,4 +1,4 @@
-"""A landing that another commit overtakes between its look at the table and its own commit."""
+"""Landings with a conflicting commit between their read of the table and their own commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemark.errors import ExitCode, LandingOvertaken
 
 
 class Overtaken(DeltaDataTable):
-    """Another process commits after this one has looked at the table."""
+    """Another process commits after this process has read the table."""
 
     other: Callable[[], object]
 
@@ -35,7 +35,7 @@ class Overtaken(DeltaDataTable):
 def test_a_live_plan_that_a_replacement_overtakes_is_named_and_lands_on_a_retry(
     tmp_path: Path,
 ) -> None:
-    """Nothing of it is in the table, and the retry lands each record once."""
+    """The table has none of its rows, and the retry lands each record once."""
     lake = FileLake(tmp_path)
     lake.run(4)
     plan = lake.plan(3)

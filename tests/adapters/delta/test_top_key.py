@@ -41,13 +41,13 @@ def test_of_equally_frequent_keys_the_smaller_one_is_found(tmp_path: Path) -> No
 
 
 def test_a_key_is_shown_as_text_and_shortened(tmp_path: Path) -> None:
-    """Whatever its bytes are."""
+    """Also if its bytes are not UTF-8."""
     assert top_key(slice_with(tmp_path, [b"\xff" * 50])) == TopKey(key="\ufffd" * 40, records=1)
 
 
 @pytest.mark.parametrize("keys", [(), (None, None)])
 def test_a_slice_without_keys_has_none(tmp_path: Path, keys: Sequence[None]) -> None:
-    """Also a plan of holes."""
+    """Also without rows, as in a plan of holes."""
     assert top_key(slice_with(tmp_path, keys)) == TopKey(key=None, records=0)
 
 
@@ -55,7 +55,7 @@ def test_a_slice_without_keys_has_none(tmp_path: Path, keys: Sequence[None]) -> 
 def test_with_more_keys_than_it_holds_a_frequent_key_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """With its exact count, in whatever order the rows are."""
+    """The count is exact, in any order of the rows."""
     print(f"seed {seed}")
     chance = random.Random(seed)
     frequent = chance.randrange(220, 300)
@@ -69,7 +69,7 @@ def test_with_more_keys_than_it_holds_a_frequent_key_is_found(
 
 
 def test_long_keys_take_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer of them are held at a time."""
+    """Fewer long keys are held at a time."""
     monkeypatch.setattr(module, "_BYTES_HELD", 4_096)
     keys = [b"frequent"] * 200 + [b"%0500d" % number for number in range(300)]
     random.Random(1).shuffle(keys)

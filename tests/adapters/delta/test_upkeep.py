@@ -446,7 +446,7 @@ def test_the_age_of_files_is_measured_by_the_storages_clock(lake: FileLake) -> N
 
 
 def test_files_that_killed_processes_left_of_a_test_go_after_an_hour(lake: FileLake) -> None:
-    """The file that reads the clock, and the folder that tries conditional writes."""
+    """The file for reading the clock, and the folder for testing conditional writes."""
     lake.run(3)
     for age_s in (3_500, 3_700):
         trial = lake.uri / f".tidemark-trial-{age_s}"

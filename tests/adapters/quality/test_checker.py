@@ -368,7 +368,7 @@ def test_a_slice_unlike_its_predecessors_is_told(check: Check) -> None:
 
 
 def test_built_in_checks_need_neither_spark_nor_great_expectations(tmp_path: Path) -> None:
-    """Their imports take longer than the checks."""
+    """The imports of both take longer than the checks."""
     write_deltalake(tmp_path / "bronze", pa.Table.from_pylist(rows(range(3)), BRONZE))
     code = f"""
 import sys

@@ -59,7 +59,7 @@ def write_rows(spark: SparkSession, folder: Path, rows: int = 5) -> Callable[[],
 
 @contextmanager
 def spark_log(spark: SparkSession) -> Iterator[Callable[[], str]]:
-    """The text that the session's JVM logs meanwhile, in the layout of its own log."""
+    """The text that the session's JVM logs in this block, in the layout of its own log."""
     java = spark.sparkContext._jvm
     log4j = java.org.apache.logging.log4j
     root = log4j.LogManager.getRootLogger()

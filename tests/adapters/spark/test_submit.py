@@ -100,7 +100,7 @@ def test_a_job_that_cannot_be_started_is_a_set_up_error(
 def test_an_unknown_end_with_exit_code_1_shows_the_last_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be a crash of the job before its result: a retry is safe."""
+    """The job may have crashed before its result; a retry is safe."""
     run, _ = run_program("echo last words; exit 1", tmp_path, monkeypatch)
     assert isinstance(run.stopped, Unforeseen)
     assert "last words" in run.stopped.found()

@@ -37,7 +37,7 @@ def _spec() -> PayloadSpec:
 
 
 def _number(random: Random) -> str:
-    """A number of JSON, near the limits of integers often enough."""
+    """A random JSON number, often near the limits of integers."""
     whole = ["0", "1", "10", "100", "9007199254740993", "2147483647", "2147483648"]
     whole += ["9223372036854775807", "9223372036854775808", str(random.randrange(1, 10**9))]
     whole += [str(random.randrange(1, 10**18)), "1" + "0" * random.randrange(1, 30)]
@@ -51,7 +51,7 @@ def _number(random: Random) -> str:
 
 
 def _spelled(random: Random) -> str:
-    """An integer with the point anywhere."""
+    """A random integer with the point at any place."""
     limit = random.choice([10, 2**31, 2**53, 2**63])
     whole = Decimal(random.choice([limit - 1, -limit, random.randrange(-limit, limit)]))
     shift = random.randrange(-5, 25)
@@ -60,7 +60,7 @@ def _spelled(random: Random) -> str:
 
 
 def _exact(number: str, limit: int) -> int | None:
-    """The integer that a number is, by Python's decimals."""
+    """The integer that a number equals by Python's decimals."""
     sign, digits, exponent = Decimal(number).as_tuple()
     assert isinstance(exponent, int)
     while exponent < 0 and len(digits) > 1 and digits[-1] == 0:
@@ -74,7 +74,7 @@ def _exact(number: str, limit: int) -> int | None:
 
 
 def test_integers_with_a_zero_fraction_are_decoded_exactly(spark: SparkSession) -> None:
-    """As Python's decimals read them; others make the record malformed, with the field's name."""
+    """The values equal Python's decimals; other numbers make the record malformed in that field."""
     seed = 22
     print(f"seed {seed}")
     random = Random(seed)
@@ -139,7 +139,7 @@ def test_the_other_fields_of_such_a_record_are_unchanged(spark: SparkSession) ->
 
 
 def test_faults_beside_such_an_integer_are_found(spark: SparkSession) -> None:
-    """The integer is no fault, and it hides none."""
+    """The integer is valid, and hides no fault."""
     cases = {
         b'{"big": 1.0, "small": 1.5}': "small",
         b'{"big": 1.0, "text": "\\ud800"}': "text",
@@ -180,7 +180,7 @@ def test_large_records_with_such_an_integer_fail_no_run(spark: SparkSession) -> 
 
 
 def test_the_time_for_a_broken_text_grows_with_its_length_alone(spark: SparkSession) -> None:
-    """With a quadratic search each of these texts would take hours."""
+    """A quadratic search would take hours for each of these texts."""
     broken = [
         b'{"big": 1.0, "' + b'\\"' * 500_000,
         b'{"big": 1.0' + b"0" * 500_000 + b"1}",

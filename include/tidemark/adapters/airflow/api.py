@@ -22,7 +22,7 @@ POLL_S = 0.5
 """Pause between two looks at a run, seconds."""
 
 _READ_TRIES = 3
-"""How often a GET is sent that gets no answer in time: a busy server answers the next one."""
+"""Tries of a GET without an answer in time. A busy server usually answers the next request."""
 
 _FINISHED = ("success", "failed")
 
@@ -274,7 +274,7 @@ class AirflowApi:
         *,
         query: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Any request of Airflow's REST API: the answer's JSON. Only a GET is repeated.
+        """Send a request to Airflow's REST API and return the answer's JSON. Repeats only a GET.
 
         Raises:
             AirflowUnavailable, AirflowRefused

@@ -65,7 +65,7 @@ class DeltaCheckResults:
         Raises:
             UnsafeStorage: The storage can lose a concurrent report; nothing was recorded.
             StorageRefused, StorageUnavailable: Nothing was recorded.
-            EngineFailed: The report was recorded or not; nothing else has changed.
+            EngineFailed: The append failed, or its answer was lost; nothing else has changed.
         """
         for left in reversed(range(_TRIES)):
             try:
@@ -101,11 +101,11 @@ class DeltaCheckResults:
         """Figures of earlier plans of the same kind, from their newest attempts, newest plan first.
 
         Args:
-            ref: The slice whose predecessors are compared.
-            plans: The number of earlier plans.
+            ref: The slice; only plans before it are read.
+            plans: The highest number of earlier plans.
 
         Returns:
-            By check. Empty without earlier results, or if an older version kept no figures.
+            Figures by check. Empty without earlier results, or if the table has no column for them.
         """
         results = opened(self._uri)
         if results is None or "value" not in {field.name for field in results.schema().fields}:

@@ -13,7 +13,7 @@ from deltalake.transaction import AddAction, RemoveAction
 log = logging.getLogger(__name__)
 
 COMMITS_TRIED = 20
-"""A try takes milliseconds, and fails if another commit comes between its check and its commit."""
+"""Tries of a commit. Each takes milliseconds, and fails if another commit follows its check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +32,12 @@ class Change:
 
 
 def commit_checked(uri: str, changes: Callable[[DeltaTable], Change]) -> int:
-    """Commit changes as the version right after the one that they were made from.
+    """Commit changes as the version right after the version that they were made from.
 
     Args:
         uri: The table.
-        changes: Makes the changes from the newest version. It is called again if another commit
-            comes first. It raises an error to refuse the commit.
+        changes: Returns the changes to the newest version; called again if another commit comes
+            first. Raises an error to refuse the commit.
 
     Returns:
         `Change.count` of the committed changes.

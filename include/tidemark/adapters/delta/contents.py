@@ -135,7 +135,7 @@ def size(table: DeltaTable) -> TableSize:
 def row_count(table: DeltaTable) -> int | None:
     """Number of rows by the statistics of the files; None without these statistics.
 
-    Reads the deletion vectors: the statistics count the rows that they mark as deleted.
+    Subtracts the rows that deletion vectors mark as deleted, because the statistics count them.
     """
     files = table.get_add_actions(flatten=True)
     if files.num_rows == 0:

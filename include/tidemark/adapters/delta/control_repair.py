@@ -104,7 +104,7 @@ class DeltaControlRepair:
             dry_run: Only report the damage.
 
         Raises:
-            SetupError: Files with the doubled events cannot be replaced; nothing was changed.
+            SetupError: The table has files that cannot be replaced; doubled events remain.
             EngineFailed: The repair failed, or its answer was lost.
             CompactionConflict: Concurrent compactions prevented every try.
         """
@@ -166,7 +166,7 @@ class DeltaControlRepair:
 
 
 def _refuse_left_out(table: DeltaTable) -> None:
-    """Refuse a table with files that a repair cannot replace: their rows would stay doubled."""
+    """Refuse a table with files that a repair cannot replace: events in them would stay doubled."""
     paths = left_out(table)
     if paths:  # fence: control-repair-replaces-all-rows
         raise SetupError(

@@ -388,7 +388,7 @@ class DeltaDataTable:
         Raises:
             RowsWouldBeLost: A row to be replaced has no successor; nothing was changed.
             TransactionConflict: Another commit of this transaction was first; look again.
-            LandingOvertaken: Another commit was first, and conflicts with this one.
+            LandingOvertaken: A conflicting commit was first; nothing was changed.
             EngineFailed: The commit failed, or its answer was lost.
         """
         return self.land(plan, files, _replace_all)

@@ -41,8 +41,8 @@ def missing_proofs(table: DeltaTable, uri: str) -> list[Transaction]:
     """Test the storage of a table, unless the table stores a passed test of it.
 
     Returns:
-        The transactions to commit to the table; none if it has the test of this storage with this
-        version of delta-rs.
+        The transactions to commit to the table. Empty if the table stores a passed test of this
+        storage with this version of delta-rs.
 
     Raises:
         UnsafeStorage, StorageRefused, StorageUnavailable: As in `prove`.
@@ -108,10 +108,11 @@ DeltaTable.create(sys.argv[1], schema=Schema([Field("value", DataType.int64())])
 
 
 def _commits_apart(trial: str) -> bool:
-    """Let another process create one table twice, and return whether the second time failed.
+    """Create one table twice in another process, and return whether the second creation failed.
 
-    In this process it could wait forever: a thread of delta-rs' runtime reads rows in Python, and a
-    query in another thread may hold Python's global lock while it waits for that runtime.
+    In this process, the test could wait forever: a thread of delta-rs' runtime reads rows in
+    Python, and a query in another thread may hold Python's global lock while it waits for that
+    runtime.
     """
     command = [sys.executable, "-c", _TRY, trial]
     tried = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -129,12 +130,12 @@ def create_twice(trial: str) -> None:
     """Create one table twice, the second time by a writer that has seen no table.
 
     delta-rs looks for the table, reads the rows to write, then commits version 0. The first
-    creation happens while delta-rs reads the rows, so only the storage can refuse the second. Yet
-    another process makes the first creation: with one processor, a second call that waits for the
-    runtime would block it.
+    creation happens while delta-rs reads the rows, so only the storage can refuse the second. A
+    separate process makes the first creation: with one processor, a second call that waits for the
+    runtime would block the runtime.
 
-    Prints whether the second creation was refused. Ends the process with the reason if either
-    fails.
+    Prints whether the storage refused the second creation. If a creation fails for another cause,
+    exits with this cause.
     """
     created: list[subprocess.CompletedProcess[str]] = []
 
@@ -174,11 +175,11 @@ def _proof(uri: str) -> Transaction:
 
     A copy of the table is another location: a folder has another inode, a bucket of the same name
     is on another server. The name contains the location, the server and the version of delta-rs.
-    The inode is the transaction's version, so the test of a new inode replaces the one before.
+    The inode is the transaction's version, so the test of a new inode replaces the previous test.
     """
     name = f"{PROOF} delta-rs={deltalake.__version__} {uri}"
     if "://" in uri:
         server = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), "")
         return Transaction(f"{name} {server}".rstrip(), 1)
-    # The version is a signed number.
+    # A transaction's version is a signed 64-bit number.
     return Transaction(f"{name} inode", Path(uri).stat().st_ino & (2**63 - 1))

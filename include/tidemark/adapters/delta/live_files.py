@@ -130,7 +130,7 @@ def merged_bounds(group: Sequence[LiveFile]) -> dict[str, Any]:
 
 
 def bounds_of_some_rows(group: Sequence[LiveFile]) -> dict[str, Any]:
-    """Bounds that hold for any part of the rows of some files; counts of nulls would not."""
+    """Column bounds that remain valid for a part of these rows; null counts would not."""
     return {name: each for name, each in merged_bounds(group).items() if name != "nullCount"}
 
 

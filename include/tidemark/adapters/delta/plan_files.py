@@ -75,12 +75,12 @@ def named_read_failures(uri: str, operation: str) -> Iterator[None]:
 
     Raises:
         UnreadableFile: A file of the table cannot be read.
-        StorageRefused, StorageUnavailable, EngineFailed: All other causes.
+        StorageRefused, StorageUnavailable, DeltaLogDamaged, EngineFailed: All other causes.
     """
     try:
         yield
     except (DeltaError, OSError, ValueError) as failed:
-        # PyArrow's errors are of the last kind.
+        # PyArrow's errors are ValueErrors.
         if (table := opened(uri)) is not None:
             refuse_unreadable(table, failed)
         raise named(failed, uri, operation) from failed

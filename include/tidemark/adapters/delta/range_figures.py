@@ -54,7 +54,7 @@ def range_figures(ref: SliceRef, expected: Sequence[SliceExpectation]) -> list[R
         expected: What was planned; ranges of one partition do not overlap.
 
     Raises:
-        StorageRefused, StorageUnavailable, EngineFailed: The table cannot be read.
+        StorageRefused, StorageUnavailable, DeltaLogDamaged, EngineFailed: The table cannot be read.
     """
     with named_failures(ref.table, "reading the table"):
         return _range_figures(ref, expected)

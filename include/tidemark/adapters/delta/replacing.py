@@ -62,11 +62,11 @@ def replace_rows(
 
 @contextmanager
 def spooled(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatchReader]:
-    """Rows for delta-rs to write, from a temporary file.
+    """Write rows to a temporary file, and yield a reader of the file for delta-rs.
 
-    A thread of delta-rs' runtime reads them. A reader in Python would wait there for Python's
-    global lock. A query of delta-rs in another thread holds this lock while it waits for the
-    runtime, so both could wait forever.
+    A thread of delta-rs' runtime reads the rows. A reader in Python would make this thread wait
+    for Python's global lock. A query of delta-rs in another thread holds the lock while it waits
+    for the runtime, so both threads could wait forever.
     """
     import pyarrow as pa
 

@@ -44,7 +44,7 @@ def opened(uri: str) -> DeltaTable | None:
         if file is None:  # fence: data-files-without-a-log-are-no-empty-table
             return None
     try:
-        # Another process may have created the table since the first look.
+        # Another process may have created the table meanwhile.
         return DeltaTable(uri)
     except TableNotFoundError as missing:
         reason = f"no log, but data files such as {file}"
@@ -52,7 +52,7 @@ def opened(uri: str) -> DeltaTable | None:
 
 
 def _data_files(uri: str) -> Iterator[str]:
-    """Parquet files in a folder, without those in hidden folders and in tables of their own."""
+    """Parquet files below a folder, without hidden files and files of other tables below it."""
     for path in _objects_in(uri) if "://" in uri else _files_in(uri):
         is_hidden = any(part.startswith((".", "_")) for part in path.split("/"))
         if path.endswith(".parquet") and not is_hidden:

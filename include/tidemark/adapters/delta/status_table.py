@@ -48,8 +48,8 @@ COLUMNS = Schema(
 def write_status(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool = False) -> None:
     """Replace the rows of these pipelines in one commit.
 
-    Writes nothing, and logs a warning, if Delta refuses the commit because a concurrent process was
-    first. The table then keeps the earlier rows of these pipelines, or those of that process.
+    If Delta refuses the commit because a concurrent process was first, writes nothing and logs a
+    warning. The table then has the previous rows of these pipelines, or those of that process.
 
     Args:
         uri: The table; created if it does not exist.

@@ -18,25 +18,26 @@ from tidemark.core.quality_checks import TopKey
 
 _KEY_SHOWN = 40
 _KEYS_HELD = 1_000_000
-"""Different keys in memory."""
+"""The most different keys that are counted at a time."""
 _ROWS_HELD = 1_000_000
 _BYTES_HELD = 128 * 2**20
-"""Of keys in memory, twice: long keys leave room for fewer."""
+"""The most bytes of counted keys, and of keys to add. Long keys leave room for fewer."""
 _CANDIDATES = 1_000
 
 
 def top_key(ref: SliceRef, keys_held: int = _KEYS_HELD) -> TopKey:
-    """Find the key with the most rows; the smaller one if two are equally frequent.
+    """Find the key with the most rows; the smallest one of equally frequent keys.
 
-    Exact if the slice has at most `keys_held` different keys, or if the key has more than one in
-    `keys_held` of its rows. Otherwise another key may have more rows, by less than that share.
+    Exact if the slice has at most `keys_held` different keys. Otherwise another key may have more
+    rows, by at most one in `keys_held` of the slice's rows. Keys that together exceed `_BYTES_HELD`
+    lower `keys_held`.
 
     Args:
         ref: The slice.
-        keys_held: Different keys that are counted at a time.
+        keys_held: The most different keys that are counted at a time.
 
     Raises:
-        StorageRefused, StorageUnavailable, EngineFailed: The table cannot be read.
+        StorageRefused, StorageUnavailable, DeltaLogDamaged, EngineFailed: The table cannot be read.
     """
     with named_failures(ref.table, "reading the table"):
         found = _Counts.of(_keys(ref), keys_held)
@@ -71,7 +72,7 @@ class _Counts:
     Attributes:
         keys: Different keys.
         records: Rows of each.
-        missing: How many rows at most are missing from each count, and of each other key.
+        missing: The most rows that a count lacks, and that a key without a count has.
     """
 
     keys: pa.Array
@@ -80,7 +81,7 @@ class _Counts:
 
     @classmethod
     def of(cls, keys: Iterable[pa.Array], keys_held: int) -> Self:
-        """Count keys, of which so many fit in memory."""
+        """Count keys, with at most `keys_held` different keys in memory."""
         counts = cls(pa.nulls(0, pa.large_binary()), np.zeros(0, np.int64), 0)
         held: list[pa.Array] = []
         for each in keys:
@@ -93,10 +94,11 @@ class _Counts:
     def _with(self, more: Sequence[pa.Array], keys_held: int) -> Self:
         """Count more keys.
 
-        With too many it lowers all counts by that of the first key that does not fit, and drops
-        keys without a count (Misra and Gries, "Finding repeated elements", 1982).
+        If more keys differ than fit, lowers all counts by the count of the most frequent key that
+        does not fit, and drops keys whose count is then zero or less (Misra and Gries, "Finding
+        repeated elements", 1982).
         """
-        # Not grouped by Arrow: that imports its datasets (docs/adr/0003).
+        # Without Arrow's `group_by`, which imports its datasets (docs/adr/0003).
         encoded = pa.concat_arrays([self.keys, *more]).dictionary_encode()
         weights = np.ones(len(encoded), np.int64)
         weights[: len(self.keys)] = self.records
@@ -116,5 +118,5 @@ class _Counts:
         )
 
     def most_frequent(self, number: int) -> pa.Array:
-        """So many keys at most."""
+        """The keys with the highest counts, at most `number`."""
         return self.keys.take(pa.array(np.argsort(-self.records, kind="stable")[:number]))

@@ -106,8 +106,8 @@ class DeltaUpkeep:
     ) -> Sequence[StoredFile]:
         """Remove files that are older than `keep` and that no version since then refers to.
 
-        Also removes files that processes wrote to test the storage and did not remove, after an
-        hour.
+        Also removes files older than an hour that another process wrote to test the storage or to
+        read its clock, and did not remove.
 
         Also removes commits of the log that are older than the table's log retention. Writers leave
         them: delta-rs and Spark would take their age from the clock of the writer's machine.
@@ -166,7 +166,7 @@ class DeltaUpkeep:
         return _names(DeltaTable(self._uri).file_uris())
 
     def _remove_folders(self, found: Sequence[StoredFile]) -> None:
-        """Remove folders of attempts and trials that are empty now; an object store has none."""
+        """Remove empty folders of attempts and of storage tests; an object store has none."""
         if "://" in self._uri:
             return
         tops = {file.path.partition("/")[0] for file in found}

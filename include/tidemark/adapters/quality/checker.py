@@ -24,11 +24,11 @@ logger = logging.getLogger(__name__)
 
 
 class GreatExpectationsQuality:
-    """Checks landed slices: built-in checks by itself, rules of suites with Great Expectations.
+    """Checks landed slices: computes built-in checks, and runs a suite's rules on Spark.
 
-    Imports Spark and Great Expectations only for a suite with rules. Checks one slice at a time in
-    a process, because Great Expectations has global state. Other processes may check at the same
-    time; those of one pipeline wait for each other while they write its pages.
+    Imports Spark and Great Expectations only for a suite with rules or columns. Checks one slice at
+    a time in a process, because Great Expectations has global state. Other processes may check at
+    the same time; those of one pipeline wait for each other while they write its pages.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class GreatExpectationsQuality:
             spark: Gives the session that reads slices; called when a check needs it.
             suites: Folder of suite files.
             home: Folder of Data Docs.
-            ranges: Counts what a slice contains of each planned range.
-            top_key: Finds the most frequent key of a slice.
+            ranges: Returns the figures of each planned range of a slice.
+            top_key: Returns the most frequent key of a slice.
             results: The results table.
         """
         self._spark = spark
@@ -65,7 +65,7 @@ class GreatExpectationsQuality:
         suite: str | None,
         run_at: datetime,
     ) -> QualityReport:
-        """Judge a slice and write its Data Docs. The results table is written by `record`.
+        """Check a slice and write its quality pages. `record` writes the results table.
 
         Args:
             ref: The slice.
@@ -76,7 +76,7 @@ class GreatExpectationsQuality:
         Raises:
             SuiteError: The suite's file cannot be used.
             EngineFailed: An expectation could not be evaluated.
-            StorageRefused, StorageUnavailable: A table cannot be read, or a page not be written.
+            StorageRefused, StorageUnavailable: A table cannot be read, or a page cannot be written.
         """
         chosen = BUILT_IN_SUITE if suite is None else self.load_suite(suite)
         folders = DocsFolders(home=self._home, pipeline=ref.pipeline)
@@ -109,7 +109,7 @@ class GreatExpectationsQuality:
     ) -> list[CheckResult]:
         key = self._top_key(ref)
         if suite.masked:
-            # Any masked column may be made of the key.
+            # A masked column may be derived from the key.
             key = replace(key, key=None)
         taken = figures(self._ranges(ref, expected), key, expected)
         taken |= drifts(taken, self._results.earlier_figures(ref, HISTORY))
@@ -121,7 +121,7 @@ class GreatExpectationsQuality:
         """Results and pages of the suite's rules on rows."""
         if not (suite.expectations or suite.columns):
             return [], {}
-        # Imported here: they bring Great Expectations and Spark, which take seconds.
+        # Imported here: they import Great Expectations and Spark, which takes seconds.
         from tidemark.adapters.quality import slices, validation
         from tidemark.adapters.quality.context import open_context, publish
 

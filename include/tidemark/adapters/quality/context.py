@@ -64,7 +64,7 @@ def publish(
     ref: SliceRef,
     run_at: datetime,
 ) -> dict[str, Path]:
-    """Make the pages of a suite and of its validation, in place of those of the same run.
+    """Write the pages of a suite and of its validation; replaces those of the same run.
 
     Args:
         context: The context of the pages.

@@ -126,13 +126,13 @@ def _remove_empty(folder: Path, top: Path) -> None:
 def write_checks(
     folders: DocsFolders, ref: SliceRef, run_at: datetime, results: Sequence[CheckResult]
 ) -> Path:
-    """Write the page of a slice's built-in checks; that of the same plan and time is replaced.
+    """Write the page of a slice's built-in checks; replaces a page of the same plan and time.
 
     Args:
         folders: The pipeline's folders.
         ref: The slice.
         run_at: Time of the run.
-        results: What the checks found.
+        results: Results of the checks.
 
     Returns:
         The page.

@@ -147,7 +147,8 @@ def _suite_of(suite: Suite, expectations: Mapping[int, Mapping[str, Any]]) -> gx
     """A suite for Great Expectations, of some expectations by their position in our suite.
 
     Expectations remember their position, because results come back in another order. Their
-    sentence says the severity, because pages do not. It is escaped, because pages do not escape it.
+    description ends with the severity, because pages do not show it otherwise. The description is
+    escaped, because pages do not escape it.
     """
     made = []
     for position, one in expectations.items():

@@ -43,7 +43,7 @@ _BOUNDS = {
     "timestamp": (-62_135_596_800_000_000, 253_402_300_799_999_999),
 }
 _OF_FIELDS = (Reason.NOT_UTF8, Reason.MALFORMED)
-"""The reasons that `_faults` finds. The first one of a record counts."""
+"""The reasons that `_faults` finds; a record with several gets the first of them."""
 _LENGTH_BYTES = 5
 _FALSE, _TRUE = b"\x00", b"\x01"
 

@@ -108,7 +108,7 @@ def named_failure(
         may_have_values: Whether messages may contain values of records, to be left out of texts.
 
     Returns:
-        SetupError: A class or a data source is missing, or the master is none.
+        SetupError: A class or a data source is missing, or Spark cannot start as configured.
         StorageRefused, StorageUnavailable: A file cannot be written or read.
         EngineFailed: All other causes; the error names the file with the stack.
     """

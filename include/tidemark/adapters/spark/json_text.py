@@ -3,7 +3,7 @@
 This module is strict where Spark is lenient. Spark's JSON parser ignores text after the first
 object, accepts a number as a timestamp and "12,50" as 1250, rounds decimals silently, and replaces
 an unpaired surrogate by a question mark. A number that it reads as text goes through a double; a
-decimal does not. It rejects 1.0 and 1e2 as integers, which JSON Schema accepts.
+decimal does not. It rejects 1.0 and 1e2 as integers; JSON Schema accepts them.
 
 Some faults do not show in the parser's result. This module searches the text for cheap signs of
 these faults, which few texts have. It parses only a text with such a sign a second time.
@@ -65,11 +65,11 @@ _LONGEST_INTEGER = 19
 _MAY_HAVE_FRACTION = r"[0-9](?:\.[0-9]|[eE])"
 _HAS_FRACTION = r"^-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?\z"
 _PIECE = r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"?|-?[0-9][0-9.eE+-]*+|(?:[^"0-9-]|-(?![0-9]))++'
-"""A string of JSON, a number, or what is between them. It never steps back: time is linear."""
+"""A JSON string, a number, or the text between them. It never backtracks: time is linear."""
 _LONGEST_NUMBER = 1_000
 """The most digits of a number that the parser accepts."""
 _MOST_SPLIT = 1 << 20
-"""The longest text, in bytes, that is split into tokens: these take many times its memory."""
+"""The longest text, in bytes, that is split into tokens. They take many times its memory."""
 _OVERFLOWING = ("float", "double")
 """What the parser makes infinite if it is too large, which JSON has no number for."""
 
@@ -135,10 +135,10 @@ def _is_whole(parsed: Column) -> Column:
 
 
 def _read_apart(text: Column, schema: Struct) -> Column:
-    """The fields of a text with integers such as 1.0 and 1e2, which the parser rejects; or null.
+    """The fields of a text with integers such as 1.0 and 1e2; null for other texts.
 
-    Takes the integers from a copy of the text that has their digits, and all other fields from the
-    text itself.
+    The parser rejects such integers. This function takes the integers from a copy of the text that
+    writes them with digits alone, and all other fields from the text itself.
     """
     integers = _parsed(
         _with_plain_integers(text), _ddl_fields(schema, lambda k: not _is_integer(k))
@@ -162,7 +162,7 @@ def _may_have_fraction(text: Column) -> Column:
 
 
 def _with_plain_integers(text: Column) -> Column:
-    """A text with 1 in the place of 1.0, and 100 in the place of 1e2."""
+    """A text with 1 in place of 1.0, and 100 in place of 1e2."""
     pieces = F.regexp_extract_all(text, F.lit(_PIECE), F.lit(0))
     return F.array_join(F.transform(pieces, _with_digits_alone), "")
 

@@ -18,17 +18,17 @@ from tidemark.errors import EngineStopped, ExitCode, SetupError, TidemarkError, 
 
 _LONGEST_CAUSE = 300
 _MISTAKE = re.compile(
-    # Spark's messages on a master.
+    # Messages of Spark about a master.
     r"Could not parse Master URL.*|Invalid master URL.*|Master must either be .*"
     r"|When running with master .*"
-    # spark-submit's on its arguments, the shell's and the JVM's on Java.
+    # Messages of spark-submit about its arguments, and of the shell and the JVM about Java.
     r"|Error: Unrecognized option.*|JAVA_HOME is not set.*|\S*\bjava: .*|.*can't open file '.*"
     r"|.*UnsupportedClassVersionError.*|Error: Could not find or load main class .*"
     r"|Unrecognized VM option .*|Invalid (?:maximum|initial) heap size.*"
     r"|Failed to find Spark jars directory.*"
 )
 _MISTAKEN = {ExitCode.CRASH, ExitCode.USAGE, 64, 78, 126, 127}
-"""Exit codes of spark-submit and of shells if the job could not be started."""
+"""Exit codes of spark-submit and of shells if the job cannot start."""
 
 RESULT_MARKER = "TIDEMARK_RESULT "
 """Begins the one line of standard output that carries a job's results, a JSON list by plan."""
@@ -41,8 +41,8 @@ class JobRun:
     Attributes:
         exit_code: One of `ExitCode`.
         results: The job's report on each plan; None if it ended before its report.
-        stopped: The error for a job that ended without a result, or for another exit code of
-            spark-submit; None if the exit code is the job's own.
+        stopped: The error for a job that ended without a result, or with an exit code that no job
+            returns; None if the job reported its own exit code.
     """
 
     exit_code: ExitCode
@@ -113,11 +113,11 @@ def submit(
 
 
 def stopped_by(exit_code: int, printed: Sequence[str]) -> TidemarkError | None:
-    """The error for the end of a job without a result; None for exit codes that only jobs return.
+    """The error for a job that ended without a result; None for exit codes that only jobs return.
 
     Args:
         exit_code: Of spark-submit; negative for a signal.
-        printed: What it printed, all lines or those with a cause and the last one.
+        printed: Lines that spark-submit printed: all, or those with a cause and the last one.
     """
     last = next((line for line in reversed(printed) if line.strip()), "no output")
     if exit_code in _MISTAKEN:
@@ -129,7 +129,7 @@ def stopped_by(exit_code: int, printed: Sequence[str]) -> TidemarkError | None:
 
 
 def setup_mistake(text: str) -> SetupError | None:
-    """The error for a message of Spark, a shell or the JVM about the set-up; None for others."""
+    """The error for a message of Spark, a shell or the JVM about a wrong set-up; otherwise None."""
     found = _MISTAKE.search(text)
     return _not_started(found[0].strip()) if found else None
 
