@@ -590,7 +590,7 @@ class App:
             home=self.layout.quality_home,
             ranges=range_figures,
             top_key=top_key,
-            results=DeltaCheckResults(self.layout.quality_results),
+            results=self._armed("results", DeltaCheckResults(self.layout.quality_results)),
         )
         return Quality(
             spec=spec,

@@ -41,6 +41,7 @@ PORTS: Mapping[str, tuple[type, ...]] = {
     "quality_pages": (ports.QualityPages,),
     "sink": (ports.Sink,),
     "source": (ports.OffsetSource,),
+    "results": (ports.CheckResults,),
     "registry": (ports.SchemaRegistry,),
     "schemas": (ports.SchemaStore,),
     "table": (ports.BronzeTable, ports.GrowingTable),

@@ -24,7 +24,13 @@ from tidemark.adapters.spark import parquet
 from tidemark.adapters.spark.sink import SparkSink
 from tidemark.core.datafile import DataFile
 from tidemark.core.plan import Plan
-from tidemark.errors import EngineFailed, SetupError, TableAltered, TransactionConflict
+from tidemark.errors import (
+    EngineFailed,
+    LandingOvertaken,
+    SetupError,
+    TableAltered,
+    TransactionConflict,
+)
 from tidemark.storage import folder_of
 
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -285,7 +291,7 @@ def test_a_table_with_a_feature_that_delta_rs_does_not_have_is_refused(table: Pa
 
 
 def test_a_table_that_changed_meanwhile_is_no_conflict(table: Path) -> None:
-    """Somebody set a property between the look and the commit: nothing landed, read it again."""
+    """A property was set between the look and the commit: nothing landed, and a retry lands it."""
     plan = make_plan((0, 0, 5))
     files = write(table, plan, [record(0)])
 
@@ -294,7 +300,7 @@ def test_a_table_that_changed_meanwhile_is_no_conflict(table: Path) -> None:
             DeltaTable(table).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
             super()._add_files(*arguments, **named)
 
-    with pytest.raises(EngineFailed, match="committing plan 1"):
+    with pytest.raises(LandingOvertaken, match="Protocol changed"):
         Changed(str(table)).append(plan, files)
     assert rows(table) == []
     append(table, plan, files)

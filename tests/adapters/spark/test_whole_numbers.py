@@ -189,3 +189,30 @@ def test_the_time_for_a_broken_text_grows_with_its_length_alone(spark: SparkSess
     ]
     rows = read(spark, _spec(), broken, names_faults=True)
     assert [row["reason"] for row in rows] == ["not_json"] * len(broken)
+
+
+@pytest.mark.parametrize(
+    ("number", "field"),
+    [
+        ("1e2000000000", "price"),
+        ("-1.5E+0900000000", "price"),
+        ("1e900000000", "big"),
+        ("1e900000000", "ratio"),
+        ("1e900000000", "text"),
+    ],
+)
+def test_a_huge_exponent_is_malformed_at_once(spark: SparkSession, number: str, field: str) -> None:
+    """Spark's parser would compute all digits of a decimal. Only the field's name is checked."""
+    whole = {"big": 1, "small": 2, "ratio": 0.5, "price": 3, "text": "9e900000000"}
+    record = json.dumps({**whole, field: 0}).replace(f'"{field}": 0', f'"{field}": {number}')
+    (row,) = read(spark, _spec(), [record.encode()], names_faults=True)
+    assert (row["reason"], row["detail"]) == ("malformed", field)
+
+
+def test_a_huge_exponent_changes_no_valid_record(spark: SparkSession) -> None:
+    """In a text, in a field that the schema does not have, and of a number near zero."""
+    record = b'{"text": "9e900000000, 1e-900000000", "other": 1e900000000, "ratio": 1e-900000000}'
+    (row,) = read(spark, _spec(), [record])
+    assert row["reason"] is None
+    assert row["value"]["text"] == "9e900000000, 1e-900000000"
+    assert row["value"]["ratio"] == 0.0

@@ -66,6 +66,8 @@ _MAY_HAVE_FRACTION = r"[0-9](?:\.[0-9]|[eE])"
 _HAS_FRACTION = r"^-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?\z"
 _PIECE = r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"?|-?[0-9][0-9.eE+-]*+|(?:[^"0-9-]|-(?![0-9]))++'
 """A JSON string, a number, or the text between them. It never backtracks: time is linear."""
+_HUGE_EXPONENT = r"([0-9]\.?[eE][+-]?)0*[1-9][0-9]{5,}"
+"""The parser computes all digits of a decimal with such an exponent, which takes minutes."""
 _LONGEST_NUMBER = 1_000
 """The most digits of a number that the parser accepts."""
 _MOST_SPLIT = 1 << 20
@@ -79,16 +81,19 @@ _Test: TypeAlias = Callable[[Column, FieldType], Column | None]
 _IsKind: TypeAlias = Callable[[FieldType], bool]
 
 
-def reading(text: Column, schema: Struct, place: Read, *, names_faults: bool = False) -> Steps:
+def reading(written: Column, schema: Struct, place: Read, *, names_faults: bool = False) -> Steps:
     """Projections that decode a text as one JSON object.
 
     Args:
-        text: One object each, or null.
+        written: One object each, or null.
         schema: Its fields.
         place: Name of the new columns.
         names_faults: Whether to find the invalid field of each text that the parser rejects, or
             that the text is not one JSON object. This takes a parse for each field.
     """
+    has_decimals = any(isinstance(each, Decimal) for each in _leaves(schema))
+    bounded = f"__bounded_{place.value}" if has_decimals else None
+    text = written if bounded is None else F.col(bounded)
     nothing = F.lit(None).cast("string")
     not_utf8 = F.when(~F.is_valid_utf8(text), Reason.NOT_UTF8.value)
     names = ("parsed", "fields", "again", "plain")
@@ -108,6 +113,8 @@ def reading(text: Column, schema: Struct, place: Read, *, names_faults: bool = F
         reason = F.when(is_unread & ~is_object, Reason.NOT_JSON.value).otherwise(reason)
         unread = F.when(is_unread & is_object, _first_unread(F.col(plain), schema))
         where = F.coalesce(where, unread)
+    if bounded is not None:
+        yield {bounded: _with_bounded_exponents(written)}
     yield {parsed: _parsed(text, _ddl_fields(schema))}
     read = F.when(is_whole, F.get(parsed, F.lit(0)))
     yield {fields: read.otherwise(_read_apart(text, schema)) if has_integers else read}
@@ -155,6 +162,19 @@ def _read_apart(text: Column, schema: Struct) -> Column:
     # As an element of a list, both are computed once, and only for these texts.
     made = F.get(F.transform(F.array(both), joined), F.lit(0))
     return F.when(_may_have_fraction(text), made)
+
+
+def _with_bounded_exponents(text: Column) -> Column:
+    """A text with e9999 in the place of larger exponents: no type has such a number either way."""
+    pieces = F.regexp_extract_all(text, F.lit(_PIECE), F.lit(0))
+    bounded = F.transform(
+        pieces,
+        lambda piece: F.when(
+            piece.rlike("^[0-9-]"), F.regexp_replace(piece, _HUGE_EXPONENT, "$19999")
+        ).otherwise(piece),
+    )
+    has_one = (F.octet_length(text) <= _MOST_SPLIT) & text.rlike(_HUGE_EXPONENT)
+    return F.when(has_one, F.array_join(bounded, "")).otherwise(text)
 
 
 def _may_have_fraction(text: Column) -> Column:
