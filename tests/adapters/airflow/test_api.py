@@ -1,11 +1,13 @@
-"""The client of Airflow's REST API, against a server that answers late."""
+"""The client of Airflow's REST API, against a server that answers late, or a part of an answer."""
 
 from __future__ import annotations
 
 import json
+import socket
 import threading
+import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -76,3 +78,56 @@ def test_a_request_that_changes_something_is_sent_once() -> None:
         with pytest.raises(AirflowUnavailable, match="timed out"):
             api.trigger("tidemark_prices")
         assert requests == ["POST /api/v2/dags/tidemark_prices/dagRuns"]
+
+
+def test_a_connection_that_is_not_accepted_in_time_is_tried_again() -> None:
+    """The queue of connections of a busy server may be full."""
+    sent: list[str] = []
+
+    class Recorder(urllib.request.BaseHandler):
+        def http_request(self, request: urllib.request.Request) -> urllib.request.Request:
+            sent.append(request.get_method())
+            return request
+
+    with ExitStack() as sockets, socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        address = server.getsockname()
+        is_full = False
+        while not is_full:
+            try:
+                sockets.enter_context(socket.create_connection(address, timeout=0.2))
+            except TimeoutError:
+                is_full = True
+        api = AirflowApi(f"http://127.0.0.1:{address[1]}", "admin", "x", timeout_s=0.2)
+        api._token = "t"
+        api._opener.add_handler(Recorder())
+        with pytest.raises(AirflowUnavailable, match="timed out"):
+            api.dags()
+    assert sent == ["GET"] * 3
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{",
+        b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 100\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\n\r\n<html>",
+        b"HTTP/1.1 200 OK\r\n\r\n\xff",
+        b"SSH-2.0\r\n",
+        b"",
+    ],
+)
+def test_an_answer_that_is_cut_off_or_no_json_is_named(answer: bytes) -> None:
+    """The server was stopped while it answered, or another program listens on the port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(AirflowUnavailable, match="monitor/health"):
+            AirflowApi(f"http://127.0.0.1:{server.getsockname()[1]}", "admin", "x").health()
+        thread.join()

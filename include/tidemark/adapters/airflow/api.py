@@ -5,6 +5,7 @@ Source: Airflow 3.3, "Airflow public API reference"; tokens as in "Public API au
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -287,7 +288,7 @@ class AirflowApi:
             try:
                 return self._send(method, target, body, headers)
             except AirflowUnavailable as error:
-                if not isinstance(error.__cause__, TimeoutError):
+                if not _is_timeout(error.__cause__):
                     raise
         return self._send(method, target, body, headers)
 
@@ -305,15 +306,22 @@ class AirflowApi:
         )
         operation = f"{method} {target}"
         try:
-            with self._opener.open(request, timeout=self._timeout_s) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            reason = f"HTTP {error.code}: {error.read().decode(errors='replace')[:500]}"
-            if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-                raise AirflowUnavailable(operation=operation, reason=reason) from error
-            raise AirflowRefused(operation=operation, reason=reason) from error
-        except OSError as error:
+            try:
+                with self._opener.open(request, timeout=self._timeout_s) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError as error:
+                reason = f"HTTP {error.code}: {error.read().decode(errors='replace')[:500]}"
+                if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                    raise AirflowUnavailable(operation=operation, reason=reason) from error
+                raise AirflowRefused(operation=operation, reason=reason) from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            # HTTPException: the answer is cut off or no HTTP. ValueError: it is no JSON.
             raise AirflowUnavailable(operation=operation, reason=str(error)) from error
+
+
+def _is_timeout(cause: BaseException | None) -> bool:
+    """Whether a request had no answer in time, or no connection in time."""
+    return isinstance(getattr(cause, "reason", cause), TimeoutError)
 
 
 def _task_name(task: Mapping[str, Any]) -> str:
