@@ -52,13 +52,13 @@ class StorageUnavailable(TransientError):
 
 @dataclass(kw_only=True, eq=False)
 class DeltaLogDamaged(TerminalError):
-    """The Delta log of a table with data files is missing, or a Delta log is incomplete."""
+    """A folder has data files without a Delta log, or a Delta log is incomplete."""
 
     location: str
     reason: str
 
     def what(self) -> str:
-        return f"the Delta log of {self.location} is damaged: {self.reason}"
+        return f"{self.location} has no complete Delta log: {self.reason}"
 
     def expected(self) -> str:
         return "a folder with a complete _delta_log, or without data files"
@@ -69,7 +69,8 @@ class DeltaLogDamaged(TerminalError):
     def remedy(self) -> str:
         return (
             "restore the whole folder _delta_log; without a copy of it, move the table's folder "
-            "away and run the command again (docs/runbook.md, DeltaLogDamaged)"
+            "away and run the command again; if the folder never was a Delta table, use another "
+            "location for the table (docs/runbook.md, DeltaLogDamaged)"
         )
 
 

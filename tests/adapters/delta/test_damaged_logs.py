@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.adapters.delta.test_exclusive import record, stored
@@ -14,6 +16,7 @@ from tests.support.file_lake import HomeFileLake, home_lake
 from tests.support.stores import Store
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.adapters.delta.data_table import DeltaDataTable
+from tidemark.adapters.delta.rows import opened
 from tidemark.errors import DeltaLogDamaged, ExitCode
 
 COMMANDS = {
@@ -85,7 +88,7 @@ def test_no_command_writes_to_a_table_without_its_log(
     before = files(lake.root / table)
     assert [each for each in COMMANDS[table] if not is_refused(offline, *each)] == []
     first = offline("plan", "events").err.splitlines()[0]
-    assert first.startswith(f"DeltaLogDamaged: the Delta log of {lake.root / table} is damaged: ")
+    assert first.startswith(f"DeltaLogDamaged: {lake.root / table} has no complete Delta log: ")
     assert ".parquet" in first
     assert files(lake.root / table) == before
 
@@ -129,3 +132,11 @@ def test_objects_without_a_log_are_no_empty_table(honouring: Store, place_in: Pl
     with pytest.raises(DeltaLogDamaged):
         DeltaDataTable(f"{place}/copy").prepare("events")
     assert stored(place) == before
+
+
+def test_a_folder_of_plain_parquet_files_is_named(tmp_path: Path) -> None:
+    """The folder may never have been a Delta table."""
+    pq.write_table(pa.table({"value": [1]}), tmp_path / "part-0.parquet")
+    with pytest.raises(DeltaLogDamaged, match="no Delta table, or its log is missing") as caught:
+        opened(str(tmp_path))
+    assert "another location" in caught.value.remedy()

@@ -47,7 +47,9 @@ def opened(uri: str) -> DeltaTable | None:
         # Another process may have created the table meanwhile.
         return DeltaTable(uri)
     except TableNotFoundError as missing:
-        reason = f"no log, but data files such as {file}"
+        reason = (
+            f"the folder is no Delta table, or its log is missing; it has data files such as {file}"
+        )
         raise DeltaLogDamaged(location=uri, reason=reason) from missing
 
 
