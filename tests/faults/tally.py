@@ -17,6 +17,7 @@ from tidemark.core.marks import IsolationLevel
 HEADINGS = {
     "test_crash_points": "crash points",
     "test_concurrent_operations": "concurrent operations",
+    "test_maintenance_races": "maintenance races",
     "test_zombies": "zombies",
     "test_hostile_logs": "hostile logs",
     "test_broker_faults": "broker faults",
