@@ -178,6 +178,11 @@ def test_the_cause_is_one_line_and_the_stack_is_in_the_file_that_the_error_names
             "NumberFormatException",
         ),
         (f"raise_error(concat('{VALUE}', id))", "SparkRuntimeException [USER_RAISED_EXCEPTION]"),
+        (
+            f"cast(concat('When running with master {VALUE}', id) AS int)",
+            "SparkNumberFormatException [CAST_INVALID_INPUT]",
+        ),
+        (f"raise_error(concat('java: {VALUE}', id))", "[USER_RAISED_EXCEPTION]"),
     ],
 )
 def test_the_value_of_a_record_is_neither_in_the_error_nor_in_the_file(

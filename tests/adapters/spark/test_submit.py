@@ -85,6 +85,8 @@ def test_a_process_that_ends_with_a_foreign_exit_code_is_a_named_transient_error
         ("exit 2", "exit code 2: last words"),
         ("echo 'JAVA_HOME is not set'; echo; exit 1", "JAVA_HOME is not set"),
         ("echo '/x/bin/java: Permission denied'; exit 1", "/x/bin/java: Permission denied"),
+        ("echo 'Unrecognized option: -Xfoo'; exit 1", "Unrecognized option: -Xfoo"),
+        ("echo 'Too small maximum heap'; exit 1", "Too small maximum heap"),
     ],
 )
 def test_a_job_that_cannot_be_started_is_a_set_up_error(
@@ -95,6 +97,27 @@ def test_a_job_that_cannot_be_started_is_a_set_up_error(
     assert isinstance(run.stopped, SetupError)
     assert run.stopped.what() == f"Spark cannot start: {what}"
     assert run.exit_code is ExitCode.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("code", "printed"),
+    [
+        (126, "spark-class: line 96: /usr/bin/java: Cannot allocate memory"),
+        (126, "spark-class: line 96: /usr/bin/java: Text file busy"),
+        (2, "python3: can't open file '/nfs/job.py': [Errno 5] Input/output error"),
+        (1, "spark-class: line 96: /usr/bin/java: Cannot allocate memory"),
+        (1, "08:00:00 WARN Client: /etc/ssl/java: world readable keystore"),
+        (1, "the text of a record: java: No such file or directory"),
+        (1, "a record says When running with master key 4711"),
+    ],
+)
+def test_a_lack_that_may_pass_is_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, printed: str
+) -> None:
+    """As are lines that only contain words of a set-up error."""
+    run, _ = run_program(f'echo "{printed}"; exit {code}', tmp_path, monkeypatch)
+    assert run.exit_code.retryable
+    assert not isinstance(run.stopped, SetupError)
 
 
 def test_an_unknown_end_with_exit_code_1_shows_the_last_line(

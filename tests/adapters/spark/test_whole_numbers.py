@@ -79,7 +79,14 @@ def test_integers_with_a_zero_fraction_are_decoded_exactly(spark: SparkSession) 
     print(f"seed {seed}")
     random = Random(seed)
     numbers = ["1.0", "1e2", "-0.0", "10.50e1", "9007199254740993.0", "1.5", "1e400", "1e-30"]
-    numbers += ["0e99999999999", "-9223372036854775808.0", "1.00000000000000000000000000001"]
+    numbers += [f"{n}e{sign}2147483647" for n in ("1", "1.5", "0.001", "12") for sign in ("", "-")]
+    numbers += [
+        "0e99999999999",
+        "1e2147483648",
+        "0.01e-2147483648",
+        "-9223372036854775808.0",
+        "1.00000000000000000000000000001",
+    ]
     numbers += [made(random) for made in (_number, _spelled) for _ in range(300)]
     cases = [(number, random.choice(["big", "small"])) for number in numbers]
     payloads = [f'{{"{field}": {number}}}'.encode() for number, field in cases]
@@ -207,6 +214,32 @@ def test_a_huge_exponent_is_malformed_at_once(spark: SparkSession, number: str, 
     record = json.dumps({**whole, field: 0}).replace(f'"{field}": 0', f'"{field}": {number}')
     (row,) = read(spark, _spec(), [record.encode()], names_faults=True)
     assert (row["reason"], row["detail"]) == ("malformed", field)
+
+
+def test_an_exponent_near_the_limit_of_32_bits_fails_no_run(spark: SparkSession) -> None:
+    """In a schema without decimals, whose exponents are not bounded."""
+    schema = parse_type({"big": "long", "ratio": "double"})
+    assert isinstance(schema, Struct)
+    numbers = [
+        f"{digits}e{exponent}"
+        for digits in ("1", "1.5", "0.001", "12", "-0.0")
+        for exponent in (2**31 - 1, -(2**31), 2**31)
+    ]
+    records = [f'{{"big": {number}}}' for number in numbers]
+    records += [f'{{"big": 1.0, "ratio": {number}}}' for number in numbers]
+    records += [f'{{"big": 1.0, "other": {number}}}' for number in numbers]
+    rows = read(
+        spark,
+        PayloadSpec(format=Format.JSON, schema=schema),
+        [record.encode() for record in records],
+        names_faults=True,
+    )
+    reasons = [(row["reason"], row["detail"]) for row in rows]
+    good, count = (None, None), len(numbers)
+    is_zero = [number.startswith("-0.0") for number in numbers]
+    assert reasons[:count] == [good if zero else ("malformed", "big") for zero in is_zero]
+    assert set(reasons[count : 2 * count]) == {good, ("malformed", "ratio")}
+    assert set(reasons[2 * count :]) == {good}
 
 
 def test_a_huge_exponent_changes_no_valid_record(spark: SparkSession) -> None:

@@ -16,7 +16,7 @@ from uuid import uuid4
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from tidemark.adapters.spark.submit import setup_mistake
+from tidemark.adapters.spark.submit import session_mistake
 from tidemark.core.layout import LOG_FOLDER
 from tidemark.errors import EngineFailed, SetupError, TidemarkError
 from tidemark.errors.storage import storage_error
@@ -31,6 +31,8 @@ _LOST_EXECUTOR = re.compile(r"ExecutorLostFailure.*")
 _WITHOUT_VALUES = ("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.", "org.apache.kafka.")
 """Packages with messages about files and connections. The log's layout names them as well."""
 
+_OF_SESSION = ("org.apache.spark.SparkException", "java.lang.IllegalArgumentException")
+"""Exceptions that a session with wrong settings raises."""
 _MISSING_CLASS = re.compile(
     r"java\.lang\.(?:ClassNotFoundException|NoClassDefFoundError|NoSuchMethodError"
     r"|NoSuchFieldError|AbstractMethodError|UnsupportedClassVersionError)"
@@ -175,7 +177,8 @@ def _framed(chain: list[_Thrown]) -> bool:
 
 def _missing(chain: list[_Thrown]) -> SetupError | None:
     for each in reversed(chain):
-        if mistake := setup_mistake(each.message):
+        # Messages of all other exceptions may contain values of records.
+        if each.kind in _OF_SESSION and (mistake := session_mistake(each.message)):
             return mistake
         source = _MISSING_SOURCE.search(each.message)
         is_class = _MISSING_CLASS.fullmatch(each.kind) and _BROKEN_CLASS not in each.message

@@ -63,7 +63,7 @@ _MOST_DIGITS = 38
 _INTEGERS = ("integer", "long")
 _LONGEST_INTEGER = 19
 _MAY_HAVE_FRACTION = r"[0-9](?:\.[0-9]|[eE])"
-_HAS_FRACTION = r"^-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?\z"
+_HAS_FRACTION = r"^-?[0-9]+(?:\.[0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)\z"
 _PIECE = r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"?|-?[0-9][0-9.eE+-]*+|(?:[^"0-9-]|-(?![0-9]))++'
 """A JSON string, a number, or the text between them. It never backtracks: time is linear."""
 _HUGE_EXPONENT = r"([0-9]\.?[eE][+-]?)0*[1-9][0-9]{5,}"
@@ -192,17 +192,18 @@ def _with_digits_alone(piece: Column) -> Column:
     mantissa = F.regexp_replace(piece, "^-|[eE].*", "")
     written = F.replace(mantissa, F.lit("."))
     digits = F.regexp_replace(written, "^0+", "")
-    exponent = F.when(piece.rlike("[eE]"), F.regexp_extract(piece, "[eE](.*)", 1).try_cast("int"))
+    exponent = F.regexp_extract(piece, "[eE](.*)", 1).try_cast("int")
     point = (
         F.length(F.substring_index(mantissa, ".", 1))
         - (F.length(written) - F.length(digits))
-        + F.when(~piece.rlike("[eE]"), 0).otherwise(exponent)
+        # A sum of 32-bit numbers may overflow, which fails the job.
+        + F.when(~piece.rlike("[eE]"), 0).otherwise(exponent).cast("bigint")
     )
-    significant = F.regexp_replace(digits, r"0+\z", "")
+    significant = F.rtrim(digits, F.lit("0"))
     is_integer = point.between(F.length(significant), _LONGEST_INTEGER)
     sign = F.regexp_extract(piece, "^-?", 0)
     plain = F.when(digits == "", F.lit("0")).when(
-        is_integer, F.concat(sign, F.rpad(significant, point, F.lit("0")))
+        is_integer, F.concat(sign, F.rpad(significant, point.try_cast("int"), F.lit("0")))
     )
     is_written_so = (F.length(piece) <= _LONGEST_NUMBER) & piece.rlike(_HAS_FRACTION)
     return F.when(is_written_so, F.coalesce(plain, piece)).otherwise(piece)

@@ -17,16 +17,28 @@ from typing import Any
 from tidemark.errors import EngineStopped, ExitCode, SetupError, TidemarkError, Unforeseen
 
 _LONGEST_CAUSE = 300
-_MISTAKE = re.compile(
-    # Messages of Spark about a master.
+_WRONG_SESSION = (
     r"Could not parse Master URL.*|Invalid master URL.*|Master must either be .*"
-    r"|When running with master .*"
+    r"|When running with master .*|System memory \d+ must be at least \d+.*"
+)
+"""Messages of Spark about a master or a size of memory."""
+_MISTAKE = re.compile(
+    rf"(?:Error: |(?:Exception in thread \S+ )?[\w.]*SparkException: )?(?P<spark>{_WRONG_SESSION})"
     # Messages of spark-submit about its arguments, and of the shell and the JVM about Java.
-    r"|Error: Unrecognized option.*|JAVA_HOME is not set.*|\S*\bjava: .*|.*can't open file '.*"
-    r"|.*UnsupportedClassVersionError.*|Error: Could not find or load main class .*"
-    r"|Unrecognized VM option .*|Invalid (?:maximum|initial) heap size.*"
+    r"|Error: Unrecognized option.*|Unrecognized option: .*|JAVA_HOME is not set.*"
+    r"|(?:\S+: line \d+: )?(?:exec: )?(?:\S*/)?java: "
+    r"(?:(?:No such file|Permission denied|cannot execute|Exec format|command not found).*"
+    r"|not found)"
+    r"|\S*python\S*: can't open file .*\[Errno 2\].*"
+    r"|\s*(?:Exception in thread \S+ )?java\.lang\.UnsupportedClassVersionError.*"
+    r"|Error: Could not find or load main class .*|Unrecognized VM option .*"
+    r"|Invalid (?:maximum|initial) heap size.*|Too small (?:maximum|initial) heap.*"
     r"|Failed to find Spark jars directory.*"
 )
+_PASSING = re.compile(
+    r"Cannot allocate memory|Resource temporarily unavailable|Text file busy|Input/output error"
+)
+"""Messages of the operating system about a lack that may pass."""
 _MISTAKEN = {ExitCode.CRASH, ExitCode.USAGE, 64, 78, 126, 127}
 """Exit codes of spark-submit and of shells if the job cannot start."""
 
@@ -122,16 +134,24 @@ def stopped_by(exit_code: int, printed: Sequence[str]) -> TidemarkError | None:
     last = next((line for line in reversed(printed) if line.strip()), "no output")
     if exit_code in _MISTAKEN:
         mistake = next(filter(None, map(setup_mistake, printed)), None)
+        if mistake is None and any(map(_PASSING.search, printed)):
+            return EngineStopped(status=exit_code)
         if mistake or exit_code != ExitCode.CRASH:
             return mistake or _not_started(f"exit code {exit_code}: {last.strip()}")
         return Unforeseen(kind=f"exit code {exit_code} of spark-submit", text=last.strip())
     return None if exit_code in set(ExitCode) else EngineStopped(status=exit_code)
 
 
-def setup_mistake(text: str) -> SetupError | None:
-    """The error for a message of Spark, a shell or the JVM about a wrong set-up; otherwise None."""
-    found = _MISTAKE.search(text)
-    return _not_started(found[0].strip()) if found else None
+def setup_mistake(line: str) -> SetupError | None:
+    """The error for a line that Spark, a shell or the JVM prints about a wrong set-up, or None."""
+    found = _MISTAKE.fullmatch(line.rstrip())
+    return _not_started((found["spark"] or found[0]).strip()) if found else None
+
+
+def session_mistake(message: str) -> SetupError | None:
+    """The error for the message of Spark's exception about a wrong set-up, or None."""
+    first = message.partition("\n")[0].rstrip()
+    return _not_started(first) if re.fullmatch(_WRONG_SESSION, first) else None
 
 
 def _not_started(cause: str) -> SetupError:
