@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import multiprocessing
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import duckdb
 import pyarrow as pa
@@ -394,6 +395,45 @@ def test_a_suite_can_make_skew_critical(check: Check) -> None:
     (skewed,) = check(planned(0, 10), suite=suite).failed_critical()
     assert skewed.observed == "90 (key 'foo')"
     assert skewed.expectation.startswith("the most frequent key is on at most 50 %")
+
+
+def test_a_lost_spark_session_is_no_failure_to_write_pages(tmp_path: Path) -> None:
+    """PySpark raises the error of its connection to a Java process that has ended."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+
+    def lost_session() -> NoReturn:
+        socket.create_connection(address)
+        raise AssertionError("the port is closed")
+
+    table = str(tmp_path / "bronze")
+    write_deltalake(table, pa.Table.from_pylist(rows(range(2)), BRONZE))
+    (tmp_path / "mine.json").write_text(
+        json.dumps(
+            {
+                "name": "mine",
+                "meta": {},
+                "expectations": [
+                    {
+                        "type": "expect_column_values_to_not_be_null",
+                        "kwargs": {"column": "offset"},
+                        "severity": "critical",
+                    }
+                ],
+            }
+        )
+    )
+    quality = GreatExpectationsQuality(
+        spark=lost_session,
+        suites=tmp_path,
+        home=tmp_path / "quality",
+        ranges=range_figures,
+        top_key=top_key,
+        results=DeltaCheckResults(str(tmp_path / "results")),
+    )
+    ref = SliceRef(pipeline="prices", table=table, table_version=0, plan_sequence=1)
+    with pytest.raises(ConnectionRefusedError):
+        quality.check(ref, [planned(0, 2)], "mine", NOW)
 
 
 # -- a suite's own expectations ------------------------------------------------------------------

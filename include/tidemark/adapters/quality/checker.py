@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,18 +83,18 @@ class GreatExpectationsQuality:
         chosen = BUILT_IN_SUITE if suite is None else self.load_suite(suite)
         folders = DocsFolders(home=self._home, pipeline=ref.pipeline)
         results = self._built_in(ref, expected, chosen)
-        with named_failures(folders.site, "writing the quality pages"), folders.locked():
-            rows, pages = self._rows(ref, chosen, folders, run_at)
-            report = QualityReport(
-                pipeline=ref.pipeline,
-                plan_sequence=ref.plan_sequence,
-                table_version=ref.table_version,
-                kind=ref.kind,
-                run_at=run_at,
-                results=(*results, *rows),
-                data_docs=str(folders.index),
-            )
-            pages = {BUILT_IN_SUITE.name: write_checks(folders, ref, run_at, results), **pages}
+        rows, publish = self._rows(ref, chosen, folders, run_at)
+        report = QualityReport(
+            pipeline=ref.pipeline,
+            plan_sequence=ref.plan_sequence,
+            table_version=ref.table_version,
+            kind=ref.kind,
+            run_at=run_at,
+            results=(*results, *rows),
+            data_docs=str(folders.index),
+        )
+        with _writing_pages(folders), folders.locked():
+            pages = {BUILT_IN_SUITE.name: write_checks(folders, ref, run_at, results), **publish()}
             write_index(folders, report, pages)
         logger.info(
             "checked pipeline=%s plan=%d table_version=%d verdict=%s results=%d",
@@ -117,21 +119,22 @@ class GreatExpectationsQuality:
 
     def _rows(
         self, ref: SliceRef, suite: Suite, folders: DocsFolders, run_at: datetime
-    ) -> tuple[list[CheckResult], Mapping[str, Path]]:
-        """Results and pages of the suite's rules on rows."""
+    ) -> tuple[list[CheckResult], Callable[[], Mapping[str, Path]]]:
+        """Results of the suite's rules on rows, and a function that writes their pages."""
         if not (suite.expectations or suite.columns):
-            return [], {}
+            return [], dict
         # Imported here: they import Great Expectations and Spark, which takes seconds.
         from tidemark.adapters.quality import slices, validation
         from tidemark.adapters.quality.context import open_context, publish
 
         rows = slices.with_columns(slices.read_slice(self._spark(), ref), suite)
         if not suite.expectations:
-            return [], {}
-        context = open_context(folders.site)
+            return [], dict
+        with _writing_pages(folders):
+            context = open_context(folders.site)
         validated = validation.validate_rows(context, ref.pipeline, suite, rows)
         results = validation.row_results(suite, validated)
-        return results, publish(context, validated, ref, run_at)
+        return results, partial(publish, context, validated, ref, run_at)
 
     def load_suite(self, name: str) -> Suite:
         """Read a suite of the folder; see `suite.load_suite`."""
@@ -140,3 +143,7 @@ class GreatExpectationsQuality:
     def record(self, report: QualityReport) -> None:
         """Append a report to the results table, as a new attempt."""
         self._results.append(report)
+
+
+def _writing_pages(folders: DocsFolders) -> AbstractContextManager[None]:
+    return named_failures(folders.site, "writing the quality pages")
