@@ -21,6 +21,7 @@ from tests.support.plans import make_plan
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tests.support.stores import Store
+from tidemark.adapters.delta import exclusive
 from tidemark.adapters.delta.check_results import DeltaCheckResults
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.adapters.delta.data_table import DeltaDataTable
@@ -139,6 +140,42 @@ def test_a_data_table_is_tried_when_it_is_made_and_where_a_copy_lands(tmp_path: 
     shutil.copytree(tmp_path / "table", tmp_path / "copy")
     DeltaDataTable(str(tmp_path / "copy")).append(make_plan((0, 5, 9), sequence=2), [])
     assert proofs(tmp_path / "copy") == [0, 2]
+
+
+# -- the process of the test -----------------------------------------------------------------------
+
+
+def test_output_of_other_code_does_not_change_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python imports `sitecustomize` in every process; some hosts print there."""
+    (tmp_path / "sitecustomize.py").write_text("print('welcome', end='')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert exclusive._commits_apart(str(tmp_path / "trial"))
+
+
+def test_modules_in_the_working_directory_are_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script of the user may have the name of a library."""
+    for name in ("deltalake", "arro3"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('wrong module')")
+    monkeypatch.chdir(tmp_path)
+    assert exclusive._commits_apart(str(tmp_path / "trial"))
+
+
+def test_a_process_without_a_result_is_an_error_of_the_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a storage that never answers nor other output proves unsafe storage."""
+    with monkeypatch.context() as patched:
+        patched.setattr(exclusive, "_LONGEST_S", 0.001)
+        with pytest.raises(TimeoutError):
+            exclusive._commits_apart(str(tmp_path / "trial"))
+    (tmp_path / "sitecustomize.py").write_text("import atexit; atexit.register(print, 'goodbye')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(OSError, match="goodbye"):
+        exclusive._commits_apart(str(tmp_path / "trial"))
 
 
 # -- object stores -------------------------------------------------------------------------------

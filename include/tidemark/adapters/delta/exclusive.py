@@ -8,6 +8,7 @@ stores the success as a transaction in the table.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -99,6 +100,12 @@ def _links_apart(trial: Path) -> bool:
     return False
 
 
+_LONGEST_S = 600.0
+"""The longest wait for the test of a remote storage, seconds."""
+
+# Without the working directory among the folders of modules.
+_PYTHON = (sys.executable, "-P", "-c")
+
 _CREATE = """
 import sys
 from arro3.core import DataType, Field, Schema
@@ -114,12 +121,23 @@ def _commits_apart(trial: str) -> bool:
     Python, and a query in another thread may hold Python's global lock while it waits for that
     runtime.
     """
-    command = [sys.executable, "-c", _TRY, trial]
-    tried = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [*_PYTHON, _TRY, trial]
+    try:
+        tried = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_LONGEST_S
+        )
+    except subprocess.TimeoutExpired as late:
+        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from late
     if tried.returncode:
         raise OSError(tried.stderr.strip())
-    return tried.stdout.strip() == "refused"
+    # Other code of the process, such as `sitecustomize`, may also print.
+    last = (tried.stdout.splitlines() or [""])[-1]
+    if last not in _RESULTS:
+        raise OSError(f"the test of the storage printed {last!r}, expected one of {_RESULTS}")
+    return last == "refused"
 
+
+_RESULTS = ("refused", "overwrote")
 
 _TRY = (
     "import sys; from tidemark.adapters.delta import exclusive; exclusive.create_twice(sys.argv[1])"
@@ -134,14 +152,18 @@ def create_twice(trial: str) -> None:
     separate process makes the first creation: with one processor, a second call that waits for the
     runtime would block the runtime.
 
-    Prints whether the storage refused the second creation. If a creation fails for another cause,
+    The last line of output is one of `_RESULTS`. If a creation fails for another cause,
     exits with this cause.
     """
     created: list[subprocess.CompletedProcess[str]] = []
 
     def rows() -> Iterator[RecordBatch]:
-        command = [sys.executable, "-c", _CREATE, trial]
-        created.append(subprocess.run(command, capture_output=True, text=True, check=False))
+        command = [*_PYTHON, _CREATE, trial]
+        created.append(
+            subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=_LONGEST_S / 2
+            )
+        )
         yield RecordBatch.from_arrays([Array([1], type=DataType.int64())], schema=_COLUMNS)
 
     answer = "overwrote"
@@ -154,7 +176,7 @@ def create_twice(trial: str) -> None:
         sys.exit(str(failed))
     if created[0].returncode:
         sys.exit(created[0].stderr)
-    sys.stdout.write(answer)
+    sys.stdout.write(f"\n{answer}\n")
 
 
 def _remove(trial: str) -> None:
