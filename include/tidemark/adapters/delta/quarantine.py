@@ -10,6 +10,7 @@ so whatever stops a driver between the two commits, no record is lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from deltalake import CommitProperties, DeltaTable, write_deltalake
@@ -98,7 +99,7 @@ class DeltaQuarantine:
         # Read first: delta-rs cannot write the table at the same time.
         kept = pa.table(read(table, f"SELECT * FROM t WHERE {here}")).cast(schema)
         new = batches(folder_of(table.table_uri), files, schema)
-        with spooled((*self._closed(kept, plan).to_batches(), *new), schema) as rows:
+        with spooled(chain(self._closed(kept, plan).to_batches(), new), schema) as rows:
             write_deltalake(
                 table,
                 rows,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from tempfile import NamedTemporaryFile
+from functools import partial
+from pathlib import Path
+from tempfile import gettempdir, mkstemp
 from typing import TYPE_CHECKING, TypeAlias
 
 from deltalake import CommitProperties, DeltaTable, write_deltalake
@@ -15,6 +18,7 @@ from tidemark.core.datafile import DataFile
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.plan import Plan
 from tidemark.errors import RowsWouldBeLost
+from tidemark.files import named_failures
 from tidemark.storage import folder_of
 
 if TYPE_CHECKING:
@@ -67,16 +71,31 @@ def spooled(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Re
     A thread of delta-rs' runtime reads the rows. A reader in Python would make this thread wait
     for Python's global lock. A query of delta-rs in another thread holds the lock while it waits
     for the runtime, so both threads could wait forever.
+
+    The file has no name while it contains rows, so a killed process leaves none of them.
+
+    Raises:
+        StorageRefused, StorageUnavailable: The temporary file cannot be written.
     """
     import pyarrow as pa
 
+    writing = partial(named_failures, Path(gettempdir()), "writing temporary rows")
     options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with NamedTemporaryFile(prefix="tidemark-", suffix=".arrow") as file:
-        with pa.ipc.new_stream(file.name, schema, options=options) as sink:
-            for batch in rows:
+    with writing():
+        descriptor, name = mkstemp(prefix="tidemark-", suffix=".arrow")
+    os.close(descriptor)
+    with pa.OSFile(name, "w") as file, pa.OSFile(name) as source:
+        os.unlink(name)
+        with writing():
+            sink = pa.ipc.new_stream(file, schema, options=options)
+        # Outside `writing`: another storage contains the rows.
+        for batch in rows:
+            with writing():
                 sink.write_batch(batch)
-        with pa.OSFile(file.name) as source:
-            yield pa.ipc.open_stream(source)
+        with writing():
+            sink.close()
+            file.flush()
+        yield pa.ipc.open_stream(source)
 
 
 def refuse_losses(table: DeltaTable, plan: Plan, files: Sequence[DataFile]) -> None:
