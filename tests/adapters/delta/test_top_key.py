@@ -74,3 +74,51 @@ def test_long_keys_take_bounded_memory(tmp_path: Path, monkeypatch: pytest.Monke
     keys = [b"frequent"] * 200 + [b"%0500d" % number for number in range(300)]
     random.Random(1).shuffle(keys)
     assert top_key(slice_with(tmp_path, keys)) == TopKey(key="frequent", records=200)
+
+
+def test_a_thousand_keys_that_seem_more_frequent_do_not_hide_the_most_frequent_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys at the end of a slice keep their counts; many different keys lower earlier counts."""
+    monkeypatch.setattr(module, "_ROWS_HELD", 1)
+    others = [b"other %d" % number for number in range(5 * 8_192 - 10)]
+    late = [b"late %d" % number for number in range(1_100)] * 6
+    keys = [b"frequent"] * 10 + others + late
+    found = top_key(slice_with(tmp_path, keys), keys_held=1_500)
+    assert found == TopKey(key="frequent", records=10)
+
+
+def test_long_keys_that_all_differ_are_not_no_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any of the keys is one of the most frequent."""
+    monkeypatch.setattr(module, "_BYTES_HELD", 4_096)
+    keys = [b"%0500d" % number for number in range(300)]
+    found = top_key(slice_with(tmp_path, keys))
+    assert found.key is not None
+    assert found.records == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_keys_of_any_length_are_counted_exactly_within_the_stated_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """A key with more rows than the bound is always found."""
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    monkeypatch.setattr(module, "_BYTES_HELD", 2_048)
+    monkeypatch.setattr(module, "_ROWS_HELD", 100)
+    # The first bytes differ, and are the ones that the result shows.
+    pool = [b"%06d" % number + b"x" * chance.choice((0, 90)) for number in range(400)]
+    weights = [chance.paretovariate(0.8) for _ in pool]
+    keys = chance.choices(pool, weights, k=3_000)
+    files = [keys[start : start + 300] for start in range(0, len(keys), 300)]
+    found = top_key(slice_with(tmp_path, *files))
+    counted = Counter(key[:40].decode() for key in keys)
+    most = max(counted.values())
+    fitting = 2_048 // (96 + 8)
+    print(f"most {most}, bound {len(keys) // (fitting + 1)}")
+    assert found.key is not None
+    assert found.records == counted[found.key] >= most - len(keys) // (fitting + 1)
+    if most > len(keys) // (fitting + 1):
+        assert found.records == most

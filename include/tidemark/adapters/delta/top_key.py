@@ -22,15 +22,19 @@ _KEYS_HELD = 1_000_000
 _ROWS_HELD = 1_000_000
 _BYTES_HELD = 128 * 2**20
 """The most bytes of counted keys, and of keys to add. Long keys leave room for fewer."""
-_CANDIDATES = 1_000
+_OVERHEAD = 8
+"""Bytes of a key in memory beside its content."""
 
 
 def top_key(ref: SliceRef, keys_held: int = _KEYS_HELD) -> TopKey:
     """Find the key with the most rows; the smallest one of equally frequent keys.
 
-    Exact if the slice has at most `keys_held` different keys. Otherwise another key may have more
-    rows, by at most one in `keys_held` of the slice's rows. Keys that together exceed `_BYTES_HELD`
-    lower `keys_held`.
+    The number of rows is exact. The key is the most frequent one if the slice has at most
+    `keys_held` different keys, and at most `_BYTES_HELD` bytes of them. Otherwise a first pass
+    keeps the keys that may be the most frequent, and a second pass counts them. The first pass may
+    drop keys with at most `missing` rows: the slice's rows divided by the keys that fit, plus one.
+    So the result is exact if a key has more rows than this. Otherwise another key may have more
+    rows, by less than `missing`.
 
     Args:
         ref: The slice.
@@ -41,15 +45,16 @@ def top_key(ref: SliceRef, keys_held: int = _KEYS_HELD) -> TopKey:
     """
     with named_failures(ref.table, "reading the table"):
         found = _Counts.of(_keys(ref), keys_held)
+        keys, records = found.keys, found.records
         if found.missing:
-            likely = found.most_frequent(_CANDIDATES)
-            found = _Counts.of(_among(_keys(ref), likely), keys_held)
-    if not len(found.keys):
+            keys = found.keys if len(found.keys) else found.any
+            records = _records_of(keys, _keys(ref))
+    if not len(keys):
         return TopKey(key=None, records=0)
-    equal = found.keys.take(pa.array(np.flatnonzero(found.records == found.records.max())))
+    equal = keys.take(pa.array(np.flatnonzero(records == records.max())))
     first = equal[pc.sort_indices(equal)[0].as_py()].as_py()
     text = first.decode("utf-8", errors="replace")[:_KEY_SHOWN]
-    return TopKey(key=text, records=int(found.records.max()))
+    return TopKey(key=text, records=int(records.max()))
 
 
 def _keys(ref: SliceRef) -> Iterator[pa.Array]:
@@ -60,9 +65,25 @@ def _keys(ref: SliceRef) -> Iterator[pa.Array]:
         yield batch.column("key").cast(pa.large_binary())
 
 
-def _among(keys: Iterable[pa.Array], wanted: pa.Array) -> Iterator[pa.Array]:
+def _in_groups(keys: Iterable[pa.Array]) -> Iterator[list[pa.Array]]:
+    """Keys in groups of about `_ROWS_HELD` keys, or of `_BYTES_HELD` bytes."""
+    held: list[pa.Array] = []
     for each in keys:
-        yield each.filter(pc.is_in(each, value_set=wanted))
+        held.append(each)
+        if sum(map(len, held)) >= _ROWS_HELD or sum(a.nbytes for a in held) >= _BYTES_HELD:
+            yield held
+            held = []
+    yield held
+
+
+def _records_of(wanted: pa.Array, keys: Iterable[pa.Array]) -> npt.NDArray[np.int64]:
+    """The rows of each wanted key."""
+    records = np.zeros(len(wanted), np.int64)
+    for group in _in_groups(keys):
+        # Each call builds a hash table of the wanted keys: once for a group, not for a batch.
+        places = pc.index_in(pa.chunked_array(group, wanted.type), value_set=wanted)
+        np.add.at(records, places.drop_null().to_numpy(), 1)
+    return records
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +94,22 @@ class _Counts:
         keys: Different keys.
         records: Rows of each.
         missing: The most rows that a count lacks, and that a key without a count has.
+        any: One of the keys that were dropped last; empty if none was dropped.
     """
 
     keys: pa.Array
     records: npt.NDArray[np.int64]
     missing: int
+    any: pa.Array
 
     @classmethod
     def of(cls, keys: Iterable[pa.Array], keys_held: int) -> Self:
-        """Count keys, with at most `keys_held` different keys in memory."""
-        counts = cls(pa.nulls(0, pa.large_binary()), np.zeros(0, np.int64), 0)
-        held: list[pa.Array] = []
-        for each in keys:
-            held.append(each)
-            if sum(map(len, held)) >= _ROWS_HELD or sum(a.nbytes for a in held) >= _BYTES_HELD:
-                counts = counts._with(held, keys_held)
-                held.clear()
-        return counts._with(held, keys_held)
+        """Count keys, with at most `keys_held` different keys of `_BYTES_HELD` bytes in memory."""
+        none = pa.nulls(0, pa.large_binary())
+        counts = cls(none, np.zeros(0, np.int64), 0, none)
+        for group in _in_groups(keys):
+            counts = counts._with(group, keys_held)
+        return counts
 
     def _with(self, more: Sequence[pa.Array], keys_held: int) -> Self:
         """Count more keys.
@@ -105,18 +125,18 @@ class _Counts:
         codes = encoded.indices.to_numpy(zero_copy_only=False)
         keys, records = encoded.dictionary, np.zeros(len(encoded.dictionary), np.int64)
         np.add.at(records, codes, weights)
-        fitting = min(keys_held, len(keys) * _BYTES_HELD // max(keys.nbytes, 1))
-        if len(keys) <= fitting:
+        sizes = pc.binary_length(keys).to_numpy(zero_copy_only=False) + _OVERHEAD
+        if len(keys) <= keys_held and sizes.sum() <= _BYTES_HELD:
             return replace(self, keys=keys, records=records)
-        excess = int(np.partition(records, len(keys) - fitting - 1)[len(keys) - fitting - 1])
+        by_records = np.argsort(-records, kind="stable")
+        in_bytes = np.searchsorted(sizes[by_records].cumsum(), _BYTES_HELD, side="right")
+        fitting = min(keys_held, int(in_bytes))
+        excess = int(records[by_records[fitting]])
         left = np.flatnonzero(records > excess)
         return replace(
             self,
             keys=keys.take(pa.array(left)),
             records=records[left] - excess,
             missing=self.missing + excess,
+            any=keys.take(pa.array(by_records[fitting : fitting + 1])),
         )
-
-    def most_frequent(self, number: int) -> pa.Array:
-        """The keys with the highest counts, at most `number`."""
-        return self.keys.take(pa.array(np.argsort(-self.records, kind="stable")[:number]))
