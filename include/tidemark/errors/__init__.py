@@ -96,6 +96,7 @@ from tidemark.errors.quality import (
 )
 from tidemark.errors.repair import (
     ControlDoubled,
+    ControlFileDamaged,
     ControlFileMissing,
     ControlTruncated,
     CopiesDiffer,
@@ -153,6 +154,7 @@ __all__ = [
     "CompactionConflict",
     "ControlConflict",
     "ControlDoubled",
+    "ControlFileDamaged",
     "ControlFileMissing",
     "ControlTruncated",
     "CopiesDiffer",

@@ -56,6 +56,31 @@ class ControlFileMissing(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class ControlFileDamaged(TerminalError):
+    """A file of the control table exists and cannot be read."""
+
+    table: str
+    file: str
+    reason: str
+
+    def what(self) -> str:
+        return f"file {self.file!r} of the control table {self.table} is damaged"
+
+    def expected(self) -> str:
+        return "a Parquet file whose text is UTF-8"
+
+    def found(self) -> str:
+        return self.reason
+
+    def remedy(self) -> str:
+        return (
+            "restore the file from a backup or the storage's object versions; or move it away, "
+            "run `tidemark control repair --apply`, and rebuild each pipeline that "
+            "`tidemark status` then names; see docs/runbook.md, ControlFileDamaged"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
 class ControlDoubled(TerminalError):
     """The control table contains rows of an event more than once, after a wrong compaction."""
 

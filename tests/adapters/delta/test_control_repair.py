@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from deltalake import DeltaTable
@@ -21,9 +22,11 @@ from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.core.events import Adopted, Planned
 from tidemark.errors import (
     ControlDoubled,
+    ControlFileDamaged,
     ControlFileMissing,
     ControlTruncated,
     SetupError,
+    StorageRefused,
     TidemarkError,
 )
 
@@ -65,6 +68,40 @@ def lose(uri: str, number: int) -> Path:
     file = Path(uri, path)
     file.unlink()
     return file
+
+
+def copy_oddly(uri: str, pipeline: str, *, into: str | None = None) -> int:
+    """Copy a pipeline's file to a name with a space; the number of its event.
+
+    Args:
+        uri: The control table.
+        pipeline: The pipeline.
+        into: The pipeline of the copy; the same one if None.
+    """
+    table = DeltaTable(uri)
+    actions = table.get_add_actions(flatten=True)
+    path, number = next(
+        (path, number)
+        for path, number, name in zip(
+            *(actions.column(name).to_pylist() for name in ("path", "min.event_number", PARTITION)),
+            strict=True,
+        )
+        if name == pipeline
+    )
+    into = into or pipeline
+    copy = f"pipeline={into}/a copy.parquet"
+    Path(uri, copy).parent.mkdir(exist_ok=True)
+    shutil.copy(Path(uri, unquote(path)), Path(uri, copy))
+    added = AddAction(
+        path=copy,
+        size=Path(uri, copy).stat().st_size,
+        partition_values={"pipeline": into},
+        modification_time=0,
+        data_change=True,
+        stats='{"numRecords": 1}',
+    )
+    table.create_write_transaction([added], "append", table.schema(), ["pipeline"])
+    return int(number)
 
 
 # -- doubled events ------------------------------------------------------------------------------
@@ -136,27 +173,7 @@ def test_events_that_are_appended_during_a_repair_stay(
 def test_a_doubled_file_that_cannot_be_replaced_is_named(lake: FileLake) -> None:
     """delta-rs cannot remove a file with a space in its name."""
     uri = uri_of(lake)
-    table = DeltaTable(uri)
-    actions = table.get_add_actions(flatten=True)
-    path, number = next(
-        (path, number)
-        for path, number, pipeline in zip(
-            *(actions.column(name).to_pylist() for name in ("path", "min.event_number", PARTITION)),
-            strict=True,
-        )
-        if pipeline == "events"
-    )
-    copy = f"{Path(path).parent}/a copy.parquet"
-    shutil.copy(Path(uri, path), Path(uri, copy))
-    added = AddAction(
-        path=copy,
-        size=Path(uri, copy).stat().st_size,
-        partition_values={"pipeline": "events"},
-        modification_time=0,
-        data_change=True,
-        stats='{"numRecords": 1}',
-    )
-    table.create_write_transaction([added], "append", table.schema(), ["pipeline"])
+    number = copy_oddly(uri, "events")
     repair = DeltaControlRepair(uri)
     doubled = repair.repair(dry_run=True).doubled
     assert doubled == {"events": (number,)}
@@ -166,6 +183,15 @@ def test_a_doubled_file_that_cannot_be_replaced_is_named(lake: FileLake) -> None
     assert "OPTIMIZE" in caught.value.remedy()
     assert (DeltaTable(uri).count(), DeltaTable(uri).version()) == (rows, version)
     assert repair.repair(dry_run=True).doubled == doubled
+
+
+def test_a_file_of_another_pipeline_blocks_no_repair(lake: FileLake) -> None:
+    """Only files of pipelines with doubled events have to be replaced."""
+    uri = uri_of(lake)
+    copy_oddly(uri, "events", into="other")
+    double(uri)
+    repair = DeltaControlRepair(uri)
+    assert list(repair.repair().doubled) == ["events"]
 
 
 # -- lost files ----------------------------------------------------------------------------------
@@ -201,6 +227,75 @@ def test_a_pipeline_works_again_after_it_lost_a_file_of_the_control_table(
     lake.run(2)
     assert lake.verified() == [(16, 16)]
     assert lake.control.ledger("prices@july").plans
+
+
+def test_missing_files_are_logged_if_the_repair_then_fails(
+    lake: FileLake, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The repair has removed them from the log, and its error is about other files."""
+    uri = uri_of(lake)
+    file = lose(uri, 1 if copy_oddly(uri, "events") > 1 else 2)
+    with pytest.raises(SetupError, match="a%20copy"), caplog.at_level("WARNING"):
+        DeltaControlRepair(uri).repair()
+    assert file.name in caplog.text
+
+
+# -- damaged files -------------------------------------------------------------------------------
+
+
+def damage(uri: str, number: int) -> Path:
+    """Overwrite the file of an event of `events`; where it is."""
+    file = lose(uri, number)
+    file.write_bytes(b"PAR1 is not a Parquet file PAR1")
+    return file
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_damaged_file_is_named_wherever_it_is_read(
+    lake: FileLake, read: Callable[[DeltaControlTable], object]
+) -> None:
+    """With a remedy for the control table; no plan can be undone without it."""
+    file = damage(uri_of(lake), 2)
+    with pytest.raises(ControlFileDamaged, match=file.name) as caught:
+        read(lake.control)
+    assert "undo" not in str(caught.value)
+
+
+def test_a_pipeline_works_again_after_a_damaged_file_was_moved_away(lake: FileLake) -> None:
+    """The steps of the runbook."""
+    uri = uri_of(lake)
+    file = damage(uri, 2)
+    repair = DeltaControlRepair(uri)
+    with pytest.raises(ControlFileDamaged, match=file.name):
+        repair.repair()
+    file.rename(lake.root / "aside")
+    assert len(repair.repair().missing) == 1
+    with pytest.raises(ControlTruncated):
+        lake.run(1)
+    lake.repair.rebuild("ops", "a damaged file")
+    lake.run(2)
+    assert lake.verified() == [(15, 15)]
+
+
+def test_a_repair_of_missing_files_changes_nothing_beside_a_damaged_file(lake: FileLake) -> None:
+    """The doubled events could not be read."""
+    uri = uri_of(lake)
+    lose(uri, 8)
+    file = damage(uri, 2)
+    version = DeltaTable(uri).version()
+    with pytest.raises(ControlFileDamaged, match=file.name):
+        DeltaControlRepair(uri).repair()
+    assert DeltaTable(uri).version() == version
+
+
+def test_a_file_that_the_storage_refuses_is_not_damaged(lake: FileLake) -> None:
+    """A loop of links is an error of the storage, as missing access is."""
+    file = lose(uri_of(lake), 2)
+    file.symlink_to(file)
+    with pytest.raises(StorageRefused):
+        DeltaControlRepair(uri_of(lake)).repair(dry_run=True)
+    with pytest.raises(StorageRefused):
+        lake.control.summary("events")
 
 
 # -- from the command line -----------------------------------------------------------------------

@@ -7,7 +7,7 @@ import errno
 import pytest
 from deltalake.exceptions import DeltaError
 
-from tidemark.adapters.delta.failures import named
+from tidemark.adapters.delta.failures import is_of_storage, named
 from tidemark.errors import EngineFailed, StorageRefused, StorageUnavailable, TidemarkError
 
 TEXTS: dict[str, type[TidemarkError]] = {
@@ -32,6 +32,22 @@ def test_the_class_of_an_error_follows_from_its_text(text: str) -> None:
     error = named(DeltaError(text), "s3://lake/events", "reading the table")
     assert type(error) is TEXTS[text]
     assert "reading the table" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        (OSError(errno.EIO, "Input/output error"), True),
+        (OSError("Permission denied (os error 13)"), True),
+        (Exception("Server returned non-2xx status code: 503 Service Unavailable: "), True),
+        (FileNotFoundError("Error performing GET, after 0 retries: 404 Not Found"), False),
+        (DeltaError("Object at location a not found: after 0 retries"), False),
+        (OSError("Couldn't deserialize thrift: TProtocolException"), False),
+    ],
+)
+def test_a_failed_storage_is_no_missing_or_damaged_file(failure: Exception, expected: bool) -> None:
+    """The remedy for a file would change the table; a failed storage answers again."""
+    assert is_of_storage(failure) is expected
 
 
 @pytest.mark.parametrize(

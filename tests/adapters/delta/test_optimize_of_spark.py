@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,14 +10,17 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.adapters.delta.test_compaction import ROWS, control_of, overtake
+from tests.adapters.delta.test_control_repair import copy_oddly
 from tests.support.file_lake import WEEK, FileLake
 from tests.support.plans import make_plan
 from tests.support.services import NOW
 from tests.support.spark_optimize import optimize, stale_optimize
 from tidemark.adapters.delta.compaction import Compaction
+from tidemark.adapters.delta.control_repair import _refuse_left_out
+from tidemark.adapters.delta.live_files import left_out
 from tidemark.core.events import Planned
 from tidemark.core.upkeep import UpkeepOutcome
-from tidemark.errors import CompactionConflict
+from tidemark.errors import CompactionConflict, SetupError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,6 +68,27 @@ def test_i1_spark_refuses_its_optimize_after_a_compaction(
     assert stale_optimize(spark, lake.uri)()
     assert lake.verified() == [(15, 15)]
     assert len(DeltaTable(lake.uri).file_uris()) == 1
+
+
+def test_the_advice_for_odd_files_makes_the_control_table_repairable(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    """Also if the partition has one file, which a plain OPTIMIZE leaves as it is."""
+    uri = str(lake.root / "control")
+    lake.control.append(
+        lake.control.ledger("single"), [Planned(plan=make_plan((0, 0, 1), pipeline="single"))], NOW
+    )
+    copy_oddly(uri, "single", into="odd")
+    rows = DeltaTable(uri).count()
+    with pytest.raises(SetupError) as refused:
+        _refuse_left_out(DeltaTable(uri), ["odd"])
+    (statement,) = re.findall(r"OPTIMIZE .* ZORDER BY \(\w+\)", refused.value.advice)
+    spark.sql(statement.partition("ZORDER")[0])
+    assert len(left_out(DeltaTable(uri))) == 1
+    spark.sql(statement)
+    assert left_out(DeltaTable(uri)) == []
+    assert DeltaTable(uri).count() == rows
+    assert lake.control.ledger("odd").event_number == 1
 
 
 @pytest.mark.faults

@@ -1,27 +1,42 @@
-"""Finds and repairs missing files and doubled events of the control table."""
+"""Finds damage of the control table, and repairs missing files and doubled events."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.adapters.delta.compaction import Compaction
+from tidemark.adapters.delta.failures import is_of_delta
 from tidemark.adapters.delta.live_files import (
     bounds_of_some_rows,
-    left_out,
+    left_out_with_partitions,
     live_files,
     storage_of,
 )
-from tidemark.adapters.delta.plan_files import named_read_failures
+from tidemark.adapters.delta.plan_files import (
+    check_readable,
+    named_read_failures,
+    refuse_unreadable,
+)
 from tidemark.adapters.delta.rewriting import NewFile, Rewrite, new_path
 from tidemark.adapters.delta.rows import opened, query, read
-from tidemark.errors import CompactionConflict, ControlFileMissing, SetupError
+from tidemark.errors import (
+    CompactionConflict,
+    ControlFileDamaged,
+    ControlFileMissing,
+    SetupError,
+    UnreadableFile,
+)
+
+log = logging.getLogger(__name__)
 
 _TRIED = 5
 
@@ -63,16 +78,29 @@ class ControlDamage:
 
 
 @contextmanager
-def missing_files_named(uri: str) -> Iterator[None]:
-    """Raise ControlFileMissing if missing files caused the error of a read."""
+def damage_named(uri: str) -> Iterator[None]:
+    """Raise ControlFileMissing or ControlFileDamaged if such files caused the error of a read."""
+    with _damaged_file_named():
+        try:
+            yield
+        except Exception as failed:
+            # delta-rs raises a plain Exception for reads through Arrow's C interface.
+            missing = missing_files(uri)
+            if missing:
+                raise ControlFileMissing(table=uri, files=missing) from failed
+            if is_of_delta(failed):
+                refuse_unreadable(DeltaTable(uri), failed)
+            raise
+
+
+@contextmanager
+def _damaged_file_named() -> Iterator[None]:
     try:
         yield
-    except Exception as failed:
-        # delta-rs raises a plain Exception for reads through Arrow's C interface.
-        missing = missing_files(uri)
-        if missing:
-            raise ControlFileMissing(table=uri, files=missing) from failed
-        raise
+    except UnreadableFile as failed:
+        raise ControlFileDamaged(
+            table=failed.table, file=failed.file, reason=failed.reason
+        ) from failed
 
 
 def missing_files(uri: str) -> tuple[str, ...]:
@@ -100,25 +128,37 @@ class DeltaControlRepair:
         continue: the commit that replaces doubled rows fails if one of their files has left the
         table, and concurrently appended events stay.
 
+        Changes nothing if a file is damaged, or if doubled events are in files that cannot be
+        replaced. Only while files are missing, the doubled events are unknown: then the missing
+        files are removed from the log first, with a warning that lists them.
+
         Args:
             dry_run: Only report the damage.
 
         Raises:
-            SetupError: The table has files that cannot be replaced; doubled events remain.
+            ControlFileDamaged: A file cannot be read.
+            SetupError: Doubled events are in files that cannot be replaced; they remain.
             EngineFailed: The repair failed, or its answer was lost.
             CompactionConflict: Concurrent compactions prevented every try.
         """
-        with named_read_failures(self._uri, "repairing the control table"):
+        with _damaged_file_named(), named_read_failures(self._uri, "repairing the control table"):
             missing = () if opened(self._uri) is None else missing_files(self._uri)
             if dry_run and missing:
                 # The rest can be read once the log does not refer to these files.
                 return ControlDamage(missing=missing, doubled={})
             if missing:
-                DeltaTable(self._uri).repair(dry_run=False)
+                self._remove_missing(missing)
             doubled = self._doubled()
-            for pipeline in () if dry_run else doubled:
-                self._write_once(pipeline)
+            if not dry_run:
+                self._write_all_once(doubled)
         return ControlDamage(missing=missing, doubled=doubled)
+
+    def _remove_missing(self, missing: Sequence[str]) -> None:
+        table = DeltaTable(self._uri)
+        there = [file for file in live_files(table) if unquote(file.path) not in missing]
+        check_readable(self._uri, there)
+        removed = table.repair(dry_run=False)["files_removed"]
+        log.warning("removed missing files from the log of the control table: %s", removed)
 
     def _doubled(self) -> Mapping[str, tuple[int, ...]]:
         table = opened(self._uri)
@@ -130,6 +170,12 @@ class DeltaControlRepair:
             events = query(table, DOUBLED.format(source=own))
             found[row["pipeline"]] = tuple(each["event_number"] for each in events)
         return {pipeline: numbers for pipeline, numbers in found.items() if numbers}
+
+    def _write_all_once(self, pipelines: Collection[str]) -> None:
+        if pipelines:
+            _refuse_left_out(DeltaTable(self._uri), pipelines)
+        for pipeline in pipelines:
+            self._write_once(pipeline)
 
     def _write_once(self, pipeline: str) -> None:
         for attempt in range(_TRIED):
@@ -147,7 +193,7 @@ class DeltaControlRepair:
         import pyarrow.parquet as pq
 
         table = DeltaTable(self._uri)
-        _refuse_left_out(table)
+        _refuse_left_out(table, [pipeline])
         replaced = [file for file in live_files(table) if file.partition["pipeline"] == pipeline]
         rows = pa.table(read(table, f"SELECT DISTINCT * FROM t WHERE pipeline = '{pipeline}'"))
         schema = pa.schema(table.schema().to_arrow())
@@ -165,14 +211,20 @@ class DeltaControlRepair:
         return Rewrite(replaced=tuple(replaced), added=(added,))
 
 
-def _refuse_left_out(table: DeltaTable) -> None:
-    """Refuse a table with files that a repair cannot replace: events in them would stay doubled."""
-    paths = left_out(table)
-    if paths:  # fence: control-repair-replaces-all-rows
+def _refuse_left_out(table: DeltaTable, pipelines: Collection[str]) -> None:
+    """Refuse files of pipelines that a repair cannot replace: their events would stay doubled."""
+    odd = [
+        (path, partition["pipeline"])
+        for path, partition in left_out_with_partitions(table)
+        if partition["pipeline"] in pipelines
+    ]
+    if odd:  # fence: control-repair-replaces-all-rows
+        names = ", ".join(f"'{name}'" for name in sorted({name for _, name in odd}))
         raise SetupError(
             subject="the control table has files that `tidemark control repair` cannot replace",
             needed="files without deletion vectors, with plain names",
-            seen=", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if paths[3:] else ""),
-            advice="rewrite them in Spark with `OPTIMIZE` (with deletion vectors: `REORG TABLE ... "
-            "APPLY (PURGE)`), then run `tidemark control repair` again",
+            seen=", ".join(path for path, _ in odd[:3])
+            + (f" and {len(odd) - 3} more" if odd[3:] else ""),
+            advice=f"rewrite them in Spark with OPTIMIZE delta.`{table.table_uri}` WHERE pipeline "
+            f"IN ({names}) ZORDER BY (event_number); then run `tidemark control repair` again",
         )

@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.adapters.delta.compaction import Compaction
-from tidemark.adapters.delta.control_repair import missing_files_named
+from tidemark.adapters.delta.control_repair import damage_named
 from tidemark.adapters.delta.exclusive import missing_proofs, prove
 from tidemark.adapters.delta.failures import names_failures
 from tidemark.adapters.delta.pace import read_pace
@@ -76,11 +76,11 @@ _R = TypeVar("_R")
 def _reading(
     read: Callable[Concatenate[DeltaControlTable, _P], _R],
 ) -> Callable[Concatenate[DeltaControlTable, _P], _R]:
-    """Raise ControlFileMissing if a read fails because of missing files."""
+    """Raise ControlFileMissing or ControlFileDamaged if files of the table make a read fail."""
 
     @wraps(read)
     def named(self: DeltaControlTable, /, *arguments: _P.args, **options: _P.kwargs) -> _R:
-        with missing_files_named(self._uri):
+        with damage_named(self._uri):
             return read(self, *arguments, **options)
 
     return named

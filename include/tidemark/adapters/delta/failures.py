@@ -35,6 +35,7 @@ _NO_ANSWER = re.compile(
 _DAMAGED_LOG = re.compile(
     r"No table metadata or protocol found|Expected contiguous commit files|Invalid Checkpoint"
 )
+_NO_FILE = re.compile(r"\bnot found\b", re.IGNORECASE)
 _NO_FOLDER = "Invalid table location"
 """The message of delta-rs if a file occupies the path of a table."""
 _DECORATION = re.compile(r"\x1b\[[0-9;]*m|↳")
@@ -58,8 +59,7 @@ def named_failures(location: str, operation: str = "using the table") -> Iterato
     try:
         yield
     except Exception as failure:
-        # Arrow's binding raises Exception itself.
-        if isinstance(failure, DeltaError | OSError) or type(failure) is Exception:
+        if is_of_delta(failure):
             raise named(failure, location, operation) from failure
         raise
 
@@ -79,6 +79,18 @@ def named(failure: Exception, location: str, operation: str) -> TidemarkError:
         return EngineFailed(operation=f"{operation} at {location}", reason=_in_one_line(text))
     reason = os.strerror(number) if number else _in_one_line(text)
     return kind(location=location, operation=operation, reason=reason)
+
+
+def is_of_storage(failure: Exception) -> bool:
+    """Whether the storage denied an operation or failed; not for a missing file."""
+    if isinstance(failure, FileNotFoundError) or _NO_FILE.search(str(failure)):
+        return False
+    return isinstance(named(failure, "", ""), StorageRefused | StorageUnavailable)
+
+
+def is_of_delta(failure: Exception) -> bool:
+    """Whether delta-rs raised an exception; Arrow's binding raises Exception itself."""
+    return isinstance(failure, DeltaError | OSError) or type(failure) is Exception
 
 
 def os_error(failure: Exception) -> int | None:

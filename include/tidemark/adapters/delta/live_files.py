@@ -101,9 +101,16 @@ def live_files(table: DeltaTable) -> list[LiveFile]:
 
 def left_out(table: DeltaTable) -> list[str]:
     """Paths of the loaded version's files that `live_files` leaves out."""
-    paths = to_rows(table.get_add_actions(flatten=False).select(["path"]))
+    return [path for path, _ in left_out_with_partitions(table)]
+
+
+def left_out_with_partitions(table: DeltaTable) -> list[tuple[str, Mapping[str, Any]]]:
+    """The same, with the partition values of each file by column."""
+    rows = to_rows(table.get_add_actions(flatten=False))
     removable = {file.path for file in live_files(table)}
-    return [row["path"] for row in paths if row["path"] not in removable]
+    return [
+        (row["path"], row.get("partition") or {}) for row in rows if row["path"] not in removable
+    ]
 
 
 def _uris(batch: Any) -> Sequence[str]:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from tidemark.adapters.delta.checked_commits import Change, commit_checked
-from tidemark.adapters.delta.failures import named
+from tidemark.adapters.delta.failures import is_of_delta, is_of_storage, named
 from tidemark.adapters.delta.live_files import LiveFile, left_out, live_files, storage_of
 from tidemark.adapters.delta.rows import opened
 from tidemark.errors import UnreadableFile
@@ -79,19 +78,23 @@ def named_read_failures(uri: str, operation: str) -> Iterator[None]:
     """
     try:
         yield
-    except (DeltaError, OSError, ValueError) as failed:
+    except Exception as failed:
         # PyArrow's errors are ValueErrors.
+        if not (is_of_delta(failed) or isinstance(failed, ValueError)):
+            raise
         if (table := opened(uri)) is not None:
             refuse_unreadable(table, failed)
         raise named(failed, uri, operation) from failed
 
 
 def refuse_unreadable(table: DeltaTable, failed: Exception) -> None:
-    """Search for the file that made a read fail.
+    """Search for the file that made a read fail, unless the storage failed.
 
     Raises:
         UnreadableFile: The file is found.
     """
+    if is_of_storage(failed):
+        return
     text = str(failed)
     # First the files that the failure names; for text that is not UTF-8 it names none.
     files = sorted(live_files(table), key=lambda file: unquote(file.path) not in text)
@@ -99,7 +102,7 @@ def refuse_unreadable(table: DeltaTable, failed: Exception) -> None:
 
 
 def check_readable(uri: str, files: Iterable[LiveFile]) -> None:
-    """Read files whole.
+    """Read files whole. Skips a file whose read the storage denies or fails.
 
     Raises:
         UnreadableFile: One of them cannot be read.
@@ -130,5 +133,7 @@ def _fault(storage: FileSystem, file: LiveFile) -> str | None:
                 # Also checks the encoding of text.
                 batch.validate(full=True)
     except (pa.ArrowException, OSError) as failed:
+        if is_of_storage(failed):
+            return None
         return (str(failed).splitlines() or [repr(failed)])[0][:300]
     return None
