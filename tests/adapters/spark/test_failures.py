@@ -208,6 +208,30 @@ def test_the_value_of_a_record_is_not_in_the_log_of_spark(spark: SparkSession) -
         assert VALUE not in text()
 
 
+LOGGED = {
+    "org.apache.spark.SparkException: [A_B] {value}\n\tat a.b(C.java:1)": "[A_B]",
+    "com.x.FooException: one\n\tat two\n{value}": "com.x.FooException",
+    "Stage cancelled: Job aborted: one\n\tat two\n{value}\n\tat a.b(C.java:1)": "Stage cancelled",
+    "java.io.IOException: No space left on device": "java.io.IOException: No space left on device",
+    "java.io.IOException: full\n\tat a.b(C.java:1)\nCaused by: a.BError: {value}": "by: a.BError",
+    "a." * 50_000 + "Exception": "a.a.",
+    "a.BException: " + "\n" * 100_000 + "{value}": "a.BException",
+}
+"""Messages of Spark's log, and what is left of them."""
+
+
+@pytest.mark.parametrize("message", LOGGED, ids=range(len(LOGGED)))
+def test_a_message_of_the_log_ends_before_a_value(spark: SparkSession, message: str) -> None:
+    """Also if the value looks like a stack; and soon, however long it is."""
+    log4j = spark.sparkContext._jvm.org.apache.logging.log4j
+    with spark_log(spark) as text:
+        log4j.LogManager.getLogger("test").error(message.replace("{value}", VALUE))
+        assert LOGGED[message] in text()
+        assert VALUE not in text()
+        assert "C.java" not in text()
+        assert text().count("\n") == text().strip().count("\n") + 1
+
+
 def test_a_secret_option_is_neither_in_the_error_nor_in_the_file(spark: SparkSession) -> None:
     """Kafka's message has the value of an option that it cannot use."""
     options = {
