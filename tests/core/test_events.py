@@ -15,6 +15,7 @@ from tidemark.core.events import (
     ControlEvent,
     Landed,
     Planned,
+    Rewound,
     Started,
     Superseded,
 )
@@ -79,6 +80,14 @@ def test_events_survive_being_rows_in_any_order() -> None:
     rows = [row for n, events in history() for row in encode("events", n, NOW, events)]
     Random(7).shuffle(rows)
     assert decode("events", rows) == history()
+
+
+def test_an_event_that_a_commit_has_twice_is_written_once() -> None:
+    """Equal rows in the table mean that another program has doubled them."""
+    undone = Rewound(sequence=1, requested_by="ops", reason="a test")
+    rows = encode("events", 9, NOW, [undone, replace(undone, sequence=2), undone])
+    assert [row["plan_sequence"] for row in rows] == [1, 2]
+    assert decode("events", rows) == [(9, [undone, replace(undone, sequence=2)])]
 
 
 def test_a_ledger_is_the_fold_of_its_events() -> None:

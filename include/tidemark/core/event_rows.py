@@ -40,9 +40,13 @@ Row: TypeAlias = dict[str, Any]
 def encode(
     pipeline: str, event_number: int, recorded_at: datetime, events: Iterable[ControlEvent]
 ) -> list[Row]:
-    """Rows of one commit, in the control table's columns."""
+    """Rows of one commit, in the control table's columns.
+
+    Leaves out a row that is equal to another one: `refuse_doubled` would take it for a doubled one.
+    """
     common = {"pipeline": pipeline, "event_number": event_number, "recorded_at": recorded_at}
-    return [{**common, **row} for event in events for row in _rows(event)]
+    rows = [{**common, **row} for event in events for row in _rows(event)]
+    return list({frozenset(row.items()): row for row in rows}.values())
 
 
 def _rows(event: ControlEvent) -> list[Row]:

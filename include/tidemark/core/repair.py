@@ -135,7 +135,7 @@ def compare(
     gone += [
         record.plan
         for record in _of_holes_only(ledger)
-        if record.plan not in recounted and any(_overlap(record, plan) for plan in back)
+        if record.plan not in (*recounted, *gone) and any(_overlap(record, plan) for plan in back)
     ]
     return Differences(
         unknown=unknown,
