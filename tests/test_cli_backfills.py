@@ -186,8 +186,8 @@ def test_a_large_backfill_is_refused_until_somebody_approves_it(
     # Without a shell there is no spark-submit: it ends where its first chunk would land.
     monkeypatch.setenv("PATH", str(tmp_path))
     approved = tidemark(*ask, "--yes", "--json")
-    assert approved.code not in (ExitCode.OK, ExitCode.REFUSED)
     told = approved.json
+    assert (approved.code, told["failed"]["error"]) == (ExitCode.REFUSED, "SetupError")
     assert told["failed"]["plan"] == 1
     first = {"number": 1, "offsets": 6, "plan": 1, "done": False}
     assert told["chunks"] == [first, {"number": 2, "offsets": 4, "plan": None, "done": False}]
