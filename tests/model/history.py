@@ -100,6 +100,7 @@ class History(RuleBasedStateMachine):
         self.asleep: list[Actor] = []
         self.in_trouble = False
         self.steps = 0
+        self.step_failed = False
 
     # -- Kafka -----------------------------------------------------------------------------------
 
@@ -245,8 +246,9 @@ class History(RuleBasedStateMachine):
         check_world(self.world)
 
     def teardown(self) -> None:
-        """Whatever happened, it can be brought to rest."""
-        self.come_to_rest()
+        """Whatever happened, it can be brought to rest, unless a step has failed the test."""
+        if not self.step_failed:
+            self.come_to_rest()
 
     # -- helpers ---------------------------------------------------------------------------------
 
@@ -256,7 +258,7 @@ class History(RuleBasedStateMachine):
             calls = None if calls is None else calls - 1
 
     def _step(self, actor: Actor, fault: Fault | None = None) -> None:
-        before = self.world.fork()
+        before, self.step_failed = self.world.fork(), True
         actor.step(self.world, fault)
         self.steps += 1
         check_step(before, self.world)
@@ -265,6 +267,7 @@ class History(RuleBasedStateMachine):
             if actor in self.asleep:
                 self.asleep.remove(actor)
             check_end(self.world, actor.at, _FORESEEN)
+        self.step_failed = False
 
     def _sleeper(self, which: int) -> Actor:
         return self.asleep[which % len(self.asleep)]
