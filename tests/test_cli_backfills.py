@@ -80,11 +80,11 @@ def test_a_time_window_is_looked_up_in_kafka(
     def at(hour: int, millisecond: int = 0) -> str:
         return f"2026-03-01T{hour:02}:00:00.{millisecond:03}Z"
 
-    told = window(at(1), at(3))
-    assert (told["ranges"], told["offsets"], told["notes"]) == ([[0, 1, 4], [1, 0, 1]], 4, [])
+    answer = window(at(1), at(3))
+    assert (answer["ranges"], answer["offsets"], answer["notes"]) == ([[0, 1, 4], [1, 0, 1]], 4, [])
     # The same moments, said elsewhere in the world.
-    told = window("2026-03-01T00:00:00-01:00", "2026-03-01T08:30:00+05:30")
-    assert told["ranges"] == [[0, 1, 4], [1, 0, 1]]
+    answer = window("2026-03-01T00:00:00-01:00", "2026-03-01T08:30:00+05:30")
+    assert answer["ranges"] == [[0, 1, 4], [1, 0, 1]]
     assert window(at(1, 1), at(3, 1))["ranges"] == [[0, 3, 5], [1, 0, 1]]
     assert window(at(4), "2200-01-01T00:00:00Z")["ranges"] == [[0, 5, 6], [1, 1, 2]]
     assert window("2000-01-01T00:00:00Z", at(1))["ranges"] == [[0, 0, 1], [2, 0, 2]]
@@ -122,15 +122,15 @@ def test_offsets_that_kafka_has_deleted_are_refused_or_left_out(
     gone = ask(*offsets)
     assert refused(gone) == "InvalidRange"
     assert "3" in gone.json["expected"]
-    told = ask(*offsets, "--readable-only").json
-    assert (told["ranges"], told["deleted"]) == ([[0, 3, 5], [1, 2, 4]], [[0, 1, 3]])
+    answer = ask(*offsets, "--readable-only").json
+    assert (answer["ranges"], answer["deleted"]) == ([[0, 3, 5], [1, 2, 4]], [[0, 1, 3]])
     assert ask("--offsets", "0:3-5").json["ranges"] == [[0, 3, 5]]
     assert refused(ask("--offsets", "0:5-9", "--readable-only")) == "InvalidRange"
     assert ask("--retained").json["ranges"] == [[0, 3, 8], [1, 0, 4]]
     assert ask("--retained", "--partition", "0").json["ranges"] == [[0, 3, 8]]
-    told = ask("--from", "2026-03-01T01:00:00Z", "--until", "2026-03-01T05:00:00Z").json
-    assert (told["ranges"], told["deleted"]) == ([[0, 3, 5], [1, 1, 4]], [])
-    (note,) = told["notes"]
+    answer = ask("--from", "2026-03-01T01:00:00Z", "--until", "2026-03-01T05:00:00Z").json
+    assert (answer["ranges"], answer["deleted"]) == ([[0, 3, 5], [1, 1, 4]], [])
+    (note,) = answer["notes"]
     assert note.endswith("in partition(s) 0")
     assert not (tmp_path / "lakehouse").exists()
 
@@ -151,13 +151,13 @@ def test_what_a_plan_was_about_is_asked_for_by_its_number(
     def ask(*options: str) -> Ran:
         return tidemark("backfill", "events", *options, "--dry-run", "--json")
 
-    told = ask("--plan", "1").json
-    assert (told["ranges"], told["planned"]) == ([], ranges)
-    told = ask("--plan", "1", "--into", "checked").json
-    assert (told["pipeline"], told["ranges"]) == ("events@checked", ranges)
+    answer = ask("--plan", "1").json
+    assert (answer["ranges"], answer["planned"]) == ([], ranges)
+    answer = ask("--plan", "1", "--into", "checked").json
+    assert (answer["pipeline"], answer["ranges"]) == ("events@checked", ranges)
     assert tidemark("abandon", "events", "--plan", "1", "--reason", "x").code == ExitCode.OK
-    told = ask("--plan", "1").json
-    assert (told["ranges"], told["planned"], told["chunks"]) == (ranges, [], 1)
+    answer = ask("--plan", "1").json
+    assert (answer["ranges"], answer["planned"], answer["chunks"]) == (ranges, [], 1)
     assert ask("--plan", "1", "--chunk", "4").json["chunks"] == 2
     assert refused(ask("--plan", "2")) == "UnknownPlan"
     assert refused(ask("--plan", "1", "--partition", "0")) == "InvalidSelection"
@@ -186,13 +186,15 @@ def test_a_large_backfill_is_refused_until_somebody_approves_it(
     # Without a shell there is no spark-submit: it ends where its first chunk would land.
     monkeypatch.setenv("PATH", str(tmp_path))
     approved = tidemark(*ask, "--yes", "--json")
-    told = approved.json
-    assert (approved.code, told["failed"]["error"]) == (ExitCode.REFUSED, "SetupError")
-    assert told["failed"]["plan"] == 1
+    answer = approved.json
+    assert (approved.code, answer["failed"]["error"]) == (ExitCode.REFUSED, "SetupError")
+    assert answer["failed"]["plan"] == 1
     first = {"number": 1, "offsets": 6, "plan": 1, "done": False}
-    assert told["chunks"] == [first, {"number": 2, "offsets": 4, "plan": None, "done": False}]
-    again = tidemark("backfill", "events", "--resume", told["requested_by"], "--dry-run", "--json")
-    assert again.json["chunks"] == told["chunks"]
+    assert answer["chunks"] == [first, {"number": 2, "offsets": 4, "plan": None, "done": False}]
+    again = tidemark(
+        "backfill", "events", "--resume", answer["requested_by"], "--dry-run", "--json"
+    )
+    assert again.json["chunks"] == answer["chunks"]
     recorded = App.from_environment().control().plan_record("events", 1)
     assert recorded is not None
     assert [(r.partition, r.start, r.end) for r in recorded.plan.ranges] == [(0, 0, 6)]

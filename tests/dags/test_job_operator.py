@@ -33,12 +33,12 @@ def run(
     task_probe: Probe,
     program: Path,
     code: int,
-    told: str = "",
+    printed: str = "",
     spark: dict[str, Any] | None = SPARK,
     kafka: dict[str, Any] | None = KAFKA,
 ) -> Answer:
     """Run the ingest operator on plan 7 of `prices`."""
-    environ = {"SEEN": str(program.parent), "CODE": str(code), "TOLD": told}
+    environ = {"SEEN": str(program.parent), "CODE": str(code), "TOLD": printed}
     environ["TIDEMARK_LAKEHOUSE"] = str(program.parent / "lakehouse")
     environ |= {} if spark is None else {"AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark)}
     environ |= {} if kafka is None else {"AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka)}
@@ -69,7 +69,7 @@ def test_the_exit_code_alone_decides_between_retry_and_failure(
     task_probe: Probe, spark_submit: Path, code: int, fails_now: bool
 ) -> None:
     """What a job prints cannot turn a retry into a failure, or the other way round."""
-    answer = run(task_probe, spark_submit, code, told="retryable: AirflowFailException 3 75")
+    answer = run(task_probe, spark_submit, code, printed="retryable: AirflowFailException 3 75")
     assert answer.value["error"] is not None
     assert answer.value["fails_now"] is fails_now
 
@@ -84,8 +84,8 @@ def test_the_jobs_named_error_is_the_tasks_error(task_probe: Probe, spark_submit
     named = TopicMissing(topic="prices")
     landed = {"pipeline": "orders", "plan": 3, "wrote": True}
     results = [landed, {"pipeline": "prices", "plan": 7, **named.as_record()}]
-    told = f"TIDEMARK_RESULT {json.dumps(results)}"
-    answer = run(task_probe, spark_submit, ExitCode.REFUSED, told=told)
+    printed = f"TIDEMARK_RESULT {json.dumps(results)}"
+    answer = run(task_probe, spark_submit, ExitCode.REFUSED, printed=printed)
     assert answer.value["error"] == f"prices: TopicMissing: {named}"
 
 
@@ -93,7 +93,9 @@ def test_without_a_named_error_the_jobs_last_lines_are_the_tasks_error(
     task_probe: Probe, spark_submit: Path
 ) -> None:
     """A crash shows what it printed."""
-    answer = run(task_probe, spark_submit, ExitCode.CRASH, told="java.lang.OutOfMemoryError: heap")
+    answer = run(
+        task_probe, spark_submit, ExitCode.CRASH, printed="java.lang.OutOfMemoryError: heap"
+    )
     assert "java.lang.OutOfMemoryError: heap" in answer.value["error"]
 
 
@@ -101,21 +103,21 @@ def test_a_result_line_that_is_not_an_error_is_not_taken_for_one(
     task_probe: Probe, spark_submit: Path
 ) -> None:
     """A job that reports success and is killed after it, or a line that was masked."""
-    for told in (
+    for printed in (
         'TIDEMARK_RESULT [{"plan": 7}]',
         "TIDEMARK_RESULT [not json",
         "TIDEMARK_RESULT 5",
         "TIDEMARK_RESULT [5]",
     ):
-        answer = run(task_probe, spark_submit, 137, told=told)
-        assert told in answer.value["error"]
+        answer = run(task_probe, spark_submit, 137, printed=printed)
+        assert printed in answer.value["error"]
         assert answer.value["fails_now"] is False
 
 
 def test_a_wrong_master_is_named_and_not_retried(task_probe: Probe, spark_submit: Path) -> None:
     """spark-submit also ends with exit code 1 after a crash, which is retried."""
     said = "Master must either be yarn or start with spark, k8s, or local"
-    answer = run(task_probe, spark_submit, ExitCode.CRASH, told=f"SparkException: {said}")
+    answer = run(task_probe, spark_submit, ExitCode.CRASH, printed=f"SparkException: {said}")
     first = answer.value["error"].splitlines()[0]
     assert first.startswith(f"SetupError: Spark cannot start: {said}")
     assert answer.value["fails_now"] is True

@@ -17,7 +17,7 @@ from tests.support.services import NOW
 from tests.support.spark_optimize import optimize, stale_optimize
 from tidemark.adapters.delta.compaction import Compaction
 from tidemark.adapters.delta.control_repair import _refuse_left_out
-from tidemark.adapters.delta.live_files import left_out
+from tidemark.adapters.delta.live_files import left_out, live_files
 from tidemark.core.events import Planned
 from tidemark.core.upkeep import UpkeepOutcome
 from tidemark.errors import CompactionConflict, SetupError
@@ -81,12 +81,12 @@ def test_the_advice_for_odd_files_makes_the_control_table_repairable(
     copy_oddly(uri, "single", into="odd")
     rows = DeltaTable(uri).count()
     with pytest.raises(SetupError) as refused:
-        _refuse_left_out(DeltaTable(uri), ["odd"])
+        _refuse_left_out(DeltaTable(uri), live_files(DeltaTable(uri)), ["odd"])
     (statement,) = re.findall(r"OPTIMIZE .* ZORDER BY \(\w+\)", refused.value.advice)
     spark.sql(statement.partition("ZORDER")[0])
-    assert len(left_out(DeltaTable(uri))) == 1
+    assert len(left_out(DeltaTable(uri), live_files(DeltaTable(uri)))) == 1
     spark.sql(statement)
-    assert left_out(DeltaTable(uri)) == []
+    assert left_out(DeltaTable(uri), live_files(DeltaTable(uri))) == []
     assert DeltaTable(uri).count() == rows
     assert lake.control.ledger("odd").event_number == 1
 

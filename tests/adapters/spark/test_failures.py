@@ -217,7 +217,7 @@ LOGGED = {
     "a." * 50_000 + "Exception": "a.a.",
     "a.BException: " + "\n" * 100_000 + "{value}": "a.BException",
 }
-"""Messages of Spark's log, and what is left of them."""
+"""Messages of Spark's log, and a part that the layout prints."""
 
 
 @pytest.mark.parametrize("message", LOGGED, ids=range(len(LOGGED)))

@@ -6,15 +6,12 @@ from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
 
-from tidemark.adapters.delta.exclusive import missing_proofs, prove
 from tidemark.adapters.delta.failures import names_failures
 from tidemark.adapters.delta.rows import opened, query
+from tidemark.adapters.delta.shared_tables import append_shared
 from tidemark.core.quality import CheckResult, Example, QualityReport, Severity, SliceRef
 from tidemark.core.reports import CheckedPlan
-from tidemark.core.upkeep import KEEP_LOG
 
 _EXAMPLE = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
 SCHEMA = pa.schema(
@@ -42,9 +39,6 @@ SCHEMA = pa.schema(
 """`run_at` names the attempt; the newest one of a plan counts."""
 
 
-_TRIES = 5
-
-
 @names_failures
 class DeltaCheckResults:
     """The results table.
@@ -59,42 +53,18 @@ class DeltaCheckResults:
     def append(self, report: QualityReport) -> None:
         """Append a report in one commit.
 
-        delta-rs commits an append as the next free version. Only the creation of the table or of
-        a column conflicts with other writers, and is tried again.
-
         Raises:
             UnsafeStorage: The storage can lose a concurrent report; nothing was recorded.
             StorageRefused, StorageUnavailable: Nothing was recorded.
             EngineFailed: The append failed, or its answer was lost; nothing else has changed.
         """
-        for left in reversed(range(_TRIES)):
-            try:
-                self._append(report)
-            except CommitFailedError:
-                if not left:
-                    raise
-            else:
-                return
-
-    def _append(self, report: QualityReport) -> None:
-        if opened(self._uri) is None:
-            DeltaTable.create(
-                self._uri,
-                schema=SCHEMA,
-                mode="ignore",
-                partition_by=["pipeline"],
-                configuration={**KEEP_LOG, "delta.appendOnly": "true"},
-                commit_properties=CommitProperties(app_transactions=[prove(self._uri)]),
-            )
-        table = DeltaTable(self._uri)
-        properties = CommitProperties(app_transactions=missing_proofs(table, self._uri))
-        write_deltalake(
-            table,
+        append_shared(
+            self._uri,
             _rows(report),
-            mode="append",
+            SCHEMA,
+            partition_by=["pipeline"],
             # A table that was created before a column was added gets the column.
             schema_mode="merge",
-            commit_properties=properties,
         )
 
     def earlier_figures(self, ref: SliceRef, plans: int) -> dict[str, list[float]]:

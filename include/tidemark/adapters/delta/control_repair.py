@@ -16,8 +16,9 @@ from deltalake.exceptions import DeltaError
 from tidemark.adapters.delta.compaction import Compaction
 from tidemark.adapters.delta.failures import is_of_delta
 from tidemark.adapters.delta.live_files import (
+    LiveFile,
     bounds_of_some_rows,
-    left_out_with_partitions,
+    left_out,
     live_files,
     storage_of,
 )
@@ -173,7 +174,8 @@ class DeltaControlRepair:
 
     def _write_all_once(self, pipelines: Collection[str]) -> None:
         if pipelines:
-            _refuse_left_out(DeltaTable(self._uri), pipelines)
+            table = DeltaTable(self._uri)
+            _refuse_left_out(table, live_files(table), pipelines)
         for pipeline in pipelines:
             self._write_once(pipeline)
 
@@ -193,8 +195,9 @@ class DeltaControlRepair:
         import pyarrow.parquet as pq
 
         table = DeltaTable(self._uri)
-        _refuse_left_out(table, [pipeline])
-        replaced = [file for file in live_files(table) if file.partition["pipeline"] == pipeline]
+        live = live_files(table)
+        _refuse_left_out(table, live, [pipeline])
+        replaced = [file for file in live if file.partition["pipeline"] == pipeline]
         rows = pa.table(read(table, f"SELECT DISTINCT * FROM t WHERE pipeline = '{pipeline}'"))
         schema = pa.schema(table.schema().to_arrow())
         columns = schema.remove(schema.get_field_index("pipeline"))
@@ -211,11 +214,13 @@ class DeltaControlRepair:
         return Rewrite(replaced=tuple(replaced), added=(added,))
 
 
-def _refuse_left_out(table: DeltaTable, pipelines: Collection[str]) -> None:
+def _refuse_left_out(
+    table: DeltaTable, live: Sequence[LiveFile], pipelines: Collection[str]
+) -> None:
     """Refuse files of pipelines that a repair cannot replace: their events would stay doubled."""
     odd = [
         (path, partition["pipeline"])
-        for path, partition in left_out_with_partitions(table)
+        for path, partition in left_out(table, live)
         if partition["pipeline"] in pipelines
     ]
     if odd:  # fence: control-repair-replaces-all-rows

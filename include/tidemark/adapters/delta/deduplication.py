@@ -89,7 +89,7 @@ class Deduplication:
         check_owner(table, self._uri, self._pipeline)
         files, live = storage_of(self._uri), live_files(table)
         found = CopySearch(files, live, self._pipeline).find()
-        copies = Copies(rows=sum(map(len, found.values())), unread_files=len(left_out(table)))
+        copies = Copies(rows=sum(map(len, found.values())), unread_files=len(left_out(table, live)))
         if dry_run or not copies.rows:
             return copies
         added = [_rewritten(files, live[number], rows) for number, rows in found.items()]

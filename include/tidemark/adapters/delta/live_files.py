@@ -99,17 +99,18 @@ def live_files(table: DeltaTable) -> list[LiveFile]:
     return sorted(found, key=lambda file: (file.modified_ms, file.path))
 
 
-def left_out(table: DeltaTable) -> list[str]:
-    """Paths of the loaded version's files that `live_files` leaves out."""
-    return [path for path, _ in left_out_with_partitions(table)]
+def left_out(table: DeltaTable, live: Sequence[LiveFile]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Files of the loaded version that `live_files` leaves out: paths and partition values.
 
-
-def left_out_with_partitions(table: DeltaTable) -> list[tuple[str, Mapping[str, Any]]]:
-    """The same, with the partition values of each file by column."""
-    rows = to_rows(table.get_add_actions(flatten=False))
-    removable = {file.path for file in live_files(table)}
+    Args:
+        table: The table.
+        live: What `live_files` returns for it.
+    """
+    removable = {file.path for file in live}
     return [
-        (row["path"], row.get("partition") or {}) for row in rows if row["path"] not in removable
+        (row["path"], row.get("partition") or {})
+        for row in to_rows(table.get_add_actions(flatten=False))
+        if row["path"] not in removable
     ]
 
 

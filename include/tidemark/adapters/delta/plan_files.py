@@ -39,7 +39,7 @@ def files_of(table: DeltaTable, sequence: int) -> tuple[list[LiveFile], list[Liv
 
 def may_hold_others(table: DeltaTable, sequence: int) -> bool:
     """Whether rows of a plan may be in files that `remove_whole` does not remove."""
-    return bool(left_out(table) or files_of(table, sequence)[1])
+    return bool(left_out(table, live_files(table)) or files_of(table, sequence)[1])
 
 
 def remove_whole(uri: str, sequence: int, metadata: str) -> int:

@@ -7,18 +7,15 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import assert_never
 
-from arro3.core import DataType, Field, Schema, Table
-from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from arro3.core import DataType, Field, Schema
 
-from tidemark.adapters.delta.exclusive import missing_proofs, prove
 from tidemark.adapters.delta.failures import named_failures, names_failures
 from tidemark.adapters.delta.rows import TIMESTAMP, from_rows, opened, query
+from tidemark.adapters.delta.shared_tables import append_shared
 from tidemark.core.landing import Landing
 from tidemark.core.offsets import Span, SpanSet, united
 from tidemark.core.plan import Plan
 from tidemark.core.standing import Standing, Word
-from tidemark.core.upkeep import KEEP_LOG
 
 COLUMNS = Schema(
     [
@@ -82,26 +79,7 @@ class DeltaVerdictTable:
             }
             for count in landing.counts
         ]
-        self._add(from_rows(rows, COLUMNS))
-
-    def _add(self, rows: Table, tries: int = 5) -> None:
-        try:
-            if opened(self._uri) is None:
-                DeltaTable.create(
-                    self._uri,
-                    schema=COLUMNS,
-                    mode="ignore",
-                    configuration={**KEEP_LOG, "delta.appendOnly": "true"},
-                    commit_properties=CommitProperties(app_transactions=[prove(self._uri)]),
-                )
-            table = DeltaTable(self._uri)
-            properties = CommitProperties(app_transactions=missing_proofs(table, self._uri))
-            write_deltalake(table, rows, mode="append", commit_properties=properties)
-        except CommitFailedError:
-            # Somebody made the table at the same moment.
-            if tries == 1:
-                raise
-            self._add(rows, tries - 1)
+        append_shared(self._uri, from_rows(rows, COLUMNS), COLUMNS)
 
     def words(self, pipeline: str, plan: int | None = None) -> list[Word]:
         """Return every decision about a pipeline's plans, or about one plan, in any order."""
