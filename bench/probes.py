@@ -123,9 +123,9 @@ def land(pipeline: str, settings: str, gc_log: str) -> dict[str, float]:
         Beside times, in MiB: the most that was live on the driver's heap, and the most memory
         that its JVM has held.
     """
-    from tidemark.adapters.spark.settings import open_session
+    from tidemark.spark.sessions import open_application
 
-    session = open_session(f"bench-{pipeline}", json.loads(settings))
+    session = open_application(f"bench-{pipeline}", json.loads(settings))
     jvm = session.sparkContext._jvm
     landing = LandPipeline(environ={}, pipeline=pipeline, requested_by="bench:land")
     with _again_and_again(jvm.System.gc):

@@ -13,8 +13,8 @@ from bench.context import Context, write_spec
 from bench.kafka import fill_topic, make_topic
 from bench.tables import verified
 from bench.worker import plain_settings
-from tidemark.adapters.spark.submit import conf_arguments
 from tidemark.core.marks import IsolationLevel
+from tidemark.spark.submit import conf_arguments
 
 PARTITIONS = 3
 _PROGRAMS = Path(sys.executable).parent

@@ -59,8 +59,8 @@ class LandPipeline:
 
     def _execute(self) -> dict[str, float]:
         from tidemark.adapters.kafka.options import spark_options
-        from tidemark.adapters.spark.settings import open_session
         from tidemark.adapters.spark.sink import SparkSink
+        from tidemark.spark.sessions import open_application
         from tidemark.wiring import App
 
         app = App.from_environment(self.environ)
@@ -75,7 +75,7 @@ class LandPipeline:
             if self.kafka:
                 shipped = spark_options(app.kafka_config(spec.connection))
                 sink = SparkSink(
-                    session=open_session("variation"),
+                    session=open_application("variation"),
                     uri=app.layout.data_table(spec.target),
                     kafka_options={**shipped, **self.kafka},
                     log_reader=ingest.log_reader,
@@ -337,9 +337,9 @@ def _serve(connection: Connection, name: str, settings: dict[str, str], log: str
     with open(log, "w") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
-    from tidemark.adapters.spark.settings import open_session
+    from tidemark.spark.sessions import open_application
 
-    session = open_session(name, settings)
+    session = open_application(name, settings)
     try:
         while True:
             try:

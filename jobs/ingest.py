@@ -10,23 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from tidemark.core.plan import PlanRef
-from tidemark.jobs import run_job
-from tidemark.wiring import App
-
-
-def ingest(app: App, plan: PlanRef) -> dict[str, object]:
-    """Execute the plan and say what landed."""
-    done = app.ingest(plan.pipeline).execute(plan.sequence)
-    quarantined = app.quarantined(plan)
-    return {
-        "wrote": done.wrote,
-        "records": done.landing.records,
-        **({} if quarantined is None else {"quarantined": quarantined}),
-        "table_version": done.landing.table_version,
-        "partitions": done.landing.by_partition(),
-    }
-
+from tidemark.run import JOBS, main
 
 if __name__ == "__main__":
-    sys.exit(run_job(__doc__, ingest, at_once=App.plans_at_once))
+    sys.exit(main(JOBS["ingest"], __doc__))

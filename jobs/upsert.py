@@ -11,16 +11,7 @@ from __future__ import annotations
 
 import sys
 
-from tidemark.core.plan import PlanRef
-from tidemark.jobs import run_job
-from tidemark.wiring import App
-
-
-def upsert(app: App, plan: PlanRef) -> dict[str, object]:
-    """Merge what is missing and say what it was."""
-    merge = app.merge(plan.pipeline)
-    return merge.as_record() if merge else {"how": "nothing to do"}
-
+from tidemark.run import JOBS, main
 
 if __name__ == "__main__":
-    sys.exit(run_job(__doc__, upsert))
+    sys.exit(main(JOBS["upsert"], __doc__))

@@ -16,6 +16,7 @@ from tidemark.core.layout import Layout
 
 pytest_plugins = [
     "tests.fixtures_registry",
+    "tests.fixtures_connect",
     "tests.fixtures_spark",
     "tests.fixtures_stores",
     "tests.model.tally",

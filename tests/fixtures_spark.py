@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tidemark.adapters.spark.settings import open_session, submit_settings
+from tidemark.adapters.spark.settings import submit_settings
 from tidemark.core.layout import Layout
+from tidemark.spark.sessions import open_application
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +31,7 @@ def spark(layout: Layout) -> Iterator[SparkSession]:
         },
     )
     # Settings given before the JVM starts reach it as command-line options, the class path too.
-    session = open_session("tidemark-tests", settings)
+    session = open_application("tidemark-tests", settings)
     yield session
     session.stop()
     # py4j tells of closed connections when the interpreter ends, to a stream that is gone by then.

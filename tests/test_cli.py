@@ -58,13 +58,16 @@ def commands(group: Any, *above: str) -> Iterator[tuple[str, ...]]:
 REPORTS_NOTHING = {("demo",)}
 """Prints what it does as it goes."""
 WRITES_NOTHING = {
-    *{("status",), ("verify",), ("sample", "list"), ("broker", "status")},
+    *{("status",), ("verify",), ("sample", "list"), ("broker", "status"), ("spark", "status")},
     *{("verdict", "list"), ("verdict", "view"), ("quarantine", "list"), ("report",)},
     ("schema", "init"),
 }
 """Status keeps what it sees only if `--record` is said, and shows the same without. A report writes
 its page and no table."""
-STARTS_AND_STOPS = {("up",), ("down",), ("demo",), ("broker", "start"), ("broker", "stop")}
+STARTS_AND_STOPS = {
+    *{("up",), ("down",), ("demo",), ("broker", "start"), ("broker", "stop")},
+    *{("spark", "start"), ("spark", "stop")},
+}
 
 
 def test_what_reports_has_json_and_what_writes_has_a_dry_run() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import PROJECT, TopicFactory
+from tests.conftest import TopicFactory
 from tests.support.browser import seen
 from tests.support.commands import Command
 from tests.support.kafka_judge import read_ranges
@@ -20,7 +19,7 @@ from tests.support.transactions import Record, produce_aborted, produce_records
 from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.core.samples import SAMPLES
 from tidemark.errors import ExitCode
-from tidemark.jobs import run_job
+from tidemark.run import JOBS, main
 from tidemark.wiring import App
 
 if TYPE_CHECKING:
@@ -95,8 +94,7 @@ def desk(tmp_path: Path, broker: BrokerStatus, topic: TopicFactory, spark: Spark
 
 def check(*plans: int) -> int:
     """What `tidemark quality` starts, in this process; its exit code."""
-    quality = runpy.run_path(str(PROJECT / "jobs" / "quality.py"))["quality"]
-    return run_job("", quality, [f"--plan=events={plan}" for plan in plans])
+    return main(JOBS["quality"], "", [f"--plan=events={plan}" for plan in plans])
 
 
 def test_what_breaks_a_critical_rule_is_kept_back_until_somebody_releases_it(

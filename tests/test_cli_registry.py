@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ import pytest
 from tests.support.commands import Command, Ran
 from tests.support.registry import avro_bytes, connection_environ, framed, guarded, known
 from tests.support.typed_lake import HomeTypedLake, home_typed_lake
-from tidemark.adapters.spark.submit import JobRun
+from tidemark.cli import spark as cli_spark
 from tidemark.core.plan import PlanRef
 from tidemark.errors import ExitCode
 from tidemark.services.planner import PlanOutcome
+from tidemark.spark.engine import Engine, JobRun
 from tidemark.wiring import App
 
 _SECRET = "s3cret"
@@ -95,11 +96,13 @@ def test_schemas_that_are_kept_are_planned_with_while_the_registry_is_away(
     """An open plan goes on, and a new one is made; one that needs another schema is not."""
     submitted: list[str] = []
 
-    def submit(_: App, job: str, plans: Sequence[PlanRef], *more: Any, **named: Any) -> JobRun:
+    def run(
+        _: App, engine: Engine, job: str, plans: Sequence[PlanRef], say: Callable[[str], None]
+    ) -> JobRun:
         submitted.extend(map(str, plans))
         return JobRun(exit_code=ExitCode.TRANSIENT, results=None)
 
-    monkeypatch.setattr(App, "submit", submit)
+    monkeypatch.setattr(cli_spark, "run", run)
     with guarded(known({3: _TRADE, 5: _TRADE})) as door:
         connect(monkeypatch, door.place)
         offline("decode", "events")

@@ -9,9 +9,10 @@ import pytest
 
 from tests.support.commands import Command
 from tests.support.typed_lake import HomeTypedLake, home_typed_lake
-from tidemark.adapters.spark.submit import JobRun
+from tidemark.cli import spark as cli_spark
 from tidemark.core.plan import PlanRef
 from tidemark.errors import ExitCode
+from tidemark.spark.engine import Engine, JobRun
 from tidemark.wiring import App
 
 
@@ -20,8 +21,8 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HomeTypedLake:
     """Every job executes its plans in this process."""
     lake = home_typed_lake(tmp_path)
 
-    def submit(
-        app: App, job: str, plans: Sequence[PlanRef], master: str, say: Callable[[str], None]
+    def run(
+        app: App, engine: Engine, job: str, plans: Sequence[PlanRef], say: Callable[[str], None]
     ) -> JobRun:
         (plan,) = plans
         assert plan.sequence < 10, "there is no end to it"
@@ -30,7 +31,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HomeTypedLake:
         result = {"pipeline": plan.pipeline, "plan": plan.sequence, **told}
         return JobRun(exit_code=ExitCode.OK, results=[result])
 
-    monkeypatch.setattr(App, "submit", submit)
+    monkeypatch.setattr(cli_spark, "run", run)
     return lake
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import runpy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import PROJECT, TopicFactory
-from tests.support.commands import Command
+from tests.conftest import TopicFactory
+from tests.support.commands import Command, Ran
 from tests.support.file_lake import HomeFileLake, home_lake
 from tests.support.quality_reports import REPORT
 from tests.support.transactions import produce_values
 from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.adapters.delta.check_results import DeltaCheckResults
-from tidemark.adapters.spark.submit import RESULT_MARKER
 from tidemark.core.backfill import select
 from tidemark.errors import ExitCode, StorageRefused
-from tidemark.jobs import run_job
+from tidemark.run import JOBS, main
+from tidemark.spark.submit import RESULT_MARKER
 from tidemark.wiring import App
 
 if TYPE_CHECKING:
@@ -49,6 +48,11 @@ def lake(tmp_path: Path) -> HomeFileLake:
     return lake
 
 
+def _first_line(shown: Ran) -> str:
+    """The first line of an error; a command that needs Spark names its engine before."""
+    return next(line for line in shown.err.splitlines() if not line.startswith("engine: "))
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -66,7 +70,7 @@ def test_a_command_that_cannot_write_names_the_cause_in_its_first_line(
     before = lake.ledger
     with _without_room():
         shown, record = offline(*command), offline(*command, "--json")
-    first = shown.err.splitlines()[0]
+    first = _first_line(shown)
     assert "StorageRefused: " in first
     assert str(lake.root) in first
     assert "File too large" in first
@@ -93,7 +97,7 @@ def test_a_file_in_the_place_of_the_control_table_is_no_empty_ledger(
         ("status", "events"),
     ):
         shown, record = offline(*command), offline(*command, "--json")
-        first = shown.err.splitlines()[0]
+        first = _first_line(shown)
         assert "StorageRefused: " in first
         assert "Not a directory" in first
         assert shown.code == record.code == ExitCode.REFUSED
@@ -128,7 +132,7 @@ def test_a_report_without_its_check_results_names_the_cause(
     """A file in the place of a table is neither an empty history nor a traceback."""
     place = _occupied(lake, table)
     shown, record = offline("report", "events"), offline("report", "events", "--json")
-    first = shown.err.splitlines()[0]
+    first = _first_line(shown)
     assert first == f"StorageRefused: using the table failed at {place}: Not a directory"
     assert shown.code == record.code == ExitCode.REFUSED
     assert record.json["error"] == "StorageRefused"
@@ -187,8 +191,7 @@ def test_a_quality_job_that_cannot_keep_its_results_names_the_cause(
         # Checksum files are empty in this lake; Spark would compare them.
         checksums.unlink()
     place = _occupied(lake, table)
-    quality = runpy.run_path(str(PROJECT / "jobs" / "quality.py"))["quality"]
-    assert run_job("", quality, ["--plan=events=1"]) == ExitCode.REFUSED
+    assert main(JOBS["quality"], "", ["--plan=events=1"]) == ExitCode.REFUSED
     (error,) = json.loads(capsys.readouterr().out.split(RESULT_MARKER)[1])
     assert (error["error"], error["found"]) == ("StorageRefused", "Not a directory")
     assert str(place) in error["what"]

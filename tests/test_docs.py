@@ -178,6 +178,7 @@ def test_every_command_has_a_row() -> None:
     [
         ("status prices --json", None),
         ("--verbose ingest prices", None),
+        ("spark start|stop|status", None),
         ("broker start|stop|status", None),
         ("control rebuild prices --dry-run|--apply", None),
         ("statsu prices", "no command statsu"),

@@ -177,7 +177,7 @@ def test_pipelines_with_other_spark_settings_get_an_application_of_their_own(
     several: Several, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
     """Settings belong to an application; nobody's are dropped, and all names land."""
-    for name, spark in {"a": SPARK, "b": {**SPARK, "spark.tidemark.plansAtOnce": "1"}}.items():
+    for name, spark in {"a": SPARK, "b": {**SPARK, "spark.sql.shuffle.partitions": "3"}}.items():
         its_topic = topic()
         produce_values(broker.bootstrap, its_topic, 10)
         several.add(name, its_topic, spark=spark)

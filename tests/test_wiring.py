@@ -23,7 +23,8 @@ from tidemark.errors import (
     UnknownConnection,
     UnknownPipeline,
 )
-from tidemark.wiring import App, application_name
+from tidemark.spark.submit import application_name
+from tidemark.wiring import App
 
 LEAK = "do-not-tell"
 

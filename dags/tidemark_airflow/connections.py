@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import re
 from typing import TYPE_CHECKING
 
+from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from tidemark.errors import UnknownConnection
+from tidemark.errors import SetupError, UnknownConnection
+from tidemark.spark.engine import Engine, Server, Submit
 from tidemark.wiring import App, connection_variable
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+
+_BINARY = re.compile(r"spark\d?-submit")
+_SETTINGS = {
+    "queue": "spark.yarn.queue",
+    "namespace": "spark.kubernetes.namespace",
+    "principal": "spark.kerberos.principal",
+}
+"""Fields of a connection's extra, and the settings of Spark that they stand for."""
 
 
 def connection(conn_id: str) -> Connection:
@@ -77,16 +85,31 @@ def connected_app(*pipelines: str) -> App:
     return App.from_environment(extra=kafka_environment(*pipelines))
 
 
-@contextmanager
-def exported(variables: Mapping[str, str]) -> Iterator[None]:
-    """Give the processes that start in this block more environment variables."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+def spark_engine(conn_id: str) -> Engine:
+    """What a Spark connection stands for: `spark` for spark-submit, `spark_connect` for a server.
+
+    Raises:
+        UnknownConnection: No backend has it. Airflow's own hook would submit to a YARN instead.
+        SetupError: It is no address of a server, or names a program that is no spark-submit.
+    """
+    conn = connection(conn_id)
+    if conn.conn_type == "spark_connect":
+        return Server.parse(SparkConnectHook(conn_id).get_connection_url())
+    # As Airflow's hook reads it: from a form the host may be a whole master URL, and from a URI
+    # the type is the scheme.
+    whole = conn.conn_type == "spark" and ("://" in (conn.host or "") or not conn.port)
+    master = conn.host or "" if whole else f"{conn.conn_type}://{conn.host or ''}"
+    extra = conn.extra_dejson
+    binary = extra.get("spark-binary", "spark-submit")
+    if not _BINARY.fullmatch(binary):
+        raise SetupError(
+            subject=f"connection {conn_id!r} names a program that is no spark-submit",
+            needed="spark-binary such as spark-submit or spark3-submit",
+            seen=repr(binary),
+            advice="correct the connection's extra field",
+        )
+    return Submit(
+        master=f"{master}:{conn.port}" if conn.port else master,
+        binary=binary,
+        settings={setting: extra[name] for name, setting in _SETTINGS.items() if extra.get(name)},
+    )

@@ -1,68 +1,64 @@
-"""The operators that run Tidemark's Spark jobs."""
+"""The operators that run Tidemark's jobs on Spark."""
 
 from __future__ import annotations
 
 import logging
-import os
-import sys
+from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import Context
+from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from tidemark.core.plan import PlanKind, PlanRef
 from tidemark.core.spec import UPSERT
 from tidemark.core.upserts import Merge
-from tidemark.errors import SetupError, TidemarkError
+from tidemark.errors import ExitCode, TidemarkError
+from tidemark.run import run
 from tidemark.services.together import ASKED_AT_ONCE, each_apart
-from tidemark.wiring import App, application_name, plan_arguments
+from tidemark.spark.engine import Server, Stop
+from tidemark.wiring import App
 from tidemark_airflow.connections import (
     connected_app,
-    connection,
-    exported,
     kafka_environment,
     registry_environment,
+    spark_engine,
 )
 from tidemark_airflow.failures import airflow_failures, job_failure, pipelines_failure
 from tidemark_airflow.tasks import plan_of_chunk
 
 log = logging.getLogger(__name__)
 
+_LAST_LINES = 20
+"""Lines of a job's output that the error of its task repeats, if the job has named no error."""
 
-class JobOperator(SparkSubmitOperator):
-    """Submits `jobs/<job>.py` for the plans that `plans` finds when the task runs.
 
-    Settings and credentials are put together when the task runs, so Airflow's database has
-    neither: credentials travel in the environment of spark-submit, not in `env_vars`, which
-    Airflow stores and which becomes part of the command line on YARN and Kubernetes.
+class JobOperator(BaseOperator):
+    """Runs a job for the plans that `plans` finds when the task runs.
+
+    The type of the Spark connection decides where: `spark` stands for a spark-submit, and
+    `spark_connect` for a session of a server, in this process. Settings and credentials are put
+    together when the task runs, so Airflow's database has neither.
 
     Args:
-        job: Name of the entry point in jobs/, without its ending.
+        job: Name of the job: `ingest`, `quality` or `upsert`.
         spark_connection: Airflow connection id of Spark.
     """
 
     ui_color = "#e8f1f8"
 
     def __init__(self, *, job: str, spark_connection: str = "spark_default", **kwargs: Any) -> None:
-        super().__init__(
-            conn_id=spark_connection,
-            application=str(App.from_environment().layout.jobs / f"{job}.py"),
-            # The driver reads credentials from the environment of the machine that submits.
-            deploy_mode="client",
-            **kwargs,
-        )
+        super().__init__(**kwargs)
         self.job = job
         self.spark_connection = spark_connection
+        self._stop = Stop()
 
     def plans(self) -> list[PlanRef]:
         """The plans of the job, of pipelines with the same Spark settings."""
         raise NotImplementedError
 
-    def execute(self, context: Context) -> None:
-        """Submit the job and wait for it; without plans there is nothing to submit.
+    def execute(self, context: Context) -> None:  # noqa: ARG002  the signature is Airflow's
+        """Run the job and wait for it; without plans there is nothing to run.
 
         Raises:
             AirflowFailException: A retry would fail again, or the quality suite failed.
@@ -71,38 +67,35 @@ class JobOperator(SparkSubmitOperator):
         with airflow_failures():
             plans = self.plans()
             if plans:
-                self._submit(context, plans)
+                self._run(plans)
 
-    def _submit(self, context: Context, plans: list[PlanRef]) -> None:
-        # What it has submitted before is in the hook that it keeps.
-        self._hook = None
-        # Without the connection Airflow's hook would submit to a YARN that is not there.
-        connection(self.spark_connection)
-        app = App.from_environment()
-        self.name = application_name(self.job, plans)
-        self.application_args = plan_arguments(plans)
-        self.conf = app.spark_settings(app.spec(plans[0].pipeline), plans)
-        kafka = kafka_environment(*(plan.pipeline for plan in plans))
-        try:
-            with exported({**kafka, **_python_environment()}):
-                super().execute(context)
-        except FileNotFoundError as missing:
-            raise _no_spark_submit(missing) from missing
-        except AirflowException as failure:
-            # The job's own lines are in the task's log already.
-            raise job_failure(self._exit_code(), str(failure)) from None
+    def on_kill(self) -> None:
+        """End the job: no commit of Spark comes after it."""
+        self._stop()
 
-    def _exit_code(self) -> int | None:
-        # The hook has no public way to ask; its message has the number, but only as text.
-        process = self._hook._submit_sp if self._hook else None
-        return process.returncode if process else None
+    def _run(self, plans: list[PlanRef]) -> None:
+        engine = spark_engine(self.spark_connection)
+        pipelines = [plan.pipeline for plan in plans]
+        app = App.from_environment(extra=kafka_environment(*pipelines))
+        log.info("job=%s plans=%s engine=%s", self.job, ", ".join(map(str, plans)), engine)
+        if isinstance(engine, Server):
+            app.check_server(engine, pipelines)
+        last: deque[str] = deque(maxlen=_LAST_LINES)
+
+        def say(line: str) -> None:
+            log.info("%s", line)
+            last.append(line)
+
+        done = run(app, engine, self.job, plans, say, self._stop)
+        if done.exit_code != ExitCode.OK:
+            raise job_failure(done, "\n".join(last))
 
 
 class TidemarkJobOperator(JobOperator):
-    """Submits a job for one plan of one pipeline.
+    """Runs a job for one plan of one pipeline.
 
     Args:
-        job: Name of the entry point in jobs/, without its ending.
+        job: Name of the job.
         pipeline: Pipeline name (templated).
         plan: Plan number (templated).
     """
@@ -132,8 +125,8 @@ class DecodeOperator(JobOperator):
         super().__init__(job="ingest", **kwargs)
         self.pipelines = list(pipelines)
 
-    def execute(self, context: Context) -> None:
-        """Submit jobs until all is decoded; one that is refused does not stop the others.
+    def execute(self, context: Context) -> None:  # noqa: ARG002  the signature is Airflow's
+        """Run jobs until all is decoded; one that is refused does not stop the others.
 
         Raises:
             AirflowFailException, AirflowException: As for other jobs, after the others.
@@ -155,7 +148,7 @@ class DecodeOperator(JobOperator):
             seen |= set(new)
             try:
                 if new:
-                    self._submit(context, new)
+                    self._run(new)
             except AirflowException as failure:
                 # Its message names each that failed; the others have landed, and go on.
                 failed.append(failure)
@@ -183,8 +176,8 @@ class UpsertOperator(JobOperator):
         super().__init__(job="upsert", **kwargs)
         self.pipelines = list(pipelines)
 
-    def execute(self, context: Context) -> None:
-        """Submit a job for those that are behind; one that is refused does not stop the others.
+    def execute(self, context: Context) -> None:  # noqa: ARG002  the signature is Airflow's
+        """Run a job for those that are behind; one that is refused does not stop the others.
 
         Raises:
             AirflowFailException, AirflowException: As for other jobs, after the others.
@@ -200,7 +193,7 @@ class UpsertOperator(JobOperator):
             if isinstance(merge, Merge)
         ]
         if behind:
-            self._submit(context, behind)
+            self._run(behind)
         if refused:
             raise pipelines_failure(refused)
 
@@ -224,7 +217,7 @@ def _next_to_decode(pipeline: str) -> PlanRef | None:
 
 
 class ChunkJobOperator(JobOperator):
-    """Submits a job for one chunk of a backfill: plans it first, or finds the plan that it has.
+    """Runs a job for one chunk of a backfill: plans it first, or finds the plan that it has.
 
     Args:
         job: `ingest`, or `quality` for what it has landed.
@@ -244,7 +237,7 @@ class ChunkJobOperator(JobOperator):
         self.chunk = chunk
 
     def execute(self, context: Context) -> None:
-        """Submit the job and wait for it, first for a chunk that was left half way.
+        """Run the job and wait for it, first for a chunk that was left half way.
 
         Raises:
             AirflowSkipException: There is nothing that the job could be about.
@@ -253,7 +246,7 @@ class ChunkJobOperator(JobOperator):
         with airflow_failures():
             if self.job == "ingest" and (left := self._left_open()):
                 log.info("chunk %s was left open; it has to land first", left)
-                self._submit(context, [left])
+                self._run([left])
         super().execute(context)
 
     def plans(self) -> list[PlanRef]:
@@ -288,22 +281,3 @@ class ChunkJobOperator(JobOperator):
             return None
         is_ours = is_chunk_of(self.requested_by, record.plan.requested_by)
         return record.plan.ref if is_ours else None
-
-
-def _python_environment() -> dict[str, str]:
-    """Let spark-submit be found, and run with the Python and the packages of this process."""
-    here = str(Path(sys.executable).parent)
-    path = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    return {
-        "PYSPARK_PYTHON": sys.executable,
-        "PATH": os.pathsep.join(path if here in path else [here, *path]),
-    }
-
-
-def _no_spark_submit(missing: FileNotFoundError) -> SetupError:
-    return SetupError(
-        subject="spark-submit cannot be started",
-        needed=f"the program {missing.filename!r} on the PATH of Airflow's workers",
-        seen="no such program",
-        advice="install requirements.txt in the environment that Airflow runs in",
-    )

@@ -26,16 +26,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tidemark.adapters.kafka.producer import produce
-from tidemark.adapters.spark.submit import conf_arguments, search_path, submit
 from tidemark.core.layout import Layout
 from tidemark.errors import ExitCode
 from tidemark.files import locked
+from tidemark.spark.engine import Submit
+from tidemark.spark.submit import conf_arguments, plan_arguments, search_path, submit
 from tidemark.wiring import (
     LOCAL_CONNECTION,
     App,
     connection_variable,
     kafka_connection,
-    plan_arguments,
 )
 
 PIPELINE = "training"
@@ -78,7 +78,7 @@ def make(layout: Layout, archive: Path) -> None:
                 Path(__file__).with_name("training.py"),
                 plan_arguments([plan.ref]),
                 name="tidemark-archive",
-                master="local[2]",
+                engine=Submit("local[2]"),
                 settings=_with_jvm_options(
                     app, [f"-XX:ArchiveClassesAtExit={made}", "-XX:TieredStopAtLevel=1"]
                 ),

@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidemark.core.decoding import DecodeSpec, Part
-from tidemark.core.layout import Layout
+from tidemark.core.layout import LOG_FOLDER, Layout
 from tidemark.core.offsets import size_of
 from tidemark.core.plan import Plan, PlanRef
 from tidemark.core.spec import COPY_NAME, QUARANTINE, TYPED, UPSERT, PipelineSpec
@@ -33,6 +34,8 @@ from tidemark.errors import (
     UnknownConnection,
     UnknownPipeline,
 )
+from tidemark.spark.engine import TOKEN_VARIABLE, Engine, Server, Submit, engine_of
+from tidemark.spark.sessions import ApplicationSessions, Sessions
 
 if TYPE_CHECKING:
     from tidemark.adapters.airflow.standalone import AirflowStandalone
@@ -42,7 +45,6 @@ if TYPE_CHECKING:
     from tidemark.adapters.delta.deduplication import Deduplication
     from tidemark.adapters.delta.quarantine import DeltaQuarantine, TypedTables
     from tidemark.adapters.failpoints import FailPoint
-    from tidemark.adapters.spark.submit import JobRun
     from tidemark.adapters.specs import SpecFolder
     from tidemark.core.fields import FieldType
     from tidemark.core.reports import PipelineReport
@@ -81,6 +83,7 @@ if TYPE_CHECKING:
     from tidemark.services.upserts import Upserts
     from tidemark.services.verdicts import Verdicts
     from tidemark.services.verify import Verify
+    from tidemark.spark.server import SparkServer
 
 _Adapter = TypeVar("_Adapter")
 
@@ -99,9 +102,11 @@ class App:
 
     Attributes:
         environ: The environment; tests and DAGs pass their own.
+        sessions: Gives sessions of Spark to what runs on Spark.
     """
 
     environ: Mapping[str, str]
+    sessions: Sessions = field(default_factory=ApplicationSessions)
 
     @classmethod
     def from_environment(cls, extra: Mapping[str, str] | None = None) -> App:
@@ -383,14 +388,13 @@ class App:
         )
 
     def merge(self, pipeline: str) -> Merge | None:
-        """Bring a table of latest rows up to date; starts or joins this process's Spark session."""
+        """Bring a table of latest rows up to date, with Spark."""
         from tidemark.adapters.spark.merging import SparkMerger
-        from tidemark.adapters.spark.settings import open_session
 
         upserts = self.upserts(pipeline)
         upsert = self._upsert(upserts.spec)
         merger = SparkMerger(
-            session=open_session(),
+            session=self.sessions.own(),
             typed=self.layout.data_table(upserts.spec.target),
             latest=self.layout.data_table(upsert.target),
             spec=upsert,
@@ -532,7 +536,7 @@ class App:
         )
 
     def ingest(self, pipeline: str) -> Ingest:
-        """Executes plans; starts or joins this process's Spark session."""
+        """Executes plans, with Spark."""
         from tidemark.services.ingest import Ingest
 
         spec = self.spec(pipeline)
@@ -549,43 +553,42 @@ class App:
         )
 
     def _sink(self, spec: PipelineSpec) -> Sink:
-        from tidemark.adapters.spark.settings import open_session
-
         if spec.is_typed:
             from tidemark.adapters.spark.decoder import SparkDecoder
 
             decode = self._decode(spec)
             return SparkDecoder(
-                session=open_session(),
+                session=self.sessions.shared(),
                 bronze=self.layout.data_table(self.spec(spec.origin).target),
                 typed=self.layout.data_table(decode.target),
                 quarantine=self.layout.data_table(decode.quarantine_target),
                 spec=decode,
                 schemas=self._schema_store(decode),
+                write_options=self.sessions.write_options,
             )
         from tidemark.adapters.kafka.options import spark_options
         from tidemark.adapters.spark.sink import SparkSink
 
         return SparkSink(
-            session=open_session(),
+            session=self.sessions.shared(),
             uri=self.layout.data_table(spec.target),
             kafka_options=spark_options(self.kafka_config(spec.connection)),
             log_reader=self.log_reader(spec),
             now=utc_now,
+            write_options=self.sessions.write_options,
         )
 
     def quality(self, pipeline: str) -> Quality:
-        """Checks landed plans; starts or joins this process's Spark session."""
+        """Checks landed plans, with Spark where their suites need it."""
         from tidemark.adapters.delta.check_results import DeltaCheckResults
         from tidemark.adapters.delta.range_figures import range_figures
         from tidemark.adapters.delta.top_key import top_key
         from tidemark.adapters.quality import GreatExpectationsQuality
-        from tidemark.adapters.spark.settings import open_session
         from tidemark.services.quality import Quality
 
         spec = self.kafka_spec(pipeline)
         checker = GreatExpectationsQuality(
-            spark=open_session,
+            spark=self.sessions.shared,
             suites=self.layout.expectations,
             home=self.layout.quality_home,
             ranges=range_figures,
@@ -785,11 +788,75 @@ class App:
         is_known = bool(found) and len(sizes) == len(found)
         return submit_settings(self.layout, spec.spark, sum(sizes) if is_known else None)
 
-    def plans_at_once(self) -> int:
-        """How many plans this process's Spark session lands at once; starts or joins it."""
-        from tidemark.adapters.spark.settings import open_session, plans_at_once
+    def engine(self, master: str | None = None) -> Engine:
+        """Where jobs run.
 
-        return plans_at_once(open_session())
+        Args:
+            master: A Spark master, or the address of a Spark Connect server; None for the server of
+                this home while it runs, else a spark-submit on this machine.
+
+        Raises:
+            SetupError: It begins like an address of a server, and is none.
+        """
+        if master is None:
+            return self.spark_server().running() or Submit("local[*]")
+        return engine_of(master, self.environ.get(TOKEN_VARIABLE, ""))
+
+    def spark_server(self, *, port: int = 0) -> SparkServer:
+        """The Spark Connect server of this home; `port` 0 takes a free one."""
+        from tidemark.adapters.spark.settings import server_settings
+        from tidemark.spark.server import SparkServer
+
+        return SparkServer(self.layout.spark, self.environ, server_settings(self.layout), port=port)
+
+    def check_server(self, server: Server, pipelines: Iterable[str] = ()) -> None:
+        """Refuse a Spark Connect server that cannot be used for some pipelines.
+
+        Raises:
+            UnknownPipeline, SpecError, InvalidSelection
+            EngineUnavailable: It does not answer.
+            EngineUnsuitable, SetupError: It cannot be used.
+        """
+        from tidemark.adapters.spark.settings import AVRO_LIMITS
+        from tidemark.spark.connect import connected
+        from tidemark.spark.server import REDACTION
+        from tidemark.spark.server_checks import check_server
+
+        tables = [self.layout.data_table(self.spec(each).target) for each in pipelines]
+        elsewhere = [each for each in tables if not each.startswith(f"{self.layout.lakehouse}/")]
+        with connected(server, {}, write_options={}, own_settings={}) as sessions:
+            check_server(
+                sessions,
+                java_properties=AVRO_LIMITS,
+                redaction=REDACTION,
+                locations=[self.layout.lakehouse, *elsewhere],
+            )
+
+    @contextmanager
+    def on_server(self, server: Server, pipeline: str) -> Iterator[tuple[App, Callable[[], None]]]:
+        """This app on sessions of a Spark Connect server, which are closed after the block.
+
+        Args:
+            server: The server.
+            pipeline: A pipeline; those with the same Spark settings can share the sessions.
+
+        Yields:
+            The app, and what interrupts its sessions.
+
+        Raises:
+            UnknownPipeline, SpecError, InvalidSelection
+            EngineUnsuitable: A setting of the pipeline cannot be of one session.
+        """
+        from tidemark.adapters.spark.settings import WRITE_OPTIONS
+        from tidemark.spark.connect import connected
+
+        with connected(
+            server,
+            self.spec(pipeline).spark,
+            write_options=WRITE_OPTIONS,
+            own_settings={LOG_FOLDER: str(self.layout.logs)},
+        ) as sessions:
+            yield replace(self, sessions=sessions), sessions.interrupt
 
     def applications(self, plans: Iterable[PlanRef]) -> list[list[PlanRef]]:
         """The plans that can share a Spark application: their pipelines' settings are the same."""
@@ -799,34 +866,21 @@ class App:
             together.setdefault(settings, []).append(plan)
         return list(together.values())
 
-    def submit(
-        self, job: str, plans: Sequence[PlanRef], master: str, say: Callable[[str], None]
-    ) -> JobRun:
-        """Run `jobs/<job>.py` under spark-submit and wait for it.
+    def kafka_variables(self, plans: Sequence[PlanRef]) -> dict[str, str]:
+        """The Kafka connections of some plans as environment variables. Holds secrets.
 
-        Args:
-            job: Name of the entry point.
-            plans: At least one plan, of pipelines that can share an application.
-            master: Spark master URL.
-            say: Called with each line the job prints.
+        One that is not defined is left out: the job refuses the plans that need it.
+
+        Raises:
+            UnknownPipeline, SpecError, InvalidSelection
         """
-        from tidemark.adapters.spark.submit import submit
-
         specs = [self.spec(plan.pipeline) for plan in plans]
+        variables = {}
         # What has landed is decoded without Kafka.
-        connections = {spec.connection for spec in specs if spec.reads_kafka}
-        return submit(
-            self.layout.jobs / f"{job}.py",
-            plan_arguments(plans),
-            name=application_name(job, plans),
-            master=master,
-            settings=self.spark_settings(specs[0], plans),
-            environ={
-                **self.environ,
-                **{connection_variable(each): self._connection(each) for each in connections},
-            },
-            say=say,
-        )
+        for connection in {spec.connection for spec in specs if spec.reads_kafka}:
+            with suppress(UnknownConnection):
+                variables[connection_variable(connection)] = self._connection(connection)
+        return variables
 
     def broker(self, *, port: int = 0, nodes: int = 1) -> Broker:
         """The embedded broker of this home; `port` 0 takes a free one."""
@@ -893,20 +947,9 @@ class App:
         raise UnknownConnection(connection=connection)
 
 
-def plan_arguments(plans: Iterable[PlanRef]) -> list[str]:
-    """Plans as a job's command line."""
-    return [part for plan in plans for part in ("--plan", str(plan))]
-
-
 def _place(path: str) -> str:
     """A path as every other process would name it; a URI as it is."""
     return path if re.match(r"[a-z][a-z0-9+.-]*:", path) else str(Path(path).resolve())
-
-
-def application_name(job: str, plans: Sequence[PlanRef]) -> str:
-    """What the Spark application of a job is called."""
-    others = len(plans) - 1
-    return f"tidemark-{job}-{plans[0].pipeline}{f'-and-{others}-more' if others else ''}"
 
 
 def connection_variable(connection: str) -> str:

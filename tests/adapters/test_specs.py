@@ -516,14 +516,11 @@ def test_a_group_has_one_schedule_and_one_set_of_spark_settings(folders: Folders
     ]
 
 
-@pytest.mark.parametrize("written", ["{spark.tidemark.plansAtOnce: '0'}",
-                                     "{spark.tidemark.plansAtOnce: many}",
-                                     "{spark.tidemark.plansAtonce: '2'}"])  # fmt: skip
-def test_tidemarks_own_spark_settings_are_checked(folders: Folders, written: str) -> None:
+def test_tidemarks_own_spark_settings_are_not_for_specs(folders: Folders) -> None:
     """Spark would take any of them without a word."""
-    folders.spec(spark=written)
+    folders.spec(spark="{spark.tidemark.logs: /tmp}")
     key, expected, _ = folders.problem()
-    assert (key, "spark.tidemark.plansAtOnce" in expected) == ("spark", True)
+    assert (key, expected) == ("spark", "keys of Spark, not 'spark.tidemark.logs'")
 
 
 def test_a_pipeline_may_not_be_named_as_a_groups_dag(folders: Folders) -> None:

@@ -7,7 +7,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -106,10 +106,26 @@ def _probe(home: Path, *modules: str) -> Iterator[Probe]:
             process.stdin.close()
 
 
+SPARK: dict[str, Any] = {
+    "conn_type": "spark",
+    "host": "local[2]",
+    "extra": {"deploy-mode": "cluster", "spark-binary": "spark9-submit"},
+}
+"""A Spark connection whose program is the fixture's."""
+
+
+def calling(program: Path, spark: Mapping[str, Any] = SPARK) -> dict[str, str]:
+    """Variables of a process that calls the program in the place of spark-submit."""
+    return {
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
+        "PATH": os.pathsep.join([str(program.parent), os.environ["PATH"]]),
+    }
+
+
 @pytest.fixture
 def spark_submit(tmp_path: Path) -> Path:
-    """A program that records how it was called."""
-    program = tmp_path / "spark-submit"
+    """A program that records how it was called; connection and PATH must name it (`calling`)."""
+    program = tmp_path / SPARK["extra"]["spark-binary"]
     program.write_text(SPARK_SUBMIT)
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     return program

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.dags.conftest import Answer, Probe
-from tests.dags.test_job_operator import KAFKA, SPARK
+from tests.dags.conftest import Answer, Probe, calling
+from tests.dags.test_job_operator import KAFKA
 from tests.support.plans import make_plan
 from tests.support.services import NOW
 from tidemark.core.backfill import chunk_requester
@@ -30,7 +30,7 @@ class Chunks:
         self._program = program
         self._environ = {
             "TIDEMARK_HOME": str(program.parent),
-            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(SPARK),
+            **calling(program),
             "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(KAFKA),
             "SEEN": str(program.parent),
             "TOLD": "",
@@ -74,7 +74,6 @@ class Chunks:
             pipeline="prices",
             requested_by=RUN,
             chunk=chunk,
-            spark_binary=str(self._program),
         )
 
     def submitted(self) -> list[str]:

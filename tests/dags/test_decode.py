@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import PROJECT
-from tests.dags.conftest import Answer, Probe
-from tests.dags.test_job_operator import SECRET, SPARK
+from tests.dags.conftest import Answer, Probe, calling
+from tests.dags.test_job_operator import SECRET
 from tests.support.registry import connection_environ, framed, guarded, known
 from tests.support.typed_lake import HomeTypedLake, home_typed_lake
 from tidemark.core.decoding import DecodedFrom, Part
@@ -49,7 +49,6 @@ def run(task_probe: Probe, spark_submit: Path, code: int = ExitCode.OK, **more: 
         environ=environ_of(spark_submit, code) | more,
         operator="DecodeOperator",
         pipelines=["events"],
-        spark_binary=str(spark_submit),
     )
 
 
@@ -58,7 +57,7 @@ def environ_of(spark_submit: Path, code: int) -> dict[str, Any]:
     return {
         "TIDEMARK_HOME": str(spark_submit.parent),
         "TIDEMARK_PIPELINES": str(spark_submit.parent / "pipelines"),
-        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(SPARK),
+        **calling(spark_submit),
         "SEEN": str(spark_submit.parent),
         "CODE": str(int(code)),
         "TOLD": "",
@@ -145,6 +144,6 @@ def test_the_registrys_password_is_for_planning_alone(
     assert answer.value["environment_restored"] is True
     for told in ("argv", "environ"):
         assert SECRET not in (home / told).read_text()
-    assert "--plan events@typed=1" in answer.printed
+    assert "plans=events@typed=1" in answer.printed
     assert SECRET not in answer.printed
     assert SECRET not in json.dumps(answer.value)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.dags.conftest import Answer, Probe
-from tests.dags.test_job_operator import KAFKA, SECRET, SPARK
+from tests.dags.conftest import Answer, Probe, calling
+from tests.dags.test_job_operator import KAFKA, SECRET
 from tests.support.plans import make_plan
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
@@ -50,7 +50,7 @@ class Group:
         self._environ = {
             "TIDEMARK_PIPELINES": str(specs),
             "TIDEMARK_HOME": str(home),
-            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(SPARK),
+            **calling(program),
             "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(KAFKA),
             "AIRFLOW_CONN_KAFKA_OTHER": json.dumps(KAFKA),
             "AIRFLOW_CONN_KAFKA_THIRD": json.dumps(KAFKA),
@@ -125,7 +125,6 @@ class Group:
             job=job,
             group="tides",
             requested_by=RUN,
-            spark_binary=str(self._program),
         )
 
     def submitted(self) -> Sequence[str] | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.dags.conftest import Answer, Probe
+from tests.dags.conftest import SPARK, Answer, Probe, calling
 from tests.support.plans import make_plan
 from tests.support.services import NOW
 from tidemark.adapters.delta.control_table import DeltaControlTable
@@ -26,7 +26,6 @@ KAFKA = {
         "sasl.password": SECRET,
     },
 }
-SPARK = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "cluster"}}
 
 
 def run(
@@ -40,7 +39,7 @@ def run(
     """Run the ingest operator on plan 7 of `prices`."""
     environ = {"SEEN": str(program.parent), "CODE": str(code), "TOLD": printed}
     environ["TIDEMARK_LAKEHOUSE"] = str(program.parent / "lakehouse")
-    environ |= {} if spark is None else {"AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark)}
+    environ |= {} if spark is None else calling(program, spark)
     environ |= {} if kafka is None else {"AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka)}
     return task_probe.ask(
         "run_job",
@@ -48,7 +47,6 @@ def run(
         job="ingest",
         pipeline="prices",
         plan="7",
-        spark_binary=str(program),
     )
 
 
@@ -102,15 +100,10 @@ def test_without_a_named_error_the_jobs_last_lines_are_the_tasks_error(
 def test_a_result_line_that_is_not_an_error_is_not_taken_for_one(
     task_probe: Probe, spark_submit: Path
 ) -> None:
-    """A job that reports success and is killed after it, or a line that was masked."""
-    for printed in (
-        'TIDEMARK_RESULT [{"plan": 7}]',
-        "TIDEMARK_RESULT [not json",
-        "TIDEMARK_RESULT 5",
-        "TIDEMARK_RESULT [5]",
-    ):
-        answer = run(task_probe, spark_submit, 137, printed=printed)
-        assert printed in answer.value["error"]
+    """A job that reports success and is killed after it, or a line that was cut short."""
+    for told in ('[{"pipeline": "prices", "plan": 7}]', '[{"plan": 7}]', "[not json", "5", "[5]"):
+        answer = run(task_probe, spark_submit, 137, printed=f"TIDEMARK_RESULT {told}")
+        assert answer.value["error"].startswith("EngineStopped: ")
         assert answer.value["fails_now"] is False
 
 
@@ -160,7 +153,7 @@ def test_a_small_plan_gets_the_quick_compiler(task_probe: Probe, spark_submit: P
 
 @pytest.mark.parametrize(
     "spark",
-    [SPARK, {"conn_type": "spark", "host": "yarn"}, {"conn_type": "spark", "host": "spark://h:1"}],
+    [SPARK, {**SPARK, "host": "yarn"}, {**SPARK, "host": "spark://h:1"}],
     ids=["local", "yarn", "standalone"],
 )
 def test_credentials_reach_the_job_and_no_log_or_command_line(
@@ -174,7 +167,7 @@ def test_credentials_reach_the_job_and_no_log_or_command_line(
     assert "PYSPARK_PYTHON=" in environ
     assert SECRET not in (spark_submit.parent / "argv").read_text()
     assert SECRET not in answer.printed
-    assert "--plan prices=7" in answer.printed
+    assert "plans=prices=7" in answer.printed
     assert SECRET not in json.dumps(answer.value)
 
 
@@ -206,5 +199,5 @@ def test_a_missing_kafka_connection_is_refused(task_probe: Probe, spark_submit: 
 def test_a_missing_spark_submit_is_named(task_probe: Probe, tmp_path: Path) -> None:
     """One clear line instead of a FileNotFoundError."""
     answer = run(task_probe, tmp_path / "nowhere", 0)
-    assert answer.value["error"].startswith("SetupError: spark-submit cannot be started")
+    assert answer.value["error"].startswith("SetupError: spark9-submit cannot be started")
     assert answer.value["fails_now"] is True

@@ -42,7 +42,6 @@ def run(
         environ=environ_of(spark_submit, code),
         operator="UpsertOperator",
         pipelines=pipelines,
-        spark_binary=str(spark_submit),
     )
     words = seen.read_text().splitlines() if seen.exists() else []
     return answer, [plan for word, plan in pairwise(words) if word == "--plan"]

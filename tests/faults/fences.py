@@ -700,7 +700,7 @@ FENCES = (
     Fence(
         marker="keys-are-per-partition",
         keeps="I1",
-        operation=Replace('F.col("t.key").eqNullSafe(F.col("s.key"))'),
+        operation=Replace('"t.`key` <=> s.`key`"'),
         noticed_by=(
             f"{SERVICES}/test_upserts.py",
             "-k",

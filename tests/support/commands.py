@@ -13,6 +13,7 @@ import pytest
 
 from tidemark import cli
 from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.spark.engine import TOKEN_VARIABLE, Server
 from tidemark.wiring import connection_variable, kafka_connection
 
 
@@ -58,14 +59,26 @@ def command_in(
 
 
 @pytest.fixture
-def tidemark(
+def by_submit(
     broker: BrokerStatus,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Command:
-    """Run a command in this process, as its entry point does."""
+    """Run a command in this process, as its entry point does; Spark by spark-submit."""
     return command_in(tmp_path, broker.bootstrap, monkeypatch, capsys)
+
+
+@pytest.fixture
+def tidemark(
+    by_submit: Command, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Command:
+    """Run a command in this process; Spark on the server that the tests share."""
+    if request.node.get_closest_marker("spark"):
+        server: Server = request.getfixturevalue("connect_server")
+        monkeypatch.setenv("TIDEMARK_MASTER", f"sc://{server.host}:{server.port}")
+        monkeypatch.setenv(TOKEN_VARIABLE, server.token)
+    return by_submit
 
 
 @pytest.fixture

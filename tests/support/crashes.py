@@ -21,9 +21,9 @@ from tests.conftest import PROJECT
 from tests.support.lake import Lake
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.adapters.failpoints import PORTS, VARIABLE, farewell
-from tidemark.adapters.spark.submit import conf_arguments, search_path
 from tidemark.core.plan import PlanRef
-from tidemark.wiring import App, connection_variable, kafka_connection, plan_arguments
+from tidemark.spark.submit import conf_arguments, plan_arguments, search_path
+from tidemark.wiring import App, connection_variable, kafka_connection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 from tests.support.crashes import Running, wait_until
 from tidemark.adapters.broker.settings import HOST
-from tidemark.adapters.spark.submit import search_path
+from tidemark.spark.submit import search_path
 
 WORKERS = 2
 WORKER_MEMORY = "1g"

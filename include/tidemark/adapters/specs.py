@@ -29,7 +29,7 @@ from tidemark.core.decoding import DecodeSpec, Format, PayloadSpec
 from tidemark.core.fields import Struct, parse_type
 from tidemark.core.layout import Layout
 from tidemark.core.marks import IsolationLevel
-from tidemark.core.spec import PLANS_AT_ONCE, SUITE_NAME, AlarmRules, PipelineSpec, StartPolicy
+from tidemark.core.spec import SUITE_NAME, AlarmRules, PipelineSpec, StartPolicy
 from tidemark.core.targets import conflicts
 from tidemark.core.upserts import Deletes, Envelope, UpsertSpec
 from tidemark.errors import Problem, SpecError
@@ -249,11 +249,8 @@ class _Spec(_Section):
         for key in value:
             if not key.startswith("spark.") or key.startswith("spark.kafka."):
                 raise ValueError(f"keys that begin with 'spark.', not {key!r}")
-            if key.startswith("spark.tidemark.") and key != PLANS_AT_ONCE:
-                raise ValueError(f"no key of Tidemark's but {PLANS_AT_ONCE!r}, not {key!r}")
-        at_once = value.get(PLANS_AT_ONCE, "1")
-        if not at_once.isdecimal() or int(at_once) < 1:
-            raise ValueError(f"a number from 1 on for {PLANS_AT_ONCE!r}, not {at_once!r}")
+            if key.startswith("spark.tidemark."):
+                raise ValueError(f"keys of Spark, not {key!r}")
         return value
 
     def to_spec(self) -> PipelineSpec:

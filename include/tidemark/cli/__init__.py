@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from typing import Annotated
 
@@ -22,6 +23,7 @@ from tidemark.cli import (
     schemas,
     service,
     spark,
+    spark_server,
     suites,
     verdicts,
 )
@@ -56,6 +58,7 @@ app.add_typer(suites.app, name="suite")
 app.add_typer(verdicts.app, name="verdict")
 app.add_typer(sample.app, name="sample")
 app.add_typer(broker.app, name="broker")
+app.add_typer(spark_server.app, name="spark")
 service.register(app)
 demo.register(app)
 
@@ -74,8 +77,14 @@ def _options(
 
 def main() -> None:
     """Run the command line; the one place where a named error becomes an exit code."""
+    # What a command has begun on a server, or as a job, is ended on the way out.
+    signal.signal(signal.SIGTERM, _leave)
     try:
         app()
     except TidemarkError as error:
         print_error(error, as_json="--json" in sys.argv)
         sys.exit(error.exit_code)
+
+
+def _leave(number: int, _: object) -> None:
+    sys.exit(128 + number)

@@ -13,6 +13,17 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document in
 Reason = Annotated[str, typer.Option(help="Why; kept with your name.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")]
 
+Master = Annotated[
+    str | None,
+    typer.Option(
+        envvar="TIDEMARK_MASTER",
+        help="Where Spark runs: a master of spark-submit, or sc://HOST:PORT of a Spark Connect "
+        "server, whose token is in SPARK_CONNECT_AUTHENTICATE_TOKEN. Without it, the server of "
+        "`tidemark spark start` while it runs, else local[*]. The DAGs take it from the connection "
+        "spark_default.",
+    ),
+]
+
 
 def requester() -> str:
     """Who asks: the user, and which of their commands."""

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.cli.arguments import AsJson, DryRun, Pipeline, requester
+from tidemark.cli.arguments import AsJson, DryRun, Master, Pipeline, requester
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table, step
-from tidemark.cli.spark import Master, Parts
+from tidemark.cli.spark import Parts, chosen_engine
 from tidemark.core.backfill import select
 from tidemark.errors import (
     BackfillUnfinished,
@@ -85,7 +85,7 @@ def backfill(
             help="Go on with the backfill of this requester, which it printed when it began."
         ),
     ] = None,
-    master: Master = "local[*]",
+    master: Master = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -118,7 +118,8 @@ def backfill(
         if dry_run:
             _print_chunks(pipeline, resume, backfills.progress(resume), None, as_json=as_json)
             return
-        _land(app, backfills, pipeline, resume, master, as_json=as_json)
+        parts = Parts(app, chosen_engine(app, master, [pipeline]))
+        _land(parts, backfills, pipeline, resume, as_json=as_json)
         return
     selection = select(
         offsets=offsets or (),
@@ -135,18 +136,18 @@ def backfill(
         return
     if not as_json:
         out.print(seen.explain(), markup=False)
+    parts = Parts(app, chosen_engine(app, master, [pipeline]))
     asked_by = requester()
     backfills.request(seen, asked_by, approved=yes, reason=reason)
-    _land(app, backfills, pipeline, asked_by, master, as_json=as_json)
+    _land(parts, backfills, pipeline, asked_by, as_json=as_json)
 
 
 def _land(
-    app: App, backfills: Backfills, pipeline: str, asked_by: str, master: str, *, as_json: bool
+    parts: Parts, backfills: Backfills, pipeline: str, asked_by: str, *, as_json: bool
 ) -> None:
     """Land the chunks that are not in the table yet, until a job fails."""
     chunks = backfills.progress(asked_by)
     note(f"if it stops, go on with: tidemark backfill {pipeline} --resume {asked_by}")
-    parts = Parts()
     refused: TidemarkError | None = None
     for each in chunks:
         if each.done:
@@ -160,7 +161,7 @@ def _land(
         if plan is None:
             continue
         step(f"chunk {each.number} of {len(chunks)}: plan {plan.sequence}, {plan.size:,} offset(s)")
-        parts.add_run(app, "ingest", [plan.ref], master)
+        parts.add_run("ingest", [plan.ref])
         if parts.code != ExitCode.OK:
             break
     chunks = backfills.progress(asked_by)

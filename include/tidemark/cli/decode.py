@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.cli.arguments import AsJson, DryRun, Pipeline
+from tidemark.cli.arguments import AsJson, DryRun, Master, Pipeline
 from tidemark.cli.console import out, print_error_record, print_json, print_table, step
-from tidemark.cli.spark import Master, Parts
+from tidemark.cli.spark import Parts, chosen_engine
 from tidemark.core.decoding import Reason
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition, without
 from tidemark.core.plan import PlanRef
@@ -41,7 +41,7 @@ def decode(
     pipelines: Annotated[
         list[str], typer.Argument(help="Names of specs that have a section `decode`.")
     ],
-    master: Master = "local[*]",
+    master: Master = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -64,7 +64,7 @@ def upsert(
     pipelines: Annotated[
         list[str], typer.Argument(help="Names of specs that have a section `decode.upsert`.")
     ],
-    master: Master = "local[*]",
+    master: Master = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -76,7 +76,7 @@ def upsert(
     """
     tidemark = App.from_environment()
     names = list(dict.fromkeys(tidemark.upserts(name).spec.origin for name in pipelines))
-    parts = Parts()
+    parts = Parts(tidemark, chosen_engine(tidemark, master, names))
     refs = []
     found = each_apart(names, lambda name: tidemark.upserts(name).next(), ASKED_AT_ONCE)
     for name, answer in zip(names, found, strict=True):
@@ -89,7 +89,7 @@ def upsert(
         else:
             refs.append(PlanRef(pipeline=f"{name}@{UPSERT}", sequence=answer.version))
     for together in tidemark.applications(refs):
-        parts.add_run(tidemark, "upsert", together, master)
+        parts.add_run("upsert", together)
     told = [_of_pipeline(name, parts.records) for name in names]
     if as_json:
         print_json(told)
@@ -152,7 +152,7 @@ def replay(
     reason: Annotated[
         Reason | None, typer.Option(help="Only those with this reason; all if left out.")
     ] = None,
-    master: Master = "local[*]",
+    master: Master = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -197,18 +197,19 @@ def replay(
 
 
 def _executed(
-    tidemark: App, plans: Mapping[str, Callable[[], Planning]], master: str
+    tidemark: App, plans: Mapping[str, Callable[[], Planning]], master: str | None
 ) -> tuple[list[Mapping[str, Any]], int]:
     """Plan and execute until nothing is left of any; one that fails does not stop the others.
 
     Returns:
         What became of each plan, and the worst exit code.
     """
+    engine = chosen_engine(tidemark, master, list(plans))
     codes: list[int] = []
     told: list[Mapping[str, Any]] = []
     going = dict(plans)
     while going:
-        parts = Parts()
+        parts = Parts(tidemark, engine)
         refs = []
         answers = each_apart(list(going), lambda name: going[name](), ASKED_AT_ONCE)
         for name, answer in zip(list(going), answers, strict=True):
@@ -222,7 +223,7 @@ def _executed(
                 step(f"{name}: plan {answer.plan.sequence}: {answer.plan.size:,} offset(s)")
                 refs.append(answer.plan.ref)
         for together in tidemark.applications(refs):
-            parts.add_run(tidemark, "ingest", together, master)
+            parts.add_run("ingest", together)
         codes.append(parts.code)
         told += parts.records.values()
         for name, record in parts.records.items():

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.cli.arguments import AsJson, DryRun, Pipeline, requester
+from tidemark.cli.arguments import AsJson, DryRun, Master, Pipeline, requester
 from tidemark.cli.console import (
     err,
     note,
@@ -19,15 +19,13 @@ from tidemark.cli.console import (
 )
 from tidemark.core.plan import PlanRef
 from tidemark.errors import ExitCode, TidemarkError
+from tidemark.run import run
 from tidemark.services.planner import Planning, PlanOutcome
 from tidemark.services.recording import recorded_plan, refuse_abandoned
 from tidemark.services.together import ASKED_AT_ONCE, each_apart
 from tidemark.services.verdicts import landing_of
+from tidemark.spark.engine import TOKEN_VARIABLE, Engine, Server
 from tidemark.wiring import App
-
-Master = Annotated[
-    str, typer.Option(help="Spark master; the DAGs take it from the connection spark_default.")
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -44,7 +42,7 @@ def ingest(
             "--plan", min=1, help="A recorded plan of the one pipeline; a new one if left out."
         ),
     ] = None,
-    master: Master = "local[*]",
+    master: Master = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -64,13 +62,13 @@ def ingest(
     if dry_run:
         _print_drafts(app, names, plan_number, as_json=as_json)
         return
-    parts = Parts()
+    parts = Parts(app, chosen_engine(app, master, names))
     if plan_number is None:
         plans = _planned(app, names, parts)
     else:
         plans = [PlanRef(pipeline=names[0], sequence=plan_number)]
     for together in app.applications(plans):
-        parts.add_run(app, "ingest", together, master)
+        parts.add_run("ingest", together)
     records = [parts.records[name] for name in names]
     if as_json:
         print_json(records)
@@ -86,7 +84,7 @@ def quality(
     plan_number: Annotated[
         int | None, typer.Option("--plan", min=1, help="A landed plan; the newest if left out.")
     ] = None,
-    master: Master = "local[*]",
+    master: Master = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -110,21 +108,45 @@ def quality(
             checks = f"suite {suite!r}" if suite else "the built-in checks"
             out.print(f"plan {sequence} of {pipeline} would be checked by {checks}", markup=False)
         return
-    parts = Parts()
-    parts.add_run(app, "quality", [PlanRef(pipeline=pipeline, sequence=sequence)], master)
+    parts = Parts(app, chosen_engine(app, master, [pipeline]))
+    parts.add_run("quality", [PlanRef(pipeline=pipeline, sequence=sequence)])
     record = parts.records[pipeline]
     print_json(record) if as_json else _print_record(record)
     parts.exit()
 
 
+def chosen_engine(app: App, master: str | None, pipelines: Sequence[str]) -> Engine:
+    """The engine of a command, which is named first; a server is checked before it is used.
+
+    Raises:
+        UnknownPipeline, SpecError, InvalidSelection
+        EngineUnavailable: The server does not answer.
+        EngineUnsuitable, SetupError: It cannot be used.
+    """
+    if master and "token=" in master:
+        raise typer.BadParameter(f"other users see it there; the token is in {TOKEN_VARIABLE}")
+    engine = app.engine(master)
+    step(f"engine: {engine}")
+    # The server of this home has been checked when it was started.
+    if master is not None and isinstance(engine, Server):
+        app.check_server(engine, pipelines)
+    return engine
+
+
 class Parts:
     """What becomes of each pipeline of a command.
+
+    Args:
+        app: Tidemark.
+        engine: Where jobs run.
 
     Attributes:
         records: What is told of it, by pipeline: a result, a named error, or an outcome.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, app: App, engine: Engine) -> None:
+        self._app = app
+        self._engine = engine
         self.records: dict[str, Mapping[str, Any]] = {}
         self._codes: list[int] = []
 
@@ -133,16 +155,16 @@ class Parts:
         self._codes.append(code)
         self.records[pipeline] = {"pipeline": pipeline, "plan": None, **told}
 
-    def add_run(self, app: App, job: str, plans: Sequence[PlanRef], master: str) -> None:
+    def add_run(self, job: str, plans: Sequence[PlanRef]) -> None:
         """Run a job for plans of different pipelines."""
-        run = app.submit(job, plans, master, say=note)
-        self._codes.append(run.exit_code)
-        outcome = {"outcome": f"the job ended with exit code {run.exit_code} and no result"}
-        why = run.stopped.as_record() if run.stopped else outcome
-        if run.stopped:
-            step(run.stopped.what())
+        done = run(self._app, self._engine, job, plans, say=note)
+        self._codes.append(done.exit_code)
+        outcome = {"outcome": f"the job ended with exit code {done.exit_code} and no result"}
+        why = done.stopped.as_record() if done.stopped else outcome
+        if done.stopped:
+            step(done.stopped.what())
         died = [{"pipeline": plan.pipeline, "plan": plan.sequence, **why} for plan in plans]
-        for record in died if run.results is None else run.results:
+        for record in died if done.results is None else done.results:
             self.records[record["pipeline"]] = record
 
     @property

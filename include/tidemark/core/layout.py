@@ -65,6 +65,11 @@ class Layout:
         return self.home / "broker"
 
     @property
+    def spark(self) -> Path:
+        """Token, settings and log of the Spark Connect server."""
+        return self.home / "spark"
+
+    @property
     def airflow(self) -> Path:
         """AIRFLOW_HOME of `make up` and the demo."""
         return self.home / "airflow"

@@ -11,10 +11,6 @@ from tidemark.core.decoding import DecodeSpec
 from tidemark.core.marks import IsolationLevel
 from tidemark.core.upserts import UpsertSpec
 
-PLANS_AT_ONCE = "spark.tidemark.plansAtOnce"
-"""Tidemark's own setting among a pipeline's Spark settings: plans of an application at a time."""
-
-
 COPY_NAME = r"[a-z][a-z0-9_]{0,63}"
 """What the copy of a pipeline's table may be called."""
 

@@ -61,7 +61,13 @@ from tidemark.errors.decoding import (
     SchemaReplaced,
     TooManyQuarantined,
 )
-from tidemark.errors.engine import EngineFailed, EngineStopped, LandingOvertaken
+from tidemark.errors.engine import (
+    EngineFailed,
+    EngineStopped,
+    EngineUnavailable,
+    EngineUnsuitable,
+    LandingOvertaken,
+)
 from tidemark.errors.machine import DemoFailed, SetupError, Unforeseen
 from tidemark.errors.maintenance import ClockDiffers, CompactionConflict, RetentionTooShort
 from tidemark.errors.protocol import (
@@ -165,6 +171,8 @@ __all__ = [
     "EndBehindCommitted",
     "EngineFailed",
     "EngineStopped",
+    "EngineUnavailable",
+    "EngineUnsuitable",
     "ExitCode",
     "ForeignCommit",
     "ForeignTable",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from signal import Signals
 from typing import Any
 
-from tidemark.errors.base import TransientError
+from tidemark.errors.base import TerminalError, TransientError
 
 
 @dataclass(kw_only=True, eq=False)
@@ -100,3 +100,60 @@ class EngineStopped(TransientError):
             "run the same plan again, which is safe; if memory ran out, give the machine more or "
             "raise spark.driver.memory"
         )
+
+
+@dataclass(kw_only=True, eq=False)
+class EngineUnavailable(TransientError):
+    """A Spark Connect server does not answer, or has ended during a run.
+
+    Attributes:
+        engine: The server, in the form "Spark Connect at localhost:15002".
+        reason: What was seen.
+    """
+
+    engine: str
+    reason: str
+
+    def what(self) -> str:
+        return f"{self.engine} does not answer"
+
+    def expected(self) -> str:
+        return "a Spark Connect server that runs"
+
+    def found(self) -> str:
+        return self.reason
+
+    def remedy(self) -> str:
+        return (
+            "start it with `tidemark spark start` and run the same plan again, which is safe; or "
+            "run without a server: --master 'local[*]', or in Airflow a connection of type spark"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class EngineUnsuitable(TerminalError):
+    """A Spark Connect server that would land something else, or not at all.
+
+    Attributes:
+        engine: The server.
+        problem: What it is or has, in one clause.
+        needed: What it should be or have.
+        advice: What to do.
+    """
+
+    engine: str
+    problem: str
+    needed: str
+    advice: str
+
+    def what(self) -> str:
+        return f"{self.engine} cannot be used: {self.problem}"
+
+    def expected(self) -> str:
+        return self.needed
+
+    def found(self) -> str:
+        return self.problem
+
+    def remedy(self) -> str:
+        return self.advice

@@ -55,7 +55,8 @@ def test_a_pipelines_own_settings_win(layout: Layout) -> None:
     own = {JVM_OPTIONS: "-XX:+UseZGC", "spark.driver.memory": "6g", "spark.mine": "yes"}
     found = submit_settings(layout, own, 1)
     # All but Avro's limits, which are about what records may do to a JVM.
-    limited = {**own, JVM_OPTIONS: f"{' '.join(AVRO_LIMITS)} -XX:+UseZGC"}
+    limits = " ".join(f"-D{key}={value}" for key, value in AVRO_LIMITS.items())
+    limited = {**own, JVM_OPTIONS: f"{limits} -XX:+UseZGC"}
     assert {key: found[key] for key in own} == limited
 
 

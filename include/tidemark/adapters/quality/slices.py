@@ -36,7 +36,10 @@ def with_columns(rows: DataFrame, suite: Suite) -> DataFrame:
     problems = []
     for name, expression in suite.columns.items():
         try:
-            rows = rows.withColumn(name, F.expr(expression))
+            wider = rows.withColumn(name, F.expr(expression))
+            # A Spark Connect server looks at an expression when somebody asks for its type.
+            _ = wider.schema
+            rows = wider
         except (AnalysisException, ParseException) as error:
             problems.append(
                 Problem(

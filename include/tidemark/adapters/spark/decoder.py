@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import product
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
 
@@ -36,6 +37,7 @@ from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.decoding import DecodedFrom, DecodeSpec, Part, Reason
 from tidemark.core.plan import Plan
 from tidemark.errors import DecoderChanged, InvalidRule, TooManyQuarantined
+from tidemark.spark.sessions import share_fairly
 from tidemark.storage import folder_of
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ class SparkDecoder:
         spec: How records are decoded.
         schemas: What records are written with, where they say so.
         forms_at_once: The most forms of schemas that are decoded in one pass over a plan's rows.
+        write_options: Options for writing Parquet files, beside the settings of the session.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class SparkDecoder:
         spec: DecodeSpec,
         schemas: SchemaStore,
         forms_at_once: int = FORMS_AT_ONCE,
+        write_options: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._session = session
         self._bronze = bronze
@@ -85,6 +89,7 @@ class SparkDecoder:
         self._spec = spec
         self._schemas = schemas
         self._forms_at_once = forms_at_once
+        self._write_options = write_options
 
     def write(self, plan: Plan, records_per_task: int) -> list[DataFile]:  # noqa: ARG002
         """Decode the rows of the bronze table at the plan's offsets.
@@ -105,7 +110,7 @@ class SparkDecoder:
         source = self._checked(plan)
         operation = f"decoding plan {plan.sequence} of pipeline {plan.pipeline!r}"
         folder = plan_folder(plan.sequence, uuid4())
-        self._session.sparkContext.setLocalProperty("spark.scheduler.pool", plan.pipeline)
+        share_fairly(self._session, plan.pipeline)
         for key, value in SETTINGS.items():
             self._session.conf.set(key, value)
         with ExitStack() as undo:
@@ -253,7 +258,7 @@ class SparkDecoder:
             self._refuse_many(plan, faulty, surprises, records - (quarantined - surprises))
             place = self._place(self._quarantine, folder, undo)
             for rows in faulty:
-                _save(_in_quarantine(rows), place)
+                self._save(_in_quarantine(rows), place)
             made += [_quarantined(file) for file in self._found(self._quarantine, folder)]
         _check_count(records, made)
         return made
@@ -269,8 +274,12 @@ class SparkDecoder:
         )
         decoded = [part for part in Part if part in rows.columns]
         ids = [part.schema_id for part in self._spec.framed]
-        _save(counted.where(F.col(_REASON).isNull()).select(*decoded, *_BESIDE, *ids), place)
+        self._save(counted.where(F.col(_REASON).isNull()).select(*decoded, *_BESIDE, *ids), place)
         return _counts(seen, rows)
+
+    def _save(self, rows: DataFrame, place: str) -> None:
+        # Beside the files of other passes.
+        rows.write.mode("append").options(**self._write_options).parquet(place)
 
     def _faulty(self, rows: DataFrame) -> DataFrame:
         """The rows that are not decoded."""
@@ -338,20 +347,17 @@ def _in_quarantine(rows: DataFrame) -> DataFrame:
     )
 
 
-def _save(rows: DataFrame, place: str) -> None:
-    # Beside the files of other passes.
-    rows.write.mode("append").parquet(place)
-
-
 def _is_surprise() -> Column:
     """Whether a row is in quarantine for what nobody has asked for, however much that is."""
     return F.col(_REASON) != Reason.REFUSED_SCHEMA.value
 
 
 def _counts(seen: Observation, rows: DataFrame) -> tuple[int, int, int]:
-    try:
+    counts: Mapping[str, int] = {}
+    # Without a count an application raises, and a server has none.
+    with suppress(AssertionError):
         counts = seen.get
-    except AssertionError:
+    if not counts:
         # Spark has found that nothing can come out, and has left the counting out as well.
         faulty = rows.where(F.col(_REASON).isNotNull())
         return rows.count(), faulty.count(), faulty.where(_is_surprise()).count()

@@ -14,12 +14,14 @@ from pathlib import Path
 from uuid import uuid4
 
 from py4j.protocol import Py4JError
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession, is_remote
 
-from tidemark.adapters.spark.submit import session_mistake
 from tidemark.core.layout import LOG_FOLDER
-from tidemark.errors import EngineFailed, SetupError, TidemarkError
+from tidemark.errors import EngineFailed, EngineUnavailable, SetupError, TidemarkError
 from tidemark.errors.storage import storage_error
+from tidemark.spark.connect import DETAILS, status_of
+from tidemark.spark.submit import session_mistake
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +116,8 @@ def named_failure(
         StorageRefused, StorageUnavailable: A file cannot be written or read.
         EngineFailed: All other causes; the error names the file with the stack.
     """
+    if status_of(failure) == "UNAVAILABLE":
+        return EngineUnavailable(engine="the Spark Connect server", reason=f"{operation} failed")
     chain = list(causes(failure))
     secrets = _secrets({**settings, **(options or {})})
     lines = [redacted(each.shown(may_have_values=may_have_values), secrets) for each in chain]
@@ -132,6 +136,9 @@ def named_failure(
 
 def causes(failure: Exception) -> Iterator[_Thrown]:
     """The exception and its causes, outermost first: those of Java, if Java threw it."""
+    if hasattr(failure, DETAILS):
+        yield from _causes_on_server(failure)
+        return
     # PySpark keeps the Java exception of its named errors, Py4J of all others.
     cause = getattr(failure, "_origin", None) or getattr(failure, "java_exception", None)
     if cause is None:
@@ -142,9 +149,28 @@ def causes(failure: Exception) -> Iterator[_Thrown]:
         cause = cause.getCause()
 
 
+def _causes_on_server(failure: Exception) -> Iterator[_Thrown]:
+    """The causes that a Spark Connect server has told: the outermost six."""
+    details = getattr(failure, DETAILS)
+    number = details.root_error_idx if details and details.HasField("root_error_idx") else None
+    if number is None:
+        # The package says that the message may contain values of records.
+        yield _Thrown(f"org.apache.spark.{type(failure).__name__}", str(failure))
+    while number is not None:
+        cause = details.errors[number]
+        frames = tuple(
+            f"{each.declaring_class}.{each.method_name}({each.file_name}:{each.line_number})"
+            for each in cause.stack_trace
+        )
+        yield _Thrown(cause.error_type_hierarchy[0], cause.message, frames)
+        number = cause.cause_idx if cause.HasField("cause_idx") else None
+
+
 def settings_of(session: SparkSession) -> dict[str, str]:
-    """The settings of a session; none if its JVM is gone."""
-    with suppress(Py4JError, OSError):
+    """The settings of a session; none if its JVM or its server is gone."""
+    with suppress(Py4JError, OSError, PySparkException):
+        if is_remote():
+            return dict(session.conf.getAll)
         return dict(session.sparkContext.getConf().getAll())
     return {}
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pyspark.sql import is_remote
+
 from tidemark.core.plan import Plan
 from tidemark.core.records import Headers
+from tidemark.errors import EngineUnsuitable
+from tidemark.spark.connect import SUBMIT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +39,17 @@ def headers_at(
     Raises:
         Py4JError: The consumer failed.
         ValueError: There is no record at the offset.
+        EngineUnsuitable: The session is one of a Spark Connect server, whose JVM is elsewhere.
     """
+    if is_remote():
+        place = f"partition {partition} offset {offset}"
+        raise EngineUnsuitable(
+            engine="Spark Connect",
+            problem=f"the record at {place} has a timestamp that Spark alters, and a header whose "
+            "name is not UTF-8",
+            needed="Kafka's Java client, for such a header",
+            advice=f"run this plan {SUBMIT}",
+        )
     jvm = session._jvm
     settings = jvm.java.util.HashMap()
     for name, value in kafka_options.items():

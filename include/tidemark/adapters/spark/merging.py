@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from uuid import uuid4
 
-from delta.tables import DeltaTable
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 
 from tidemark.adapters.spark.conditions import at_offsets
 from tidemark.adapters.spark.failures import named_failure, settings_of
+from tidemark.adapters.spark.frames import quoted
 from tidemark.core.offsets import SpanSet, united
 from tidemark.core.upserts import Deletes, Envelope, How, Merge, UpsertSpec
 from tidemark.errors import EngineFailed
@@ -28,15 +29,15 @@ class SparkMerger:
     """Brings one table of latest rows up to date.
 
     Args:
-        session: Spark.
+        session: Spark; one that nobody else writes Delta tables with, for a merge's transaction is
+            a setting of its session.
         typed: The typed table.
         latest: The table of latest rows, which is there already.
         spec: What a latest row is.
     """
 
     def __init__(self, session: SparkSession, typed: str, latest: str, spec: UpsertSpec) -> None:
-        # Transactions are settings of a session: another merge beside this one has its own.
-        self._session = session.newSession()
+        self._session = session
         self._typed = typed
         self._latest = latest
         self._spec = spec
@@ -153,20 +154,27 @@ class SparkMerger:
 
     def _into_table(self, source: DataFrame, *, whole: bool) -> None:
         """Merge; `whole` says that the source knows all of a key's records."""
-        table = DeltaTable.forPath(self._session, self._latest)
-        new = {name: F.col(f"s.{name}") for name in ("key", "value", "deleted", *_PLACE)}
+        changes = f"changes_{uuid4().hex}"
+        columns = ("key", "value", "deleted", *_PLACE)
         # fence: keys-are-per-partition
-        same = (F.col("t.partition") == F.col("s.partition")) & F.col("t.key").eqNullSafe(
-            F.col("s.key")
-        )
-        # Of a deletion whose content came before, the content stays.
-        place = {name: each for name, each in new.items() if name != "value"}
-        (
-            table.alias("t")
-            .merge(source.alias("s"), same)
-            .whenMatchedDelete(F.col(f"s.{_GONE}"))
-            .whenMatchedUpdate(F.lit(whole) | F.col("s.known"), set=new)
-            .whenMatchedUpdate(set=place)
-            .whenNotMatchedInsert(~F.col(f"s.{_GONE}"), values=new)
-            .execute()
-        )
+        same = "t.`partition` = s.`partition` AND t.`key` <=> s.`key`"
+        source.createOrReplaceTempView(changes)
+        try:
+            # In SQL, which every Spark Connect server takes; Delta's Python classes need a plugin.
+            self._session.sql(
+                f"MERGE INTO delta.{quoted(self._latest)} AS t USING {changes} AS s "
+                f"ON {same} "
+                f"WHEN MATCHED AND s.{_GONE} THEN DELETE "
+                f"WHEN MATCHED AND ({whole} OR s.known) THEN UPDATE SET {_assigned(columns)} "
+                # Of a deletion whose content came before, the content stays.
+                f"WHEN MATCHED THEN UPDATE SET {_assigned(n for n in columns if n != 'value')} "
+                f"WHEN NOT MATCHED AND NOT s.{_GONE} THEN "
+                f"INSERT ({', '.join(map(quoted, columns))}) "
+                f"VALUES ({', '.join(f's.{quoted(name)}' for name in columns)})"
+            )
+        finally:
+            self._session.catalog.dropTempView(changes)
+
+
+def _assigned(columns: Iterable[str]) -> str:
+    return ", ".join(f"{quoted(name)} = s.{quoted(name)}" for name in columns)

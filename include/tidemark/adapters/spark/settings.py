@@ -1,4 +1,4 @@
-"""The Spark session and the settings it needs, each with its reason.
+"""The settings that a Spark application needs, each with its reason.
 
 What was measured, and what was tried and dropped, is in docs/adr/0005-settings.md.
 """
@@ -7,21 +7,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from tidemark.core.layout import LOG_FOLDER, Layout
-from tidemark.core.spec import PLANS_AT_ONCE
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SHORT_RUN_RECORDS = 1_000_000
 """Up to here a job ends before the optimising compiler has paid for itself."""
 
-PLANS_PER_CORE = 2
-"""A small plan waits for brokers and for the disk about as long as it computes."""
-
 _SHORT_RUN_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+WRITE_OPTIONS: Mapping[str, str] = {
+    # Written faster than those of 128 MiB, Parquet's default; also than those of 16 and 64.
+    "parquet.block.size": str(32 * 2**20),
+    # Keys, values and offsets hardly repeat: a dictionary is built and thrown away.
+    "parquet.enable.dictionary#key": "false",
+    "parquet.enable.dictionary#value": "false",
+    "parquet.enable.dictionary#offset": "false",
+    "parquet.page.write-checksum.enabled": "false",
+    # The commit says that a folder is complete.
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+"""How Parquet files are written: Hadoop's settings of an application, options of a write on a
+Spark Connect server."""
 
 _STATIC: Mapping[str, str] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -37,8 +43,6 @@ _STATIC: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     # In local mode the driver does the work: every core fills a Parquet row group.
     "spark.driver.memory": "2g",
-    # Written faster than those of 128 MiB, Parquet's default; also than those of 16 and 64.
-    "spark.hadoop.parquet.block.size": str(32 * 2**20),
     # A batch never comes back to a consumer, and Spark keeps each with what it has fetched: by
     # default for five minutes, which over many partitions is a heap full of records nobody wants.
     "spark.kafka.consumer.cache.timeout": "10s",
@@ -47,24 +51,18 @@ _STATIC: Mapping[str, str] = {
     "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
     # Eight bytes instead of the twelve of INT96, which Parquet deprecates and Spark still writes.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Keys, values and offsets hardly repeat: a dictionary is built and thrown away.
-    "spark.hadoop.parquet.enable.dictionary#key": "false",
-    "spark.hadoop.parquet.enable.dictionary#value": "false",
-    "spark.hadoop.parquet.enable.dictionary#offset": "false",
-    "spark.hadoop.parquet.page.write-checksum.enabled": "false",
-    # The commit says that a folder is complete.
-    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    **{f"spark.hadoop.{key}": value for key, value in WRITE_OPTIONS.items()},
 }
 
 
-AVRO_LIMITS = (
-    f"-Dorg.apache.avro.limits.string.maxLength={64 * 2**20}",
-    f"-Dorg.apache.avro.limits.bytes.maxLength={64 * 2**20}",
-    f"-Dorg.apache.avro.limits.collectionItems.maxLength={8 * 2**20}",
-)
+AVRO_LIMITS: Mapping[str, str] = {
+    "org.apache.avro.limits.string.maxLength": str(64 * 2**20),
+    "org.apache.avro.limits.bytes.maxLength": str(64 * 2**20),
+    "org.apache.avro.limits.collectionItems.maxLength": str(8 * 2**20),
+}
 """Avro takes the memory for a text or a list before it looks whether the record is that long: one
-broken record of ten bytes may ask for gigabytes. Java options, bytes and elements; what is larger
-is malformed."""
+broken record of ten bytes may ask for gigabytes. Java properties, bytes and elements; what is
+larger is malformed."""
 
 
 def submit_settings(
@@ -102,31 +100,13 @@ def submit_settings(
     }
 
 
+def server_settings(layout: Layout) -> dict[str, str]:
+    """Settings of the Spark Connect server of a home, which takes every core of its machine."""
+    return {"spark.master": "local[*]", **submit_settings(layout, {})}
+
+
 def _with_limits(overrides: Mapping[str, str], of: str, usual: Iterable[str]) -> str:
     """Java options, those of the spec in the place of ours; Avro's limits are not for choice."""
     own = overrides.get(f"spark.{of}.extraJavaOptions")
-    return " ".join((*AVRO_LIMITS, *(usual if own is None else (own,))))
-
-
-def open_session(
-    app_name: str | None = None, settings: Mapping[str, str] | None = None
-) -> SparkSession:
-    """The session of this process.
-
-    Args:
-        app_name: Name of the Spark application; None for the one that spark-submit was given.
-        settings: Only where no spark-submit has set them, as in tests and benchmarks.
-    """
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder
-    named = {} if app_name is None else {"spark.app.name": app_name}
-    for key, value in {**named, **(settings or {})}.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
-
-
-def plans_at_once(session: SparkSession) -> int:
-    """How many plans the application of a session lands at the same time."""
-    asked = session.sparkContext.getConf().get(PLANS_AT_ONCE)
-    return int(asked) if asked else PLANS_PER_CORE * session.sparkContext.defaultParallelism
+    limits = (f"-D{key}={value}" for key, value in AVRO_LIMITS.items())
+    return " ".join((*limits, *(usual if own is None else (own,))))

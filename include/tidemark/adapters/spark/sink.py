@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from functools import partial, reduce
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -25,6 +26,7 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.errors import KafkaRefused, SetupError
 from tidemark.ports import Clock, LogReader
+from tidemark.spark.sessions import share_fairly
 from tidemark.storage import folder_of
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ class SparkSink:
         kafka_options: Options of Spark's Kafka source (adapters/kafka/options.py).
         log_reader: Reads records that Spark's source would alter or fail at.
         now: The clock for `ingested_at`, read once for each landing.
+        write_options: Options for writing Parquet files, beside the settings of the session.
     """
 
     def __init__(
@@ -65,12 +68,14 @@ class SparkSink:
         kafka_options: Mapping[str, str],
         log_reader: LogReader,
         now: Clock,
+        write_options: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._session = session
         self._uri = uri
         self._kafka_options = kafka_options
         self._log_reader = log_reader
         self._now = now
+        self._write_options = write_options
 
     def write(self, plan: Plan, records_per_task: int) -> list[DataFile]:
         """Read the plan's ranges into files of a new folder, each of one partition.
@@ -89,9 +94,7 @@ class SparkSink:
         what = f"plan {plan.sequence} of pipeline {plan.pipeline!r}"
         files, table = self._storage()
         name = plan_folder(plan.sequence, uuid4())
-        # A share of the executors for each plan, however many tasks it has. Spark keeps this by
-        # thread.
-        self._session.sparkContext.setLocalProperty("spark.scheduler.pool", plan.pipeline)
+        share_fairly(self._session, plan.pipeline)
         with ExitStack() as undo:
             # No commit will refer to it; if that fails too, maintenance takes it.
             undo.callback(_remove, files, f"{table}/{name}")
@@ -172,7 +175,7 @@ class SparkSink:
             return
         frames = [self._read_round(plan, taken, records_per_task) for taken in rounds]
         read = self._with_provenance(reduce(DataFrame.unionAll, frames), plan, now)
-        read.write.parquet(f"{self._uri}/{name}")
+        read.write.options(**self._write_options).parquet(f"{self._uri}/{name}")
 
     def _storage(self) -> tuple[FileSystem, str]:
         try:

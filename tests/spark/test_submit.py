@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tidemark.adapters.spark.submit import RESULT_MARKER, JobRun, submit
 from tidemark.errors import ExitCode, SetupError, Unforeseen
+from tidemark.spark.engine import JobRun, Submit
+from tidemark.spark.submit import RESULT_MARKER, submit
+
+_RESULT = {"pipeline": "prices", "plan": 7, "records": 10}
 
 
 def run_program(
@@ -24,7 +29,7 @@ def run_program(
         Path("ingest.py"),
         [],
         name="job",
-        master="local",
+        engine=Submit("local"),
         settings={},
         environ={},
         say=said.append,
@@ -35,8 +40,8 @@ def run_program(
 @pytest.mark.parametrize(
     ("printed", "results"),
     [
-        (f'{RESULT_MARKER}[{{"plan": 7}}]', [{"plan": 7}]),
-        (f'{RESULT_MARKER}[{{"plan": 7', None),
+        (f"{RESULT_MARKER}[{json.dumps(_RESULT)}]", [_RESULT]),
+        (f"{RESULT_MARKER}[{json.dumps(_RESULT)[:-3]}", None),
         ("", None),
     ],
     ids=["whole", "cut short", "none"],
@@ -45,7 +50,7 @@ def test_a_result_line_is_no_output_and_half_of_one_is_no_result(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     printed: str,
-    results: list[dict[str, int]] | None,
+    results: list[dict[str, Any]] | None,
 ) -> None:
     """A driver that is killed while it prints ends with its exit code, not with our traceback."""
     script = f"echo first\necho '{printed}'\nexit 65"

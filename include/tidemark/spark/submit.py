@@ -8,13 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tidemark.core.plan import PlanRef
 from tidemark.errors import EngineStopped, ExitCode, SetupError, TidemarkError, Unforeseen
+from tidemark.spark.engine import JobRun, Stop, Submit, without_connect
 
 _LONGEST_CAUSE = 300
 _WRONG_SESSION = (
@@ -46,20 +47,15 @@ RESULT_MARKER = "TIDEMARK_RESULT "
 """Begins the one line of standard output that carries a job's results, a JSON list by plan."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRun:
-    """How a job ended.
+def plan_arguments(plans: Iterable[PlanRef]) -> list[str]:
+    """Plans as the command line of a job."""
+    return [part for plan in plans for part in ("--plan", str(plan))]
 
-    Attributes:
-        exit_code: One of `ExitCode`.
-        results: The job's report on each plan; None if it ended before its report.
-        stopped: The error for a job that ended without a result, or with an exit code that no job
-            returns; None if the job reported its own exit code.
-    """
 
-    exit_code: ExitCode
-    results: Sequence[Mapping[str, Any]] | None
-    stopped: TidemarkError | None = None
+def application_name(job: str, plans: Sequence[PlanRef]) -> str:
+    """What the Spark application of a job is called."""
+    others = len(plans) - 1
+    return f"tidemark-{job}-{plans[0].pipeline}{f'-and-{others}-more' if others else ''}"
 
 
 def submit(
@@ -67,10 +63,11 @@ def submit(
     arguments: list[str],
     *,
     name: str,
-    master: str,
+    engine: Submit,
     settings: Mapping[str, str],
     environ: Mapping[str, str],
     say: Callable[[str], None],
+    stop: Stop | None = None,
 ) -> JobRun:
     """Run a job in client mode and wait for it.
 
@@ -78,26 +75,32 @@ def submit(
         script: The entry point.
         arguments: Its command line; carries no secret.
         name: Of the Spark application.
-        master: Spark master URL.
+        engine: The master and the program.
         settings: `--conf` settings; carry no secret.
         environ: Environment of the driver: this is where connections travel.
         say: Called with each line the job prints, its result line excepted.
+        stop: Kills the job when it is called.
 
     Raises:
         SetupError: There is no spark-submit.
     """
-    program = shutil.which("spark-submit", path=search_path(environ))
+    path = search_path(environ)
+    program = shutil.which(engine.binary, path=path)
     if program is None:
         raise SetupError(
-            subject="spark-submit is missing",
+            subject=f"{engine.binary} cannot be started",
             needed="the spark-submit of requirements.txt on the PATH",
-            seen="none",
-            advice="run `make setup`, and call tidemark from .venv/bin",
+            seen="no such program",
+            advice="run `make setup`, and call tidemark from .venv/bin; for the DAGs, install "
+            "requirements.txt in the environment that Airflow runs in",
         )
-    options = ["--name", name, "--master", master, *conf_arguments(settings)]
+    options = ["--name", name, "--master", engine.master, "--deploy-mode", "client"]
     process = subprocess.Popen(
-        [program, *options, str(script), *arguments],
-        env={**environ, "PATH": search_path(environ)},
+        [
+            *(program, *options, *conf_arguments({**engine.settings, **settings})),
+            *(str(script), *arguments),
+        ],
+        env={**without_connect(environ), "PATH": path, "PYSPARK_PYTHON": sys.executable},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -105,23 +108,36 @@ def submit(
     results = None
     clues: list[str] = []
     last = ""
-    with process:
-        for line in process.stdout or ():
-            if line.startswith(RESULT_MARKER):
-                # A line that was cut short is no result; the exit code says how the job ended.
-                with suppress(ValueError):
-                    results = json.loads(line.removeprefix(RESULT_MARKER))
-            else:
-                said = line.rstrip("\n")
-                say(said)
-                last = said or last
-                if setup_mistake(said):
-                    clues.append(said)
+    with process, (stop or Stop()).ends(process.kill):
+        try:
+            for line in process.stdout or ():
+                if line.startswith(RESULT_MARKER):
+                    results = _results(line.removeprefix(RESULT_MARKER))
+                else:
+                    said = line.rstrip("\n")
+                    say(said)
+                    last = said or last
+                    if setup_mistake(said):
+                        clues.append(said)
+        except BaseException:
+            # Without it nobody would wait for the job, and nobody would read what it prints.
+            process.kill()
+            raise
     stopped = None
     if results is None or process.returncode not in set(ExitCode):
         stopped = stopped_by(process.returncode, [*clues, last])
     code = stopped.exit_code if stopped else ExitCode(process.returncode)
     return JobRun(exit_code=code, results=results, stopped=stopped)
+
+
+def _results(text: str) -> list[Mapping[str, Any]] | None:
+    """What a result line tells; None for a line that was cut short: the exit code tells the end."""
+    with suppress(ValueError):
+        told = json.loads(text)
+        named = isinstance(told, list) and all(isinstance(each, dict) for each in told)
+        if named and all({"pipeline", "plan"} <= set(each) for each in told):
+            return list(told)
+    return None
 
 
 def stopped_by(exit_code: int, printed: Sequence[str]) -> TidemarkError | None:

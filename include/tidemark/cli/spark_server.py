@@ -1,0 +1,59 @@
+"""`tidemark spark`: the Spark Connect server of this machine, which makes small runs short."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tidemark.cli.arguments import AsJson
+from tidemark.cli.console import out, print_json, step
+from tidemark.spark.server import ServerStatus
+from tidemark.wiring import App
+
+app = typer.Typer(
+    help=(
+        "A Spark Connect server on this machine. While it runs, `ingest`, `quality`, `decode`, "
+        "`upsert` and `run` use it instead of starting a Spark of their own, which takes longer "
+        "than a small run."
+    ),
+    short_help="A Spark that keeps running, for short runs.",
+    no_args_is_help=True,
+)
+
+
+@app.command(short_help="Start the server, and check it.")
+def start(
+    port: Annotated[
+        int, typer.Option(help="Port on localhost; 0 takes a free one.", min=0, max=65535)
+    ] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Start the server, or find that it runs; waits until it answers, and checks it.
+
+    It listens on this machine only and asks for a token, which is in a file that only you can read.
+    """
+    if not as_json:
+        step("starting Spark (some ten seconds)")
+    tidemark = App.from_environment()
+    _show(tidemark.spark_server(port=port).start(tidemark.check_server), as_json)
+
+
+@app.command(short_help="Stop the server.")
+def stop(as_json: AsJson = False) -> None:
+    """Stop the server. A run that uses it fails; run it again, which is safe."""
+    _show(App.from_environment().spark_server().stop(), as_json)
+
+
+@app.command(short_help="Say whether the server runs, and where.")
+def status(as_json: AsJson = False) -> None:
+    """Say whether the server runs, where it listens, where its log is."""
+    _show(App.from_environment().spark_server().status(), as_json)
+
+
+def _show(status: ServerStatus, as_json: bool) -> None:
+    if as_json:
+        print_json(status.as_record())
+        return
+    for key, value in status.as_record().items():
+        out.print(f"{key:<12} {value}", markup=False)

@@ -1,0 +1,1 @@
+"""What runs Spark: spark-submit, or a Spark Connect server."""

@@ -1,0 +1,252 @@
+"""Sessions on a Spark Connect server, opened for one run and closed with it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from tidemark.errors import EngineUnavailable, EngineUnsuitable, SetupError
+from tidemark.spark.engine import MODE_VARIABLE, Server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+DETAILS = "server_details"
+"""Attribute of an exception of the server: its causes, as the server has told them."""
+
+PLANS_AT_ONCE = 4
+"""Plans that one run lands at the same time on a server, which has other runs as well."""
+
+_RETRIES: Mapping[str, Any] = {
+    # PySpark's own policy repeats a call for ten minutes. With these it gives up after 6 s.
+    "max_retries": 5,
+    "initial_backoff": 100,
+    "backoff_multiplier": 3.0,
+    "max_backoff": 3_000,
+    "max_server_retry_delay": 3_000,
+}
+
+SESSION_SETTINGS: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # Named errors need the causes of a failure.
+    "spark.sql.connect.enrichError.enabled": "true",
+    "spark.sql.connect.serverStacktrace.enabled": "true",
+}
+"""Settings of each session, which a server has in other ways as its own defaults."""
+
+_WRITING = "spark.hadoop.parquet."
+_SETTABLE = ("spark.sql.", "spark.databricks.delta.")
+
+
+class ConnectSessions:
+    """Sessions on one server.
+
+    Args:
+        server: The server.
+        settings: Of the pipeline's `spark` section; they win over ours.
+        write_options: Options for writing Parquet files.
+        own_settings: Settings of ours, such as the folder of logs.
+
+    Raises:
+        EngineUnsuitable: A setting cannot be of one session.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        settings: Mapping[str, str],
+        write_options: Mapping[str, str],
+        own_settings: Mapping[str, str],
+    ) -> None:
+        of_files = {key: value for key, value in settings.items() if key.startswith(_WRITING)}
+        others = [key for key in settings if not key.startswith((_WRITING, *_SETTABLE))]
+        if others:
+            raise EngineUnsuitable(
+                engine=str(server),
+                problem=f"{others[0]} in the spark section is a setting of a whole application",
+                needed="settings that begin with spark.sql., spark.databricks.delta. or "
+                f"{_WRITING}",
+                advice=f"set it where the server is started, or run {SUBMIT}",
+            )
+        self.server = server
+        self.write_options = {
+            **write_options,
+            **{key.removeprefix("spark.hadoop."): value for key, value in of_files.items()},
+        }
+        self._settings = {
+            **SESSION_SETTINGS,
+            **{key: value for key, value in settings.items() if key not in of_files},
+            **own_settings,
+        }
+        self._opened: list[SparkSession] = []
+        self._shared: SparkSession | None = None
+        self._lock = threading.Lock()
+
+    def shared(self) -> SparkSession:
+        """The session that the plans of the run share.
+
+        Raises:
+            EngineUnavailable: The server does not answer.
+            EngineUnsuitable: It does not take a setting.
+            SetupError: It refuses this client.
+        """
+        with self._lock:
+            if self._shared is None:
+                self._shared = self._open()
+            return self._shared
+
+    def own(self) -> SparkSession:
+        """A new session; raises as `shared`."""
+        return self._open()
+
+    def plans_at_once(self) -> int:
+        """The same number for every server; opens the shared session."""
+        self.shared()
+        return PLANS_AT_ONCE
+
+    def close(self) -> None:
+        """Close the sessions; what they still do on the server is interrupted."""
+        for session in self._opened:
+            # A server that is away has none any more: nothing to wait for.
+            session.client.set_retry_policies([])
+            session.stop()
+
+    def interrupt(self) -> None:
+        """Stop what the sessions do on the server; their calls fail. They can be used no more."""
+        for session in list(self._opened):
+            with suppress(Exception):
+                session.interruptAll()
+        self.close()
+
+    def _open(self) -> SparkSession:
+        from pyspark.errors import PySparkException
+        from pyspark.sql.connect.client.core import DefaultChannelBuilder
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+        from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+        server = self.server
+        builder = DefaultChannelBuilder(f"sc://{server.host}:{server.port}")
+        if server.token:
+            builder.set("token", server.token)
+        if server.use_ssl:
+            builder.set("use_ssl", "true")
+        if server.user:
+            builder.set("user_id", server.user)
+        # Always a new one. Great Expectations finds it as the default session of the process.
+        session: Any = ConnectSession.builder.channelBuilder(builder).create()
+        client = session.client
+        client.set_retry_policies([DefaultPolicy(**_RETRIES)])
+        keep_details(client)
+        self._opened.append(session)
+        try:
+            for key, value in self._settings.items():
+                session.conf.set(key, value)
+                self._check(session, key, value)
+        except PySparkException as failure:
+            raise refusal(server, failure) from None
+        return session
+
+    def _check(self, session: Any, key: str, value: str) -> None:
+        seen = session.conf.get(key)
+        if str(seen).lower() != value.lower():
+            raise EngineUnsuitable(
+                engine=str(self.server),
+                problem=f"{key} is {seen} in a session that has set it to {value}",
+                needed=f"a server whose sessions can have {key}={value}",
+                advice=RESTART,
+            )
+
+
+SUBMIT = "by spark-submit: --master 'local[*]', or in Airflow a connection of type spark"
+RESTART = (
+    "start a server with `tidemark spark start`, or see docs/clusters.md, Spark Connect, for the "
+    f"settings of another one; or run {SUBMIT}"
+)
+
+
+@contextmanager
+def connected(
+    server: Server,
+    settings: Mapping[str, str],
+    *,
+    write_options: Mapping[str, str],
+    own_settings: Mapping[str, str],
+) -> Iterator[ConnectSessions]:
+    """Sessions on a server, for the block; they are interrupted and closed at its end.
+
+    In the block PySpark's functions are those of Spark Connect, in all threads of the process.
+
+    Raises:
+        EngineUnsuitable: A setting cannot be of one session.
+    """
+    sessions = ConnectSessions(server, settings, write_options, own_settings)
+    before = os.environ.get(MODE_VARIABLE)
+    os.environ[MODE_VARIABLE] = "1"
+    try:
+        with warnings.catch_warnings():
+            # PySpark's words on each call that it gives up repeating; the error says it.
+            warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
+            yield sessions
+    finally:
+        sessions.close()
+        if before is None:
+            os.environ.pop(MODE_VARIABLE, None)
+
+
+def keep_details(client: Any) -> None:
+    """Let exceptions of a client carry what the server has told of their causes.
+
+    PySpark makes one text of it, in which a message may look like another cause.
+    """
+    fetch, handle = client._fetch_enriched_error, client._handle_rpc_error
+    told = threading.local()
+
+    def fetched(info: Any) -> Any:
+        told.details = fetch(info)
+        return told.details
+
+    def handled(error: Any) -> NoReturn:
+        told.details = None
+        try:
+            handle(error)
+        except Exception as failure:
+            setattr(failure, DETAILS, told.details)
+            raise
+        raise AssertionError("an error that was handled without an exception")
+
+    client._fetch_enriched_error = fetched
+    client._handle_rpc_error = handled
+
+
+def refusal(server: Server, failure: Exception) -> Exception:
+    """The named error for an answer of a server, or for none; the failure itself if unknown."""
+    code = status_of(failure)
+    if code == "UNAVAILABLE":
+        return EngineUnavailable(engine=str(server), reason="no connection")
+    if code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+        return SetupError(
+            subject=f"{server} refuses this client",
+            needed="the server's token",
+            seen="a token that is wrong" if server.token else "no token",
+            advice="set SPARK_CONNECT_AUTHENTICATE_TOKEN, or in Airflow the connection's password",
+        )
+    return failure
+
+
+def status_of(failure: BaseException) -> str:
+    """Name of the gRPC status of an exception of Spark Connect; empty without one."""
+    ask: Callable[[], Any] | None = getattr(failure, "getGrpcStatusCode", None)
+    code = ask() if ask else getattr(failure, "code", lambda: None)()
+    return str(getattr(code, "name", ""))

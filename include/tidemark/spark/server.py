@@ -1,0 +1,256 @@
+"""The Spark Connect server of one home: started, checked, stopped.
+
+It listens on this machine only and asks for a token, which is in a file that only this user reads.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tidemark import processes, sockets
+from tidemark.errors import EngineUnavailable, SetupError
+from tidemark.files import locked, read_json, replace_text
+from tidemark.spark.engine import TOKEN_VARIABLE, Server, without_connect
+
+_log = logging.getLogger(__name__)
+
+HOST = "localhost"
+"""With a token PySpark's client speaks to no other host without TLS."""
+
+_ADDRESS = "127.0.0.1"
+_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_POLL_S = 0.1
+_SECRETS = ("AIRFLOW_CONN_", "TIDEMARK_FAIL_AT", TOKEN_VARIABLE)
+"""Beginnings of variables that the server's environment does not have."""
+
+REDACTION = r'(?s)(?<=key: "kafka\.)(?:sasl|ssl)\.[\w.]*"\s+value: "(?:\\.|[^"\\])*"'
+"""What the server leaves out of the text of plans, in its log and on its pages: options of security
+of the Kafka source, with their values."""
+
+_ALLOCATION = """<?xml version="1.0"?>
+<allocations>
+  <!-- All sessions are in this pool: their jobs take turns. -->
+  <pool name="default">
+    <schedulingMode>FAIR</schedulingMode>
+  </pool>
+</allocations>
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerStatus:
+    """What is known about a server without asking it.
+
+    Attributes:
+        running: Whether its process lives.
+        pid: Its process id; None before the first start.
+        address: Where it listens; empty before the first start.
+        log: What it prints.
+    """
+
+    running: bool
+    pid: int | None
+    address: str
+    log: Path
+
+    def as_record(self) -> dict[str, Any]:
+        """The status as plain values, for `--json`; without the token."""
+        return {**asdict(self), "log": str(self.log)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """What the next process that asks must know.
+
+    Attributes:
+        pid: The server's process id.
+        session: The session of the operating system that holds it and its Python workers.
+        started: When the process started (`processes.start_time`).
+        port: Where it listens.
+        is_checked: Whether it answered and passed the checks.
+    """
+
+    pid: int
+    session: int
+    started: str
+    port: int
+    is_checked: bool = False
+
+
+class SparkServer:
+    """The server of one home.
+
+    Args:
+        home: Folder of its token, settings and log.
+        environ: Environment to build on; connections in it do not reach the server.
+        settings: Spark's settings; they are written to a file, and carry no secret.
+        port: Where it listens; 0 takes the last port again if it is free, else any.
+    """
+
+    def __init__(
+        self, home: Path, environ: Mapping[str, str], settings: Mapping[str, str], port: int = 0
+    ) -> None:
+        self._home = home
+        self._environ = environ
+        self._settings = settings
+        self._port = port
+        self._file = home / "server.json"
+        self._token_file = home / "token"
+        self._log_file = home / "server.log"
+
+    def status(self) -> ServerStatus:
+        """Look at the recorded process; asks nothing of it and changes nothing."""
+        state = self._load()
+        return ServerStatus(
+            running=state is not None and _is_alive(state),
+            pid=state.pid if state else None,
+            address=f"sc://{HOST}:{state.port}" if state else "",
+            log=self._log_file,
+        )
+
+    def running(self) -> Server | None:
+        """The server, if it runs and has passed its checks."""
+        state = self._load()
+        if state is None or not state.is_checked or not _is_alive(state):
+            return None
+        return Server(host=HOST, port=state.port, token=self._token())
+
+    def start(self, check: Callable[[Server], None], *, timeout_s: float = 120.0) -> ServerStatus:
+        """Start the server and return when it has passed the checks; one that runs is left.
+
+        Args:
+            check: Raises a named error for a server that cannot be used.
+            timeout_s: Longest wait until it listens.
+
+        Raises:
+            SetupError: A port is taken, or the server ended while it started.
+            EngineUnavailable: It does not listen in time; what this call started is stopped.
+            EngineUnsuitable: It does not pass a check; what this call started is stopped.
+        """
+        with locked(self._home / "server.lock"):
+            if self.running():
+                return self.status()
+            self.stop()
+            state = self._spawn()
+            try:
+                self._wait_until_it_listens(state, timeout_s)
+                check(Server(host=HOST, port=state.port, token=self._token()))
+            except BaseException:
+                self.stop()
+                raise
+            self._save(state, is_checked=True)
+            return self.status()
+
+    def stop(self, *, timeout_s: float = 20.0) -> ServerStatus:
+        """End the server and its workers, and return when none is left.
+
+        Raises:
+            SetupError: A process survives SIGKILL.
+        """
+        state = self._load()
+        living = (lambda: processes.members(state.session)) if state else (lambda: ())
+        processes.stop("the Spark Connect server", living, timeout_s=timeout_s)
+        return self.status()
+
+    def _spawn(self) -> _State:
+        last = self._load()
+        (spare,) = sockets.free_ports(_ADDRESS, 1)
+        port = sockets.chosen_port(_ADDRESS, self._port, last.port if last else None, spare)
+        sockets.require_free(_ADDRESS, [port], "the Spark Connect server")
+        self._home.mkdir(parents=True, exist_ok=True)
+        self._write_token()
+        pools = self._home / "pools.xml"
+        replace_text(pools, _ALLOCATION)
+        properties = self._home / "server.properties"
+        settings = {
+            **self._settings,
+            "spark.app.name": "tidemark-spark",
+            "spark.connect.grpc.binding.address": _ADDRESS,
+            "spark.connect.grpc.binding.port": str(port),
+            "spark.scheduler.allocation.file": f"file:{pools}",
+            "spark.redaction.string.regex": REDACTION,
+            "spark.sql.redaction.string.regex": REDACTION,
+            # The driver's own ports are for this machine too.
+            "spark.driver.bindAddress": _ADDRESS,
+            "spark.driver.host": _ADDRESS,
+            # A client that was killed leaves a session, which holds memory.
+            "spark.connect.session.manager.defaultSessionTimeout": "10m",
+        }
+        replace_text(properties, "".join(_property(*pair) for pair in settings.items()))
+        bin_folder = Path(sys.executable).parent
+        kept = {k: v for k, v in self._environ.items() if not k.startswith(_SECRETS)}
+        process = processes.spawn_detached(
+            [
+                *(str(bin_folder / "spark-submit"), "--class", _CLASS),
+                *("--properties-file", str(properties), "spark-internal"),
+            ],
+            self._log_file,
+            env={
+                **without_connect(kept),
+                TOKEN_VARIABLE: self._token(),
+                "PATH": f"{bin_folder}{os.pathsep}{kept.get('PATH', os.defpath)}",
+                "PYSPARK_PYTHON": sys.executable,
+            },
+            cwd=self._home,
+        )
+        state = _State(pid=process.pid, session=process.session, started=process.started, port=port)
+        self._save(state, is_checked=False)
+        _log.info("the Spark Connect server started pid=%d port=%d", state.pid, port)
+        return state
+
+    def _wait_until_it_listens(self, state: _State, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not sockets.accepts(_ADDRESS, state.port):
+            if not _is_alive(state):
+                raise SetupError(
+                    subject="the Spark Connect server ended while it started",
+                    needed=f"a server that keeps running; its log is {self._log_file}",
+                    seen=processes.last_words(self._log_file),
+                    advice="mend what the log names; Java 17 and `make setup` are needed",
+                )
+            if time.monotonic() > deadline:
+                raise EngineUnavailable(
+                    engine="the Spark Connect server",
+                    reason=f"no open port after {timeout_s:.0f} s; its log is {self._log_file}",
+                )
+            time.sleep(_POLL_S)
+
+    def _write_token(self) -> None:
+        self._token_file.unlink(missing_ok=True)
+        number = os.open(self._token_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(number, "w") as file:
+            file.write(secrets.token_urlsafe(32))
+
+    def _token(self) -> str:
+        with suppress(FileNotFoundError):
+            return self._token_file.read_text(encoding="utf-8")
+        return ""
+
+    def _load(self) -> _State | None:
+        raw = read_json(self._file)
+        return None if raw is None else _State(**raw)
+
+    def _save(self, state: _State, *, is_checked: bool) -> None:
+        record = {**asdict(state), "is_checked": is_checked}
+        replace_text(self._file, json.dumps(record, indent=2) + "\n")
+
+
+def _property(key: str, value: str) -> str:
+    """A line of a Java properties file."""
+    escaped = value.replace("\\", "\\\\").replace("\n", "\\n")
+    return f"{key} {escaped}\n"
+
+
+def _is_alive(state: _State) -> bool:
+    # A process that ended at once has no start time on record either.
+    return bool(state.started) and processes.start_time(state.pid) == state.started

@@ -1,0 +1,162 @@
+"""What a Spark Connect server must be, so that it lands what spark-submit lands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from tidemark.errors import EngineUnsuitable
+from tidemark.spark.connect import RESTART, refusal
+from tidemark.storage import folder_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidemark.spark.connect import ConnectSessions
+
+_SOURCES = {
+    "the Kafka source": "spark-sql-kafka-0-10",
+    "Delta Lake": "delta-spark",
+    "Avro": "spark-avro",
+}
+
+
+def check_server(
+    sessions: ConnectSessions,
+    *,
+    java_properties: Mapping[str, str],
+    redaction: str,
+    locations: Iterable[str],
+) -> None:
+    """Refuse a server that would land something else than spark-submit, or nothing.
+
+    Args:
+        sessions: Sessions on the server.
+        java_properties: Java properties that its JVM must have, with their values.
+        redaction: Regular expression that its `spark.redaction.string.regex` must contain.
+        locations: Folders or URIs of tables, which client and server must both see.
+
+    Raises:
+        EngineUnsuitable: The first thing that is wrong.
+        EngineUnavailable, SetupError: As `ConnectSessions.shared`.
+    """
+    from pyspark.errors import PySparkException
+
+    session = sessions.shared()
+    checks = _Checks(str(sessions.server), session)
+    try:
+        checks.versions()
+        checks.jars()
+        checks.delta_catalog()
+        checks.java(java_properties)
+        checks.redaction(redaction)
+        for location in dict.fromkeys(locations):
+            checks.files(location)
+    except PySparkException as failure:
+        raise refusal(sessions.server, failure) from None
+
+
+class _Checks:
+    def __init__(self, engine: str, session: SparkSession) -> None:
+        self._engine = engine
+        self._session = session
+
+    def versions(self) -> None:
+        """Client and server exchange plans in a form that is one version's."""
+        for name, seen in (("pyspark", self._session.version), ("delta-spark", self._delta())):
+            if seen != version(name):
+                raise self._unsuitable(
+                    f"it runs {name} {seen or 'of an unknown version'}", f"{name} {version(name)}"
+                )
+
+    def _delta(self) -> str | None:
+        return self._ask("try_reflect('io.delta.package', 'VERSION')")
+
+    def jars(self) -> None:
+        """The sources that jobs read and write with."""
+        from pyspark.errors import AnalysisException
+        from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
+        from pyspark.sql.avro.functions import from_avro
+
+        kafka = self._session.read.format("kafka").options(
+            **{"kafka.bootstrap.servers": "localhost:9", "subscribe": "none"}
+        )
+        looked_at: dict[str, Any] = {
+            "the Kafka source": lambda: kafka.load(),
+            "Avro": lambda: self._session.range(0).select(from_avro(F.lit(b""), '"int"')),
+        }
+        for name, look in looked_at.items():
+            try:
+                frame: DataFrame = look()
+                _ = frame.schema
+            except AnalysisException:
+                raise self._unsuitable(
+                    f"its class path lacks {name}", f"the jar {_SOURCES[name]} on its class path"
+                ) from None
+
+    def delta_catalog(self) -> None:
+        """MERGE and time travel are Delta's, by extension and catalog."""
+        for key, needed in (
+            ("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension"),
+            ("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"),
+        ):
+            self._must_contain(key, needed)
+
+    def java(self, properties: Mapping[str, str]) -> None:
+        """What limits the memory that one broken record may ask for."""
+        for key, needed in properties.items():
+            seen = self._ask(f"reflect('java.lang.System', 'getProperty', '{key}')")
+            if seen != needed:
+                raise self._unsuitable(
+                    f"its Java property {key} is {seen}", f"the Java option -D{key}={needed}"
+                )
+
+    def redaction(self, needed: str) -> None:
+        """Plans, with the options of sources, go into its log and on its pages."""
+        self._must_contain("spark.redaction.string.regex", needed)
+
+    def files(self, location: str) -> None:
+        """Each side reads what the other one writes."""
+        from pyarrow.fs import FileSelector
+        from pyspark.errors import PySparkException
+
+        files, folder = folder_of(location)
+        name = f"_tidemark_probe_{uuid4().hex}"
+        place = f"{folder}/{name}"
+        try:
+            files.create_dir(f"{place}/client")
+            with files.open_output_stream(f"{place}/client/probe.txt") as stream:
+                stream.write(name.encode())
+            seen = self._session.read.text(f"{location}/{name}/client").collect()
+            if [row[0] for row in seen] != [name]:
+                raise self._elsewhere(location)
+            self._session.range(1).write.parquet(f"{location}/{name}/server")
+            written = files.get_file_info(FileSelector(f"{place}/server"))
+            if not any(each.base_name.endswith(".parquet") for each in written):
+                raise self._elsewhere(location)
+        except (PySparkException, FileNotFoundError):
+            raise self._elsewhere(location) from None
+        finally:
+            with suppress(OSError):
+                files.delete_dir(place)
+
+    def _elsewhere(self, location: str) -> EngineUnsuitable:
+        return self._unsuitable(
+            f"it does not see the files of this machine at {location}",
+            "storage that client and server share, with the same user",
+        )
+
+    def _must_contain(self, key: str, needed: str) -> None:
+        seen = self._session.conf.get(key, None)
+        if needed not in (seen or ""):
+            raise self._unsuitable(f"its {key} is {seen or 'not set'}", f"{key}={needed}")
+
+    def _ask(self, expression: str) -> str | None:
+        row = self._session.sql(f"SELECT {expression}").first()
+        return None if row is None else row[0]
+
+    def _unsuitable(self, problem: str, needed: str) -> EngineUnsuitable:
+        return EngineUnsuitable(engine=self._engine, problem=problem, needed=needed, advice=RESTART)

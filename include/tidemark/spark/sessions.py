@@ -1,0 +1,83 @@
+"""Sessions of Spark for the plans of one run, on either engine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PLANS_PER_CORE = 2
+"""A small plan waits for brokers and for the disk about as long as it computes."""
+
+
+class Sessions(Protocol):
+    """Gives the sessions of one run.
+
+    Attributes:
+        write_options: Options for writing Parquet files, in addition to the session's settings.
+    """
+
+    @property
+    def write_options(self) -> Mapping[str, str]: ...
+
+    def shared(self) -> SparkSession:
+        """The session that the plans of the run share."""
+
+    def own(self) -> SparkSession:
+        """A new session, for settings that are of one commit alone."""
+
+    def plans_at_once(self) -> int:
+        """How many plans the run lands at the same time."""
+
+
+class ApplicationSessions:
+    """Sessions of the Spark application of this process, which spark-submit has configured."""
+
+    write_options: Mapping[str, str] = {}
+
+    def shared(self) -> SparkSession:
+        """The application's session; it is started if this is the first call."""
+        return open_application()
+
+    def own(self) -> SparkSession:
+        """A session beside it."""
+        return self.shared().newSession()
+
+    def plans_at_once(self) -> int:
+        """Two for each core of the application."""
+        return PLANS_PER_CORE * int(self.shared().sparkContext.defaultParallelism)
+
+
+def open_application(
+    name: str | None = None, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The session of this process's Spark application, which is started or joined.
+
+    Args:
+        name: Name of the application; None for the one that spark-submit was given.
+        settings: Only where no spark-submit has set them, as in tests and benchmarks.
+    """
+    from pyspark.sql import SparkSession
+
+    # spark-submit does so for its jobs; without it PySpark takes the first python3 on the PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder
+    named = {} if name is None else {"spark.app.name": name}
+    for key, value in {**named, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def share_fairly(session: SparkSession, pool: str) -> None:
+    """Give the jobs of this thread a share of the executors, however many tasks others have.
+
+    A Spark Connect server has one pool for all sessions, as its allocation file says.
+    """
+    from pyspark.sql import is_remote
+
+    if not is_remote():
+        session.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
