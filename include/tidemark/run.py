@@ -25,6 +25,7 @@ from tidemark.errors import ExitCode, TidemarkError
 from tidemark.services.quality import raise_if_failed
 from tidemark.services.together import each_apart
 from tidemark.spark.engine import Engine, JobRun, Server, Stop
+from tidemark.spark.sessions import no_values_logged
 from tidemark.spark.submit import RESULT_MARKER, application_name, plan_arguments, submit
 from tidemark.wiring import App
 
@@ -193,23 +194,14 @@ def _named_failures(app: App, operation: str) -> Iterator[None]:
 
 @contextmanager
 def _job_log() -> Iterator[None]:
-    """Log what a job does, and not the values that PySpark quotes from a failed computation."""
+    """Log what a job does, also where the log is for warnings."""
     ours = logging.getLogger("tidemark")
-    levels = {
-        ours: min(ours.getEffectiveLevel(), logging.INFO),
-        **{
-            logging.getLogger(name): logging.CRITICAL
-            for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-        },
-    }
-    before = {logger: logger.level for logger in levels}
-    for logger, level in levels.items():
-        logger.setLevel(level)
+    before = ours.level
+    ours.setLevel(min(ours.getEffectiveLevel(), logging.INFO))
     try:
         yield
     finally:
-        for logger, level in before.items():
-            logger.setLevel(level)
+        ours.setLevel(before)
 
 
 # -- by spark-submit -----------------------------------------------------------------------------
@@ -230,7 +222,7 @@ def main(job: Job, description: str, argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    with _job_log():
+    with _job_log(), no_values_logged():
         results, code = execute(App.from_environment(), job, plans)
     sys.stdout.write(f"{RESULT_MARKER}{json.dumps(results)}\n")
     sys.stdout.flush()

@@ -17,7 +17,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidemark.core.decoding import DecodeSpec, Part
+from tidemark.core.decoding import DecodeSpec, Format, Part
 from tidemark.core.layout import LOG_FOLDER, Layout
 from tidemark.core.offsets import size_of
 from tidemark.core.plan import Plan, PlanRef
@@ -809,20 +809,32 @@ class App:
 
         return SparkServer(self.layout.spark, self.environ, server_settings(self.layout), port=port)
 
-    def check_server(self, server: Server, pipelines: Iterable[str] = ()) -> None:
+    def check_server(self, server: Server, pipelines: Iterable[str]) -> None:
         """Refuse a Spark Connect server that cannot be used for some pipelines.
+
+        That of this home has been asked when it was started.
 
         Raises:
             UnknownPipeline, SpecError, InvalidSelection
             EngineUnavailable: It does not answer.
             EngineUnsuitable, SetupError: It cannot be used.
         """
+        from tidemark.spark.connect import check_settings
+
+        specs = [self.spec(each) for each in pipelines]
+        for spec in specs:
+            check_settings(server, spec.spark)
+        if server != self.spark_server().running():
+            self.ask_server(server, specs)
+
+    def ask_server(self, server: Server, specs: Sequence[PipelineSpec] = ()) -> None:
+        """Ask a Spark Connect server whether it is as it must be; raises as `check_server`."""
         from tidemark.adapters.spark.settings import AVRO_LIMITS
         from tidemark.spark.connect import connected
         from tidemark.spark.server import REDACTION
         from tidemark.spark.server_checks import check_server
 
-        tables = [self.layout.data_table(self.spec(each).target) for each in pipelines]
+        tables = [self.layout.data_table(spec.target) for spec in specs]
         elsewhere = [each for each in tables if not each.startswith(f"{self.layout.lakehouse}/")]
         with connected(server, {}, write_options={}, own_settings={}) as sessions:
             check_server(
@@ -830,6 +842,7 @@ class App:
                 java_properties=AVRO_LIMITS,
                 redaction=REDACTION,
                 locations=[self.layout.lakehouse, *elsewhere],
+                runs_python=any(_runs_python(spec.decode) for spec in specs),
             )
 
     @contextmanager
@@ -945,6 +958,12 @@ class App:
             if embedded.running:
                 return kafka_connection(embedded.bootstrap)
         raise UnknownConnection(connection=connection)
+
+
+def _runs_python(decode: DecodeSpec | None) -> bool:
+    """Whether Spark's Python workers decode for a pipeline."""
+    parts = decode.parts.values() if decode else ()
+    return any(part.format is Format.PROTOBUF for part in parts)
 
 
 def _place(path: str) -> str:

@@ -78,12 +78,14 @@ def _options(
 def main() -> None:
     """Run the command line; the one place where a named error becomes an exit code."""
     # What a command has begun on a server, or as a job, is ended on the way out.
-    signal.signal(signal.SIGTERM, _leave)
+    before = signal.signal(signal.SIGTERM, _leave)
     try:
         app()
     except TidemarkError as error:
         print_error(error, as_json="--json" in sys.argv)
         sys.exit(error.exit_code)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _leave(number: int, _: object) -> None:

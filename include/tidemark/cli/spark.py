@@ -127,8 +127,7 @@ def chosen_engine(app: App, master: str | None, pipelines: Sequence[str]) -> Eng
         raise typer.BadParameter(f"other users see it there; the token is in {TOKEN_VARIABLE}")
     engine = app.engine(master)
     step(f"engine: {engine}")
-    # The server of this home has been checked when it was started.
-    if master is not None and isinstance(engine, Server):
+    if isinstance(engine, Server):
         app.check_server(engine, pipelines)
     return engine
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tidemark.errors import EngineUnavailable, EngineUnsuitable, SetupError
 from tidemark.spark.engine import MODE_VARIABLE, Server
+from tidemark.spark.sessions import no_values_logged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,15 +72,7 @@ class ConnectSessions:
         own_settings: Mapping[str, str],
     ) -> None:
         of_files = {key: value for key, value in settings.items() if key.startswith(_WRITING)}
-        others = [key for key in settings if not key.startswith((_WRITING, *_SETTABLE))]
-        if others:
-            raise EngineUnsuitable(
-                engine=str(server),
-                problem=f"{others[0]} in the spark section is a setting of a whole application",
-                needed="settings that begin with spark.sql., spark.databricks.delta. or "
-                f"{_WRITING}",
-                advice=f"set it where the server is started, or run {SUBMIT}",
-            )
+        check_settings(server, settings)
         self.server = server
         self.write_options = {
             **write_options,
@@ -90,7 +83,7 @@ class ConnectSessions:
             **{key: value for key, value in settings.items() if key not in of_files},
             **own_settings,
         }
-        self._opened: list[SparkSession] = []
+        self._opened: list[Any] = []
         self._shared: SparkSession | None = None
         self._lock = threading.Lock()
 
@@ -119,9 +112,14 @@ class ConnectSessions:
     def close(self) -> None:
         """Close the sessions; what they still do on the server is interrupted."""
         for session in self._opened:
-            # A server that is away has none any more: nothing to wait for.
+            # A server that is away has none any more: there is nothing to wait for, or to log.
             session.client.set_retry_policies([])
+            with suppress(Exception):
+                session.client.release_session()
+            session.release_session_on_close = False
             session.stop()
+            # PySpark closes it again when it is collected, with a lock that the thread may hold.
+            session.client.close = _nothing
 
     def interrupt(self) -> None:
         """Stop what the sessions do on the server; their calls fail. They can be used no more."""
@@ -169,6 +167,26 @@ class ConnectSessions:
             )
 
 
+def _nothing() -> None:
+    """Stands for a step that has been done."""
+
+
+def check_settings(server: Server, settings: Mapping[str, str]) -> None:
+    """Refuse Spark settings of a pipeline that a session would drop without a word.
+
+    Raises:
+        EngineUnsuitable: A setting cannot be of one session.
+    """
+    for key in settings:
+        if not key.startswith((_WRITING, *_SETTABLE)):
+            raise EngineUnsuitable(
+                engine=str(server),
+                problem=f"{key} in the spark section is a setting of a whole application",
+                needed=f"settings that begin with {', '.join(_SETTABLE)} or {_WRITING}",
+                advice=f"set it where the server is started, or run {SUBMIT}",
+            )
+
+
 SUBMIT = "by spark-submit: --master 'local[*]', or in Airflow a connection of type spark"
 RESTART = (
     "start a server with `tidemark spark start`, or see docs/clusters.md, Spark Connect, for the "
@@ -195,7 +213,7 @@ def connected(
     before = os.environ.get(MODE_VARIABLE)
     os.environ[MODE_VARIABLE] = "1"
     try:
-        with warnings.catch_warnings():
+        with no_values_logged(), warnings.catch_warnings():
             # PySpark's words on each call that it gives up repeating; the error says it.
             warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
             yield sessions

@@ -13,14 +13,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tidemark import processes, sockets
-from tidemark.errors import EngineUnavailable, SetupError
+from tidemark.errors import EngineUnavailable, EngineUnsuitable, SetupError
 from tidemark.files import locked, read_json, replace_text
 from tidemark.spark.engine import TOKEN_VARIABLE, Server, without_connect
+from tidemark.spark.workers import CODE
 
 _log = logging.getLogger(__name__)
 
@@ -77,14 +78,14 @@ class _State:
         session: The session of the operating system that holds it and its Python workers.
         started: When the process started (`processes.start_time`).
         port: Where it listens.
-        is_checked: Whether it answered and passed the checks.
+        code: The code of its Python workers (`workers.CODE`); empty until it has passed its checks.
     """
 
     pid: int
     session: int
     started: str
     port: int
-    is_checked: bool = False
+    code: str = ""
 
 
 class SparkServer:
@@ -119,10 +120,21 @@ class SparkServer:
         )
 
     def running(self) -> Server | None:
-        """The server, if it runs and has passed its checks."""
+        """The server, if it runs and has passed its checks.
+
+        Raises:
+            EngineUnsuitable: It was started by another version of this package.
+        """
         state = self._load()
-        if state is None or not state.is_checked or not _is_alive(state):
+        if state is None or not state.code or not _is_alive(state):
             return None
+        if state.code != CODE:
+            raise EngineUnsuitable(
+                engine="the Spark Connect server of this machine",
+                problem="it was started by another version of tidemark",
+                needed="a server of this version",
+                advice="restart it: `tidemark spark stop`, then `tidemark spark start`",
+            )
         return Server(host=HOST, port=state.port, token=self._token())
 
     def start(self, check: Callable[[Server], None], *, timeout_s: float = 120.0) -> ServerStatus:
@@ -138,7 +150,8 @@ class SparkServer:
             EngineUnsuitable: It does not pass a check; what this call started is stopped.
         """
         with locked(self._home / "server.lock"):
-            if self.running():
+            state = self._load()
+            if state is not None and state.code == CODE and _is_alive(state):
                 return self.status()
             self.stop()
             state = self._spawn()
@@ -148,7 +161,7 @@ class SparkServer:
             except BaseException:
                 self.stop()
                 raise
-            self._save(state, is_checked=True)
+            self._save(replace(state, code=CODE))
             return self.status()
 
     def stop(self, *, timeout_s: float = 20.0) -> ServerStatus:
@@ -204,7 +217,7 @@ class SparkServer:
             cwd=self._home,
         )
         state = _State(pid=process.pid, session=process.session, started=process.started, port=port)
-        self._save(state, is_checked=False)
+        self._save(state)
         _log.info("the Spark Connect server started pid=%d port=%d", state.pid, port)
         return state
 
@@ -240,9 +253,8 @@ class SparkServer:
         raw = read_json(self._file)
         return None if raw is None else _State(**raw)
 
-    def _save(self, state: _State, *, is_checked: bool) -> None:
-        record = {**asdict(state), "is_checked": is_checked}
-        replace_text(self._file, json.dumps(record, indent=2) + "\n")
+    def _save(self, state: _State) -> None:
+        replace_text(self._file, json.dumps(asdict(state), indent=2) + "\n")
 
 
 def _property(key: str, value: str) -> str:

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from tidemark.errors import EngineUnsuitable
 from tidemark.spark.connect import RESTART, refusal
+from tidemark.spark.workers import CODE, code_of_workers
 from tidemark.storage import folder_of
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def check_server(
     java_properties: Mapping[str, str],
     redaction: str,
     locations: Iterable[str],
+    runs_python: bool,
 ) -> None:
     """Refuse a server that would land something else than spark-submit, or nothing.
 
@@ -38,6 +40,7 @@ def check_server(
         java_properties: Java properties that its JVM must have, with their values.
         redaction: Regular expression that its `spark.redaction.string.regex` must contain.
         locations: Folders or URIs of tables, which client and server must both see.
+        runs_python: Whether its Python workers must have this package.
 
     Raises:
         EngineUnsuitable: The first thing that is wrong.
@@ -55,6 +58,8 @@ def check_server(
         checks.redaction(redaction)
         for location in dict.fromkeys(locations):
             checks.files(location)
+        if runs_python:
+            checks.workers()
     except PySparkException as failure:
         raise refusal(sessions.server, failure) from None
 
@@ -73,7 +78,13 @@ class _Checks:
                 )
 
     def _delta(self) -> str | None:
-        return self._ask("try_reflect('io.delta.package', 'VERSION')")
+        from pyspark.errors import AnalysisException
+
+        try:
+            return self._ask("reflect('io.delta.package', 'VERSION')")
+        except AnalysisException:
+            # There is no such class.
+            return None
 
     def jars(self) -> None:
         """The sources that jobs read and write with."""
@@ -142,6 +153,17 @@ class _Checks:
         finally:
             with suppress(OSError):
                 files.delete_dir(place)
+
+    def workers(self) -> None:
+        """Python functions are sent by name: the workers run their own code."""
+        seen = code_of_workers(self._session)
+        if seen != CODE:
+            raise self._unsuitable(
+                "its Python workers have another tidemark"
+                if seen
+                else "its Python workers have no tidemark",
+                "the same tidemark in the Python of its workers (spark.pyspark.python)",
+            )
 
     def _elsewhere(self, location: str) -> EngineUnsuitable:
         return self._unsuitable(

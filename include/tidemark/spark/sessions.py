@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -70,6 +72,20 @@ def open_application(
     for key, value in {**named, **(settings or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+@contextmanager
+def no_values_logged() -> Iterator[None]:
+    """Keep PySpark from logging failed computations with the values that they failed on."""
+    loggers = [logging.getLogger(f"{each}QueryContextLogger") for each in ("SQL", "DataFrame")]
+    before = [each.level for each in loggers]
+    for each in loggers:
+        each.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for each, level in zip(loggers, before, strict=True):
+            each.setLevel(level)
 
 
 def share_fairly(session: SparkSession, pool: str) -> None:

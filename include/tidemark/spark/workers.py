@@ -1,0 +1,56 @@
+"""What Spark's Python workers have of this package: only typed tables of Protobuf need them."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_RUN_BY_WORKERS = (
+    "adapters/spark/message_columns.py",
+    "adapters/spark/messages.py",
+    "core/decoding.py",
+    "core/fields.py",
+    "core/protobuf.py",
+    "descriptors.py",
+)
+
+
+def _digest() -> str:
+    digest = hashlib.sha256()
+    for name in _RUN_BY_WORKERS:
+        digest.update((_PACKAGE / name).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+CODE = _digest()
+"""A digest of the modules that workers run, as they were when this process began."""
+
+
+def code_of_workers(session: SparkSession) -> str:
+    """The digest that a Python worker of a session has; empty if it has no such package.
+
+    Raises:
+        PySparkException: The worker could not be started.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
+
+    # PySpark would take type hints for the form of its arguments.
+    def code(_):  # type: ignore[no-untyped-def]
+        from tidemark.spark.workers import CODE
+
+        return CODE
+
+    asked = F.udf(code, "string")
+    try:
+        row = session.range(1).select(asked("id")).first()
+    except PySparkException as failure:
+        if "ModuleNotFoundError" in str(failure) or "ImportError" in str(failure):
+            return ""
+        raise
+    return "" if row is None else str(row[0])

@@ -1,0 +1,73 @@
+"""Which engine a master stands for."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tidemark.errors import EngineStopped, SetupError
+from tidemark.spark.engine import Server, Stop, Submit, engine_of, without_connect
+
+
+@pytest.mark.parametrize(
+    ("master", "engine"),
+    [
+        ("local[*]", Submit("local[*]")),
+        ("spark://h:7077", Submit("spark://h:7077")),
+        ("yarn", Submit("yarn")),
+        ("sc://localhost", Server(host="localhost")),
+        ("sc://h:15003", Server(host="h", port=15003)),
+        ("sc://h:1/;use_ssl=true;user_id=etl", Server(host="h", port=1, use_ssl=True, user="etl")),
+        ("sc://h/;token=a%3Bb;use_ssl=False", Server(host="h", token="a;b")),
+    ],
+)
+def test_a_master_stands_for_an_engine(master: str, engine: object) -> None:
+    """The scheme decides. Airflow's hook writes addresses in the last two forms."""
+    assert engine_of(master) == engine
+
+
+@pytest.mark.parametrize(
+    "master", ["sc:", "sc://", "sc://:1", "sc://h:many", "sc://h:0", "sc://h/;ssl=1", "sc:h:1"]
+)
+def test_what_is_no_address_of_a_server_is_refused(master: str) -> None:
+    """With a named error, and before anybody connects."""
+    with pytest.raises(SetupError, match="no address of a Spark Connect server"):
+        engine_of(master)
+
+
+def test_a_token_is_in_no_text() -> None:
+    """Neither of an engine, nor of the error for a wrong address."""
+    assert (
+        "secret" not in f"{Server.parse('sc://h', 'secret')!r} {Server.parse('sc://h', 'secret')}"
+    )
+    with pytest.raises(SetupError) as refused:
+        engine_of("sc://h:0/;token=secret;use_ssl=true")
+    assert "secret" not in str(refused.value)
+    assert "use_ssl=true" in str(refused.value)
+
+
+def test_the_token_of_the_environment_is_for_servers_without_one() -> None:
+    """As PySpark takes it."""
+    assert engine_of("sc://h", "ours") == Server(host="h", token="ours")
+    assert engine_of("sc://h/;token=theirs", "ours") == Server(host="h", token="theirs")
+
+
+def test_a_job_by_spark_submit_does_not_inherit_spark_connect() -> None:
+    """PySpark would make its functions those of a server."""
+    environ = {"SPARK_CONNECT_MODE_ENABLED": "1", "SPARK_REMOTE": "sc://h", "HOME": "/"}
+    assert without_connect(environ) == {"HOME": "/"}
+
+
+def test_a_stop_ends_what_runs_and_what_would_begin() -> None:
+    """It may come before, within and after a job."""
+    ended: list[str] = []
+    stop = Stop()
+    stop.check()
+    with stop.ends(lambda: ended.append("first")):
+        stop()
+    stop()
+    assert ended == ["first"]
+    with pytest.raises(EngineStopped) as refused:
+        stop.check()
+    assert refused.value.status == -signal.SIGTERM

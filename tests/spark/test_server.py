@@ -1,0 +1,261 @@
+"""The Spark Connect server of a home: a real one, started and stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tidemark.adapters.spark.settings import AVRO_LIMITS, submit_settings
+from tidemark.core.layout import Layout
+from tidemark.errors import EngineUnavailable, EngineUnsuitable, SetupError
+from tidemark.spark.connect import ConnectSessions, connected
+from tidemark.spark.engine import Server
+from tidemark.spark.server import REDACTION, SparkServer
+from tidemark.spark.server_checks import check_server
+from tidemark.spark.workers import CODE
+
+pytestmark = pytest.mark.spark
+
+SMALL = {
+    "spark.master": "local[2]",
+    "spark.driver.memory": "512m",
+    "spark.sql.session.timeZone": "Europe/Berlin",
+    "spark.sql.ansi.enabled": "false",
+}
+
+
+@pytest.fixture
+def sessions(connect_server: Server) -> Iterator[ConnectSessions]:
+    """Sessions on the server that tests share."""
+    with connected(connect_server, {}, write_options={}, own_settings={}) as opened:
+        yield opened
+
+
+def check(sessions: ConnectSessions, location: Path, **others: object) -> None:
+    """Check a server for one table location."""
+    arguments: dict[str, object] = {
+        "java_properties": AVRO_LIMITS,
+        "redaction": REDACTION,
+        "locations": [str(location)],
+        "runs_python": True,
+    }
+    check_server(sessions, **(arguments | others))  # type: ignore[arg-type]
+
+
+def test_a_server_is_started_used_and_stopped(layout: Layout, tmp_path: Path) -> None:
+    """The token is this user's alone, and what has connections does not reach the server."""
+    environ = {**os.environ, "AIRFLOW_CONN_KAFKA_DEFAULT": "canary", "TIDEMARK_FAIL_AT": "canary"}
+    home = tmp_path / "spark"
+    server = SparkServer(home, environ, {**submit_settings(layout, {}), **SMALL})
+    assert server.running() is None
+    checked: list[Server] = []
+    try:
+        status = server.start(checked.append)
+        assert status.running
+        again = server.start(checked.append)
+        assert again.pid == status.pid
+        assert len(checked) == 1
+        found = server.running()
+        assert found == checked[0]
+        assert found is not None
+        token = (home / "token").read_text()
+        assert stat.S_IMODE((home / "token").stat().st_mode) == 0o600
+        process = Path("/proc") / str(status.pid)
+        told = (process / "cmdline").read_bytes() + (home / "server.properties").read_bytes()
+        assert token.encode() not in told
+        assert b"canary" not in (process / "environ").read_bytes()
+        with connected(found, {}, write_options={}, own_settings={}) as sessions:
+            session = sessions.shared()
+            # Settings of each session win over the server's.
+            assert session.conf.get("spark.sql.session.timeZone") == "UTC"
+            assert session.conf.get("spark.sql.ansi.enabled") == "true"
+            assert session.range(3).count() == 3
+        wrong = Server(host=found.host, port=found.port, token="wrong")
+        with (
+            connected(wrong, {}, write_options={}, own_settings={}) as sessions,
+            pytest.raises(SetupError, match="refuses this client"),
+        ):
+            sessions.shared()
+        state = home / "server.json"
+        state.write_text(json.dumps({**json.loads(state.read_text()), "code": "older"}))
+        with pytest.raises(EngineUnsuitable, match="started by another version"):
+            server.running()
+    finally:
+        server.stop()
+    assert not server.status().running
+    assert server.running() is None
+
+
+def test_a_server_that_fails_a_check_is_stopped(layout: Layout, tmp_path: Path) -> None:
+    """Nobody finds it later and takes it for one that can be used."""
+    server = SparkServer(tmp_path, os.environ, {**submit_settings(layout, {}), **SMALL})
+
+    def refuse(_: Server) -> None:
+        raise EngineUnsuitable(engine="it", problem="a test", needed="another", advice="none")
+
+    try:
+        with pytest.raises(EngineUnsuitable, match="a test"):
+            server.start(refuse)
+        assert not server.status().running
+    finally:
+        server.stop()
+
+
+def test_a_server_that_ends_at_once_says_why(layout: Layout, tmp_path: Path) -> None:
+    """The end of its log is in the error."""
+    settings = {**submit_settings(layout, {}), **SMALL, "spark.driver.memory": "none"}
+    server = SparkServer(tmp_path, os.environ, settings)
+    try:
+        with pytest.raises(SetupError, match="ended while it started"):
+            server.start(lambda _: None)
+    finally:
+        server.stop()
+
+
+def test_a_server_that_is_away_is_an_error_within_ten_seconds() -> None:
+    """PySpark's own client would try for ten minutes."""
+    begun = time.monotonic()
+    with (
+        connected(Server(host="localhost", port=1), {}, write_options={}, own_settings={}) as found,
+        pytest.raises(EngineUnavailable, match="Spark Connect at localhost:1 does not answer"),
+    ):
+        found.shared()
+    assert time.monotonic() - begun < 10
+
+
+def test_the_server_of_this_package_passes_every_check(
+    sessions: ConnectSessions, tmp_path: Path
+) -> None:
+    """Its probe of the files leaves nothing behind."""
+    check(sessions, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+REFUSED: dict[str, tuple[Callable[[pytest.MonkeyPatch], dict[str, object]], str]] = {
+    "a Java property": (
+        lambda _: {"java_properties": {"org.apache.avro.limits.bytes.maxLength": "7"}},
+        "its Java property org.apache.avro.limits.bytes.maxLength is 67108864",
+    ),
+    "redaction": (
+        lambda _: {"redaction": "canary"},
+        "its spark.redaction.string.regex is ",
+    ),
+    # Each process has a folder of its own there.
+    "files": (
+        lambda _: {"locations": ["/proc/self/cwd"]},
+        "it does not see the files of this machine at /proc/self/cwd",
+    ),
+    "PySpark's version": (
+        lambda patch: (
+            patch.setattr("tidemark.spark.server_checks.version", {"pyspark": "9.9"}.get) or {}
+        ),
+        "it runs pyspark 4.",
+    ),
+    "Delta's version": (
+        lambda patch: (
+            patch.setattr(
+                "tidemark.spark.server_checks.version",
+                lambda name: {"delta-spark": "9.9"}.get(name) or __import__("pyspark").__version__,
+            )
+            or {}
+        ),
+        "it runs delta-spark 4.",
+    ),
+    "the workers' code": (
+        lambda patch: patch.setattr("tidemark.spark.server_checks.CODE", "newer") or {},
+        "its Python workers have another tidemark",
+    ),
+}
+
+
+@pytest.mark.parametrize("item", REFUSED)
+def test_a_server_is_refused_by_the_name_of_what_is_wrong(
+    sessions: ConnectSessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, item: str
+) -> None:
+    """With what is needed, and how to get a server that has it."""
+    change, problem = REFUSED[item]
+    changed = change(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EngineUnsuitable) as refused:
+        check(sessions, tmp_path, **changed)
+    assert refused.value.problem.startswith(problem)
+    assert "tidemark spark start" in refused.value.remedy()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("jars", "problem"),
+    [
+        ((), "it runs delta-spark of an unknown version"),
+        (("delta-", "antlr"), "its class path lacks the Kafka source"),
+        (("delta-", "antlr", "spark-sql-kafka", "kafka-clients", "commons-pool2", "spark-token"),
+         "its class path lacks Avro"),
+    ],
+    ids=["Delta", "Kafka", "Avro"],
+)  # fmt: skip
+def test_a_server_without_our_jars_is_refused(
+    layout: Layout, tmp_path: Path, jars: tuple[str, ...], problem: str
+) -> None:
+    """A real server that lacks one."""
+    own = [str(jar) for jar in layout.spark_jars.iterdir() if jar.name.startswith(jars)]
+    settings = {
+        **SMALL,
+        **({"spark.driver.extraClassPath": os.pathsep.join(own)} if jars else {}),
+    }
+    server = SparkServer(tmp_path, os.environ, settings)
+
+    def refuse(found: Server) -> None:
+        with connected(found, {}, write_options={}, own_settings={}) as sessions:
+            check(sessions, tmp_path)
+
+    try:
+        with pytest.raises(EngineUnsuitable) as refused:
+            server.start(refuse)
+        assert refused.value.problem == problem
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    "setting", ["spark.driver.memory", "spark.hadoop.fs.s3a.endpoint", "spark.executor.cores"]
+)
+def test_a_setting_of_a_whole_application_is_refused_by_name(setting: str) -> None:
+    """A session would drop it without a word."""
+    server = Server(host="localhost")
+    with (
+        pytest.raises(EngineUnsuitable, match=setting),
+        connected(server, {setting: "1"}, write_options={}, own_settings={}),
+    ):
+        pass
+
+
+def test_settings_of_a_session_and_of_files_are_taken(connect_server: Server) -> None:
+    """The spec's settings win over ours."""
+    spec = {"spark.sql.shuffle.partitions": "3", "spark.hadoop.parquet.block.size": "1048576"}
+    with connected(
+        connect_server, spec, write_options={"parquet.block.size": "7"}, own_settings={}
+    ) as sessions:
+        assert sessions.shared().conf.get("spark.sql.shuffle.partitions") == "3"
+        assert sessions.write_options == {"parquet.block.size": "1048576"}
+
+
+def test_every_session_is_closed_and_what_it_does_is_interrupted(connect_server: Server) -> None:
+    """Of each run its own: the one that they share, and those of single commits."""
+    from pyspark.errors import PySparkException
+
+    assert CODE
+    with connected(connect_server, {}, write_options={}, own_settings={}) as sessions:
+        shared, own = sessions.shared(), sessions.own()
+        assert sessions.shared() is shared
+        assert own is not shared
+        own.conf.set("spark.sql.shuffle.partitions", "9")
+        assert shared.conf.get("spark.sql.shuffle.partitions") != "9"
+    for session in (shared, own):
+        with pytest.raises(PySparkException):
+            session.range(1).count()

@@ -1,0 +1,103 @@
+"""Which engine a command takes, and what becomes of it if there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.support.commands import Command
+from tests.support.transactions import produce_values
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.errors import ExitCode
+from tidemark.spark.engine import TOKEN_VARIABLE, Server
+from tidemark.wiring import App
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+_SPEC = """
+name: events
+topic: {topic}
+schedule: "@daily"
+start: earliest
+spark: {spark}
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path, broker: BrokerStatus, topic: TopicFactory) -> Path:
+    """Of a pipeline whose topic has ten records."""
+    name = topic()
+    produce_values(broker.bootstrap, name, 10)
+    (tmp_path / "pipelines").mkdir()
+    file = tmp_path / "pipelines" / "events.yaml"
+    file.write_text(_SPEC.format(topic=name, spark="{}"))
+    return file
+
+
+def plans() -> int:
+    """How many plans are recorded."""
+    return len(App.from_environment().control().ledger("events").plans)
+
+
+@pytest.mark.usefixtures("spec")
+def test_the_server_of_a_home_is_used_while_it_runs(
+    by_submit: Command, connect_home: Path, connect_server: Server, tmp_path: Path
+) -> None:
+    """The first line of a command says so; what has landed is found landed by the other engine."""
+    (tmp_path / "spark").symlink_to(connect_home)
+    landed = by_submit("ingest", "events", "--json")
+    assert landed.code == ExitCode.OK
+    assert landed.err.splitlines()[0] == f"engine: Spark Connect at localhost:{connect_server.port}"
+    assert (landed.json[0]["wrote"], landed.json[0]["records"]) == (True, 10)
+    shown = by_submit("spark", "status", "--json")
+    assert shown.json["address"] == f"sc://localhost:{connect_server.port}"
+    assert connect_server.token not in shown.out + shown.err
+    again = by_submit("ingest", "events", "--plan", "1", "--master", "local[2]", "--json")
+    assert again.err.splitlines()[0] == "engine: spark-submit, master local[2]"
+    assert (again.json[0]["wrote"], again.json[0]["records"]) == (False, 10)
+
+
+@pytest.mark.usefixtures("spec")
+def test_a_server_that_is_away_is_named_before_anything_is_planned(by_submit: Command) -> None:
+    """A retry can cure it."""
+    ran = by_submit("ingest", "events", "--master", "sc://localhost:1", "--json")
+    assert ran.code == ExitCode.TRANSIENT
+    assert ran.json["error"] == "EngineUnavailable"
+    assert "tidemark spark start" in ran.json["next"]
+    assert plans() == 0
+
+
+@pytest.mark.usefixtures("spec")
+def test_a_server_with_another_token_is_named_before_anything_is_planned(
+    by_submit: Command, connect_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No retry cures it."""
+    monkeypatch.setenv(TOKEN_VARIABLE, "canary")
+    address = f"sc://localhost:{connect_server.port}"
+    ran = by_submit("ingest", "events", "--master", address, "--json")
+    assert (ran.code, ran.json["error"]) == (ExitCode.REFUSED, "SetupError")
+    assert "canary" not in ran.out + ran.err
+    assert plans() == 0
+
+
+@pytest.mark.usefixtures("spec")
+def test_a_token_on_the_command_line_is_refused(by_submit: Command) -> None:
+    """Other users of the machine would see it."""
+    ran = by_submit("ingest", "events", "--master", "sc://localhost:1/;token=canary")
+    assert ran.code == ExitCode.USAGE
+    assert TOKEN_VARIABLE in ran.err
+    assert "canary" not in ran.out + ran.err
+
+
+def test_a_setting_of_a_whole_application_is_refused_on_a_server(
+    tidemark: Command, spec: Path
+) -> None:
+    """Before anything is planned."""
+    spec.write_text(spec.read_text().replace("spark: {}", "spark: {spark.driver.cores: '1'}"))
+    ran = tidemark("ingest", "events", "--json")
+    assert ran.code == ExitCode.REFUSED
+    assert ran.json["error"] == "EngineUnsuitable"
+    assert "spark.driver.cores" in ran.json["what"]
+    assert plans() == 0
