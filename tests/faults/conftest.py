@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from tests.support.crashes import Site
 from tests.support.lake import Lake
 from tests.support.proxy import ProxiedBroker, proxied_broker
+from tests.support.topics import make_topic
+from tests.support.transactions import Record, produce_records
 from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.core.layout import Layout
 
@@ -38,3 +44,30 @@ def proxied(broker_behind_proxy: ProxiedBroker) -> Iterator[ProxiedBroker]:
     """The node behind the proxy; nothing is held or slow before a test, nor after it."""
     yield broker_behind_proxy
     broker_behind_proxy.proxy.clear()
+
+
+_PARTITIONS = 4
+_RECORDS = 1_000
+"""Of each partition: one task, and less than one fetch."""
+_RECORD_BYTES = 1_000
+
+
+@pytest.fixture
+def long_read(
+    spark: SparkSession, proxied: ProxiedBroker, tmp_path: Path, request: pytest.FixtureRequest
+) -> Site:
+    """A pipeline over 4 MB that cannot be compressed, read by four tasks through the proxy."""
+    name = f"long-read-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": proxied.direct, "log_level": 0})
+    make_topic(admin, proxied.direct, name, partitions=_PARTITIONS)
+    random = Random(request.node.name)
+    produce_records(
+        proxied.direct,
+        name,
+        [
+            Record(value=random.randbytes(_RECORD_BYTES), partition=partition)
+            for partition in range(_PARTITIONS)
+            for _ in range(_RECORDS)
+        ],
+    )
+    return Site(home=tmp_path, bootstrap=proxied.bootstrap, topic=name, session=spark)

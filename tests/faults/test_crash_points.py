@@ -12,35 +12,30 @@ import shutil
 import signal
 import subprocess
 import sys
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.mark import ParameterSet
-from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from tests.conftest import PROJECT, TopicFactory
 from tests.dags.conftest import airflow_environment
 from tests.faults.tally import Court
-from tests.support.crashes import KILLED, Running, Site, Trace, wait_until
+from tests.support.crashes import KILLED, Site, Trace, held_in_mid_read, wait_until
 from tests.support.kafka_judge import Range, log_ranges
 from tests.support.plans import wanted
-from tests.support.proxy import Gate, ProxiedBroker
-from tests.support.topics import make_topic
+from tests.support.proxy import ProxiedBroker
 from tests.support.transactions import (
     Record,
     produce_aborted,
     produce_committed,
-    produce_records,
     produce_values,
 )
 from tidemark.adapters.broker.embedded import BrokerStatus
@@ -512,48 +507,6 @@ def landings(site: Site, plan: Plan) -> int:
 
 
 # -- in the middle of a read ---------------------------------------------------------------------
-
-_PARTITIONS = 4
-_RECORDS = 1_000
-"""Of each partition: one task, and less than one fetch."""
-_RECORD_BYTES = 1_000
-_A_PART = int(2.2 * _RECORDS * _RECORD_BYTES)
-"""What passes before the rest is held. Two tasks read at a time and each partition is one fetch, so
-one task at least has had all it asked for; and two partitions at least are not read."""
-
-
-@pytest.fixture
-def long_read(
-    spark: SparkSession, proxied: ProxiedBroker, tmp_path: Path, request: pytest.FixtureRequest
-) -> Site:
-    """A pipeline over 4 MB that cannot be compressed, read by four tasks through the proxy."""
-    name = f"long-read-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": proxied.direct, "log_level": 0})
-    make_topic(admin, proxied.direct, name, partitions=_PARTITIONS)
-    random = Random(request.node.name)
-    produce_records(
-        proxied.direct,
-        name,
-        [
-            Record(value=random.randbytes(_RECORD_BYTES), partition=partition)
-            for partition in range(_PARTITIONS)
-            for _ in range(_RECORDS)
-        ],
-    )
-    return Site(home=tmp_path, bootstrap=proxied.bootstrap, topic=name, session=spark)
-
-
-@contextmanager
-def held_in_mid_read(
-    site: Site, proxied: ProxiedBroker, command: list[str]
-) -> Iterator[tuple[Running, Gate]]:
-    """A driver that has written some of its files and waits for the rest of its records."""
-    gate = proxied.proxy.hold(after=_A_PART)
-    with site.started(command) as running:
-        gate.wait_held()
-        wait_until(site.files)
-        assert site.lake.table.find(site.lake.ledger.plans[1].plan) is None
-        yield running, gate
 
 
 @pytest.mark.parametrize(

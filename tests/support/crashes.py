@@ -19,6 +19,7 @@ import psutil
 
 from tests.conftest import PROJECT
 from tests.support.lake import Lake
+from tests.support.proxy import Gate, ProxiedBroker
 from tidemark.adapters.delta.control_table import DeltaControlTable
 from tidemark.adapters.failpoints import PORTS, VARIABLE, farewell
 from tidemark.core.plan import PlanRef
@@ -242,6 +243,25 @@ class Site:
         assert farewell(at) in ended.printed, ended.printed
         assert ended.code in KILLED, ended
         return ended
+
+
+A_PART = 2_200_000
+"""Bytes of a long read (`long_read`) that pass before the rest is held. Two tasks read at a time
+and each partition is one fetch, so one task at least has had all it asked for; and two partitions
+at least are not read."""
+
+
+@contextmanager
+def held_in_mid_read(
+    site: Site, proxied: ProxiedBroker, command: list[str]
+) -> Iterator[tuple[Running, Gate]]:
+    """A driver that has written some of its files and waits for the rest of its records."""
+    gate = proxied.proxy.hold(after=A_PART)
+    with site.started(command) as running:
+        gate.wait_held()
+        wait_until(site.files)
+        assert site.lake.table.find(site.lake.ledger.plans[1].plan) is None
+        yield running, gate
 
 
 class Trace:

@@ -38,5 +38,12 @@ def each_apart(items: Sequence[T], step: Callable[[T], R], at_once: int) -> list
             log.exception("%s: unforeseen", item)
             return Unforeseen(kind=type(error).__name__, text=str(error)[:500])
 
-    with ThreadPoolExecutor(max_workers=at_once) as threads:
-        return list(threads.map(apart, items))
+    threads = ThreadPoolExecutor(max_workers=at_once)
+    try:
+        came = list(threads.map(apart, items))
+    except BaseException:
+        # Somebody ends this process: what the threads wait for is ended on the way out.
+        threads.shutdown(wait=False, cancel_futures=True)
+        raise
+    threads.shutdown()
+    return came

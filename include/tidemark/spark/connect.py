@@ -250,10 +250,9 @@ def keep_details(client: Any) -> None:
 
 def refusal(server: Server, failure: Exception) -> Exception:
     """The named error for an answer of a server, or for none; the failure itself if unknown."""
-    code = status_of(failure)
-    if code == "UNAVAILABLE":
-        return EngineUnavailable(engine=str(server), reason="no connection")
-    if code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+    if lost := session_lost(failure):
+        return EngineUnavailable(engine=str(server), reason=lost)
+    if status_of(failure) in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
         return SetupError(
             subject=f"{server} refuses this client",
             needed="the server's token",
@@ -261,6 +260,16 @@ def refusal(server: Server, failure: Exception) -> Exception:
             advice="set SPARK_CONNECT_AUTHENTICATE_TOKEN, or in Airflow the connection's password",
         )
     return failure
+
+
+def session_lost(failure: BaseException) -> str:
+    """How a session or its server was lost; empty for all other failures."""
+    if status_of(failure) == "UNAVAILABLE":
+        return "no connection"
+    ask: Callable[[], str | None] = getattr(failure, "getCondition", lambda: None)
+    condition = ask() or ""
+    is_gone = condition.startswith("INVALID_HANDLE.") or condition == "NO_ACTIVE_SESSION"
+    return f"its session has ended ({condition})" if is_gone else ""
 
 
 def status_of(failure: BaseException) -> str:

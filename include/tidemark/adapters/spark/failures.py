@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession, is_remote
 from tidemark.core.layout import LOG_FOLDER
 from tidemark.errors import EngineFailed, EngineUnavailable, SetupError, TidemarkError
 from tidemark.errors.storage import storage_error
-from tidemark.spark.connect import DETAILS, status_of
+from tidemark.spark.connect import DETAILS, session_lost
 from tidemark.spark.submit import session_mistake
 
 log = logging.getLogger(__name__)
@@ -116,8 +116,8 @@ def named_failure(
         StorageRefused, StorageUnavailable: A file cannot be written or read.
         EngineFailed: All other causes; the error names the file with the stack.
     """
-    if status_of(failure) == "UNAVAILABLE":
-        return EngineUnavailable(engine="the Spark Connect server", reason=f"{operation} failed")
+    if lost := session_lost(failure):
+        return EngineUnavailable(engine="the Spark Connect server", reason=f"{operation}: {lost}")
     chain = list(causes(failure))
     secrets = _secrets({**settings, **(options or {})})
     lines = [redacted(each.shown(may_have_values=may_have_values), secrets) for each in chain]

@@ -1,0 +1,281 @@
+"""A Spark Connect server or its client dies, is restarted, is cut off: each record lands once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.faults.tally import Court
+from tests.support.crashes import KILLED, Ended, Site, held_in_mid_read, wait_until
+from tests.support.proxy import ProxiedBroker
+from tests.support.transactions import produce_values
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.adapters.spark.settings import submit_settings
+from tidemark.core.layout import Layout
+from tidemark.errors import EngineUnavailable, ExitCode
+from tidemark.spark.connect import connected, refusal
+from tidemark.spark.engine import TOKEN_VARIABLE, Server
+from tidemark.spark.server import SparkServer
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults]
+
+
+class Standing:
+    """The server of a site's home."""
+
+    def __init__(self, layout: Layout, home: Path, **settings: str) -> None:
+        small = {"spark.master": "local[2]", "spark.driver.memory": "1g"}
+        shipped = submit_settings(layout, {**small, **settings})
+        self._server = SparkServer(home / "spark", os.environ, shipped)
+
+    def start(self) -> Server:
+        """Start it, on the port that it had."""
+        self._server.start(lambda _: None)
+        found = self._server.running()
+        assert found is not None
+        return found
+
+    def kill(self) -> None:
+        """As when memory runs out; returns when it is gone."""
+        pid = self._server.status().pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not self._server.status().running)
+
+    def stop(self) -> None:
+        """End it."""
+        self._server.stop()
+
+
+@pytest.fixture
+def standing(layout: Layout, tmp_path: Path) -> Iterator[Standing]:
+    """A server of the test's own, which its processes find in their home."""
+    server = Standing(layout, tmp_path)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def long_read(long_read: Site) -> Site:
+    """The same, without the settings of an application, which a server refuses."""
+    spec = long_read.specs / "events.yaml"
+    spec.write_text(spec.read_text().partition("spark:")[0])
+    return long_read
+
+
+def landed_once(court: Court, site: Site) -> None:
+    """Run what a person or Airflow would run again: the table is the log, by one commit."""
+    site.run(site.tidemark("ingest", "events"))
+    court.judge(site.lake)
+    assert site.lake.ledger.open_plans() == []
+    assert DeltaTable(site.lake.uri).to_pyarrow_table().num_rows == len(site.lake.rows())
+
+
+def ingest(site: Site) -> list[str]:
+    """The command that executes the recorded plan on the home's server."""
+    return site.tidemark("ingest", "events", "--plan", "1")
+
+
+def told(ended: Ended) -> None:
+    """A named error that a retry cures, which names the way out."""
+    assert ended.code == ExitCode.TRANSIENT, ended.printed
+    assert "EngineUnavailable" in ended.printed
+    assert "tidemark spark start" in ended.printed
+    assert "Traceback" not in ended.printed
+
+
+def test_i1_the_server_is_killed_in_mid_read(
+    court: Court, long_read: Site, proxied: ProxiedBroker, standing: Standing
+) -> None:
+    """The client says so within ten seconds; the same command goes on with a new server."""
+    long_read.lake.plan("a run")
+    with held_in_mid_read(long_read, proxied, ingest(long_read)) as (running, gate):
+        standing.kill()
+        begun = time.monotonic()
+        ended = running.wait()
+        took = time.monotonic() - begun
+        gate.release()
+    told(ended)
+    assert took < 20, "PySpark's client would try for ten minutes"
+    assert long_read.lake.rows() == []
+    standing.start()
+    landed_once(court, long_read)
+
+
+def test_i1_the_server_is_restarted_in_mid_read(
+    court: Court, long_read: Site, proxied: ProxiedBroker, standing: Standing
+) -> None:
+    """The new server does not know the session: a client that finds it there lands nothing."""
+    long_read.lake.plan("a run")
+    with held_in_mid_read(long_read, proxied, ingest(long_read)) as (running, gate):
+        standing.kill()
+        gate.release()
+        standing.start()
+        ended = running.wait()
+    told(ended)
+    landed_once(court, long_read)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda n: n.name)
+def test_i1_the_client_is_killed_in_mid_read(
+    court: Court,
+    long_read: Site,
+    proxied: ProxiedBroker,
+    standing: Standing,
+    number: signal.Signals,
+) -> None:
+    """What the server still writes for it is in no commit."""
+    assert standing
+    long_read.lake.plan("a run")
+    with held_in_mid_read(long_read, proxied, ingest(long_read)) as (running, gate):
+        os.kill(running.process.pid, number)
+        code = running.process.wait(60)
+        assert code in {*KILLED, 128 + signal.SIGTERM}
+        gate.release()
+    assert long_read.lake.rows() == []
+    landed_once(court, long_read)
+
+
+def test_i1_two_clients_of_one_plan(
+    court: Court, long_read: Site, proxied: ProxiedBroker, standing: Standing
+) -> None:
+    """Both read all of it; one lands it, and the other one finds it landed."""
+    assert standing
+    long_read.lake.plan("a run")
+    with ExitStack() as stack:
+        one, gate = stack.enter_context(held_in_mid_read(long_read, proxied, ingest(long_read)))
+        other = stack.enter_context(long_read.started(ingest(long_read)))
+        wait_until(lambda: "engine: " in other.log.read_text())
+        gate.release()
+        codes = [one.wait().code, other.wait().code]
+    assert ExitCode.OK in codes
+    assert set(codes) <= {ExitCode.OK, ExitCode.TRANSIENT}
+    landed_once(court, long_read)
+
+
+@pytest.mark.parametrize("back", [True, False], ids=["comes-back", "stays-away"])
+def test_i1_the_connection_to_the_server_is_cut(
+    court: Court, long_read: Site, proxied: ProxiedBroker, standing: Standing, back: bool
+) -> None:
+    """A client that finds its server again goes on where it was; another one says so."""
+    server = standing.start()
+    with Wire(server.port) as wire:
+        environ = {TOKEN_VARIABLE: server.token, "TIDEMARK_MASTER": f"sc://localhost:{wire.port}"}
+        long_read.environ = environ
+        long_read.lake.plan("a run")
+        with held_in_mid_read(long_read, proxied, ingest(long_read)) as (running, gate):
+            wire.cut(accept=back)
+            gate.release()
+            ended = running.wait()
+    if back:
+        assert ended.code == ExitCode.OK, ended.printed
+    else:
+        told(ended)
+    long_read.environ = {}
+    landed_once(court, long_read)
+
+
+def test_a_session_that_has_expired_is_named(layout: Layout, tmp_path: Path) -> None:
+    """A run that did nothing on the server for too long; a retry has a new one."""
+    settings = {
+        "spark.connect.session.manager.defaultSessionTimeout": "1s",
+        "spark.connect.session.manager.maintenanceInterval": "100ms",
+    }
+    standing = Standing(layout, tmp_path, **settings)
+    try:
+        server = standing.start()
+        with connected(server, {}, write_options={}, own_settings={}) as sessions:
+            session = sessions.shared()
+            seen: list[Exception] = []
+
+            def is_gone() -> bool:
+                time.sleep(2)  # Any call would keep the session.
+                try:
+                    session.range(1).count()
+                except Exception as failure:  # noqa: BLE001  what it is, is the question
+                    seen.append(refusal(server, failure))
+                return bool(seen)
+
+            wait_until(is_gone)
+        assert isinstance(seen[0], EngineUnavailable), seen
+        assert "its session has ended" in seen[0].reason
+    finally:
+        standing.stop()
+
+
+def test_i1_client_and_server_are_killed_at_every_point_of_a_landing(
+    court: Court, broker: BrokerStatus, long_read: Site, standing: Standing
+) -> None:
+    """The same fail points as of a job by spark-submit, in the command's own process."""
+    assert standing
+    for at in (
+        *("sink.write:before:1", "sink.write:after:1"),
+        *("table.append:before:1", "table.append:after:1"),
+        *("control.append:before:1", "control.append:after:1"),
+    ):
+        lake = long_read.lake
+        lake.plan(f"a run until {at}")
+        number = max(lake.ledger.plans)
+        long_read.crash(long_read.tidemark("ingest", "events", "--plan", str(number)), at)
+        landed_once(court, long_read)
+        produce_values(long_read.bootstrap, long_read.topic, 5)
+    landed_once(court, long_read)
+
+
+class Wire:
+    """A TCP connection to a port of this machine that can be cut."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._ends: list[socket.socket] = []
+        self._accepts = True
+
+    def __enter__(self) -> Wire:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cut(accept=False)
+        self._listening.close()
+
+    def cut(self, *, accept: bool) -> None:
+        """Break all connections; whether new ones are accepted."""
+        self._accepts = accept
+        for end in self._ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                if not self._accepts:
+                    client.close()
+                    continue
+                server = socket.create_connection(("127.0.0.1", self._target))
+                self._ends += [client, server]
+                for one, other in ((client, server), (server, client)):
+                    threading.Thread(target=_pass_on, args=(one, other), daemon=True).start()
+
+
+def _pass_on(one: socket.socket, other: socket.socket) -> None:
+    with suppress(OSError):
+        while data := one.recv(65536):
+            other.sendall(data)
+    for end in (one, other):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
