@@ -1,0 +1,80 @@
+"""The operator of a Spark Connect connection: the job runs in the task's own process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.dags.conftest import Answer, Probe
+from tests.support.transactions import produce_values
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.spark.engine import Server
+from tidemark.wiring import App, connection_variable, kafka_connection
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+@pytest.fixture
+def environ(tmp_path: Path, broker: BrokerStatus, topic: TopicFactory) -> dict[str, str]:
+    """Of a pipeline whose topic has ten records, with one recorded plan."""
+    name = topic()
+    produce_values(broker.bootstrap, name, 10)
+    specs = tmp_path / "pipelines"
+    specs.mkdir()
+    spec = f"name: events\ntopic: {name}\nschedule: '@daily'\nstart: earliest\n"
+    (specs / "events.yaml").write_text(spec)
+    variables = {
+        "TIDEMARK_HOME": str(tmp_path),
+        "TIDEMARK_PIPELINES": str(specs),
+        connection_variable("kafka_default"): kafka_connection(broker.bootstrap),
+    }
+    assert App(environ=variables).planner("events").plan("a run").plan is not None
+    return variables
+
+
+def run(probe: Probe, environ: dict[str, str], server: Server, token: str) -> Answer:
+    """Run the ingest operator on plan 1."""
+    spark = {
+        "conn_type": "spark_connect",
+        "host": server.host,
+        "port": server.port,
+        "password": token,
+    }
+    return probe.ask(
+        "run_job",
+        environ={**environ, "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark)},
+        job="ingest",
+        pipeline="events",
+        plan="1",
+    )
+
+
+def test_a_plan_lands_on_a_server(
+    task_probe: Probe, environ: dict[str, str], connect_server: Server
+) -> None:
+    """The token is in no log and in no rendered field; the process's environment is as before."""
+    answer = run(task_probe, environ, connect_server, connect_server.token)
+    assert answer.value["error"] is None
+    assert answer.value["environment_restored"] is True
+    assert f"Spark Connect at localhost:{connect_server.port}" in answer.printed
+    assert connect_server.token not in answer.printed + json.dumps(answer.value)
+    (record,) = App(environ=environ).control().ledger("events").plans.values()
+    assert record.landing is not None
+    assert record.landing.records == 10
+
+
+def test_a_server_that_refuses_fails_the_task_now_and_one_that_is_away_is_tried_again(
+    task_probe: Probe, environ: dict[str, str], connect_server: Server
+) -> None:
+    """As the exit codes of the command say; the plan stays open."""
+    refused = run(task_probe, environ, connect_server, "canary")
+    assert refused.value["error"].startswith("SetupError: ")
+    assert refused.value["fails_now"] is True
+    assert "canary" not in refused.printed + json.dumps(refused.value)
+    away = run(task_probe, environ, Server(host="localhost", port=1), connect_server.token)
+    assert away.value["kind"] == "EngineUnavailable"
+    assert away.value["fails_now"] is False
+    assert len(App(environ=environ).control().ledger("events").open_plans()) == 1
