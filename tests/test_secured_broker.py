@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import logging
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.request import urlopen
 
 import pytest
 from confluent_kafka.admin import (
@@ -38,10 +41,15 @@ from tidemark.adapters.kafka.groups import KafkaGroupOffsets
 from tidemark.adapters.kafka.marks import KafkaMarkReader
 from tidemark.adapters.kafka.options import client_config
 from tidemark.adapters.kafka.reader import KafkaLogReader
+from tidemark.adapters.spark.settings import submit_settings
 from tidemark.core.layout import Layout
 from tidemark.core.marks import IsolationLevel
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.errors import KafkaRefused, TidemarkError, TopicMissing
+from tidemark.errors import ExitCode, KafkaRefused, TidemarkError, TopicMissing
+from tidemark.run import run
+from tidemark.sockets import free_ports
+from tidemark.spark.server import SparkServer
+from tidemark.wiring import App, connection_variable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -317,6 +325,79 @@ def test_s25_describe_and_read_on_the_topic_are_enough(
     assert any(file.suffix == ".json" for file in written)
     for file in written:
         assert_no_secret(file.read_bytes().decode("latin-1"))
+
+
+@pytest.mark.spark
+def test_s25_no_secret_leaves_a_spark_connect_server(
+    secured: Secured, layout: Layout, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither by its log, its event log, its pages and its files, nor by those of the client.
+
+    The second run may not read the topic: what refuses it is named, and quotes nothing.
+    """
+    caplog.set_level(logging.DEBUG)
+    (page,) = free_ports("127.0.0.1", 1)
+    (tmp_path / "events").mkdir()
+    settings = {
+        "spark.master": "local[2]",
+        "spark.driver.memory": "1g",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": (tmp_path / "events").as_uri(),
+        "spark.eventLog.compress": "false",
+        "spark.ui.enabled": "true",
+        "spark.ui.port": str(page),
+    }
+    standing = SparkServer(tmp_path / "spark", os.environ, submit_settings(layout, settings))
+    (tmp_path / "pipelines").mkdir()
+    spec = f"name: events\ntopic: {TOPIC}\nschedule: '@daily'\nstart: earliest\n"
+    (tmp_path / "pipelines" / "events.yaml").write_text(spec)
+
+    def app(user: str) -> App:
+        connection = {"conn_type": "kafka", "extra": secured.login(user)}
+        return App(
+            environ={
+                "TIDEMARK_HOME": str(tmp_path),
+                "TIDEMARK_PIPELINES": str(tmp_path / "pipelines"),
+                connection_variable("kafka_default"): json.dumps(connection),
+            }
+        )
+
+    try:
+        standing.start(lambda _: None)
+        server = standing.running()
+        assert server is not None
+        plan = app("reader").planner("events").plan("test").plan
+        assert plan is not None
+        runs = [
+            run(app(user), server, "ingest", [plan.ref], print) for user in ("looker", "reader")
+        ]
+        told = json.dumps([list(each.results or ()) for each in runs])
+        assert [each.exit_code for each in runs] == [ExitCode.REFUSED, ExitCode.OK], told
+        shown = "".join(_pages(f"http://127.0.0.1:{page}"))
+        pid = standing.status().pid
+        process = Path("/proc") / str(pid)
+        told += (process / "cmdline").read_text() + (process / "environ").read_text()
+    finally:
+        standing.stop()
+    assert "kafka.bootstrap.servers" in shown
+    assert "ScramLoginModule" not in shown
+    for text in (told, shown, caplog.text):
+        assert_no_secret(text)
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert any("events" in file.parts for file in files)
+    for file in files:
+        content = file.read_bytes().decode("latin-1")
+        assert_no_secret(content)
+        # In JSON, and in the text of a plan within JSON.
+        assert "hush" not in content
+        assert (server.token in content) is (file.name == "token")
+
+
+def _pages(address: str) -> Iterator[str]:
+    """What a Spark shows of its sessions, queries and settings."""
+    for place in ("connect/", "SQL/", "SQL/execution/?id=0", "SQL/execution/?id=1", "environment/"):
+        with urlopen(f"{address}/{place}", timeout=30) as answer:
+            yield answer.read().decode()
 
 
 @pytest.mark.spark
