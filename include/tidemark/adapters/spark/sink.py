@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime
-from functools import partial, reduce
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -174,7 +174,7 @@ class SparkSink:
         if not rounds:
             return
         frames = [self._read_round(plan, taken, records_per_task) for taken in rounds]
-        read = self._with_provenance(reduce(DataFrame.unionAll, frames), plan, now)
+        read = self._with_provenance(_united(frames), plan, now)
         read.write.options(**self._write_options).parquet(f"{self._uri}/{name}")
 
     def _storage(self) -> tuple[FileSystem, str]:
@@ -224,6 +224,14 @@ class SparkSink:
             F.lit(plan.sequence).cast("bigint").alias("plan_sequence"),
             F.lit(now).alias("ingested_at"),
         )
+
+
+def _united(frames: Sequence[DataFrame]) -> DataFrame:
+    """All rows, in pairs of pairs: hundreds of frames in a row are too deep for a planner."""
+    if len(frames) == 1:
+        return frames[0]
+    middle = len(frames) // 2
+    return _united(frames[:middle]).unionAll(_united(frames[middle:]))
 
 
 def _offsets(topic: str, by_partition: Mapping[int, int]) -> str:
