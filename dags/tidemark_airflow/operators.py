@@ -78,6 +78,7 @@ class JobOperator(BaseOperator):
         pipelines = [plan.pipeline for plan in plans]
         app = App.from_environment(extra=kafka_environment(*pipelines))
         log.info("job=%s plans=%s engine=%s", self.job, ", ".join(map(str, plans)), engine)
+        self._stop.check()
         if isinstance(engine, Server):
             app.check_server(engine, pipelines)
         last: deque[str] = deque(maxlen=_LAST_LINES)

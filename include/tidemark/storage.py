@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from tidemark.errors import SetupError
+
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
     from pyarrow.parquet import FileMetaData, Statistics
@@ -25,6 +27,23 @@ def folder_of(uri: str) -> tuple[FileSystem, str]:
     # Hadoop's name for it.
     files, folder = FileSystem.from_uri(uri.replace("s3a://", "s3://", 1))
     return files, folder
+
+
+def table_folder(uri: str) -> tuple[FileSystem, str]:
+    """As `folder_of`, with a named error.
+
+    Raises:
+        SetupError: PyArrow does not know, or cannot use, such a URI.
+    """
+    try:
+        return folder_of(uri)
+    except (OSError, ValueError) as unknown:
+        raise SetupError(
+            subject="the table's storage cannot be used from Python",
+            needed="a path, or a URI that PyArrow and delta-rs both know",
+            seen=f"{uri}: {unknown}",
+            advice="see docs/clusters.md, Storage",
+        ) from unknown
 
 
 def footers_of(files: FileSystem, paths: Sequence[str]) -> list[FileMetaData]:

@@ -819,12 +819,16 @@ class App:
             EngineUnavailable: It does not answer.
             EngineUnsuitable, SetupError: It cannot be used.
         """
-        from tidemark.spark.connect import check_settings
+        from tidemark.spark.connect import connected
 
         specs = [self.spec(each) for each in pipelines]
         for spec in specs:
-            check_settings(server, spec.spark)
-        if server != self.spark_server().running():
+            if spec.spark:
+                with connected(server, spec.spark, write_options={}, own_settings={}) as sessions:
+                    sessions.shared()
+        own = self.spark_server()
+        is_own = own.status().address == f"sc://{server.host}:{server.port}"
+        if not is_own or own.running() != server:
             self.ask_server(server, specs)
 
     def ask_server(self, server: Server, specs: Sequence[PipelineSpec] = ()) -> None:
@@ -834,7 +838,7 @@ class App:
         from tidemark.spark.server import REDACTION
         from tidemark.spark.server_checks import check_server
 
-        tables = [self.layout.data_table(spec.target) for spec in specs]
+        tables = [self.layout.data_table(each) for spec in specs for each in _targets(spec)]
         elsewhere = [each for each in tables if not each.startswith(f"{self.layout.lakehouse}/")]
         with connected(server, {}, write_options={}, own_settings={}) as sessions:
             check_server(
@@ -869,7 +873,7 @@ class App:
             write_options=WRITE_OPTIONS,
             own_settings={LOG_FOLDER: str(self.layout.logs)},
         ) as sessions:
-            yield replace(self, sessions=sessions), sessions.interrupt
+            yield replace(self, sessions=sessions), sessions.close
 
     def applications(self, plans: Iterable[PlanRef]) -> list[list[PlanRef]]:
         """The plans that can share a Spark application: their pipelines' settings are the same."""
@@ -958,6 +962,14 @@ class App:
             if embedded.running:
                 return kafka_connection(embedded.bootstrap)
         raise UnknownConnection(connection=connection)
+
+
+def _targets(spec: PipelineSpec) -> list[str]:
+    """Where the tables of a pipeline are."""
+    decode = spec.decode
+    typed = [decode.target, decode.quarantine_target] if decode else []
+    latest = [decode.upsert.target] if decode and decode.upsert else []
+    return [spec.target, *typed, *latest]
 
 
 def _runs_python(decode: DecodeSpec | None) -> bool:

@@ -18,6 +18,7 @@ from tidemark.spark.engine import Server, Stop, Submit, engine_of, without_conne
         ("yarn", Submit("yarn")),
         ("sc://localhost", Server(host="localhost")),
         ("sc://h:15003", Server(host="h", port=15003)),
+        ("sc://127.0.0.1", Server(host="localhost")),
         ("sc://h:1/;use_ssl=true;user_id=etl", Server(host="h", port=1, use_ssl=True, user="etl")),
         ("sc://h/;token=a%3Bb;use_ssl=False", Server(host="h", token="a;b")),
     ],
@@ -68,6 +69,8 @@ def test_a_stop_ends_what_runs_and_what_would_begin() -> None:
         stop()
     stop()
     assert ended == ["first"]
-    with pytest.raises(EngineStopped) as refused:
-        stop.check()
+    for begin in (stop.check, stop.ends(lambda: ended.append("second")).__enter__):
+        with pytest.raises(EngineStopped) as refused:
+            begin()
+    assert ended == ["first", "second"]
     assert refused.value.status == -signal.SIGTERM

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 
 from tidemark.adapters.spark.settings import AVRO_LIMITS, submit_settings
 from tidemark.core.layout import Layout
-from tidemark.errors import EngineUnavailable, EngineUnsuitable, SetupError
+from tidemark.errors import EngineStopped, EngineUnavailable, EngineUnsuitable, SetupError
 from tidemark.spark.connect import ConnectSessions, connected
-from tidemark.spark.engine import Server
+from tidemark.spark.engine import TOKEN_VARIABLE, Server
 from tidemark.spark.server import REDACTION, SparkServer
 from tidemark.spark.server_checks import check_server
-from tidemark.spark.workers import CODE
 
 pytestmark = pytest.mark.spark
 
@@ -76,6 +76,10 @@ def test_a_server_is_started_used_and_stopped(layout: Layout, tmp_path: Path) ->
             assert session.conf.get("spark.sql.session.timeZone") == "UTC"
             assert session.conf.get("spark.sql.ansi.enabled") == "true"
             assert session.range(3).count() == 3
+        assert server.stop().running is False
+        server.start(lambda _: None)
+        # Connections of Airflow have the token.
+        assert server.running() == found
         wrong = Server(host=found.host, port=found.port, token="wrong")
         with (
             connected(wrong, {}, write_options={}, own_settings={}) as sessions,
@@ -223,7 +227,11 @@ def test_a_server_without_our_jars_is_refused(
 
 
 @pytest.mark.parametrize(
-    "setting", ["spark.driver.memory", "spark.hadoop.fs.s3a.endpoint", "spark.executor.cores"]
+    "setting",
+    [
+        *("spark.driver.memory", "spark.hadoop.fs.s3a.endpoint", "spark.executor.cores"),
+        "spark.sql.redaction.string.regex",
+    ],
 )
 def test_a_setting_of_a_whole_application_is_refused_by_name(setting: str) -> None:
     """A session would drop it without a word."""
@@ -233,6 +241,41 @@ def test_a_setting_of_a_whole_application_is_refused_by_name(setting: str) -> No
         connected(server, {setting: "1"}, write_options={}, own_settings={}),
     ):
         pass
+
+
+@pytest.mark.parametrize("setting", ["spark.sql.warehouse.dir", "spark.sql.extensions"])
+def test_a_setting_that_a_session_cannot_have_is_refused_by_name(
+    connect_server: Server, setting: str
+) -> None:
+    """Its name alone does not tell."""
+    with (
+        connected(connect_server, {setting: "x"}, write_options={}, own_settings={}) as sessions,
+        pytest.raises(EngineUnsuitable, match=setting),
+    ):
+        sessions.shared()
+
+
+def test_no_session_is_opened_after_a_stop(connect_server: Server) -> None:
+    """A job of several plans would go on with the next one."""
+    with connected(connect_server, {}, write_options={}, own_settings={}) as sessions:
+        sessions.shared()
+        sessions.close()
+        for open_one in (lambda: sessions.shared().range(1).count(), sessions.own):
+            with pytest.raises((EngineStopped, PySparkException)):
+                open_one()
+
+
+def test_the_token_of_the_environment_is_for_no_other_server(
+    connect_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection without one sends none."""
+    monkeypatch.setenv(TOKEN_VARIABLE, connect_server.token)
+    bare = Server(host="localhost", port=connect_server.port)
+    with (
+        connected(bare, {}, write_options={}, own_settings={}) as sessions,
+        pytest.raises(SetupError, match="no token"),
+    ):
+        sessions.shared()
 
 
 def test_settings_of_a_session_and_of_files_are_taken(connect_server: Server) -> None:
@@ -247,9 +290,6 @@ def test_settings_of_a_session_and_of_files_are_taken(connect_server: Server) ->
 
 def test_every_session_is_closed_and_what_it_does_is_interrupted(connect_server: Server) -> None:
     """Of each run its own: the one that they share, and those of single commits."""
-    from pyspark.errors import PySparkException
-
-    assert CODE
     with connected(connect_server, {}, write_options={}, own_settings={}) as sessions:
         shared, own = sessions.shared(), sessions.own()
         assert sessions.shared() is shared

@@ -76,7 +76,7 @@ def upsert(
     """
     tidemark = App.from_environment()
     names = list(dict.fromkeys(tidemark.upserts(name).spec.origin for name in pipelines))
-    parts = Parts(tidemark, chosen_engine(tidemark, master, names))
+    parts = Parts(tidemark, chosen_engine(tidemark, master, [f"{name}@{UPSERT}" for name in names]))
     refs = []
     found = each_apart(names, lambda name: tidemark.upserts(name).next(), ASKED_AT_ONCE)
     for name, answer in zip(names, found, strict=True):

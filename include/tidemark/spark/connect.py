@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tidemark.errors import EngineUnavailable, EngineUnsuitable, SetupError
+from tidemark.errors import EngineStopped, EngineUnavailable, EngineUnsuitable, SetupError
 from tidemark.spark.engine import MODE_VARIABLE, Server
 from tidemark.spark.sessions import no_values_logged
 
@@ -24,6 +25,18 @@ DETAILS = "server_details"
 
 PLANS_AT_ONCE = 4
 """Plans that one run lands at the same time on a server, which has other runs as well."""
+
+_CHANNEL = (
+    # The least that a server allows. Without it, a client waits for ever where packets are lost.
+    ("grpc.keepalive_time_ms", 300_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # Of this machine, and of a cluster: no server is behind a proxy for the web.
+    ("grpc.enable_http_proxy", 0),
+)
+"""Options of the connection."""
+
+_CLOSING_S = 3
+"""Seconds that closing waits for an answer: Airflow kills a task five seconds after SIGTERM."""
 
 _RETRIES: Mapping[str, Any] = {
     # PySpark's own policy repeats a call for ten minutes. With these it gives up after 6 s.
@@ -49,6 +62,8 @@ SESSION_SETTINGS: Mapping[str, str] = {
 
 _WRITING = "spark.hadoop.parquet."
 _SETTABLE = ("spark.sql.", "spark.databricks.delta.")
+_NOT_FOR_SPECS = "spark.sql.redaction."
+"""What a server leaves out of the text of plans is not for a pipeline to say."""
 
 
 class ConnectSessions:
@@ -84,6 +99,7 @@ class ConnectSessions:
             **own_settings,
         }
         self._opened: list[Any] = []
+        self._is_closed = False
         self._shared: SparkSession | None = None
         self._lock = threading.Lock()
 
@@ -110,23 +126,26 @@ class ConnectSessions:
         return PLANS_AT_ONCE
 
     def close(self) -> None:
-        """Close the sessions; what they still do on the server is interrupted."""
-        for session in self._opened:
-            # A server that is away has none any more: there is nothing to wait for, or to log.
+        """Close the sessions, and open no more; what they still do on the server is interrupted.
+
+        Waits for a server that does not answer for some seconds only.
+        """
+        self._is_closed = True
+        closing = threading.Thread(target=self._close_all, daemon=True)
+        closing.start()
+        closing.join(_CLOSING_S)
+
+    def _close_all(self) -> None:
+        for session in list(self._opened):
+            # A server that is away has none any more: there is nothing to try again, or to log.
             session.client.set_retry_policies([])
-            with suppress(Exception):
-                session.client.release_session()
+            for step in (session.interruptAll, session.client.release_session):
+                with suppress(Exception):
+                    step()
             session.release_session_on_close = False
             session.stop()
             # PySpark closes it again when it is collected, with a lock that the thread may hold.
             session.client.close = _nothing
-
-    def interrupt(self) -> None:
-        """Stop what the sessions do on the server; their calls fail. They can be used no more."""
-        for session in list(self._opened):
-            with suppress(Exception):
-                session.interruptAll()
-        self.close()
 
     def _open(self) -> SparkSession:
         from pyspark.errors import PySparkException
@@ -134,10 +153,11 @@ class ConnectSessions:
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+        self._check_open()
         server = self.server
-        builder = DefaultChannelBuilder(f"sc://{server.host}:{server.port}")
-        if server.token:
-            builder.set("token", server.token)
+        builder = DefaultChannelBuilder(f"sc://{server.host}:{server.port}", list(_CHANNEL))
+        # None as well: PySpark would send the environment's token to any server.
+        builder.set("token", server.token or None)
         if server.use_ssl:
             builder.set("use_ssl", "true")
         if server.user:
@@ -148,16 +168,28 @@ class ConnectSessions:
         client.set_retry_policies([DefaultPolicy(**_RETRIES)])
         keep_details(client)
         self._opened.append(session)
+        if self._is_closed:
+            self._close_all()
+        self._check_open()
         try:
             for key, value in self._settings.items():
-                session.conf.set(key, value)
-                self._check(session, key, value)
+                self._set(session, key, value)
         except PySparkException as failure:
             raise refusal(server, failure) from None
         return session
 
-    def _check(self, session: Any, key: str, value: str) -> None:
-        seen = session.conf.get(key)
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise EngineStopped(status=-signal.SIGTERM)
+
+    def _set(self, session: Any, key: str, value: str) -> None:
+        from pyspark.errors import AnalysisException
+
+        try:
+            session.conf.set(key, value)
+            seen = session.conf.get(key)
+        except AnalysisException as refused:
+            seen = f"refused ({refused.getCondition()})"
         if str(seen).lower() != value.lower():
             raise EngineUnsuitable(
                 engine=str(self.server),
@@ -178,7 +210,7 @@ def check_settings(server: Server, settings: Mapping[str, str]) -> None:
         EngineUnsuitable: A setting cannot be of one session.
     """
     for key in settings:
-        if not key.startswith((_WRITING, *_SETTABLE)):
+        if not key.startswith((_WRITING, *_SETTABLE)) or key.startswith(_NOT_FOR_SPECS):
             raise EngineUnsuitable(
                 engine=str(server),
                 problem=f"{key} in the spark section is a setting of a whole application",
@@ -217,6 +249,12 @@ def connected(
             # PySpark's words on each call that it gives up repeating; the error says it.
             warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
             yield sessions
+    except Exception:
+        raise
+    except BaseException:
+        # The process is on its way out, and its threads are in the middle of something.
+        before = os.environ[MODE_VARIABLE]
+        raise
     finally:
         sessions.close()
         if before is None:

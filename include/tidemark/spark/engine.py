@@ -93,7 +93,8 @@ class Server:
                 advice="correct --master, or in Airflow the connection of type spark_connect",
             )
         return cls(
-            host=parts.hostname,
+            # PySpark speaks to any other name by TLS if there is a token.
+            host="localhost" if parts.hostname in ("127.0.0.1", "::1") else parts.hostname,
             port=port or DEFAULT_PORT,
             token=given.get("token", token),
             use_ssl=given.get("use_ssl", "").lower() == "true",
@@ -163,9 +164,17 @@ class Stop:
 
     @contextmanager
     def ends(self, end: Callable[[], None]) -> Iterator[None]:
-        """While the block runs, `end` is what ends it."""
+        """While the block runs, `end` is what ends it.
+
+        Raises:
+            EngineStopped: It was stopped before it began.
+        """
         self._end = end
         try:
+            # The call may have come after the last look.
+            if self._is_called:
+                end()
+            self.check()
             yield
         finally:
             self._end = None

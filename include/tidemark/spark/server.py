@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +186,8 @@ class SparkServer:
         replace_text(pools, _ALLOCATION)
         properties = self._home / "server.properties"
         settings = {
+            # A client that was killed leaves a session, which holds memory.
+            "spark.connect.session.manager.defaultSessionTimeout": "10m",
             **self._settings,
             "spark.app.name": "tidemark-spark",
             "spark.connect.grpc.binding.address": _ADDRESS,
@@ -196,8 +198,6 @@ class SparkServer:
             # The driver's own ports are for this machine too.
             "spark.driver.bindAddress": _ADDRESS,
             "spark.driver.host": _ADDRESS,
-            # A client that was killed leaves a session, which holds memory.
-            "spark.connect.session.manager.defaultSessionTimeout": "10m",
         }
         replace_text(properties, "".join(_property(*pair) for pair in settings.items()))
         bin_folder = Path(sys.executable).parent
@@ -239,7 +239,10 @@ class SparkServer:
             time.sleep(_POLL_S)
 
     def _write_token(self) -> None:
-        self._token_file.unlink(missing_ok=True)
+        """Make a token, unless there is one: connections of Airflow have it."""
+        if self._token_file.exists():
+            self._token_file.chmod(0o600)
+            return
         number = os.open(self._token_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with os.fdopen(number, "w") as file:
             file.write(secrets.token_urlsafe(32))
@@ -251,7 +254,9 @@ class SparkServer:
 
     def _load(self) -> _State | None:
         raw = read_json(self._file)
-        return None if raw is None else _State(**raw)
+        known = {each.name for each in fields(_State)}
+        # Another version may have written more.
+        return raw and _State(**{key: value for key, value in raw.items() if key in known})
 
     def _save(self, state: _State) -> None:
         replace_text(self._file, json.dumps(asdict(state), indent=2) + "\n")

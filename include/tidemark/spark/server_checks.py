@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from tidemark.errors import EngineUnsuitable
-from tidemark.spark.connect import RESTART, refusal
+from tidemark.errors.storage import storage_error
+from tidemark.spark.connect import RESTART, refusal, session_lost
 from tidemark.spark.workers import CODE, code_of_workers
-from tidemark.storage import folder_of
+from tidemark.storage import table_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,9 +49,9 @@ def check_server(
     """
     from pyspark.errors import PySparkException
 
-    session = sessions.shared()
-    checks = _Checks(str(sessions.server), session)
     try:
+        session = sessions.shared()
+        checks = _Checks(str(sessions.server), session)
         checks.versions()
         checks.jars()
         checks.delta_catalog()
@@ -124,17 +125,20 @@ class _Checks:
                 raise self._unsuitable(
                     f"its Java property {key} is {seen}", f"the Java option -D{key}={needed}"
                 )
+            for process in ("driver", "executor"):
+                self._must_contain(f"spark.{process}.extraJavaOptions", f"-D{key}={needed}")
 
     def redaction(self, needed: str) -> None:
         """Plans, with the options of sources, go into its log and on its pages."""
-        self._must_contain("spark.redaction.string.regex", needed)
+        for key in ("spark.redaction.string.regex", "spark.sql.redaction.string.regex"):
+            self._must_contain(key, needed)
 
     def files(self, location: str) -> None:
         """Each side reads what the other one writes."""
         from pyarrow.fs import FileSelector
         from pyspark.errors import PySparkException
 
-        files, folder = folder_of(location)
+        files, folder = table_folder(location)
         name = f"_tidemark_probe_{uuid4().hex}"
         place = f"{folder}/{name}"
         try:
@@ -148,8 +152,18 @@ class _Checks:
             written = files.get_file_info(FileSelector(f"{place}/server"))
             if not any(each.base_name.endswith(".parquet") for each in written):
                 raise self._elsewhere(location)
-        except (PySparkException, FileNotFoundError):
+        except PySparkException as failure:
+            if session_lost(failure):
+                raise
             raise self._elsewhere(location) from None
+        except FileNotFoundError:
+            raise self._elsewhere(location) from None
+        except OSError as failed:
+            kind = storage_error(failed.errno)
+            if kind is None:
+                raise
+            operation, reason = "writing a probe", str(failed.strerror or failed)
+            raise kind(location=location, operation=operation, reason=reason) from failed
         finally:
             with suppress(OSError):
                 files.delete_dir(place)

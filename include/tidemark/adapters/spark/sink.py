@@ -24,10 +24,10 @@ from tidemark.adapters.spark.java_client import headers_at
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
-from tidemark.errors import KafkaRefused, SetupError
+from tidemark.errors import KafkaRefused
 from tidemark.ports import Clock, LogReader
 from tidemark.spark.sessions import share_fairly
-from tidemark.storage import folder_of
+from tidemark.storage import table_folder
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -92,7 +92,7 @@ class SparkSink:
             OffsetsDeleted, TopicMissing, KafkaUnavailable: The second reader failed.
         """
         what = f"plan {plan.sequence} of pipeline {plan.pipeline!r}"
-        files, table = self._storage()
+        files, table = table_folder(self._uri)
         name = plan_folder(plan.sequence, uuid4())
         share_fairly(self._session, plan.pipeline)
         with ExitStack() as undo:
@@ -176,17 +176,6 @@ class SparkSink:
         frames = [self._read_round(plan, taken, records_per_task) for taken in rounds]
         read = self._with_provenance(_united(frames), plan, now)
         read.write.options(**self._write_options).parquet(f"{self._uri}/{name}")
-
-    def _storage(self) -> tuple[FileSystem, str]:
-        try:
-            return folder_of(self._uri)
-        except (OSError, ValueError) as unknown:
-            raise SetupError(
-                subject="the table's storage cannot be used from Python",
-                needed="a path, or a URI that PyArrow and delta-rs both know",
-                seen=f"{self._uri}: {unknown}",
-                advice="see docs/clusters.md, Storage",
-            ) from unknown
 
     def _read_round(
         self, plan: Plan, ranges: Mapping[int, Span], records_per_task: int
