@@ -260,7 +260,11 @@ def test_no_session_is_opened_after_a_stop(connect_server: Server) -> None:
     with connected(connect_server, {}, write_options={}, own_settings={}) as sessions:
         sessions.shared()
         sessions.close()
-        for open_one in (lambda: sessions.shared().range(1).count(), sessions.own):
+        tries: list[Callable[[], object]] = [
+            lambda: sessions.shared().range(1).count(),
+            sessions.own,
+        ]
+        for open_one in tries:
             with pytest.raises((EngineStopped, PySparkException)):
                 open_one()
 
