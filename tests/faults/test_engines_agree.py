@@ -1,0 +1,295 @@
+"""The same failure by spark-submit and on a Spark Connect server: one name, exit code and text."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
+
+from tests.conftest import PROJECT, TopicFactory
+from tests.support.commands import Command, Ran
+from tests.support.transactions import Record, produce_records
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.spark.engine import TOKEN_VARIABLE, Server
+from tidemark.wiring import connection_variable, kafka_connection
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults]
+
+_SPEC = """
+name: events
+topic: {topic}
+schedule: "@daily"
+start: earliest
+quality: {{suite: {suite}}}
+decode:
+  value: {{format: json, schema: {{n: long, name: string}}}}
+  rules: {rules}
+  quarantine: {{records: {quarantine}}}
+  upsert: {{}}
+"""
+_SUITE = {"name": "events", "expectations": [], "meta": {"tidemark": {"columns": {}}}}
+_POSITIVE = {
+    "type": "expect_column_values_to_be_between",
+    "kwargs": {"column": "n", "min_value": 100},
+    "severity": "critical",
+}
+
+
+@dataclass
+class Site:
+    """Pipeline `events` with ten JSON records, two of them broken; nothing is planned.
+
+    Attributes:
+        home: Folder of everything.
+        topic: The topic.
+        admin: A client of the brokers.
+        run: Runs a command.
+        monkeypatch: Changes the environment of commands.
+    """
+
+    home: Path
+    topic: str
+    admin: AdminClient
+    run: Command
+    monkeypatch: pytest.MonkeyPatch
+
+    def spec(self, rules: str = "{}", quarantine: int = 5, suite: str = "events") -> None:
+        """Write the spec anew."""
+        text = _SPEC.format(topic=self.topic, rules=rules, quarantine=quarantine, suite=suite)
+        (self.home / "pipelines" / "events.yaml").write_text(text)
+
+    def suite(self, columns: dict[str, str], *expectations: object) -> None:
+        """Write the quality suite."""
+        suite = {
+            **_SUITE,
+            "expectations": list(expectations),
+            "meta": {"tidemark": {"columns": columns}},
+        }
+        (self.home / "project/include/expectations/events.json").write_text(json.dumps(suite))
+
+    def table(self, name: str) -> Path:
+        """A table's folder."""
+        return self.home / "lakehouse" / name
+
+    def done(self, *commands: str) -> None:
+        """Run commands that must end well."""
+        for command in commands:
+            ran = self.run(*command.split())
+            assert ran.code == 0, ran.err
+
+
+def _planned(site: Site) -> str:
+    site.done("plan events")
+    return "ingest events --plan 1"
+
+
+def _landed(site: Site) -> None:
+    site.done("ingest events")
+
+
+def topic_deleted(site: Site) -> str:
+    """The plan's topic is gone."""
+    command = _planned(site)
+    site.admin.delete_topics([site.topic])[site.topic].result(30)
+    return command
+
+
+def unknown_plan(_: Site) -> str:
+    """Nobody has recorded it."""
+    return "ingest events --plan 7"
+
+
+def abandoned_plan(site: Site) -> str:
+    """Somebody has given it up."""
+    _planned(site)
+    site.done("abandon events --plan 1 --reason test")
+    return "ingest events --plan 1"
+
+
+def kafka_away(site: Site) -> str:
+    """Nobody answers for the brokers."""
+    command = _planned(site)
+    site.monkeypatch.setenv(connection_variable("kafka_default"), kafka_connection("127.0.0.1:1"))
+    return command
+
+
+def file_for_a_table(site: Site) -> str:
+    """A file is in the place of the bronze table."""
+    command = _planned(site)
+    shutil.rmtree(site.table("bronze"), ignore_errors=True)
+    site.table("bronze").write_text("")
+    return command
+
+
+def rule_is_no_condition(site: Site) -> str:
+    """A row rule names no column."""
+    _landed(site)
+    site.spec(rules="{wrong: nowhere > 1}")
+    return "decode events"
+
+
+def rule_does_not_parse(site: Site) -> str:
+    """A row rule is no SQL."""
+    _landed(site)
+    site.spec(rules="{wrong: n >}")
+    return "decode events"
+
+
+def rule_fails_at_a_value(site: Site) -> str:
+    """A row rule casts a text that is no number: no value is told."""
+    _landed(site)
+    site.spec(rules="{wrong: CAST(value.name AS INT) > 0}")
+    return "decode events"
+
+
+def too_many_quarantined(site: Site) -> str:
+    """More records are broken than the spec allows."""
+    _landed(site)
+    site.spec(quarantine=0)
+    return "decode events"
+
+
+def bronze_file_missing(site: Site) -> str:
+    """A file of the table that is decoded is gone."""
+    _landed(site)
+    for file in DeltaTable(site.table("bronze/events")).file_uris():
+        Path(file).unlink()
+    return "decode events"
+
+
+def bronze_file_damaged(site: Site) -> str:
+    """A file of the table that is decoded is no Parquet file."""
+    _landed(site)
+    for file in DeltaTable(site.table("bronze/events")).file_uris():
+        Path(file).write_bytes(b"nothing" * (Path(file).stat().st_size // 7 + 1))
+    return "decode events"
+
+
+def typed_file_missing(site: Site) -> str:
+    """A file of the table that is merged is gone."""
+    site.done("ingest events", "decode events")
+    for file in DeltaTable(site.table("silver/events")).file_uris():
+        Path(file).unlink()
+    return "upsert events"
+
+
+def suite_missing(site: Site) -> str:
+    """There is no such suite."""
+    _landed(site)
+    site.spec(suite="nothing")
+    return "quality events"
+
+
+def suite_column_unknown(site: Site) -> str:
+    """A column of the suite is over none of the table."""
+    _landed(site)
+    site.suite({"n": "nowhere + 1"}, _POSITIVE)
+    return "quality events"
+
+
+def suite_column_does_not_parse(site: Site) -> str:
+    """A column of the suite is no SQL."""
+    _landed(site)
+    site.suite({"n": "1 +"}, _POSITIVE)
+    return "quality events"
+
+
+def suite_column_fails_at_a_value(site: Site) -> str:
+    """A column of the suite casts a text that is no number: no value is told."""
+    _landed(site)
+    site.suite({"n": "CAST(value_text AS INT)"}, _POSITIVE)
+    return "quality events"
+
+
+def critical_rule_fails(site: Site) -> str:
+    """The data are as they should not be."""
+    _landed(site)
+    site.suite({"n": "CAST(1 AS INT)"}, _POSITIVE)
+    return "quality events"
+
+
+def plan_not_landed(site: Site) -> str:
+    """Nothing is there to be checked."""
+    _planned(site)
+    return "quality events --plan 1"
+
+
+def unknown_pipeline(_: Site) -> str:
+    """No spec has the name."""
+    return "ingest nobody"
+
+
+def no_typed_table(site: Site) -> str:
+    """The pipeline decodes nothing."""
+    spec = site.home / "pipelines" / "events.yaml"
+    spec.write_text(spec.read_text().partition("decode:")[0])
+    return "decode events"
+
+
+FAILURES: list[Callable[[Site], str]] = [
+    *(topic_deleted, unknown_plan, abandoned_plan, kafka_away, file_for_a_table),
+    *(rule_is_no_condition, rule_does_not_parse, rule_fails_at_a_value, too_many_quarantined),
+    *(bronze_file_missing, bronze_file_damaged, typed_file_missing),
+    *(suite_missing, suite_column_unknown, suite_column_does_not_parse),
+    *(suite_column_fails_at_a_value, critical_rule_fails, plan_not_landed),
+    *(unknown_pipeline, no_typed_table),
+]
+
+
+@pytest.fixture
+def site(
+    by_submit: Command,
+    broker: BrokerStatus,
+    admin: AdminClient,
+    topic: TopicFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Site:
+    """The pipeline, with a suite that has no rules."""
+    name = topic()
+    values = [b'{"n": 1, "name": "a"}'] * 8 + [b"broken", b'{"n": "canary"}']
+    produce_records(broker.bootstrap, name, [Record(key=b"k", value=v) for v in values])
+    (tmp_path / "pipelines").mkdir()
+    project = tmp_path / "project"
+    (project / "include" / "expectations").mkdir(parents=True)
+    for part in ("jobs", ".tidemark", "include/jvm"):
+        (project / part).symlink_to(PROJECT / part)
+    monkeypatch.setenv("TIDEMARK_PROJECT", str(project))
+    made = Site(tmp_path, name, admin, by_submit, monkeypatch)
+    made.spec()
+    made.suite({})
+    return made
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda each: each.__name__)
+def test_both_engines_say_the_same(
+    site: Site,
+    connect_server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: Callable[[Site], str],
+) -> None:
+    """What fails is tried again by the other engine, and leaves things as they were."""
+    monkeypatch.setenv(TOKEN_VARIABLE, connect_server.token)
+    monkeypatch.setenv("TIDEMARK_MASTER", f"sc://{connect_server.host}:{connect_server.port}")
+    command = failure(site).split()
+    on_server = site.run(*command)
+    by_submit = site.run(*command, "--master", "local[2]")
+    print(f"{failure.__name__}: {by_submit.code} {_first_line(by_submit)}")
+    assert by_submit.code != 0
+    assert (on_server.code, _first_line(on_server)) == (by_submit.code, _first_line(by_submit))
+    for ran in (on_server, by_submit):
+        assert "canary" not in ran.out + ran.err
+        assert "Traceback" not in ran.err
+
+
+def _first_line(ran: Ran) -> str:
+    """The first line of the error."""
+    lines = [line for line in ran.err.splitlines() if "Error" in line or ": " in line]
+    named = (line for line in lines if not line.startswith(("engine: ", "  ", "20")))
+    return next((line for line in named if ": plan " not in line), "")
