@@ -25,7 +25,7 @@ from tidemark.errors import ExitCode, TidemarkError
 from tidemark.services.quality import raise_if_failed
 from tidemark.services.together import each_apart
 from tidemark.spark.engine import Engine, JobRun, Server, Stop
-from tidemark.spark.sessions import no_values_logged
+from tidemark.spark.sessions import log_no_values
 from tidemark.spark.submit import RESULT_MARKER, application_name, plan_arguments, submit
 from tidemark.wiring import App
 
@@ -222,7 +222,8 @@ def main(job: Job, description: str, argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    with _job_log(), no_values_logged():
+    log_no_values()
+    with _job_log():
         results, code = execute(App.from_environment(), job, plans)
     sys.stdout.write(f"{RESULT_MARKER}{json.dumps(results)}\n")
     sys.stdout.flush()

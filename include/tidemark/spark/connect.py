@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tidemark.errors import EngineStopped, EngineUnavailable, EngineUnsuitable, SetupError
 from tidemark.spark.engine import MODE_VARIABLE, Server
-from tidemark.spark.sessions import no_values_logged
+from tidemark.spark.sessions import log_no_values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -244,8 +244,9 @@ def connected(
     sessions = ConnectSessions(server, settings, write_options, own_settings)
     before = os.environ.get(MODE_VARIABLE)
     os.environ[MODE_VARIABLE] = "1"
+    log_no_values()
     try:
-        with no_values_logged(), warnings.catch_warnings():
+        with warnings.catch_warnings():
             # PySpark's words on each call that it gives up repeating; the error says it.
             warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
             yield sessions

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -74,18 +73,10 @@ def open_application(
     return builder.getOrCreate()
 
 
-@contextmanager
-def no_values_logged() -> Iterator[None]:
-    """Keep PySpark from logging failed computations with the values that they failed on."""
-    loggers = [logging.getLogger(f"{each}QueryContextLogger") for each in ("SQL", "DataFrame")]
-    before = [each.level for each in loggers]
-    for each in loggers:
-        each.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        for each, level in zip(loggers, before, strict=True):
-            each.setLevel(level)
+def log_no_values() -> None:
+    """Keep PySpark, for good, from logging failed computations with the values they failed on."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def share_fairly(session: SparkSession, pool: str) -> None:
