@@ -93,6 +93,11 @@ def start_time(pid: int) -> str:
     return "" if state.startswith("Z") else started.strip()
 
 
+def lives(pid: int, started: str) -> bool:
+    """Whether the process that started then still runs; false for one that ended at once."""
+    return bool(started) and start_time(pid) == started
+
+
 def members(session: int) -> tuple[int, ...]:
     """Living processes of the session of a detached process.
 

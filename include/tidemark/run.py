@@ -1,7 +1,7 @@
 """Jobs: what Spark does for several plans at once, on either engine.
 
-A job is told the pipelines and the numbers of its plans, never their ranges: it reads the plans
-from the control table. The engine decides where it runs. By spark-submit it is a process of its
+A job gets the pipelines and the numbers of its plans, never their ranges. It reads the plans from
+the control table. The engine decides where it runs. By spark-submit it is a process of its
 own, whose entry point in jobs/ calls `main`; on a Spark Connect server it runs in this process, and
 no JVM is started.
 """

@@ -824,7 +824,7 @@ class App:
         specs = [self.spec(each) for each in pipelines]
         for spec in specs:
             if spec.spark:
-                with connected(server, spec.spark, write_options={}, own_settings={}) as sessions:
+                with connected(server, spec.spark) as sessions:
                     sessions.shared()
         own = self.spark_server()
         is_own = own.status().address == f"sc://{server.host}:{server.port}"
@@ -840,7 +840,7 @@ class App:
 
         tables = [self.layout.data_table(each) for spec in specs for each in _targets(spec)]
         elsewhere = [each for each in tables if not each.startswith(f"{self.layout.lakehouse}/")]
-        with connected(server, {}, write_options={}, own_settings={}) as sessions:
+        with connected(server, {}) as sessions:
             check_server(
                 sessions,
                 java_properties=AVRO_LIMITS,

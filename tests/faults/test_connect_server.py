@@ -196,7 +196,7 @@ def test_a_session_that_has_expired_is_named(layout: Layout, tmp_path: Path) -> 
     standing = Standing(layout, tmp_path, **settings)
     try:
         server = standing.start()
-        with connected(server, {}, write_options={}, own_settings={}) as sessions:
+        with connected(server, {}) as sessions:
             session = sessions.shared()
             seen: list[Exception] = []
 

@@ -33,7 +33,7 @@ SMALL = {
 @pytest.fixture
 def sessions(connect_server: Server) -> Iterator[ConnectSessions]:
     """Sessions on the server that tests share."""
-    with connected(connect_server, {}, write_options={}, own_settings={}) as opened:
+    with connected(connect_server, {}) as opened:
         yield opened
 
 
@@ -70,7 +70,7 @@ def test_a_server_is_started_used_and_stopped(layout: Layout, tmp_path: Path) ->
         told = (process / "cmdline").read_bytes() + (home / "server.properties").read_bytes()
         assert token.encode() not in told
         assert b"canary" not in (process / "environ").read_bytes()
-        with connected(found, {}, write_options={}, own_settings={}) as sessions:
+        with connected(found, {}) as sessions:
             session = sessions.shared()
             # Settings of each session win over the server's.
             assert session.conf.get("spark.sql.session.timeZone") == "UTC"
@@ -82,7 +82,7 @@ def test_a_server_is_started_used_and_stopped(layout: Layout, tmp_path: Path) ->
         assert server.running() == found
         wrong = Server(host=found.host, port=found.port, token="wrong")
         with (
-            connected(wrong, {}, write_options={}, own_settings={}) as sessions,
+            connected(wrong, {}) as sessions,
             pytest.raises(SetupError, match="refuses this client"),
         ):
             sessions.shared()
@@ -126,7 +126,7 @@ def test_a_server_that_is_away_is_an_error_within_ten_seconds() -> None:
     """PySpark's own client would try for ten minutes."""
     begun = time.monotonic()
     with (
-        connected(Server(host="localhost", port=1), {}, write_options={}, own_settings={}) as found,
+        connected(Server(host="localhost", port=1), {}) as found,
         pytest.raises(EngineUnavailable, match="Spark Connect at localhost:1 does not answer"),
     ):
         found.shared()
@@ -215,7 +215,7 @@ def test_a_server_without_our_jars_is_refused(
     server = SparkServer(tmp_path, os.environ, settings)
 
     def refuse(found: Server) -> None:
-        with connected(found, {}, write_options={}, own_settings={}) as sessions:
+        with connected(found, {}) as sessions:
             check(sessions, tmp_path)
 
     try:
@@ -238,7 +238,7 @@ def test_a_setting_of_a_whole_application_is_refused_by_name(setting: str) -> No
     server = Server(host="localhost")
     with (
         pytest.raises(EngineUnsuitable, match=setting),
-        connected(server, {setting: "1"}, write_options={}, own_settings={}),
+        connected(server, {setting: "1"}),
     ):
         pass
 
@@ -249,7 +249,7 @@ def test_a_setting_that_a_session_cannot_have_is_refused_by_name(
 ) -> None:
     """Its name alone does not tell."""
     with (
-        connected(connect_server, {setting: "x"}, write_options={}, own_settings={}) as sessions,
+        connected(connect_server, {setting: "x"}) as sessions,
         pytest.raises(EngineUnsuitable, match=setting),
     ):
         sessions.shared()
@@ -257,7 +257,7 @@ def test_a_setting_that_a_session_cannot_have_is_refused_by_name(
 
 def test_no_session_is_opened_after_a_stop(connect_server: Server) -> None:
     """A job of several plans would go on with the next one."""
-    with connected(connect_server, {}, write_options={}, own_settings={}) as sessions:
+    with connected(connect_server, {}) as sessions:
         sessions.shared()
         sessions.close()
         tries: list[Callable[[], object]] = [
@@ -276,7 +276,7 @@ def test_the_token_of_the_environment_is_for_no_other_server(
     monkeypatch.setenv(TOKEN_VARIABLE, connect_server.token)
     bare = Server(host="localhost", port=connect_server.port)
     with (
-        connected(bare, {}, write_options={}, own_settings={}) as sessions,
+        connected(bare, {}) as sessions,
         pytest.raises(SetupError, match="no token"),
     ):
         sessions.shared()
@@ -294,7 +294,7 @@ def test_settings_of_a_session_and_of_files_are_taken(connect_server: Server) ->
 
 def test_every_session_is_closed_and_what_it_does_is_interrupted(connect_server: Server) -> None:
     """Of each run its own: the one that they share, and those of single commits."""
-    with connected(connect_server, {}, write_options={}, own_settings={}) as sessions:
+    with connected(connect_server, {}) as sessions:
         shared, own = sessions.shared(), sessions.own()
         assert sessions.shared() is shared
         assert own is not shared

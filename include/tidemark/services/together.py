@@ -42,7 +42,7 @@ def each_apart(items: Sequence[T], step: Callable[[T], R], at_once: int) -> list
     try:
         came = list(threads.map(apart, items))
     except BaseException:
-        # Somebody ends this process: what the threads wait for is ended on the way out.
+        # The process is ending. Callers end the work of the threads on the way out.
         threads.shutdown(wait=False, cancel_futures=True)
         raise
     threads.shutdown()

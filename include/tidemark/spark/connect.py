@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tidemark.errors import EngineStopped, EngineUnavailable, EngineUnsuitable, SetupError
 from tidemark.spark.engine import MODE_VARIABLE, Server
-from tidemark.spark.sessions import log_no_values
+from tidemark.spark.sessions import SQL_SETTINGS, log_no_values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-log = logging.getLogger(__name__)
-
 DETAILS = "server_details"
-"""Attribute of an exception of the server: its causes, as the server has told them."""
+"""Attribute of a server's exception that contains its causes as the server sent them."""
 
 PLANS_AT_ONCE = 4
 """Plans that one run lands at the same time on a server, which has other runs as well."""
@@ -48,12 +46,9 @@ _RETRIES: Mapping[str, Any] = {
 }
 
 SESSION_SETTINGS: Mapping[str, str] = {
-    "spark.sql.session.timeZone": "UTC",
+    **SQL_SETTINGS,
     "spark.sql.ansi.enabled": "true",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.shuffle.partitions": "8",
-    "spark.databricks.delta.snapshotPartitions": "2",
     # Named errors need the causes of a failure.
     "spark.sql.connect.enrichError.enabled": "true",
     "spark.sql.connect.serverStacktrace.enabled": "true",
@@ -231,8 +226,8 @@ def connected(
     server: Server,
     settings: Mapping[str, str],
     *,
-    write_options: Mapping[str, str],
-    own_settings: Mapping[str, str],
+    write_options: Mapping[str, str] = MappingProxyType({}),
+    own_settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[ConnectSessions]:
     """Sessions on a server, for the block; they are interrupted and closed at its end.
 
@@ -250,11 +245,10 @@ def connected(
             # PySpark's words on each call that it gives up repeating; the error says it.
             warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
             yield sessions
-    except Exception:
-        raise
-    except BaseException:
-        # The process is on its way out, and its threads are in the middle of something.
-        before = os.environ[MODE_VARIABLE]
+    except BaseException as ended:
+        if not isinstance(ended, Exception):
+            # The process is on its way out, and its threads are in the middle of something.
+            before = os.environ[MODE_VARIABLE]
         raise
     finally:
         sessions.close()

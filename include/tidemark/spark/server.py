@@ -21,6 +21,7 @@ from tidemark import processes, sockets
 from tidemark.errors import EngineUnavailable, EngineUnsuitable, SetupError
 from tidemark.files import locked, read_json, replace_text
 from tidemark.spark.engine import TOKEN_VARIABLE, Server, without_connect
+from tidemark.spark.submit import search_path
 from tidemark.spark.workers import CODE
 
 _log = logging.getLogger(__name__)
@@ -200,18 +201,17 @@ class SparkServer:
             "spark.driver.host": _ADDRESS,
         }
         replace_text(properties, "".join(_property(*pair) for pair in settings.items()))
-        bin_folder = Path(sys.executable).parent
         kept = {k: v for k, v in self._environ.items() if not k.startswith(_SECRETS)}
         process = processes.spawn_detached(
             [
-                *(str(bin_folder / "spark-submit"), "--class", _CLASS),
+                *(str(Path(sys.executable).parent / "spark-submit"), "--class", _CLASS),
                 *("--properties-file", str(properties), "spark-internal"),
             ],
             self._log_file,
             env={
                 **without_connect(kept),
                 TOKEN_VARIABLE: self._token(),
-                "PATH": f"{bin_folder}{os.pathsep}{kept.get('PATH', os.defpath)}",
+                "PATH": search_path(kept),
                 "PYSPARK_PYTHON": sys.executable,
             },
             cwd=self._home,
@@ -269,5 +269,4 @@ def _property(key: str, value: str) -> str:
 
 
 def _is_alive(state: _State) -> bool:
-    # A process that ended at once has no start time on record either.
-    return bool(state.started) and processes.start_time(state.pid) == state.started
+    return processes.lives(state.pid, state.started)

@@ -11,6 +11,17 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SQL_SETTINGS: Mapping[str, str] = {
+    # Offsets and timestamps mean the same wherever the driver runs.
+    "spark.sql.session.timeZone": "UTC",
+    # Delta reads its own log with this many tasks; the default of 50 suits huge tables.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.shuffle.partitions": "8",
+    # Eight bytes instead of the twelve of INT96, which Parquet deprecates and Spark still writes.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+"""Settings of SQL on both engines."""
+
 PLANS_PER_CORE = 2
 """A small plan waits for brokers and for the disk about as long as it computes."""
 

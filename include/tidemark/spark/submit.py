@@ -189,4 +189,4 @@ def conf_arguments(settings: Mapping[str, str]) -> list[str]:
 
 def search_path(environ: Mapping[str, str]) -> str:
     """The PATH for spark-submit, which runs the first Python on it: this one, with its PySpark."""
-    return f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', '')}"
+    return f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', os.defpath)}"

@@ -246,8 +246,7 @@ def _healthy(api: AirflowApi) -> set[str]:
 
 
 def _is_alive(state: _State) -> bool:
-    # A process that ended at once has no start time on record either.
-    return bool(state.started) and processes.start_time(state.pid) == state.started
+    return processes.lives(state.pid, state.started)
 
 
 def _members(state: _State | None) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ def with_columns(rows: DataFrame, suite: Suite) -> DataFrame:
     for name, expression in suite.columns.items():
         try:
             wider = rows.withColumn(name, F.expr(expression))
-            # A Spark Connect server looks at an expression when somebody asks for its type.
+            # A Spark Connect server analyses an expression only when the schema is read.
             _ = wider.schema
             rows = wider
         except (AnalysisException, ParseException) as error:

@@ -150,7 +150,7 @@ def causes(failure: Exception) -> Iterator[_Thrown]:
 
 
 def _causes_on_server(failure: Exception) -> Iterator[_Thrown]:
-    """The causes that a Spark Connect server has told: the outermost six."""
+    """The causes that a Spark Connect server sent: at most the outermost six."""
     details = getattr(failure, DETAILS)
     number = details.root_error_idx if details and details.HasField("root_error_idx") else None
     if number is None:

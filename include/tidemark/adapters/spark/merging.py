@@ -29,8 +29,8 @@ class SparkMerger:
     """Brings one table of latest rows up to date.
 
     Args:
-        session: Spark; one that nobody else writes Delta tables with, for a merge's transaction is
-            a setting of its session.
+        session: Spark. No other code may write Delta tables with this session, because the
+            transaction of a merge is a setting of its session.
         typed: The typed table.
         latest: The table of latest rows, which is there already.
         spec: What a latest row is.

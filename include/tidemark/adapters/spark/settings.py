@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from tidemark.core.layout import LOG_FOLDER, Layout
+from tidemark.spark.sessions import SQL_SETTINGS
 
 SHORT_RUN_RECORDS = 1_000_000
 """Up to here a job ends before the optimising compiler has paid for itself."""
@@ -30,15 +31,11 @@ WRITE_OPTIONS: Mapping[str, str] = {
 Spark Connect server."""
 
 _STATIC: Mapping[str, str] = {
+    **SQL_SETTINGS,
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Offsets and timestamps mean the same wherever the driver runs.
-    "spark.sql.session.timeZone": "UTC",
     # Plans of one application take turns, instead of each waiting for all before it.
     "spark.scheduler.mode": "FAIR",
-    # Delta reads its own log with this many tasks; the default of 50 suits huge tables.
-    "spark.databricks.delta.snapshotPartitions": "2",
-    "spark.sql.shuffle.partitions": "8",
     # Nobody watches the page of a short batch, and it costs start-up time.
     "spark.ui.enabled": "false",
     # In local mode the driver does the work: every core fills a Parquet row group.
@@ -49,8 +46,6 @@ _STATIC: Mapping[str, str] = {
     "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s",
     "spark.kafka.consumer.fetchedData.cache.timeout": "10s",
     "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
-    # Eight bytes instead of the twelve of INT96, which Parquet deprecates and Spark still writes.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     **{f"spark.hadoop.{key}": value for key, value in WRITE_OPTIONS.items()},
 }
 
