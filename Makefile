@@ -143,7 +143,7 @@ check: setup-dev ## Format, lint, types, architecture, fast tests (some three mi
 
 .PHONY: test
 test: check ## All of check, then the tests on real Kafka, Spark and Airflow
-	@echo "== tests on real parts" && $(PYTEST) --durations=40 -m "$(REAL)"
+	@echo "== tests on real parts" && $(PYTEST) -m "$(REAL)"
 
 .PHONY: test-faults
 test-faults: setup-dev ## The whole fault matrix: crashes, zombies, hostile logs, brokers, fences

@@ -22,6 +22,7 @@ pytest_plugins = [
     "tests.model.tally",
     "tests.faults.tally",
     "tests.support.commands",
+    "tests.timings",
 ]
 
 PROJECT = Path(__file__).resolve().parents[1]

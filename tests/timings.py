@@ -1,0 +1,47 @@
+"""The slowest tests and the seconds of each folder, printed after a run of many tests."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+SLOWEST = 40
+"""Tests that are listed; a run of fewer tests prints nothing."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Sum the set-up, call and teardown of each test, of this process or of the workers."""
+    tests: dict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                tests[report.nodeid] += report.duration
+    if len(tests) < SLOWEST:
+        return
+    terminalreporter.section("times")
+    for line in summary(tests):
+        terminalreporter.write_line(line)
+
+
+def summary(tests: Mapping[str, float]) -> Iterator[str]:
+    """Lines about tests (seconds by node id): each folder below tests, then the slowest tests.
+
+    The files beside the folders are listed by themselves.
+    """
+    places: dict[str, list[float]] = defaultdict(list)
+    for test, seconds in tests.items():
+        places[_place(test)].append(seconds)
+    totals = {place: sum(each) for place, each in places.items()}
+    yield f"seconds per folder, of {sum(totals.values()):.0f} seconds in {len(tests)} tests"
+    for place in sorted(totals, key=totals.__getitem__, reverse=True):
+        yield f"{totals[place]:8.1f}  {place} ({len(places[place])} tests)"
+    yield f"slowest {SLOWEST} tests, in seconds"
+    for test in sorted(tests, key=tests.__getitem__, reverse=True)[:SLOWEST]:
+        yield f"{tests[test]:8.1f}  {test}"
+
+
+def _place(test: str) -> str:
+    """The folder of a test (`tests/services`), or its file if the file is in no folder."""
+    return "/".join(test.partition("::")[0].split("/")[:2])
