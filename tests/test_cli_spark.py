@@ -101,3 +101,13 @@ def test_a_setting_of_a_whole_application_is_refused_on_a_server(
     assert ran.json["error"] == "EngineUnsuitable"
     assert "spark.driver.cores" in ran.json["what"]
     assert plans() == 0
+
+
+@pytest.mark.usefixtures("spec")
+def test_an_unknown_pipeline_does_not_stop_the_others_on_a_server(tidemark: Command) -> None:
+    """As by spark-submit."""
+    ran = tidemark("ingest", "events", "nowhere", "--json")
+    assert ran.code == ExitCode.REFUSED
+    landed, refused = ran.json
+    assert (landed["pipeline"], landed["records"]) == ("events", 10)
+    assert (refused["pipeline"], refused["error"]) == ("nowhere", "UnknownPipeline")

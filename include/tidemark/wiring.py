@@ -30,6 +30,7 @@ from tidemark.errors import (
     IsTyped,
     NotDecoded,
     NotUpserted,
+    SpecError,
     TidemarkError,
     UnknownConnection,
     UnknownPipeline,
@@ -812,16 +813,19 @@ class App:
     def check_server(self, server: Server, pipelines: Iterable[str]) -> None:
         """Refuse a Spark Connect server that cannot be used for some pipelines.
 
-        That of this home has been asked when it was started.
+        The server of this home was asked when it was started. A pipeline without a valid spec is
+        left out: the next step refuses that pipeline and goes on with the others.
 
         Raises:
-            UnknownPipeline, SpecError, InvalidSelection
             EngineUnavailable: It does not answer.
             EngineUnsuitable, SetupError: It cannot be used.
         """
         from tidemark.spark.connect import connected
 
-        specs = [self.spec(each) for each in pipelines]
+        specs = []
+        for each in pipelines:
+            with suppress(UnknownPipeline, SpecError, InvalidSelection):
+                specs.append(self.spec(each))
         for spec in specs:
             if spec.spark:
                 with connected(server, spec.spark) as sessions:

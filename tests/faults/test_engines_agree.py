@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from deltalake import DeltaTable
 from tests.conftest import PROJECT, TopicFactory
 from tests.support.commands import Command, Ran
 from tests.support.transactions import Record, produce_records
+from tidemark import errors
 from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
 from tidemark.wiring import connection_variable, kafka_connection
@@ -280,16 +282,20 @@ def test_both_engines_say_the_same(
     command = failure(site).split()
     on_server = site.run(*command)
     by_submit = site.run(*command, "--master", "local[2]")
-    print(f"{failure.__name__}: {by_submit.code} {_first_line(by_submit)}")
+    name, line = _first_line(by_submit)
+    print(f"| {failure.__name__} | {name} | {by_submit.code} | {line} |")
     assert by_submit.code != 0
-    assert (on_server.code, _first_line(on_server)) == (by_submit.code, _first_line(by_submit))
+    assert name, by_submit.err
+    assert (on_server.code, *_first_line(on_server)) == (by_submit.code, name, line)
     for ran in (on_server, by_submit):
         assert "canary" not in ran.out + ran.err
         assert "Traceback" not in ran.err
 
 
-def _first_line(ran: Ran) -> str:
-    """The first line of the error."""
-    lines = [line for line in ran.err.splitlines() if "Error" in line or ": " in line]
-    named = (line for line in lines if not line.startswith(("engine: ", "  ", "20")))
-    return next((line for line in named if ": plan " not in line), "")
+def _first_line(ran: Ran) -> tuple[str, str]:
+    """Name and first line of the first error that a command prints; empty without one."""
+    for line in ran.err.splitlines():
+        found = re.match(r"(?:[\w@-]+: )?(\w+): ", line)
+        if found and hasattr(errors, found[1]):
+            return found[1], line
+    return "", ""

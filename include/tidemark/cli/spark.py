@@ -119,7 +119,6 @@ def chosen_engine(app: App, master: str | None, pipelines: Sequence[str]) -> Eng
     """The engine of a command, which is named first; a server is checked before it is used.
 
     Raises:
-        UnknownPipeline, SpecError, InvalidSelection
         EngineUnavailable: The server does not answer.
         EngineUnsuitable, SetupError: It cannot be used.
     """
