@@ -32,9 +32,18 @@ from tidemark.errors import (
 
 PARTITION = "partition.pipeline"
 
+
+def summary_by_sql(control: DeltaControlTable) -> object:
+    """The summary, read as of a pipeline with many events."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tidemark.adapters.delta.settled.FEW", -1)
+        return control.summary("events")
+
+
 READS: dict[str, Callable[[DeltaControlTable], object]] = {
     "ledger": lambda control: control.ledger("events"),
     "summary": lambda control: control.summary("events"),
+    "summary by SQL": summary_by_sql,
     "plan_record": lambda control: control.plan_record("events", 1),
 }
 

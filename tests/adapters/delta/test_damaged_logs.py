@@ -33,7 +33,6 @@ COMMANDS = {
         ("ingest", "events"),
         ("undo", "events", "--plan", "1", "--reason", "test"),
         ("maintain", "events"),
-        ("status", "events", "--check"),
     ),
 }
 
@@ -91,6 +90,14 @@ def test_no_command_writes_to_a_table_without_its_log(
     assert first.startswith(f"DeltaLogDamaged: {lake.root / table} has no complete Delta log: ")
     assert ".parquet" in first
     assert files(lake.root / table) == before
+
+
+def test_the_status_names_a_table_without_its_log(lake: HomeFileLake) -> None:
+    """The status also reads the topic, which the commands above cannot reach."""
+    without_log(lake.uri)
+    problem = lake.status().problem
+    assert isinstance(problem, DeltaLogDamaged)
+    assert str(lake.uri) in str(problem)
 
 
 @pytest.mark.parametrize("table", COMMANDS)
