@@ -120,7 +120,7 @@ demo: setup ## Watch it work: broker, Airflow, Spark, tables and quality report,
 	@$(VENV)/bin/tidemark demo
 
 .PHONY: up
-up: setup ## Start the broker and Airflow with the DAGs, and print address and login
+up: setup ## Start broker, Spark server and Airflow with the DAGs, and print address and login
 	@$(VENV)/bin/tidemark up
 
 .PHONY: down

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,5 +42,12 @@ def test_s22_s23_the_demo_holds_all_that_it_checks(tmp_path: Path) -> None:
     assert sum(table.records for table in tables) == int(counts["rows"])
     words = [each.word for name in app.specs for each in app.verdicts(name).judged()]
     assert sum(word is not None for word in words) == int(counts["plans"])
-    assert not app.broker().status().running
-    assert not app.airflow().status().running
+    for part in (app.broker(), app.airflow(), app.spark_server()):
+        assert not part.status().running
+    logs = list(app.layout.airflow.glob("logs/**/*ingest*/**/*.log"))
+    engines = [re.findall(r"engine=([\w ]+)", log.read_text()) for log in logs]
+    assert {each[0] for each in engines if each} == {"Spark Connect at localhost"}
+    token = (home / "spark" / "token").read_bytes()
+    assert [f for f in home.rglob("*") if f.is_file() and token in f.read_bytes()] == [
+        home / "spark" / "token"
+    ]

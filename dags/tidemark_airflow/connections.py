@@ -88,13 +88,17 @@ def connected_app(*pipelines: str) -> App:
 def spark_engine(conn_id: str) -> Engine:
     """What a Spark connection stands for: `spark` for spark-submit, `spark_connect` for a server.
 
+    A connection to the server of this home needs no token.
+
     Raises:
+        EngineUnsuitable: Another version of this package started the server of this home.
         UnknownConnection: No backend has it. Airflow's own hook would submit to a YARN instead.
         SetupError: It is no address of a server, or names a program that is no spark-submit.
     """
     conn = connection(conn_id)
     if conn.conn_type == "spark_connect":
-        return Server.parse(SparkConnectHook(conn_id).get_connection_url())
+        server = Server.parse(SparkConnectHook(conn_id).get_connection_url())
+        return App.from_environment().with_own_token(server)
     # As Airflow's hook reads it: from a form the host may be a whole master URL, and from a URI
     # the type is the scheme.
     whole = conn.conn_type == "spark" and ("://" in (conn.host or "") or not conn.port)

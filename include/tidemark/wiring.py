@@ -91,6 +91,9 @@ _Adapter = TypeVar("_Adapter")
 LOCAL_CONNECTION = "kafka_default"
 """The connection id that means the embedded broker where nothing else is defined."""
 
+SPARK_CONNECTION = "spark_default"
+"""The connection id of Spark in Airflow."""
+
 
 def utc_now() -> datetime:
     """The clock that services are given."""
@@ -801,7 +804,20 @@ class App:
         """
         if master is None:
             return self.spark_server().running() or Submit("local[*]")
-        return engine_of(master, self.environ.get(TOKEN_VARIABLE, ""))
+        engine = engine_of(master, self.environ.get(TOKEN_VARIABLE, ""))
+        return self.with_own_token(engine) if isinstance(engine, Server) else engine
+
+    def with_own_token(self, server: Server) -> Server:
+        """The server of this home with the token of its file; any other server as it is.
+
+        Raises:
+            EngineUnsuitable: Another version of this package started the server of this home.
+        """
+        own = self.spark_server()
+        if server.token or own.status().address != f"sc://{server.host}:{server.port}":
+            return server
+        running = own.running()
+        return replace(server, token=running.token) if running else server
 
     def spark_server(self, *, port: int = 0) -> SparkServer:
         """The Spark Connect server of this home; `port` 0 takes a free one."""
@@ -924,6 +940,10 @@ class App:
         variable = connection_variable(LOCAL_CONNECTION)
         if variable not in environ and self.broker().status().running:
             environ[variable] = self._connection(LOCAL_CONNECTION)
+        spark = self.spark_server().status()
+        if spark.running:
+            connection = spark_connection(Server.parse(spark.address))
+            environ.setdefault(connection_variable(SPARK_CONNECTION), connection)
         return AirflowStandalone(self.layout, environ, port=port)
 
     @cached_property
@@ -990,6 +1010,14 @@ def _place(path: str) -> str:
 def connection_variable(connection: str) -> str:
     """The environment variable that defines a connection, as Airflow names it."""
     return f"AIRFLOW_CONN_{connection.upper()}"
+
+
+def spark_connection(server: Server) -> str:
+    """A connection to the Spark Connect server of a home, in Airflow's JSON form.
+
+    It has no token: tasks read the file of the home.
+    """
+    return json.dumps({"conn_type": "spark_connect", "host": server.host, "port": server.port})
 
 
 def kafka_connection(bootstrap: str) -> str:

@@ -66,6 +66,40 @@ def test_a_plan_lands_on_a_server(
     assert record.landing.records == 10
 
 
+def test_a_connection_to_the_server_of_this_home_needs_no_token(
+    task_probe: Probe,
+    environ: dict[str, str],
+    connect_home: Path,
+    connect_server: Server,
+    tmp_path: Path,
+) -> None:
+    """The task reads the file; a server at another port never gets that token."""
+    (tmp_path / "spark").symlink_to(connect_home)
+    answer = run(task_probe, environ, connect_server, token="")
+    assert answer.value["error"] is None
+    assert connect_server.token not in answer.printed + json.dumps(answer.value)
+    app = App(environ=environ)
+    assert app.with_own_token(Server(host="localhost", port=connect_server.port)) == connect_server
+    for other in (Server(host="localhost", port=1), Server(host="db", port=connect_server.port)):
+        assert app.with_own_token(other) == other
+
+
+def test_airflow_of_a_home_uses_its_server_while_it_runs(
+    connect_home: Path, connect_server: Server, tmp_path: Path
+) -> None:
+    """Its connection contains no token; one that the environment defines wins."""
+    variable = connection_variable("spark_default")
+    home = {"TIDEMARK_HOME": str(tmp_path), connection_variable("kafka_default"): "{}"}
+    assert variable not in App(environ=home).airflow().environ
+    (tmp_path / "spark").symlink_to(connect_home)
+    assert json.loads(App(environ=home).airflow().environ[variable]) == {
+        "conn_type": "spark_connect",
+        "host": "localhost",
+        "port": connect_server.port,
+    }
+    assert App(environ={**home, variable: "own"}).airflow().environ[variable] == "own"
+
+
 def test_a_server_that_refuses_fails_the_task_now_and_one_that_is_away_is_tried_again(
     task_probe: Probe, environ: dict[str, str], connect_server: Server
 ) -> None:

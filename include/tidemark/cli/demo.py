@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidemark.cli.console import note, out, print_table, step
+from tidemark.cli.service import start_spark, stop_all
 from tidemark.core.ledger import Ledger
 from tidemark.errors import DemoFailed, SetupError
 from tidemark.wiring import App, connection_variable, kafka_connection
@@ -40,9 +41,9 @@ def demo(
 ) -> None:
     """Show it all, and check it: broker, DAGs, new records only, no Spark for nothing, a backfill.
 
-    Starts a broker and an Airflow of its own, on free ports, and stops them at the end; the tables
-    and the reports stay in the demo's folder. Ends with one line that begins with `tidemark-demo`
-    and holds counts; the exit code is 0 only if every check held.
+    Starts a broker, a Spark server and an Airflow of its own, on free ports, and stops them at the
+    end; the tables and the reports stay in the demo's folder. Ends with one line that begins with
+    `tidemark-demo` and holds counts; the exit code is 0 only if every check held.
     """
     here = App.from_environment()
     folder = (home or here.layout.home / "demo").resolve()
@@ -51,9 +52,8 @@ def demo(
     try:
         _Demo(app=app, seed=seed).run()
     finally:
-        step("stopping Airflow and Kafka")
-        app.airflow().stop()
-        app.broker().stop()
+        step("stopping Airflow, Spark and Kafka")
+        stop_all(app)
 
 
 def _make_anew(folder: Path) -> None:
@@ -68,8 +68,7 @@ def _make_anew(folder: Path) -> None:
                 advice="choose another folder with --home",
             )
         left = App.from_environment({"TIDEMARK_HOME": str(folder)})
-        left.airflow().stop()
-        left.broker().stop()
+        stop_all(left)
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     marker.touch()
@@ -97,11 +96,12 @@ class _Demo:
         begun = time.monotonic()
         self._start_kafka()
         self._produce("1/6 records for the sample topics", _FIRST)
+        start_spark(self.app)
         self._start_airflow()
         self._round("2/6 scheduled runs: everything there is", None, self._check_first)
         self._produce("3/6 more records", _SECOND)
         self._round("4/6 second runs: only what is new", "second", self._check_second)
-        self._round("5/6 third runs: nothing new, no Spark", "third", self._check_third)
+        self._round("5/6 third runs: nothing new, no Spark job", "third", self._check_third)
         self._backfill()
         self._show()
         self._finish(time.monotonic() - begun)

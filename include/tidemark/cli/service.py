@@ -1,21 +1,34 @@
-"""`tidemark up | down`: broker and Airflow on this machine, to play with."""
+"""`tidemark up | down`: broker, Spark and Airflow on this machine, to play with."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Protocol
 
 import typer
 
 from tidemark.cli.console import note, out, print_json, step
-from tidemark.wiring import App
+from tidemark.wiring import SPARK_CONNECTION, App, connection_variable
 
 DEFAULT_PORT = 8080
+
+_NAMES = {"airflow": "Airflow", "spark": "the Spark server", "kafka": "Kafka"}
+
+
+class _Status(Protocol):
+    @property
+    def running(self) -> bool: ...
+    def as_record(self) -> dict[str, Any]: ...
+
+
+class _Part(Protocol):
+    def status(self) -> _Status: ...
+    def stop(self) -> _Status: ...
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    app.command(short_help="Start the embedded broker and Airflow.")(up)
-    app.command(short_help="Stop Airflow, its jobs, and the embedded broker.")(down)
+    app.command(short_help="Start the embedded broker, the Spark server and Airflow.")(up)
+    app.command(short_help="Stop Airflow, the Spark server and the embedded broker.")(down)
 
 
 def up(
@@ -23,11 +36,11 @@ def up(
     kafka_port: Annotated[int, typer.Option(help="Port of the broker.")] = 9092,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Start the embedded broker and Airflow with the pipelines switched on; print where and login.
+    """Start broker, Spark server and Airflow, unpause the pipelines' DAGs, print address and login.
 
-    Everything listens on this machine only. `tidemark down` stops it; data stays. The sample
-    topics are made if they are missing; a topic of your own must exist before its DAG runs.
-    Status and maintenance have DAGs that wait to be switched on.
+    Everything listens on this machine only. A part that runs already is left as it is. `tidemark
+    down` stops all three; data stays. The sample topics are made if they are missing; a topic of
+    your own must exist before its DAG runs. Status and maintenance have DAGs that stay paused.
     """
     from tidemark.adapters.kafka.producer import ensure_sample_topics
 
@@ -36,6 +49,7 @@ def up(
     kafka = app.broker(port=kafka_port).start()
     note(f"Kafka at {kafka.bootstrap}")
     ensure_sample_topics({"bootstrap.servers": kafka.bootstrap})
+    start_spark(app)
     step("starting Airflow (half a minute)")
     airflow = app.airflow(port=port)
     running = airflow.start(progress=note)
@@ -45,26 +59,61 @@ def up(
     for dag_id in dag_ids:
         api.set_paused(dag_id, False)
     if as_json:
-        print_json({"kafka": kafka.as_record(), "airflow": running.as_record()})
+        print_json(
+            {
+                "kafka": kafka.as_record(),
+                "spark": app.spark_server().status().as_record(),
+                "airflow": running.as_record(),
+            }
+        )
         return
     out.print(f"Airflow   {running.url}")
     out.print(f"login     {running.username}", markup=False)
     out.print(f"password  {running.password}", markup=False)
     out.print(f"Kafka     {kafka.bootstrap}")
+    out.print(f"Spark     {app.spark_server().status().address or 'none'}", markup=False)
     out.print("next      .venv/bin/tidemark sample produce prices --records 1000", markup=False)
 
 
 def down(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Stop Airflow, the Spark jobs it runs, and the embedded broker. Data stays.
+    """Stop Airflow with its tasks, the Spark server and the embedded broker. Data stays.
 
-    A run that is stopped in the middle leaves an open plan; the next run takes it over.
+    It stops a server of `tidemark spark start` as well. A run that is stopped in the middle leaves
+    an open plan; the next run takes it over.
     """
     app = App.from_environment()
-    airflow = app.airflow().stop()
-    kafka = app.broker().stop()
+    ran, stopped = stop_all(app)
     if as_json:
-        print_json({"kafka": kafka.as_record(), "airflow": airflow.as_record()})
+        print_json(stopped)
         return
-    out.print(f"stopped; data stays in {app.layout.home}")
+    out.print(f"stopped   {', '.join(ran) or 'nothing: no part was running'}")
+    out.print(f"data      {app.layout.home}", markup=False)
+
+
+def stop_all(app: App) -> tuple[list[str], dict[str, Any]]:
+    """Stop what runs of a home, tasks before what they use.
+
+    Returns:
+        The names of the parts that ran, and the status of each part.
+    """
+    parts: dict[str, _Part] = {
+        "airflow": app.airflow(),
+        "spark": app.spark_server(),
+        "kafka": app.broker(),
+    }
+    ran = [_NAMES[name] for name, part in parts.items() if part.status().running]
+    return ran, {name: part.stop().as_record() for name, part in parts.items()}
+
+
+def start_spark(app: App) -> None:
+    """Start the Spark Connect server of a home, unless Airflow's connection names another Spark."""
+    variable = connection_variable(SPARK_CONNECTION)
+    if variable in app.environ:
+        note(f"Spark is that of {variable}; no server is started")
+        return
+    server = app.spark_server()
+    step("Spark runs already" if server.status().running else "starting Spark (some ten seconds)")
+    status = server.start(app.ask_server)
+    note(f"Spark at {status.address}: one server for all runs; its log is {status.log}")

@@ -87,8 +87,8 @@ class AirflowStandalone:
 
     Args:
         layout: Airflow's home and the DAG folder.
-        environ: Environment to build on, with AIRFLOW_CONN_ variables for Kafka; a local Spark is
-            added unless it has AIRFLOW_CONN_SPARK_DEFAULT.
+        environ: Environment to build on, with AIRFLOW_CONN_ variables for Kafka and Spark; a local
+            Spark is added unless it has AIRFLOW_CONN_SPARK_DEFAULT.
         port: Of pages and API; 0 takes the last one again if it is free, else any.
         parallelism: Most tasks at once.
     """
@@ -102,7 +102,7 @@ class AirflowStandalone:
         parallelism: int = 2,
     ) -> None:
         self._layout = layout
-        self._environ = environ
+        self.environ = environ
         self._port = port
         self._parallelism = parallelism
         self._home = layout.airflow
@@ -180,7 +180,7 @@ class AirflowStandalone:
         process = processes.spawn_detached(
             ["airflow", "standalone"],
             self._log_file,
-            env=environment(self._layout, self._environ, ports, self._parallelism),
+            env=environment(self._layout, self.environ, ports, self._parallelism),
             cwd=self._home,
         )
         state = _State(
