@@ -1,22 +1,25 @@
-"""Fixtures of every test: real parts, started once, stopped by their own process ids."""
+"""Fixtures of every test, and the real parts that all workers of a run share."""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from tidemark.adapters.broker.embedded import Broker, BrokerConfig, BrokerStatus
+from tests.support import PROJECT as PROJECT
+from tests.support.parts import Parts
+from tests.support.registry import Registry
+from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.core.layout import Layout
+from tidemark.spark.engine import Server
 
 pytest_plugins = [
-    "tests.fixtures_registry",
-    "tests.fixtures_connect",
     "tests.fixtures_spark",
     "tests.fixtures_stores",
     "tests.model.tally",
@@ -25,7 +28,25 @@ pytest_plugins = [
     "tests.timings",
 ]
 
-PROJECT = Path(__file__).resolve().parents[1]
+_PARTS = pytest.StashKey[Parts]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the folder of the parts that tests share; a worker gets it from its controller."""
+    given: dict[str, str] = getattr(config, "workerinput", {})
+    config.stash[_PARTS] = Parts(Path(given["parts"])) if given else Parts.of_this_run()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Give a worker the folder of the parts."""
+    node.workerinput["parts"] = str(node.config.stash[_PARTS].home)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the parts, in the process that has all workers behind it."""
+    if not hasattr(config, "workerinput"):
+        config.stash[_PARTS].stop()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,24 +58,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+def parts(pytestconfig: pytest.Config) -> Parts:
+    """The parts that all workers of the run share."""
+    return pytestconfig.stash[_PARTS]
+
+
+@pytest.fixture(scope="session")
+def layout(parts: Parts) -> Layout:
     """This checkout, with a home of the test run's own."""
-    return Layout(project=PROJECT, home=tmp_path_factory.mktemp("home"))
+    return parts.layout
 
 
-# -- the embedded broker -------------------------------------------------------------------------
+# -- shared parts ---------------------------------------------------------------------------------
 
 TopicFactory = Callable[..., str]
 
 
 @pytest.fixture(scope="session")
-def broker(layout: Layout) -> Iterator[BrokerStatus]:
+def broker(parts: Parts) -> BrokerStatus:
     """One Kafka node for the whole test run, on a free port."""
-    embedded = Broker(BrokerConfig(home=layout.broker, jars=layout.kafka_jars))
-    try:
-        yield embedded.start()
-    finally:
-        embedded.stop()
+    return parts.broker()
+
+
+@pytest.fixture(scope="session")
+def registry(parts: Parts) -> Registry:
+    """One schema registry for the whole test run, on a free port."""
+    return parts.registry()
+
+
+@pytest.fixture(scope="session")
+def connect_server(parts: Parts) -> Server:
+    """The address and token of one Spark Connect server for the whole test run."""
+    return parts.connect_server()
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from tests.conftest import TopicFactory
 from tests.support.commands import Command
 from tests.support.transactions import produce_values
 from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.core.layout import Layout
 from tidemark.errors import ExitCode
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
 from tidemark.wiring import App
@@ -43,10 +44,10 @@ def plans() -> int:
 
 @pytest.mark.usefixtures("spec")
 def test_the_server_of_a_home_is_used_while_it_runs(
-    by_submit: Command, connect_home: Path, connect_server: Server, tmp_path: Path
+    by_submit: Command, layout: Layout, connect_server: Server, tmp_path: Path
 ) -> None:
     """The first line of a command says so; what has landed is found landed by the other engine."""
-    (tmp_path / "spark").symlink_to(connect_home)
+    (tmp_path / "spark").symlink_to(layout.spark)
     landed = by_submit("ingest", "events", "--json")
     assert landed.code == ExitCode.OK
     assert landed.err.splitlines()[0] == f"engine: Spark Connect at localhost:{connect_server.port}"

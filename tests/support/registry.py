@@ -9,11 +9,11 @@ import io
 import json
 import os
 import shutil
-import subprocess
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -24,8 +24,9 @@ from urllib.request import Request, urlopen
 import fastavro
 
 from tests.support.crashes import wait_until
+from tidemark import processes
 from tidemark.adapters.broker.settings import HOST
-from tidemark.files import locked
+from tidemark.files import locked, read_json, replace_text
 from tidemark.sockets import free_ports
 
 VERSION = "3.0.9"
@@ -162,43 +163,71 @@ def avro_bytes(schema: Any, value: Any) -> bytes:
     return written.getvalue()
 
 
-@contextmanager
-def running_registry(home: Path, settings: Mapping[str, str] | None = None) -> Iterator[Registry]:
-    """A registry until the block ends.
+class RegistryServer:
+    """The registry of one folder.
 
     Args:
         home: Folder of its log.
         settings: Apicurio's, in the environment; without them it keeps its schemas in memory.
     """
-    _unpack()
-    (port,) = free_ports(HOST, 1)
-    home.mkdir(parents=True, exist_ok=True)
-    command = ["java", "-Xmx256m", f"-Dquarkus.http.host={HOST}", f"-Dquarkus.http.port={port}"]
-    with (home / "registry.log").open("wb") as log:
-        process = subprocess.Popen(
+
+    def __init__(self, home: Path, settings: Mapping[str, str] | None = None) -> None:
+        self._home = home
+        self._settings = settings or {}
+        self._file = home / "registry.json"
+
+    def start(self) -> Registry:
+        """Start it and return when it answers; one that runs is left."""
+        with locked(self._home / "registry.lock"):
+            state = read_json(self._file)
+            if state is None:
+                state = self._spawn()
+            registry = Registry(url=state["url"])
+            wait_until(lambda: self._answers(registry), timeout_s=120)
+            return registry
+
+    def stop(self) -> None:
+        """End its process and return when it is gone."""
+        state = read_json(self._file)
+        if state is not None:
+            living = partial(processes.members, state["session"])
+            processes.stop("the schema registry", living, timeout_s=60)
+            self._file.unlink()
+
+    def _spawn(self) -> dict[str, Any]:
+        _unpack()
+        (port,) = free_ports(HOST, 1)
+        command = ["java", "-Xmx256m", f"-Dquarkus.http.host={HOST}", f"-Dquarkus.http.port={port}"]
+        started = processes.spawn_detached(
             [*command, "-jar", str(_RUNNER)],
-            cwd=home,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, **(settings or {})},
+            self._home / "registry.log",
+            cwd=self._home,
+            env={**os.environ, **self._settings},
         )
+        state = {"url": f"http://{HOST}:{port}{API}", **asdict(started)}
+        replace_text(self._file, json.dumps(state))
+        return state
+
+    def _answers(self, registry: Registry) -> bool:
+        state = read_json(self._file)
+        if not processes.lives(state["pid"], state["started"]):
+            log = self._home / "registry.log"
+            raise RuntimeError(f"the registry has ended: {processes.last_words(log)}")
+        try:
+            with urlopen(f"{registry.url}/subjects", timeout=10) as answer:
+                return bool(answer.status == 200)
+        except (HTTPError, URLError, OSError):
+            return False
+
+
+@contextmanager
+def running_registry(home: Path, settings: Mapping[str, str] | None = None) -> Iterator[Registry]:
+    """A registry of its own until the block ends; the arguments are those of `RegistryServer`."""
+    server = RegistryServer(home, settings)
     try:
-        registry = Registry(url=f"http://{HOST}:{port}{API}")
-        wait_until(lambda: _answers(registry, process), timeout_s=120)
-        yield registry
+        yield server.start()
     finally:
-        process.terminate()
-        process.wait(60)
-
-
-def _answers(registry: Registry, process: subprocess.Popen[bytes]) -> bool:
-    if process.poll() is not None:
-        raise RuntimeError(f"the registry ended with {process.returncode}; see registry.log")
-    try:
-        with urlopen(f"{registry.url}/subjects", timeout=10) as answer:
-            return bool(answer.status == 200)
-    except (HTTPError, URLError, OSError):
-        return False
+        server.stop()
 
 
 def _unpack() -> None:

@@ -1,0 +1,118 @@
+"""The broker, registry, Spark Connect server and Airflow that all workers of a test run share.
+
+The first worker that needs a part starts it. The process that pytest was started in stops all
+parts when it ends, also if it is interrupted. Tests that kill or configure a part start their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support import PROJECT
+from tests.support.registry import Registry, RegistryServer
+from tidemark.adapters.airflow.standalone import AirflowStandalone
+from tidemark.adapters.broker.embedded import Broker, BrokerConfig, BrokerStatus
+from tidemark.adapters.spark.settings import submit_settings
+from tidemark.core.layout import Layout
+from tidemark.files import locked
+from tidemark.spark.engine import Server
+from tidemark.spark.server import SparkServer
+from tidemark.wiring import connection_variable, kafka_connection
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of one test run; each method starts a part that does not run.
+
+    Attributes:
+        home: Folder of their files.
+    """
+
+    home: Path
+
+    @classmethod
+    def of_this_run(cls) -> Parts:
+        """Parts in a new folder."""
+        return cls(Path(tempfile.mkdtemp(prefix="tidemark-tests-")))
+
+    @property
+    def layout(self) -> Layout:
+        """This checkout, with the folder of the run."""
+        return Layout(project=PROJECT, home=self.home)
+
+    def broker(self) -> BrokerStatus:
+        """One Kafka node."""
+        return self._broker.start()
+
+    def registry(self) -> Registry:
+        """A schema registry that keeps its schemas in memory."""
+        return self._registry.start()
+
+    def connect_server(self) -> Server:
+        """A Spark Connect server."""
+        self._connect_server.start(lambda _: None)
+        found = self._connect_server.running()
+        assert found is not None
+        return found
+
+    def airflow(self, specs: Mapping[str, str]) -> AirflowStandalone:
+        """An Airflow over the shared broker, with its jobs on the shared Spark Connect server.
+
+        Args:
+            specs: Texts of the pipelines' specs, by name. The first call decides.
+        """
+        broker, server = self.broker(), self.connect_server()
+        folder = self.home / "pipelines"
+        spark = {
+            "conn_type": "spark_connect",
+            "host": server.host,
+            "port": server.port,
+            "password": server.token,
+        }
+        environ = {
+            **os.environ,
+            "TIDEMARK_PIPELINES": str(folder),
+            connection_variable("kafka_default"): kafka_connection(broker.bootstrap),
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
+        }
+        airflow = AirflowStandalone(self.layout, environ)
+        with locked(self.home / "airflow.lock"):
+            if not airflow.status().running:
+                folder.mkdir()
+                for name, text in specs.items():
+                    (folder / f"{name}.yaml").write_text(text)
+            airflow.start(progress=print)
+        return airflow
+
+    def stop(self) -> None:
+        """Stop what was started, and remove the folder."""
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, self.home)
+            stack.callback(self._broker.stop)
+            stack.callback(self._registry.stop)
+            stack.callback(self._connect_server.stop)
+            stack.callback(AirflowStandalone(self.layout, {}).stop)
+
+    @property
+    def _broker(self) -> Broker:
+        return Broker(BrokerConfig(home=self.layout.broker, jars=self.layout.kafka_jars))
+
+    @property
+    def _registry(self) -> RegistryServer:
+        return RegistryServer(self.home / "registry")
+
+    @property
+    def _connect_server(self) -> SparkServer:
+        settings = {
+            "spark.master": "local[2]",
+            "spark.driver.memory": "2g",
+            "spark.sql.shuffle.partitions": "2",
+        }
+        return SparkServer(self.layout.spark, {}, submit_settings(self.layout, settings))
