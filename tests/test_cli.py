@@ -55,8 +55,8 @@ def commands(group: Any, *above: str) -> Iterator[tuple[str, ...]]:
             yield *above, name
 
 
-REPORTS_NOTHING = {("demo",)}
-"""Prints what it does as it goes."""
+REPORTS_NOTHING = {("demo",), ("spark", "serve")}
+"""Print what they do as they go."""
 WRITES_NOTHING = {
     *{("status",), ("verify",), ("sample", "list"), ("broker", "status"), ("spark", "status")},
     *{("verdict", "list"), ("verdict", "view"), ("quarantine", "list"), ("report",)},
@@ -66,7 +66,7 @@ WRITES_NOTHING = {
 its page and no table."""
 STARTS_AND_STOPS = {
     *{("up",), ("down",), ("demo",), ("broker", "start"), ("broker", "stop")},
-    *{("spark", "start"), ("spark", "stop")},
+    *{("spark", "start"), ("spark", "serve"), ("spark", "stop")},
 }
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 import re
+import subprocess
+import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,11 +19,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from jsonschema.validators import validator_for
 
 from tests.conftest import PROJECT
+from tests.support.crashes import wait_until
 from tests.support.registry import API, VERSION, running_registry
 from tidemark.adapters.broker.embedded import Broker, BrokerConfig, BrokerStatus, Listener
 from tidemark.adapters.registry.client import ConfluentRegistry
 from tidemark.core.layout import Layout
-from tidemark.sockets import free_ports
+from tidemark.errors import SetupError
+from tidemark.sockets import accepts, free_ports
+from tidemark.spark.engine import Server
 from tidemark.wiring import App
 
 SECRETS = ("PASSWORD", "SECRET", "FERNET", "TOKEN")
@@ -70,7 +76,7 @@ def test_it_is_a_compose_file(compose: dict[str, Any]) -> None:
 
 
 def test_it_has_the_parts(services: dict[str, Any]) -> None:
-    """Kafka with Kafdrop, every process of Airflow with its database, a Spark cluster."""
+    """Kafka with Kafdrop, every process of Airflow with its database, a Spark server, a cluster."""
     airflow = {f"airflow-{n}" for n in ("api-server", "scheduler", "dag-processor", "triggerer")}
 
     assert services.keys() == airflow | {
@@ -79,9 +85,16 @@ def test_it_has_the_parts(services: dict[str, Any]) -> None:
         "kafdrop",
         "postgres",
         "schema-registry",
+        "spark",
         "spark-master",
         "spark-worker",
+        "task-network",
     }
+    on_request = {name for name, service in services.items() if "profiles" in service}
+    assert on_request == {"spark-master", "spark-worker"}
+    # What starts always waits for nothing that does not.
+    always = [service for name, service in services.items() if name not in on_request]
+    assert not on_request & {each for service in always for each in service.get("depends_on", {})}
 
 
 def test_every_image_is_pinned(services: dict[str, Any]) -> None:
@@ -150,7 +163,7 @@ def test_versions_are_those_of_the_locks(services: dict[str, Any]) -> None:
     assert services["kafka"]["image"] == f"apache/kafka:{broker[1]}"
     assert services["schema-registry"]["image"] == f"apicurio/apicurio-registry:{VERSION}"
     for name in services:
-        if name.startswith(("airflow-", "spark-")):
+        if name.startswith(("airflow-", "spark", "task-")):
             assert services[name]["image"] == f"tidemark:{version[1]}"
             assert services[name]["build"] == "."
     assert "--require-hashes -r requirements.txt -r requirements-docker.txt" in image
@@ -253,26 +266,76 @@ def test_tasks_find_the_schema_registry(services: dict[str, Any]) -> None:
 
 def test_airflow_and_spark_share_the_lakehouse(services: dict[str, Any]) -> None:
     """Driver and executors see one TIDEMARK_HOME, on one volume."""
-    for name in ("airflow-scheduler", "airflow-triggerer", "spark-worker"):
+    for name in ("airflow-scheduler", "airflow-triggerer", "spark", "spark-worker"):
         home = services[name]["environment"]["TIDEMARK_HOME"]
         assert f"tidemark-home:{home}" in services[name]["volumes"]
 
 
 @pytest.mark.airflow
-def test_airflow_submits_to_the_spark_master(
+def test_airflow_can_submit_to_the_spark_master(
     services: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The Spark provider reads the connection as the master's own address."""
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     environment = services["airflow-scheduler"]["environment"]
-    variable = "AIRFLOW_CONN_SPARK_DEFAULT"
+    variable = "AIRFLOW_CONN_SPARK_CLUSTER"
     monkeypatch.setenv(variable, environment[variable])
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-    resolved = SparkSubmitHook(conn_id="spark_default")._connection
+    resolved = SparkSubmitHook(conn_id="spark_cluster")._connection
 
     assert resolved["master"] == services["spark-worker"]["command"][-1]
     assert resolved["deploy_mode"] == "client"
+
+
+@pytest.mark.spark
+def test_tasks_reach_the_spark_server_with_its_token(
+    services: dict[str, Any], layout: Layout, tmp_path: Path
+) -> None:
+    """The command of the file starts a server that passes every check; no other token is let in.
+
+    The very command, environment, port and connection of the file, with a free port.
+    """
+    server, scheduler = services["spark"], services["airflow-scheduler"]
+    assert server["network_mode"] == scheduler["network_mode"] == "service:task-network"
+    assert "ports" not in services["task-network"]
+    connection = json.loads(_filled(scheduler["environment"]["AIRFLOW_CONN_SPARK_DEFAULT"]))
+    assert (connection["conn_type"], connection["host"]) == ("spark_connect", "localhost")
+    assert server["command"][:3] == ["tidemark", "spark", "serve"]
+    assert server["command"][-2:] == ["--port", str(connection["port"])]
+    assert str(connection["port"]) in server["healthcheck"]["test"][-1]
+    (port,) = free_ports("127.0.0.1", 1)
+    log = tmp_path / "log"
+    environ = {name: _filled(value) for name, value in server["environment"].items()}
+    home = {"TIDEMARK_HOME": str(tmp_path), "TIDEMARK_PROJECT": str(layout.project)}
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [str(Path(sys.executable).with_name("tidemark")), *server["command"][1:-1], str(port)],
+            env={**os.environ, **environ, **home},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        wait_until(lambda: accepts("127.0.0.1", port) or process.poll() is not None)
+        found = Server(host=connection["host"], port=port, token=connection["password"])
+        app = App.from_environment(home)
+        app.ask_server(found)
+        with pytest.raises(SetupError, match="refuses this client"):
+            app.ask_server(Server(host="localhost", port=port, token="another"))
+        command_line = (Path("/proc") / str(process.pid) / "cmdline").read_text()
+        assert "SparkConnectServer" in command_line
+        assert connection["password"] not in command_line + log.read_text()
+    finally:
+        # As Docker stops a container: the JVM has the process id of the command.
+        process.terminate()
+        process.wait(30)
+    assert not app.spark_server().status().running
+
+
+def _filled(value: str) -> str:
+    """A value with what .env would put in."""
+    return _VARIABLE.sub(lambda match: f"filled-{match[1]}", value)
 
 
 @pytest.mark.broker

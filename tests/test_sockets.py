@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -43,8 +44,23 @@ def test_a_taken_port_is_refused_with_its_purpose(
         sockets.require_free(HOST, [*sockets.free_ports(HOST, 1), taken], "the judge")
 
 
-def test_the_port_asked_for_wins_then_the_last_then_a_spare(taken: int) -> None:
+def test_a_last_port_that_its_process_still_gives_back_is_chosen_again() -> None:
+    """A killed server holds its port until its last thread has ended."""
+    with socket.socket() as holder:
+        holder.bind((HOST, 0))
+        holder.listen()
+        last = holder.getsockname()[1]
+        giving_back = threading.Timer(0.2, holder.close)
+        giving_back.start()
+        assert sockets.chosen_port(HOST, 0, last, spare=1) == last
+        giving_back.join()
+
+
+def test_the_port_asked_for_wins_then_the_last_then_a_spare(
+    taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A taken port that was asked for is for `require_free` to refuse."""
+    monkeypatch.setattr(sockets, "_PATIENCE_S", 0.2)
     last, spare = sockets.free_ports(HOST, 2)
     assert sockets.chosen_port(HOST, taken, last, spare) == taken
     assert sockets.chosen_port(HOST, 0, last, spare) == last

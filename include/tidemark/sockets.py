@@ -24,6 +24,19 @@ def is_free(host: str, port: int) -> bool:
         return True
 
 
+def is_free_soon(host: str, port: int) -> bool:
+    """Whether a server could listen on the port within some seconds.
+
+    A process that was killed holds its ports until its last thread has ended.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while not is_free(host, port):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
 def accepts(host: str, port: int) -> bool:
     """Whether somebody listens on the port."""
     with suppress(OSError), socket.create_connection((host, port), timeout=1):
@@ -51,13 +64,11 @@ def chosen_port(host: str, wanted: int, last: int | None, spare: int) -> int:
     """
     if wanted:
         return wanted
-    return last if last is not None and is_free(host, last) else spare
+    return last if last is not None and is_free_soon(host, last) else spare
 
 
 def require_free(host: str, ports: Iterable[int], purpose: str) -> None:
-    """Refuse a port that somebody else has, and keeps for some seconds.
-
-    A process that was killed may leave connections behind that hold its port for a moment.
+    """Refuse a port that another process has, and keeps for some seconds.
 
     Args:
         host: Address to listen on.
@@ -67,11 +78,8 @@ def require_free(host: str, ports: Iterable[int], purpose: str) -> None:
     Raises:
         SetupError: Naming the port.
     """
-    deadline = time.monotonic() + _PATIENCE_S
     for port in ports:
-        while not is_free(host, port) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        if not is_free(host, port):
+        if not is_free_soon(host, port):
             raise SetupError(
                 subject=f"port {port} is taken",
                 needed=f"a free port {port} for {purpose}",

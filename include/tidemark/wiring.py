@@ -819,12 +819,13 @@ class App:
         running = own.running()
         return replace(server, token=running.token) if running else server
 
-    def spark_server(self, *, port: int = 0) -> SparkServer:
+    def spark_server(self, *, port: int = 0, log_to_file: bool = True) -> SparkServer:
         """The Spark Connect server of this home; `port` 0 takes a free one."""
         from tidemark.adapters.spark.settings import server_settings
         from tidemark.spark.server import SparkServer
 
-        return SparkServer(self.layout.spark, self.environ, server_settings(self.layout), port=port)
+        settings = server_settings(self.layout, log_to_file=log_to_file)
+        return SparkServer(self.layout.spark, self.environ, settings, port=port)
 
     def check_server(self, server: Server, pipelines: Iterable[str]) -> None:
         """Refuse a Spark Connect server that cannot be used for some pipelines.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -12,9 +13,17 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
-from tidemark.adapters.spark.settings import AVRO_LIMITS, submit_settings
+from tests.support.crashes import wait_until
+from tests.support.disks import mounted
+from tidemark.adapters.spark.settings import AVRO_LIMITS, server_settings, submit_settings
 from tidemark.core.layout import Layout
-from tidemark.errors import EngineStopped, EngineUnavailable, EngineUnsuitable, SetupError
+from tidemark.errors import (
+    EngineStopped,
+    EngineUnavailable,
+    EngineUnsuitable,
+    SetupError,
+    StorageUnavailable,
+)
 from tidemark.spark.connect import ConnectSessions, connected
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
 from tidemark.spark.server import REDACTION, SparkServer
@@ -96,6 +105,56 @@ def test_a_server_is_started_used_and_stopped(layout: Layout, tmp_path: Path) ->
         server.stop()
     assert not server.status().running
     assert server.running() is None
+
+
+def test_files_of_a_server_stay_in_its_folder_and_do_not_grow(
+    layout: Layout, tmp_path: Path
+) -> None:
+    """Temporary files go with the server, also with one that was killed; the log is rotated."""
+    settings = server_settings(layout, SMALL)
+    options = "spark.driver.extraJavaOptions"
+    settings[options] += " -Dtidemark.server.log.size=2KB"
+    server = SparkServer(tmp_path, os.environ, settings)
+
+    def scratch() -> set[str]:
+        return {each.name for folder in tmp_path.glob("scratch-*") for each in folder.iterdir()}
+
+    try:
+        status = server.start(lambda _: None)
+        found = server.running()
+        assert found is not None
+        with connected(found, {}) as sessions:
+            assert sessions.shared().range(9).repartition(3).count() == 9
+            for _ in range(30):
+                with pytest.raises(PySparkException):
+                    sessions.shared().sql("SELECT raise_error('canary')").collect()
+        logs = sorted(tmp_path.glob("server.log*"))
+        assert [log.name for log in logs] == ["server.log", "server.log.1", "server.log.2"]
+        assert max(log.stat().st_size for log in logs) < 8 * 1024
+        assert "USER_RAISED_EXCEPTION" in logs[1].read_text()
+        assert "USER_RAISED_EXCEPTION" not in (tmp_path / "server.out").read_text()
+        left = scratch()
+        assert {name.partition("-")[0] for name in left} >= {"blockmgr", "artifacts", "spark"}
+        assert status.pid is not None
+        os.kill(status.pid, signal.SIGKILL)
+        wait_until(lambda: not server.status().running)
+        assert scratch() == left
+        server.start(lambda _: None)
+        assert scratch().isdisjoint(left)
+    finally:
+        server.stop()
+    assert list(tmp_path.glob("scratch-*")) == []
+
+
+def test_a_full_disk_is_named_and_leaves_no_empty_token(layout: Layout, tmp_path: Path) -> None:
+    """A server whose token is empty would ask for none."""
+    with mounted(tmp_path / "disk", "size=64k") as disk:
+        (disk / "full").write_bytes(b"x" * 64 * 1024)
+        server = SparkServer(disk / "spark", os.environ, server_settings(layout, SMALL))
+        with pytest.raises(StorageUnavailable, match="No space left on device"):
+            server.start(lambda _: None)
+        assert not (disk / "spark" / "token").exists()
+        assert not server.status().running
 
 
 def test_a_server_that_fails_a_check_is_stopped(layout: Layout, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.support import PROJECT
 from tests.support.registry import Registry, RegistryServer
 from tidemark.adapters.airflow.standalone import AirflowStandalone
 from tidemark.adapters.broker.embedded import Broker, BrokerConfig, BrokerStatus
-from tidemark.adapters.spark.settings import submit_settings
+from tidemark.adapters.spark.settings import server_settings
 from tidemark.core.layout import Layout
 from tidemark.files import locked
 from tidemark.spark.engine import Server
@@ -115,4 +115,4 @@ class Parts:
             "spark.driver.memory": "2g",
             "spark.sql.shuffle.partitions": "2",
         }
-        return SparkServer(self.layout.spark, {}, submit_settings(self.layout, settings))
+        return SparkServer(self.layout.spark, {}, server_settings(self.layout, settings))

@@ -8,6 +8,7 @@ import typer
 
 from tidemark.cli.arguments import AsJson
 from tidemark.cli.console import out, print_json, step
+from tidemark.spark.engine import DEFAULT_PORT
 from tidemark.spark.server import ServerStatus
 from tidemark.wiring import App
 
@@ -17,7 +18,7 @@ app = typer.Typer(
         "`upsert` and `run` use it instead of starting a Spark of their own, which takes longer "
         "than a small run."
     ),
-    short_help="A Spark that keeps running, for short runs.",
+    short_help="A Spark Connect server, for short runs.",
     no_args_is_help=True,
 )
 
@@ -37,6 +38,19 @@ def start(
         step("starting Spark (some ten seconds)")
     tidemark = App.from_environment()
     _show(tidemark.spark_server(port=port).start(tidemark.ask_server), as_json)
+
+
+@app.command(short_help="Run the server in the foreground.")
+def serve(
+    port: Annotated[int, typer.Option(help="Port on localhost.", min=1, max=65535)] = DEFAULT_PORT,
+) -> None:
+    """Run the server in the foreground, for containers and service managers.
+
+    It listens on this machine only and logs to standard error. The token is that of
+    SPARK_CONNECT_AUTHENTICATE_TOKEN, if it is set, else that of `tidemark spark start`. Commands
+    use it by `--master sc://localhost:PORT`.
+    """
+    App.from_environment().spark_server(port=port, log_to_file=False).serve()
 
 
 @app.command(short_help="Stop the server.")

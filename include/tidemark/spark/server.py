@@ -9,22 +9,26 @@ import json
 import logging
 import os
 import secrets
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tidemark import processes, sockets
 from tidemark.errors import EngineUnavailable, EngineUnsuitable, SetupError
-from tidemark.files import locked, read_json, replace_text
-from tidemark.spark.engine import TOKEN_VARIABLE, Server, without_connect
+from tidemark.files import locked, named_failures, read_json, replace_text
+from tidemark.spark.engine import DEFAULT_PORT, TOKEN_VARIABLE, Server, without_connect
 from tidemark.spark.submit import search_path
 from tidemark.spark.workers import CODE
 
 _log = logging.getLogger(__name__)
+
+LOG_PROPERTY = "tidemark.server.log"
+"""The Java property that names the server's log to include/jvm/log4j2-server.properties."""
 
 HOST = "localhost"
 """With a token PySpark's client speaks to no other host without TLS."""
@@ -32,7 +36,18 @@ HOST = "localhost"
 _ADDRESS = "127.0.0.1"
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _POLL_S = 0.1
-_SECRETS = ("AIRFLOW_CONN_", "TIDEMARK_FAIL_AT", TOKEN_VARIABLE)
+_REMEMBERED: Mapping[str, str] = {
+    # What has ended is on no page, and a server runs for weeks.
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "1000",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.sql.connect.ui.retainedSessions": "20",
+    "spark.sql.connect.ui.retainedStatements": "50",
+}
+"""How much a server remembers of work that has ended: its heap is full of it otherwise."""
+
+_LEFT_OUT = ("AIRFLOW_CONN_", "TIDEMARK_FAIL_AT", TOKEN_VARIABLE, "SPARK_LOCAL_DIRS")
 """Beginnings of variables that the server's environment does not have."""
 
 REDACTION = r'(?s)(?<=key: "kafka\.)(?:sasl|ssl)\.[\w.]*"\s+value: "(?:\\.|[^"\\])*"'
@@ -109,6 +124,8 @@ class SparkServer:
         self._file = home / "server.json"
         self._token_file = home / "token"
         self._log_file = home / "server.log"
+        # What the JVM prints before and beside its log: little, unlike the log.
+        self._output = home / "server.out"
 
     def status(self) -> ServerStatus:
         """Look at the recorded process; asks nothing of it and changes nothing."""
@@ -149,8 +166,12 @@ class SparkServer:
             SetupError: A port is taken, or the server ended while it started.
             EngineUnavailable: It does not listen in time; what this call started is stopped.
             EngineUnsuitable: It does not pass a check; what this call started is stopped.
+            StorageUnavailable, StorageRefused: The folder of the server cannot be written.
         """
-        with locked(self._home / "server.lock"):
+        with (
+            named_failures(self._home, "starting the Spark Connect server"),
+            locked(self._home / "server.lock"),
+        ):
             state = self._load()
             if state is not None and state.code == CODE and _is_alive(state):
                 return self.status()
@@ -174,14 +195,48 @@ class SparkServer:
         state = self._load()
         living = (lambda: processes.members(state.session)) if state else (lambda: ())
         processes.stop("the Spark Connect server", living, timeout_s=timeout_s)
+        # Another server may have the port by now, and with it the folder.
+        if state and sockets.is_free_soon(_ADDRESS, state.port):
+            shutil.rmtree(self._scratch(state.port), ignore_errors=True)
         return self.status()
+
+    def serve(self) -> NoReturn:
+        """Become the server: this process ends, and the server has its process id.
+
+        For containers and service managers. The token is that of the environment, if there is one.
+
+        Raises:
+            SetupError: A port is taken.
+            StorageUnavailable, StorageRefused: The folder of the server cannot be written.
+        """
+        port = self._port or DEFAULT_PORT
+        with named_failures(self._home, "starting the Spark Connect server"):
+            command, environ = self._prepare(port)
+        given = self._environ.get(TOKEN_VARIABLE)
+        os.execve(command[0], command, {**environ, TOKEN_VARIABLE: given or self._token()})
 
     def _spawn(self) -> _State:
         last = self._load()
         (spare,) = sockets.free_ports(_ADDRESS, 1)
         port = sockets.chosen_port(_ADDRESS, self._port, last.port if last else None, spare)
+        command, environ = self._prepare(port)
+        process = processes.spawn_detached(command, self._output, env=environ, cwd=self._home)
+        state = _State(pid=process.pid, session=process.session, started=process.started, port=port)
+        self._save(state)
+        _log.info("the Spark Connect server started pid=%d port=%d", state.pid, port)
+        return state
+
+    def _scratch(self, port: int) -> Path:
+        """The folder of temporary files of the server at a port."""
+        return self._home / f"scratch-{port}"
+
+    def _prepare(self, port: int) -> tuple[list[str], dict[str, str]]:
+        """Write the files of a server, and return its command and environment."""
         sockets.require_free(_ADDRESS, [port], "the Spark Connect server")
-        self._home.mkdir(parents=True, exist_ok=True)
+        scratch = self._scratch(port)
+        # Left behind by a server that was killed.
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
         self._write_token()
         pools = self._home / "pools.xml"
         replace_text(pools, _ALLOCATION)
@@ -189,6 +244,7 @@ class SparkServer:
         settings = {
             # A client that was killed leaves a session, which holds memory.
             "spark.connect.session.manager.defaultSessionTimeout": "10m",
+            **_REMEMBERED,
             **self._settings,
             "spark.app.name": "tidemark-spark",
             "spark.connect.grpc.binding.address": _ADDRESS,
@@ -199,27 +255,29 @@ class SparkServer:
             # The driver's own ports are for this machine too.
             "spark.driver.bindAddress": _ADDRESS,
             "spark.driver.host": _ADDRESS,
+            "spark.local.dir": str(scratch),
+            "spark.driver.extraJavaOptions": " ".join(
+                (
+                    self._settings.get("spark.driver.extraJavaOptions", ""),
+                    f'"-Djava.io.tmpdir={scratch}"',
+                    f'"-D{LOG_PROPERTY}={self._log_file}"',
+                )
+            ),
         }
         replace_text(properties, "".join(_property(*pair) for pair in settings.items()))
-        kept = {k: v for k, v in self._environ.items() if not k.startswith(_SECRETS)}
-        process = processes.spawn_detached(
-            [
-                *(str(Path(sys.executable).parent / "spark-submit"), "--class", _CLASS),
-                *("--properties-file", str(properties), "spark-internal"),
-            ],
-            self._log_file,
-            env={
-                **without_connect(kept),
-                TOKEN_VARIABLE: self._token(),
-                "PATH": search_path(kept),
-                "PYSPARK_PYTHON": sys.executable,
-            },
-            cwd=self._home,
-        )
-        state = _State(pid=process.pid, session=process.session, started=process.started, port=port)
-        self._save(state)
-        _log.info("the Spark Connect server started pid=%d port=%d", state.pid, port)
-        return state
+        kept = {k: v for k, v in self._environ.items() if not k.startswith(_LEFT_OUT)}
+        command = [
+            *(str(Path(sys.executable).parent / "spark-submit"), "--class", _CLASS),
+            *("--properties-file", str(properties), "spark-internal"),
+        ]
+        environ = {
+            **without_connect(kept),
+            "TMPDIR": str(scratch),
+            TOKEN_VARIABLE: self._token(),
+            "PATH": search_path(kept),
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        return command, environ
 
     def _wait_until_it_listens(self, state: _State, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -227,8 +285,8 @@ class SparkServer:
             if not _is_alive(state):
                 raise SetupError(
                     subject="the Spark Connect server ended while it started",
-                    needed=f"a server that keeps running; its log is {self._log_file}",
-                    seen=processes.last_words(self._log_file),
+                    needed=f"a server that keeps running; it prints to {self._output}",
+                    seen=processes.last_words(self._output),
                     advice="mend what the log names; Java 17 and `make setup` are needed",
                 )
             if time.monotonic() > deadline:
@@ -239,13 +297,15 @@ class SparkServer:
             time.sleep(_POLL_S)
 
     def _write_token(self) -> None:
-        """Make a token, unless there is one: connections of Airflow have it."""
-        if self._token_file.exists():
-            self._token_file.chmod(0o600)
-            return
-        number = os.open(self._token_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(number, "w") as file:
-            file.write(secrets.token_urlsafe(32))
+        """Make a token, unless there is one: connections of Airflow may have it."""
+        if not self._token():
+            # A full disk must not leave an empty token: a server with it asks for none.
+            new = self._token_file.with_name(".token")
+            number = os.open(new, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+            with os.fdopen(number, "w") as file:
+                file.write(secrets.token_urlsafe(32))
+            new.replace(self._token_file)
+        self._token_file.chmod(0o600)
 
     def _token(self) -> str:
         with suppress(FileNotFoundError):

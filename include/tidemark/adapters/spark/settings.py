@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from tidemark.core.layout import LOG_FOLDER, Layout
 from tidemark.spark.sessions import SQL_SETTINGS
@@ -73,7 +74,7 @@ def submit_settings(
     """
     jars = f"{layout.spark_jars}/*"
     java_options = [
-        f"-Dlog4j2.configurationFile=file:{layout.project}/include/jvm/log4j2-spark.properties",
+        f"-Dlog4j2.configurationFile={_log4j(layout, 'spark')}",
         # JDK 17 ignores an archive that does not fit the class path or the JVM, so it cannot harm.
         f"-XX:SharedArchiveFile={layout.class_archive}",
         "-Xshare:auto",
@@ -95,9 +96,30 @@ def submit_settings(
     }
 
 
-def server_settings(layout: Layout) -> dict[str, str]:
-    """Settings of the Spark Connect server of a home, which takes every core of its machine."""
-    return {"spark.master": "local[*]", **submit_settings(layout, {})}
+def server_settings(
+    layout: Layout,
+    overrides: Mapping[str, str] = MappingProxyType({}),
+    *,
+    log_to_file: bool = True,
+) -> dict[str, str]:
+    """Settings of the Spark Connect server of a home, which takes every core of its machine.
+
+    Args:
+        layout: Where the jars and the class archive are.
+        overrides: Settings that win over those of every job.
+        log_to_file: Whether it logs to a file of its folder, or to standard error.
+    """
+    settings = {"spark.master": "local[*]", **submit_settings(layout, overrides)}
+    if not log_to_file:
+        return settings
+    # Log4j reads both files, and the second one wins.
+    log = f"-Dlog4j2.configurationFile={_log4j(layout, 'spark')},{_log4j(layout, 'server')}"
+    options = "spark.driver.extraJavaOptions"
+    return {**settings, options: f"{settings[options]} {log}"}
+
+
+def _log4j(layout: Layout, name: str) -> str:
+    return f"file:{layout.project}/include/jvm/log4j2-{name}.properties"
 
 
 def _with_limits(overrides: Mapping[str, str], of: str, usual: Iterable[str]) -> str:
