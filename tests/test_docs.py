@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def commands(page: Path) -> Iterator[Sequence[str]]:
 
 def problem(words: Sequence[str]) -> str | None:
     """What would be wrong if somebody typed these words behind `tidemark`."""
-    group: Any = typer.main.get_group(app)
+    group = _commands()
     left = list(words)
     while left and left[0].startswith("--") and left[0] in _options(group):
         left.pop(0)
@@ -77,6 +78,12 @@ def problem(words: Sequence[str]) -> str | None:
             if name.startswith("--") and name not in _options(group):
                 return f"no option {name}"
     return None
+
+
+@cache
+def _commands() -> Any:
+    """The command line as click has it."""
+    return typer.main.get_group(app)
 
 
 def _options(group: Any) -> set[str]:

@@ -1,4 +1,8 @@
-"""The DAGs under a real Airflow scheduler, with real Kafka and Spark."""
+"""The DAGs under a real Airflow scheduler, with real Kafka and Spark.
+
+The tests that need no settings of their own share one Airflow, whose jobs run on a Spark Connect
+server. The jobs of the others are spark-submit's.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from deltalake import DeltaTable
 from tests.conftest import PROJECT, TopicFactory
 from tests.support.crashes import command_line, wait_until
 from tests.support.kafka_judge import read_all
+from tests.support.parts import Parts
 from tests.support.proxy import ProxiedBroker, proxied_broker
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records, produce_values
@@ -40,6 +45,24 @@ FORM = "tidemark_backfill"
 GROUP_DAG = "tidemark_group_tides"
 # Yearly: switched on, it runs once for now, and not again while the test lasts.
 SPEC = "name: clicks\ntopic: {topic}\nschedule: '@yearly'\nstart: earliest\nretries: 0\n"
+DATED = "tidemark_dated"
+MEMBERS = {"ebb": "earliest", "flood": "earliest", "lost": "none"}
+# Each pipeline belongs to one test, which makes the topic of its name.
+SHARED = {
+    "clicks": SPEC.format(topic="clicks"),
+    "dated": "name: dated\ntopic: dated\nschedule: '@monthly'\nstart: latest\nretries: 0\n",
+    **{
+        name: f"name: {name}\ntopic: {name}\nschedule: '@yearly'\nretries: 0\n"
+        f"group: tides\nstart: {start}\n"
+        for name, start in MEMBERS.items()
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def airflow(parts: Parts) -> AirflowStandalone:
+    """The Airflow that tests share."""
+    return parts.airflow(SHARED)
 
 
 @contextmanager
@@ -68,22 +91,11 @@ def running(
     assert stopped.processes == ()
 
 
-@pytest.fixture
-def started(
-    tmp_path: Path, broker: BrokerStatus, topic: TopicFactory
-) -> Iterator[tuple[AirflowStandalone, str]]:
-    """A running Airflow with one pipeline, and the pipeline's topic."""
-    name = topic(partitions=3)
-    with running(tmp_path, broker, {"clicks": SPEC.format(topic=name)}) as airflow:
-        yield airflow, name
-
-
 def test_runs_land_what_is_new_once_and_can_be_cleared(
-    started: tuple[AirflowStandalone, str],
-    broker: BrokerStatus,
+    airflow: AirflowStandalone, broker: BrokerStatus, admin: AdminClient
 ) -> None:
     """A run lands the topic, the next finds nothing, clearing the first changes nothing."""
-    airflow, topic = started
+    topic = make_topic(admin, broker.bootstrap, "clicks", partitions=3)
     client = {"bootstrap.servers": broker.bootstrap}
     produce(client, "streams-intro", records=50, topic=topic)
     api = airflow.api()
@@ -130,13 +142,14 @@ def test_runs_land_what_is_new_once_and_can_be_cleared(
 
 
 def test_backfills_by_form_and_by_date(
-    tmp_path: Path, broker: BrokerStatus, topic: TopicFactory
+    airflow: AirflowStandalone, broker: BrokerStatus, admin: AdminClient
 ) -> None:
     """A form's chunks land one after the other; `airflow backfill` goes by the records' times.
 
     A form that names a copy fills that, and leaves the pipeline's own table alone.
     """
-    name = topic(partitions=2, config={"retention.ms": "-1"})
+    forever = {"retention.ms": "-1"}
+    name = make_topic(admin, broker.bootstrap, "dated", partitions=2, config=forever)
     for year, count in ((2024, 7), (2025, 9)):
         stamped = int(datetime(year, 6, 1, tzinfo=UTC).timestamp() * 1000)
         records = [
@@ -145,52 +158,50 @@ def test_backfills_by_form_and_by_date(
             for n in range(count)
         ]
         produce_records(broker.bootstrap, name, records)
-    spec = SPEC.format(topic=name).replace("earliest", "latest").replace("yearly", "monthly")
-    with running(tmp_path, broker, {"clicks": spec}) as airflow:
-        api = airflow.api()
-        api.wait_for_dags([DAG, FORM])
-        api.set_paused(FORM, False)
-        form = {"pipeline": "clicks", "retained": True, "partitions": "0", "chunk": 8}
-        filled = finished(api, api.trigger(FORM, conf=form), FORM)
-        tasks = {f"chunk.{task}[{n}]" for task in ("ingest", "quality", "publish") for n in (0, 1)}
-        assert filled.tasks == dict.fromkeys(["request", "complete", *tasks], "success")
-        app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
-        uri = app.layout.data_table("bronze/clicks")
-        assert rows(uri) == [(0, offset) for offset in range(16)]
-        assert [event.extra["records"] for event in api.asset_events(FORM)] == [8, 8]
-        again = {**form, "chunk": 16, "replace": True, "reason": "a test"}
-        shown = finished(api, api.trigger(FORM, conf={**again, "dry_run": True}), FORM)
-        assert set(shown.tasks.values()) == {"success", "skipped"}
-        assert "1 (8), 2 (8)" in api.log_tail(FORM, shown.run_id, "request")
-        assert sorted(app.control().ledger("clicks").plans) == [1, 2]
-        replaced = finished(api, api.trigger(FORM, conf=again), FORM)
-        assert set(replaced.tasks.values()) == {"success"}
-        assert rows(uri) == [(0, offset) for offset in range(16)]
-        assert [event.extra["replaces"] for event in api.asset_events(FORM)][-1] is True
+    api = airflow.api()
+    api.wait_for_dags([DATED, FORM])
+    api.set_paused(FORM, False)
+    form = {"pipeline": "dated", "retained": True, "partitions": "0", "chunk": 8}
+    filled = finished(api, api.trigger(FORM, conf=form), FORM)
+    tasks = {f"chunk.{task}[{n}]" for task in ("ingest", "quality", "publish") for n in (0, 1)}
+    assert filled.tasks == dict.fromkeys(["request", "complete", *tasks], "success")
+    app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
+    uri = app.layout.data_table("bronze/dated")
+    assert rows(uri) == [(0, offset) for offset in range(16)]
+    assert [event.extra["records"] for event in api.asset_events(FORM)] == [8, 8]
+    again = {**form, "chunk": 16, "replace": True, "reason": "a test"}
+    shown = finished(api, api.trigger(FORM, conf={**again, "dry_run": True}), FORM)
+    assert set(shown.tasks.values()) == {"success", "skipped"}
+    assert "1 (8), 2 (8)" in api.log_tail(FORM, shown.run_id, "request")
+    assert sorted(app.control().ledger("dated").plans) == [1, 2]
+    replaced = finished(api, api.trigger(FORM, conf=again), FORM)
+    assert set(replaced.tasks.values()) == {"success"}
+    assert rows(uri) == [(0, offset) for offset in range(16)]
+    assert [event.extra["replaces"] for event in api.asset_events(FORM)][-1] is True
 
-        version = DeltaTable(uri).version()
-        into = {"pipeline": "clicks", "retained": True, "into": "twin"}
-        copied = finished(api, api.trigger(FORM, conf=into), FORM)
-        assert set(copied.tasks.values()) == {"success"}
-        twin = app.layout.data_table("bronze/clicks@twin")
-        topic_id = app.control().ledger("clicks@twin").topic_id
-        assert topic_id is not None
-        verdict = judge(whole_rows(twin), broker.bootstrap, name, topic_id)
-        assert (verdict.exact, verdict.records) == (True, 32), verdict
-        event = api.asset_events(FORM)[-1]
-        assert event.uri == "x-tidemark://bronze/clicks@twin"
-        assert (event.extra["table"], event.extra["records"]) == (twin, 32)
-        assert DeltaTable(uri).version() == version
-        assert sorted(app.control().ledger("clicks").plans) == [1, 2, 3]
+    version = DeltaTable(uri).version()
+    into = {"pipeline": "dated", "retained": True, "into": "twin"}
+    copied = finished(api, api.trigger(FORM, conf=into), FORM)
+    assert set(copied.tasks.values()) == {"success"}
+    twin = app.layout.data_table("bronze/dated@twin")
+    topic_id = app.control().ledger("dated@twin").topic_id
+    assert topic_id is not None
+    verdict = judge(whole_rows(twin), broker.bootstrap, name, topic_id)
+    assert (verdict.exact, verdict.records) == (True, 32), verdict
+    event = api.asset_events(FORM)[-1]
+    assert event.uri == "x-tidemark://bronze/dated@twin"
+    assert (event.extra["table"], event.extra["records"]) == (twin, 32)
+    assert DeltaTable(uri).version() == version
+    assert sorted(app.control().ledger("dated").plans) == [1, 2, 3]
 
-        api.set_paused(DAG, False)
-        finished(api, scheduled_run(api))
-        dates = {"from_date": "2025-06-01T00:00:00Z", "to_date": "2025-06-30T00:00:00Z"}
-        ask = {"dag_id": DAG, **dates, "max_active_runs": 1}
-        wait_until(lambda: has_begun(api, ask), timeout_s=120, pause_s=1)
-        by_date = next(run for run in api.run_ids(DAG) if run.startswith("backfill"))
-        assert set(finished(api, by_date).tasks.values()) == {"success"}
-        assert rows(uri) == [(0, offset) for offset in range(16)] + [(1, n) for n in range(7, 16)]
+    api.set_paused(DATED, False)
+    finished(api, scheduled_run(api, DATED), DATED)
+    dates = {"from_date": "2025-06-01T00:00:00Z", "to_date": "2025-06-30T00:00:00Z"}
+    ask = {"dag_id": DATED, **dates, "max_active_runs": 1}
+    wait_until(lambda: has_begun(api, ask), timeout_s=120, pause_s=1)
+    by_date = next(run for run in api.run_ids(DATED) if run.startswith("backfill"))
+    assert set(finished(api, by_date, DATED).tasks.values()) == {"success"}
+    assert rows(uri) == [(0, offset) for offset in range(16)] + [(1, n) for n in range(7, 16)]
 
 
 @pytest.mark.faults
@@ -260,48 +271,41 @@ def test_a_cancelled_backfill_keeps_whole_chunks_and_goes_on_when_cleared(
 
 
 def test_a_group_lands_and_publishes_what_it_can_and_tells_the_rest(
-    tmp_path: Path, broker: BrokerStatus, topic: TopicFactory
+    airflow: AirflowStandalone, broker: BrokerStatus, admin: AdminClient
 ) -> None:
     """One member is refused when it is planned: the run fails, and the others have their events."""
-    client = {"bootstrap.servers": broker.bootstrap}
-    topics = {name: topic(partitions=2) for name in ("ebb", "flood", "lost")}
-    for name in topics.values():
-        produce(client, "streams-intro", records=30, topic=name)
-    specs = {
-        name: f"name: {name}\ntopic: {topics[name]}\nschedule: '@yearly'\nretries: 0\n"
-        f"group: tides\nstart: {start}\n"
-        for name, start in (("ebb", "earliest"), ("flood", "earliest"), ("lost", "none"))
+    for name in MEMBERS:
+        make_topic(admin, broker.bootstrap, name, partitions=2)
+        produce({"bootstrap.servers": broker.bootstrap}, "streams-intro", records=30, topic=name)
+    api = airflow.api()
+    api.wait_for_dags([GROUP_DAG])
+    api.set_paused(GROUP_DAG, False)
+    first = finished(api, scheduled_run(api, GROUP_DAG), GROUP_DAG)
+    assert first.tasks == {
+        "plan": "failed",
+        "ingest": "success",
+        "quality": "success",
+        "publish": "success",
+        "complete": "upstream_failed",
     }
-    with running(tmp_path, broker, specs) as airflow:
-        api = airflow.api()
-        api.wait_for_dags([GROUP_DAG])
-        api.set_paused(GROUP_DAG, False)
-        first = finished(api, scheduled_run(api, GROUP_DAG), GROUP_DAG)
-        assert first.tasks == {
-            "plan": "failed",
-            "ingest": "success",
-            "quality": "success",
-            "publish": "success",
-            "complete": "upstream_failed",
-        }
-        assert "lost: NoStartOffset" in api.log_tail(GROUP_DAG, first.run_id, "plan")
-        app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
-        for name in ("ebb", "flood"):
-            landed = [(r.partition, r.offset) for r in read_all(broker.bootstrap, topics[name])]
-            assert rows(app.layout.data_table(f"bronze/{name}")) == sorted(landed)
-        events = {event.uri: event.extra for event in api.asset_events(GROUP_DAG)}
-        assert {uri: (extra["plan"], extra["records"]) for uri, extra in events.items()} == {
-            "x-tidemark://bronze/ebb": (1, 30),
-            "x-tidemark://bronze/flood": (1, 30),
-        }
-        second = finished(api, api.trigger(GROUP_DAG), GROUP_DAG)
-        assert second.tasks == {
-            "plan": "failed",
-            "ingest": "skipped",
-            "quality": "skipped",
-            "publish": "skipped",
-            "complete": "upstream_failed",
-        }
+    assert "lost: NoStartOffset" in api.log_tail(GROUP_DAG, first.run_id, "plan")
+    app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
+    for name in ("ebb", "flood"):
+        landed = [(r.partition, r.offset) for r in read_all(broker.bootstrap, name)]
+        assert rows(app.layout.data_table(f"bronze/{name}")) == sorted(landed)
+    events = {event.uri: event.extra for event in api.asset_events(GROUP_DAG)}
+    assert {uri: (extra["plan"], extra["records"]) for uri, extra in events.items()} == {
+        "x-tidemark://bronze/ebb": (1, 30),
+        "x-tidemark://bronze/flood": (1, 30),
+    }
+    second = finished(api, api.trigger(GROUP_DAG), GROUP_DAG)
+    assert second.tasks == {
+        "plan": "failed",
+        "ingest": "skipped",
+        "quality": "skipped",
+        "publish": "skipped",
+        "complete": "upstream_failed",
+    }
 
 
 def test_limited_runs_follow_each_other_and_alarms_are_told(
@@ -310,7 +314,7 @@ def test_limited_runs_follow_each_other_and_alarms_are_told(
     """A chain of runs lands a backlog; alarms, failures and late runs reach the webhook."""
     name = topic(partitions=3)
     client = {"bootstrap.servers": broker.bootstrap}
-    produce(client, "streams-intro", records=50, topic=name)
+    produce(client, "streams-intro", records=30, topic=name)
     (port,) = free_ports("127.0.0.1", 1)
     specs = {
         "clicks": SPEC.format(topic=name)
@@ -335,14 +339,14 @@ def test_limited_runs_follow_each_other_and_alarms_are_told(
         api.set_paused("tidemark_lost", False)
         api.set_paused(DAG, False)
         scheduled_run(api)
-        wait_until(lambda: len(api.run_ids(DAG)) == 3, timeout_s=600, pause_s=0.5)
+        wait_until(lambda: len(api.run_ids(DAG)) == 2, timeout_s=600, pause_s=0.5)
         for run in api.run_ids(DAG):
             assert finished(api, run).state == "success"
         app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
         landed = [(r.partition, r.offset) for r in read_all(broker.bootstrap, name)]
         assert rows(app.layout.data_table("bronze/clicks")) == sorted(landed)
         plans = app.control().ledger("clicks").plans.values()
-        assert [record.plan.size for record in plans] == [20, 20, 10]
+        assert [record.plan.size for record in plans] == [20, 10]
 
         produce(client, "streams-intro", records=30, topic=name)
         api.set_paused("tidemark_status", False)

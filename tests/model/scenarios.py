@@ -289,6 +289,7 @@ PAIRS = [
         world=new,
         actors={"one": run("run-1"), "two": run("run-1")},
         floor=5_000,
+        faults=1,
     ),
     Sketch(
         name="two runs",
@@ -303,6 +304,7 @@ PAIRS = [
         world=planned,
         actors={"driver": ingest(1), "run": run("run-2")},
         floor=2_000,
+        faults=1,
     ),
     Sketch(
         name="a live driver and a backfill's driver",
@@ -503,6 +505,7 @@ REPAIRS = [
         world=landed,
         actors={"ops": undo(1), "run": run("run-2")},
         floor=100,
+        faults=1,
     ),
     Sketch(
         name="two undos",
@@ -546,6 +549,7 @@ REPAIRS = [
         actors={"ops": rewind(), "run": run("run-3")},
         errors=REPAIRED,
         floor=80,
+        faults=1,
     ),
     Sketch(
         name="a rewind and a zombie",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import os
-from collections.abc import Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -199,6 +204,9 @@ class FileLake(Services):
         return {path for path in paths if not path.startswith("_delta_log")}
 
 
+_Lake = TypeVar("_Lake", bound=FileLake)
+
+
 class HomeFileLake(FileLake):
     """A lake where commands and tasks look for it."""
 
@@ -214,8 +222,25 @@ def home_lake(home: Path) -> HomeFileLake:
     for name in ("events", "idle"):
         text = f"name: {name}\ntopic: {name}\ntarget: bronze/{name}\nschedule: '@daily'\n"
         (home / "pipelines" / f"{name}.yaml").write_text(text)
-    made = HomeFileLake(home / "lakehouse")
-    for _ in range(3):
+    return landed_lake(home / "lakehouse", HomeFileLake, plans=3)
+
+
+def landed_lake(root: Path, kind: Callable[[Path], _Lake], plans: int) -> _Lake:
+    """A lake with landed plans of three records each: a copy, because landing takes longer."""
+    first = _first_lake(kind, plans)
+    shutil.copytree(first.root, root, dirs_exist_ok=True)
+    made = kind(root)
+    made.kafka = deepcopy(first.kafka)
+    return made
+
+
+@cache
+def _first_lake(kind: Callable[[Path], FileLake], plans: int) -> FileLake:
+    """The lake that the others of this process are copies of."""
+    folder = tempfile.mkdtemp(prefix="tidemark-lake-")
+    atexit.register(shutil.rmtree, folder)
+    made = kind(Path(folder))
+    for _ in range(plans):
         made.run(3)
     return made
 

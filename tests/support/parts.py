@@ -6,7 +6,6 @@ parts when it ends, also if it is interrupted. Tests that kill or configure a pa
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -24,7 +23,7 @@ from tidemark.core.layout import Layout
 from tidemark.files import locked
 from tidemark.spark.engine import Server
 from tidemark.spark.server import SparkServer
-from tidemark.wiring import connection_variable, kafka_connection
+from tidemark.wiring import App, connection_variable, kafka_connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +67,20 @@ class Parts:
         Args:
             specs: Texts of the pipelines' specs, by name. The first call decides.
         """
-        broker, server = self.broker(), self.connect_server()
+        self.connect_server()
         folder = self.home / "pipelines"
-        spark = {
-            "conn_type": "spark_connect",
-            "host": server.host,
-            "port": server.port,
-            "password": server.token,
-        }
-        environ = {
-            **os.environ,
-            "TIDEMARK_PIPELINES": str(folder),
-            connection_variable("kafka_default"): kafka_connection(broker.bootstrap),
-            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
-        }
-        airflow = AirflowStandalone(self.layout, environ)
+        app = App(
+            environ={
+                **os.environ,
+                "TIDEMARK_HOME": str(self.home),
+                "TIDEMARK_PIPELINES": str(folder),
+                connection_variable("kafka_default"): kafka_connection(self.broker().bootstrap),
+            }
+        )
+        airflow = app.airflow()
         with locked(self.home / "airflow.lock"):
             if not airflow.status().running:
-                folder.mkdir()
+                folder.mkdir(exist_ok=True)
                 for name, text in specs.items():
                     (folder / f"{name}.yaml").write_text(text)
             airflow.start(progress=print)

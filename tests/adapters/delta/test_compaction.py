@@ -13,7 +13,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from tests.support.file_lake import WEEK, FileLake
+from tests.support.file_lake import WEEK, FileLake, landed_lake
 from tests.support.plans import make_plan
 from tests.support.services import NOW
 from tidemark.adapters.delta import checked_commits
@@ -30,10 +30,7 @@ ROWS = [(0, offset) for offset in range(12)]
 @pytest.fixture
 def lake(tmp_path: Path) -> FileLake:
     """A pipeline with four plans of three records."""
-    made = FileLake(tmp_path)
-    for _ in range(4):
-        made.run(3)
-    return made
+    return landed_lake(tmp_path, FileLake, plans=4)
 
 
 def compact(lake: FileLake) -> None:

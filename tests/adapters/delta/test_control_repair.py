@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 from typer.testing import CliRunner
 
-from tests.support.file_lake import WEEK, FileLake, HomeFileLake, double, home_lake
+from tests.support.file_lake import WEEK, FileLake, HomeFileLake, double, home_lake, landed_lake
 from tests.support.plans import make_plan
 from tests.support.services import NOW
 from tidemark.adapters.delta.compaction import Compaction
@@ -51,9 +51,7 @@ READS: dict[str, Callable[[DeltaControlTable], object]] = {
 @pytest.fixture
 def lake(tmp_path: Path) -> FileLake:
     """A pipeline with four plans, and events of another one in the same control table."""
-    made = FileLake(tmp_path)
-    for _ in range(4):
-        made.run(3)
+    made = landed_lake(tmp_path, FileLake, plans=4)
     plan = make_plan((0, 0, 1), pipeline="prices@july")
     made.control.append(made.control.ledger("prices@july"), [Planned(plan=plan)], NOW)
     return made
