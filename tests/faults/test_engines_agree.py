@@ -296,6 +296,6 @@ def _first_line(ran: Ran) -> tuple[str, str]:
     """Name and first line of the first error that a command prints; empty without one."""
     for line in ran.err.splitlines():
         found = re.match(r"(?:[\w@-]+: )?(\w+): ", line)
-        if found and hasattr(errors, found[1]):
+        if found and isinstance(getattr(errors, found[1], None), type):
             return found[1], line
     return "", ""
