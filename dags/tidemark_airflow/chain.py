@@ -60,7 +60,7 @@ def add_chain(spec: PipelineSpec) -> None:
         execution_timeout=timedelta(minutes=15),
         # What was landed before is decoded all the same.
         ignore_downstream_trigger_rules=spec.decode is None,
-        doc_md="Decides which offsets this run reads and records them. No Spark.",
+        doc_md="Decides which offsets this run reads and records them. Starts no Spark.",
     )
     ingested = TidemarkJobOperator(
         task_id="ingest",

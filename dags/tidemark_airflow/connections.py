@@ -16,6 +16,9 @@ from tidemark.wiring import App, connection_variable
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+SPARK_CONNECTION = "spark_default"
+"""Airflow's connection to Spark."""
+
 _BINARY = re.compile(r"spark\d?-submit")
 _SETTINGS = {
     "queue": "spark.yarn.queue",
@@ -83,6 +86,22 @@ def connected_app(*pipelines: str) -> App:
         UnknownPipeline, SpecError, UnknownConnection
     """
     return App.from_environment(extra=kafka_environment(*pipelines))
+
+
+def checked_engine(*pipelines: str, spark_connection: str = SPARK_CONNECTION) -> Engine:
+    """The engine of a Spark connection; a server is checked for the pipelines.
+
+    Tasks call it before they record a plan. A plan for an unusable server would stay open.
+
+    Raises:
+        UnknownConnection, SetupError
+        EngineUnavailable: The server does not answer.
+        EngineUnsuitable: It cannot be used.
+    """
+    engine = spark_engine(spark_connection)
+    if isinstance(engine, Server):
+        App.from_environment().check_server(engine, pipelines)
+    return engine
 
 
 def spark_engine(conn_id: str) -> Engine:

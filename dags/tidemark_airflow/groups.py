@@ -21,7 +21,7 @@ from tidemark.errors import TidemarkError
 from tidemark.services.together import ASKED_AT_ONCE, each_apart
 from tidemark.wiring import App
 from tidemark_airflow.chain import REQUESTED_BY, decode_task, upsert_task
-from tidemark_airflow.connections import connected_app
+from tidemark_airflow.connections import checked_engine, connected_app
 from tidemark_airflow.failures import airflow_failures, pipelines_failure
 from tidemark_airflow.operators import JobOperator
 from tidemark_airflow.tasks import (
@@ -58,6 +58,7 @@ def plan_group(group: str, requested_by: str, dag_run: DagRun) -> bool:
     with airflow_failures():
         members = [spec.name for spec in App.from_environment().group(group)]
         app = connected_app(*members)
+        checked_engine(*members)
     errors: dict[str, TidemarkError] = {}
     planned = []
     window = window_of(dag_run)
@@ -160,7 +161,7 @@ def add_group_chain(group: str) -> None:
         # What was landed before is decoded all the same.
         ignore_downstream_trigger_rules=not decoded,
         execution_timeout=timedelta(minutes=15),
-        doc_md="Decides which offsets this run reads of each topic and records them. No Spark.",
+        doc_md="Decides which offsets of each topic this run reads, records them. Starts no Spark.",
     )
     ingested = GroupJobOperator(
         task_id="ingest",

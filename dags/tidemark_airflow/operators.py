@@ -11,18 +11,19 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from tidemark.core.plan import PlanKind, PlanRef
-from tidemark.core.spec import UPSERT
+from tidemark.core.spec import TYPED, UPSERT
 from tidemark.core.upserts import Merge
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.run import run
 from tidemark.services.together import ASKED_AT_ONCE, each_apart
-from tidemark.spark.engine import Server, Stop
+from tidemark.spark.engine import Engine, Stop
 from tidemark.wiring import App
 from tidemark_airflow.connections import (
+    SPARK_CONNECTION,
+    checked_engine,
     connected_app,
     kafka_environment,
     registry_environment,
-    spark_engine,
 )
 from tidemark_airflow.failures import airflow_failures, job_failure, pipelines_failure
 from tidemark_airflow.tasks import plan_of_chunk
@@ -47,11 +48,14 @@ class JobOperator(BaseOperator):
 
     ui_color = "#e8f1f8"
 
-    def __init__(self, *, job: str, spark_connection: str = "spark_default", **kwargs: Any) -> None:
+    def __init__(
+        self, *, job: str, spark_connection: str = SPARK_CONNECTION, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.job = job
         self.spark_connection = spark_connection
         self._stop = Stop()
+        self._checked: Engine | None = None
 
     def plans(self) -> list[PlanRef]:
         """The plans of the job, of pipelines with the same Spark settings."""
@@ -73,14 +77,19 @@ class JobOperator(BaseOperator):
         """End the job: no commit of Spark comes after it."""
         self._stop()
 
+    def _engine(self, *pipelines: str) -> Engine:
+        """The engine, checked once in a task: before the task records a plan, or runs its job."""
+        self._stop.check()
+        if self._checked is None:
+            with airflow_failures():
+                self._checked = checked_engine(*pipelines, spark_connection=self.spark_connection)
+        return self._checked
+
     def _run(self, plans: list[PlanRef]) -> None:
-        engine = spark_engine(self.spark_connection)
         pipelines = [plan.pipeline for plan in plans]
+        engine = self._engine(*pipelines)
         app = App.from_environment(extra=kafka_environment(*pipelines))
         log.info("job=%s plans=%s engine=%s", self.job, ", ".join(map(str, plans)), engine)
-        self._stop.check()
-        if isinstance(engine, Server):
-            app.check_server(engine, pipelines)
         last: deque[str] = deque(maxlen=_LAST_LINES)
 
         def say(line: str) -> None:
@@ -133,6 +142,7 @@ class DecodeOperator(JobOperator):
             AirflowFailException, AirflowException: As for other jobs, after the others.
         """
         left = list(self.pipelines)
+        self._engine(*(f"{pipeline}@{TYPED}" for pipeline in left))
         refused: dict[str, TidemarkError] = {}
         failed: list[AirflowException] = []
         seen: set[PlanRef] = set()
@@ -244,6 +254,7 @@ class ChunkJobOperator(JobOperator):
             AirflowSkipException: There is nothing that the job could be about.
             AirflowException: As for other jobs.
         """
+        self._engine(self.pipeline)
         with airflow_failures():
             if self.job == "ingest" and (left := self._left_open()):
                 log.info("chunk %s was left open; it has to land first", left)

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.errors import PlanNotLanded
 from tidemark.wiring import App
-from tidemark_airflow.connections import connected_app
+from tidemark_airflow.connections import checked_engine, connected_app
 from tidemark_airflow.failures import airflow_failures
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def plan_run(pipeline: str, requested_by: str, dag_run: DagRun) -> dict[str, Any
     """Plan what this run is for, or find the plan that it has; None ends the run here."""
     with airflow_failures():
         app = connected_app(pipeline)
+        checked_engine(pipeline)
         made = plan_of_run(app, pipeline, requested_by, window_of(dag_run))
         if made.plan is None:
             log.info("nothing to do: everything is landed or planned already")
@@ -96,6 +97,7 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
             log.info("preview\n%s", seen.explain())
             if params["dry_run"]:
                 return []
+            checked_engine(pipeline)
             count = backfills.request(
                 seen, requested_by, approved=params["approved"], reason=params["reason"]
             )

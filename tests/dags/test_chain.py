@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.conftest import TopicFactory
-from tests.dags.conftest import Probe
+from tests.dags.conftest import SPARK, Probe
 from tests.support.file_lake import FileSink
 from tests.support.services import NOW
 from tests.support.transactions import produce_months
@@ -39,6 +40,7 @@ class Tides:
             "TIDEMARK_HOME": str(home),
             "TIDEMARK_PIPELINES": str(specs),
             connection_variable("kafka_default"): kafka_connection(bootstrap),
+            connection_variable("spark_default"): json.dumps(SPARK),
         }
         self._app = App(environ=self._environ)
         self._uri = self._app.layout.data_table("bronze/tides")

@@ -6,15 +6,19 @@ import json
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.conftest import TopicFactory
 from tests.dags.conftest import Answer, Probe
 from tests.support.transactions import produce_values
 from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.core.backfill import select
 from tidemark.spark.engine import Server
 from tidemark.wiring import App, connection_variable, kafka_connection
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+AWAY = Server(host="localhost", port=1)
 
 
 @pytest.fixture
@@ -35,17 +39,26 @@ def environ(tmp_path: Path, broker: BrokerStatus, topic: TopicFactory) -> dict[s
     return variables
 
 
-def run(probe: Probe, environ: dict[str, str], server: Server, token: str) -> Answer:
-    """Run the ingest operator on plan 1."""
+def connecting(
+    environ: dict[str, str],
+    server: Server = AWAY,
+    token: str = "",
+) -> dict[str, str]:
+    """The environment with a connection to a server."""
     spark = {
         "conn_type": "spark_connect",
         "host": server.host,
         "port": server.port,
         "password": token,
     }
+    return {**environ, "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark)}
+
+
+def run(probe: Probe, environ: dict[str, str], server: Server, token: str) -> Answer:
+    """Run the ingest operator on plan 1."""
     return probe.ask(
         "run_job",
-        environ={**environ, "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark)},
+        environ=connecting(environ, server, token),
         job="ingest",
         pipeline="events",
         plan="1",
@@ -108,7 +121,86 @@ def test_a_server_that_refuses_fails_the_task_now_and_one_that_is_away_is_tried_
     assert refused.value["error"].startswith("SetupError: ")
     assert refused.value["fails_now"] is True
     assert "canary" not in refused.printed + json.dumps(refused.value)
-    away = run(task_probe, environ, Server(host="localhost", port=1), connect_server.token)
+    away = run(task_probe, environ, AWAY, connect_server.token)
     assert away.value["kind"] == "EngineUnavailable"
     assert away.value["fails_now"] is False
     assert len(App(environ=environ).control().ledger("events").open_plans()) == 1
+
+
+_FORM = {
+    **dict.fromkeys(("offsets", "from", "until", "plan", "partitions", "into", "chunk", "reason")),
+    **dict.fromkeys(("replace", "readable_only", "dry_run", "approved"), False),
+    "pipeline": "unplanned",
+    "retained": True,
+}
+
+PLANNERS: dict[str, tuple[str, dict[str, object]]] = {
+    "a run": ("call_task", {"task": "plan_run", "pipeline": "unplanned", "requested_by": "a run"}),
+    "a group": ("call_task", {"task": "plan_group", "group": "all", "requested_by": "a run"}),
+    "a form": (
+        "call_task",
+        {
+            "task": "request_backfill",
+            "pipeline": "unplanned",
+            "requested_by": "a form",
+            "params": _FORM,
+        },
+    ),
+    "a chunk": (
+        "run_job",
+        {
+            "operator": "ChunkJobOperator",
+            "job": "ingest",
+            "pipeline": "unplanned",
+            "requested_by": "before",
+            "chunk": 1,
+        },
+    ),
+    "typed rows": ("run_job", {"operator": "DecodeOperator", "pipelines": ["unplanned"]}),
+}
+"""The question to the probe and its arguments, by what plans."""
+
+
+@pytest.fixture
+def unplanned(environ: dict[str, str]) -> dict[str, str]:
+    """Of the same pipeline, with a backfill that was requested and a setting that no server has."""
+    spec = Path(environ["TIDEMARK_PIPELINES"]) / "unplanned.yaml"
+    text = (spec.parent / "events.yaml").read_text().replace("events", "unplanned")
+    spec.write_text(
+        f"{text}group: all\ndecode: {{value: {{format: json, schema: {{n: long}}}}}}\n"
+        "spark: {spark.driver.cores: '1'}\n"
+    )
+    backfills = App(environ=environ).backfills("unplanned")
+    backfills.request(
+        backfills.preview(select(retained=True), None, readable_only=False),
+        "before",
+        approved=False,
+    )
+    return environ
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_nothing_is_planned_for_a_server_that_cannot_be_used(
+    task_probe: Probe, unplanned: dict[str, str], planner: str
+) -> None:
+    """Each task that records a plan or a backfill checks the engine first."""
+    control = App(environ=unplanned).layout.control_table
+    before = DeltaTable(control).version()
+    question, arguments = PLANNERS[planner]
+    refused = task_probe.ask(question, environ=connecting(unplanned), **arguments).value
+    assert "EngineUnsuitable" in refused["error"]
+    assert "spark.driver.cores" in refused["error"]
+    assert refused["fails_now"] is True
+    assert DeltaTable(control).version() == before
+
+
+def test_a_server_that_is_away_leaves_no_plan_and_is_tried_again(
+    task_probe: Probe, environ: dict[str, str]
+) -> None:
+    """As the command does, before anything is recorded."""
+    question, arguments = PLANNERS["a run"]
+    arguments = {**arguments, "pipeline": "events", "requested_by": "another run"}
+    away = task_probe.ask(question, environ=connecting(environ), **arguments).value
+    assert away["error"].startswith("EngineUnavailable: ")
+    assert away["fails_now"] is False
+    assert list(App(environ=environ).control().ledger("events").plans) == [1]
