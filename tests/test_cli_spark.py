@@ -112,3 +112,20 @@ def test_an_unknown_pipeline_does_not_stop_the_others_on_a_server(tidemark: Comm
     landed, refused = ran.json
     assert (landed["pipeline"], landed["records"]) == ("events", 10)
     assert (refused["pipeline"], refused["error"]) == ("nowhere", "UnknownPipeline")
+
+
+def test_a_server_that_a_user_has_started_is_stopped_with_the_other_parts(
+    by_submit: Command,
+) -> None:
+    """`down` names what it stops; a second start leaves the server as it is."""
+    try:
+        first = by_submit("spark", "start", "--json")
+        assert first.code == ExitCode.OK, first.err
+        again = by_submit("spark", "start", "--json")
+        assert again.json["pid"] == first.json["pid"]
+        stopped = by_submit("down")
+        assert stopped.out.splitlines()[0] == "stopped   the Spark server"
+        assert by_submit("spark", "status", "--json").json["running"] is False
+        assert "no part was running" in by_submit("down").out
+    finally:
+        by_submit("spark", "stop")

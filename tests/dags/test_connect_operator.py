@@ -13,6 +13,7 @@ from tests.dags.conftest import Answer, Probe
 from tests.support.transactions import produce_values
 from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.core.backfill import select
+from tidemark.core.layout import Layout
 from tidemark.spark.engine import Server
 from tidemark.wiring import App, connection_variable, kafka_connection
 
@@ -82,12 +83,12 @@ def test_a_plan_lands_on_a_server(
 def test_a_connection_to_the_server_of_this_home_needs_no_token(
     task_probe: Probe,
     environ: dict[str, str],
-    connect_home: Path,
+    layout: Layout,
     connect_server: Server,
     tmp_path: Path,
 ) -> None:
     """The task reads the file; a server at another port never gets that token."""
-    (tmp_path / "spark").symlink_to(connect_home)
+    (tmp_path / "spark").symlink_to(layout.spark)
     answer = run(task_probe, environ, connect_server, token="")
     assert answer.value["error"] is None
     assert connect_server.token not in answer.printed + json.dumps(answer.value)
@@ -98,13 +99,13 @@ def test_a_connection_to_the_server_of_this_home_needs_no_token(
 
 
 def test_airflow_of_a_home_uses_its_server_while_it_runs(
-    connect_home: Path, connect_server: Server, tmp_path: Path
+    layout: Layout, connect_server: Server, tmp_path: Path
 ) -> None:
     """Its connection contains no token; one that the environment defines wins."""
     variable = connection_variable("spark_default")
     home = {"TIDEMARK_HOME": str(tmp_path), connection_variable("kafka_default"): "{}"}
     assert variable not in App(environ=home).airflow().environ
-    (tmp_path / "spark").symlink_to(connect_home)
+    (tmp_path / "spark").symlink_to(layout.spark)
     assert json.loads(App(environ=home).airflow().environ[variable]) == {
         "conn_type": "spark_connect",
         "host": "localhost",
