@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 import typer
 
@@ -80,12 +81,18 @@ def main() -> None:
     # What a command has begun on a server, or as a job, is ended on the way out.
     before = signal.signal(signal.SIGTERM, _leave)
     try:
-        app()
+        _command()()
     except TidemarkError as error:
         print_error(error, as_json="--json" in sys.argv)
         sys.exit(error.exit_code)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@cache
+def _command() -> Any:
+    """The commands as click has them; a process that runs several builds them once."""
+    return typer.main.get_command(app)
 
 
 def _leave(number: int, _: object) -> None:
