@@ -1,4 +1,4 @@
-"""The command line as a process: what it prints, and where, and how it exits."""
+"""The command line: what it prints, and where, and how it exits."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import typer
 from deltalake import DeltaTable
-from typer.testing import CliRunner
 
 from tests.conftest import TopicFactory
+from tests.support.commands import Command, in_process
 from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.adapters.delta.rows import query
 from tidemark.adapters.kafka.producer import produce
@@ -28,6 +28,7 @@ from tidemark.errors import ExitCode
 from tidemark.wiring import App, connection_variable, kafka_connection
 
 TIDEMARK = Path(sys.executable).with_name("tidemark")
+GROUP: Any = typer.main.get_group(app)
 
 
 def tidemark(
@@ -43,6 +44,24 @@ def tidemark(
         timeout=300,
         check=False,
     )
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Run a command in this process, in an environment without connections."""
+    for name in os.environ:
+        if name.startswith(("AIRFLOW_CONN", "TIDEMARK")):
+            monkeypatch.delenv(name)
+    return in_process({"TIDEMARK_HOME": str(tmp_path), "COLUMNS": "120"}, monkeypatch, capsys)
+
+
+@pytest.fixture
+def away(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The same with a connection to a Kafka that does not answer."""
+    monkeypatch.setenv(connection_variable("kafka_default"), kafka_connection("127.0.0.1:1"))
+    return command
 
 
 def commands(group: Any, *above: str) -> Iterator[tuple[str, ...]]:
@@ -73,8 +92,8 @@ STARTS_AND_STOPS = {
 def test_what_reports_has_json_and_what_writes_has_a_dry_run() -> None:
     """Every command; one that is new and an exception has to say so here."""
     missing = []
-    for words in commands(typer.main.get_group(app)):
-        command: Any = typer.main.get_group(app)
+    for words in commands(GROUP):
+        command = GROUP
         for word in words:
             command = command.commands[word]
         if hasattr(command, "commands"):
@@ -88,31 +107,33 @@ def test_what_reports_has_json_and_what_writes_has_a_dry_run() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("command", list(commands(typer.main.get_group(app))), ids=" ".join)
-def test_every_command_explains_itself(command: tuple[str, ...]) -> None:
-    """`--help` says what a command does and what each option means."""
-    ran = CliRunner().invoke(app, [*command, "--help"], prog_name="tidemark")
-    assert ran.exit_code == ExitCode.OK
-    assert " ".join(("Usage: tidemark", *command)) in ran.stdout
-    assert "\\b" not in ran.stdout
-    found: Any = typer.main.get_group(app)
-    for name in command:
+@pytest.mark.parametrize("words", list(commands(GROUP)), ids=" ".join)
+def test_every_command_explains_itself(
+    command: Command, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--help` says what a command does and what each option means, on a narrow terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
+    ran = command(*words, "--help")
+    assert ran.code == ExitCode.OK
+    assert " ".join(("Usage: tidemark", *words)) in ran.out
+    assert "\\b" not in ran.out
+    found = GROUP
+    for name in words:
         found = found.commands[name]
     options = [each for each in found.params if each.param_type_name == "option"]
     assert [each.name for each in options if not getattr(each, "help", None)] == []
-    assert "..." not in " ".join(ran.stdout.partition("Commands:")[2].splitlines())
+    assert "..." not in " ".join(ran.out.partition("Commands:")[2].splitlines())
 
 
-def test_wrong_usage_exits_with_2(tmp_path: Path) -> None:
+def test_wrong_usage_exits_with_2(command: Command) -> None:
     """An unknown command, a missing argument, and half a backfill."""
     for arguments in (("nosuch",), ("plan",), ("plan", "prices", "--start", "3")):
-        ran = tidemark(*arguments, home=tmp_path)
-        assert (ran.returncode, ran.stdout) == (ExitCode.USAGE, "")
+        ran = command(*arguments)
+        assert (ran.code, ran.out) == (ExitCode.USAGE, "")
 
 
-def test_a_backfill_is_shown_before_it_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_backfill_is_shown_before_it_is_gone_on_with(away: Command, tmp_path: Path) -> None:
     """What was asked for is recorded: beside --resume nothing else can be said."""
-    environ = {connection_variable("kafka_default"): kafka_connection("127.0.0.1:1")}
     asked = BackfillRequested(
         cluster_id="c",
         topic="prices",
@@ -124,8 +145,8 @@ def test_a_backfill_is_shown_before_it_is_gone_on_with(tmp_path: Path) -> None:
     control = App(environ={"TIDEMARK_HOME": str(tmp_path)}).control()
     control.append(Ledger(pipeline="prices"), [asked], datetime.now(UTC))
     resume = ("backfill", "prices", "--resume", "cli:ann:1")
-    shown = tidemark(*resume, "--dry-run", "--json", home=tmp_path, environ=environ)
-    assert json.loads(shown.stdout) == {
+    shown = away(*resume, "--dry-run", "--json")
+    assert shown.json == {
         "pipeline": "prices",
         "requested_by": "cli:ann:1",
         "chunks": [
@@ -134,11 +155,11 @@ def test_a_backfill_is_shown_before_it_is_gone_on_with(tmp_path: Path) -> None:
         ],
         "failed": None,
     }
-    both = tidemark(*resume, "--retained", home=tmp_path, environ=environ)
-    assert both.returncode == ExitCode.REFUSED
-    assert "InvalidSelection" in both.stderr
-    unknown = tidemark("backfill", "prices", "--resume", "x", home=tmp_path, environ=environ)
-    assert "UnknownBackfill" in unknown.stderr
+    both = away(*resume, "--retained")
+    assert both.code == ExitCode.REFUSED
+    assert "InvalidSelection" in both.err
+    unknown = away("backfill", "prices", "--resume", "x")
+    assert "UnknownBackfill" in unknown.err
 
 
 @pytest.mark.parametrize(
@@ -153,20 +174,19 @@ def test_a_backfill_is_shown_before_it_is_gone_on_with(tmp_path: Path) -> None:
     ],
 )
 def test_a_beginning_is_said_in_one_way(
-    tmp_path: Path, options: tuple[str, ...], expected: str
+    away: Command, tmp_path: Path, options: tuple[str, ...], expected: str
 ) -> None:
     """Refused by name before anybody is asked, and nothing is written."""
-    environ = {connection_variable("kafka_default"): kafka_connection("127.0.0.1:1")}
-    ran = tidemark("start", "prices", *options, "--json", home=tmp_path, environ=environ)
-    assert ran.returncode == ExitCode.REFUSED
-    told = json.loads(ran.stdout)
+    ran = away("start", "prices", *options, "--json")
+    assert ran.code == ExitCode.REFUSED
+    told = ran.json
     assert told["error"] == "InvalidStart"
     assert expected in told["expected"]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_named_error_exits_with_its_code_and_says_what_to_do(tmp_path: Path) -> None:
-    """On standard error, in three lines: expected, found, next."""
+    """The process prints it on standard error, in three lines: expected, found, next."""
     ran = tidemark("plan", "nosuch", home=tmp_path)
     assert (ran.returncode, ran.stdout) == (ExitCode.REFUSED, "")
     assert ran.stderr.startswith("UnknownPipeline: no pipeline is named 'nosuch'")
@@ -177,33 +197,37 @@ def test_a_named_error_exits_with_its_code_and_says_what_to_do(tmp_path: Path) -
     ]
 
 
-def test_errors_are_json_where_json_was_asked_for(tmp_path: Path) -> None:
+def test_errors_are_json_where_json_was_asked_for(command: Command) -> None:
     """A script reads one document, whatever happened."""
-    ran = tidemark("plan", "prices", "--json", home=tmp_path)
-    assert ran.returncode == ExitCode.REFUSED
-    assert json.loads(ran.stdout)["error"] == "UnknownConnection"
+    ran = command("plan", "prices", "--json")
+    assert ran.code == ExitCode.REFUSED
+    assert ran.json["error"] == "UnknownConnection"
 
 
-def test_status_shows_what_each_pipeline_would_be_refused_for(tmp_path: Path) -> None:
+def test_status_shows_what_each_pipeline_would_be_refused_for(
+    command: Command, tmp_path: Path
+) -> None:
     """One pipeline's missing connection is its own problem, and no reason to show nothing."""
-    ran = tidemark("status", "--json", home=tmp_path)
-    assert ran.returncode == ExitCode.OK
-    shown = json.loads(ran.stdout)
+    ran = command("status", "--json")
+    assert ran.code == ExitCode.OK
+    shown = ran.json
     assert {each["problem"]["error"] for each in shown} == {"UnknownConnection"}
     assert len(shown) == len(App.from_environment({"TIDEMARK_HOME": str(tmp_path)}).specs)
 
 
-def test_a_probe_asks_for_alarms_and_a_table_keeps_what_was_seen(tmp_path: Path) -> None:
+def test_a_probe_asks_for_alarms_and_a_table_keeps_what_was_seen(
+    command: Command, tmp_path: Path
+) -> None:
     """Exit code 65 on request only; what is recorded replaces what was seen before."""
     for _ in range(2):
-        ran = tidemark("status", "prices", "orders", "--check", "--record", home=tmp_path)
-        assert ran.returncode == ExitCode.REFUSED
-        assert "prices: UnknownConnection: connection 'kafka_default' is not defined" in ran.stderr
+        ran = command("status", "prices", "orders", "--check", "--record")
+        assert ran.code == ExitCode.REFUSED
+        assert "prices: UnknownConnection: connection 'kafka_default' is not defined" in ran.err
     table = DeltaTable(App.from_environment({"TIDEMARK_HOME": str(tmp_path)}).layout.status_table)
     told = query(table, "SELECT pipeline, problem, alarms, forecast FROM t ORDER BY pipeline")
     unknown = {"problem": "UnknownConnection", "alarms": "UnknownConnection", "forecast": "unknown"}
     assert told == [{"pipeline": name, **unknown} for name in ("orders", "prices")]
-    assert tidemark("status", "nosuch", "--record", home=tmp_path).returncode == ExitCode.REFUSED
+    assert command("status", "nosuch", "--record").code == ExitCode.REFUSED
 
 
 @pytest.mark.broker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,15 @@ def command_in(
         "COLUMNS": "160",
         connection_variable("kafka_default"): kafka_connection(bootstrap),
     }
+    return in_process(environ, monkeypatch, capsys)
+
+
+def in_process(
+    environ: Mapping[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Command:
+    """Runs commands as their entry point does, with these variables."""
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
 
