@@ -81,7 +81,7 @@ def main() -> None:
     # What a command has begun on a server, or as a job, is ended on the way out.
     before = signal.signal(signal.SIGTERM, _leave)
     try:
-        _command()()
+        _command()(prog_name="tidemark")
     except TidemarkError as error:
         print_error(error, as_json="--json" in sys.argv)
         sys.exit(error.exit_code)
