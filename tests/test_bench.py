@@ -360,6 +360,7 @@ def test_planning_and_history_measure_the_sizes_asked_for(tmp_path: Path) -> Non
     assert plans == {"few": 10, "many": 110}
 
 
+@pytest.mark.faults
 @pytest.mark.broker
 @pytest.mark.spark
 def test_bulk_lands_every_record_on_every_side(tmp_path: Path) -> None:
