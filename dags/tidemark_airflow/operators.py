@@ -83,13 +83,14 @@ class JobOperator(BaseOperator):
         if self._checked is None:
             with airflow_failures():
                 self._checked = checked_engine(*pipelines, spark_connection=self.spark_connection)
+            log.info("engine=%s", self._checked)
         return self._checked
 
     def _run(self, plans: list[PlanRef]) -> None:
         pipelines = [plan.pipeline for plan in plans]
         engine = self._engine(*pipelines)
         app = App.from_environment(extra=kafka_environment(*pipelines))
-        log.info("job=%s plans=%s engine=%s", self.job, ", ".join(map(str, plans)), engine)
+        log.info("job=%s plans=%s", self.job, ", ".join(map(str, plans)))
         last: deque[str] = deque(maxlen=_LAST_LINES)
 
         def say(line: str) -> None:

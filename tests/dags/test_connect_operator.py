@@ -73,7 +73,9 @@ def test_a_plan_lands_on_a_server(
     answer = run(task_probe, environ, connect_server, connect_server.token)
     assert answer.value["error"] is None
     assert answer.value["environment_restored"] is True
-    assert f"Spark Connect at localhost:{connect_server.port}" in answer.printed
+    before, engine, _ = answer.printed.partition(f"engine={connect_server}")
+    assert engine
+    assert "plan" not in before, "the engine comes first"
     assert connect_server.token not in answer.printed + json.dumps(answer.value)
     (record,) = App(environ=environ).control().ledger("events").plans.values()
     assert record.landing is not None

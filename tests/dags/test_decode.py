@@ -145,5 +145,6 @@ def test_the_registrys_password_is_for_planning_alone(
     for told in ("argv", "environ"):
         assert SECRET not in (home / told).read_text()
     assert "plans=events@typed=1" in answer.printed
+    assert "plan" not in answer.printed.partition("engine=")[0], "the engine comes first"
     assert SECRET not in answer.printed
     assert SECRET not in json.dumps(answer.value)
