@@ -44,6 +44,8 @@ _REMEMBERED: Mapping[str, str] = {
     "spark.sql.ui.retainedExecutions": "20",
     "spark.sql.connect.ui.retainedSessions": "20",
     "spark.sql.connect.ui.retainedStatements": "50",
+    # Class loaders of sessions, 0.1 MB each; the last hundred by default, ended or not.
+    "spark.executor.isolatedSessionCache.size": "16",
 }
 """How much a server remembers of work that has ended: its heap is full of it otherwise."""
 

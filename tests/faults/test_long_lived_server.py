@@ -1,0 +1,148 @@
+"""A Spark Connect server runs for weeks: small runs leave nothing behind in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.support.transactions import produce_values
+from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.adapters.spark.settings import server_settings
+from tidemark.core.layout import Layout
+from tidemark.errors import ExitCode
+from tidemark.run import run
+from tidemark.spark.engine import Server
+from tidemark.spark.server import SparkServer
+from tidemark.wiring import App, connection_variable, kafka_connection
+
+pytestmark = [
+    *(pytest.mark.broker, pytest.mark.spark, pytest.mark.faults),
+    pytest.mark.skipif(shutil.which("jcmd") is None, reason="jcmd comes with a JDK only"),
+]
+
+FIRST, LAST = 100, 500
+"""Runs after which the server is looked at."""
+
+KEPT = {
+    "sessions": "org.apache.spark.sql.connect.service.SessionHolder",
+    "classic sessions": "org.apache.spark.sql.classic.SparkSession",
+    "executions": "org.apache.spark.sql.connect.service.ExecuteHolder",
+    "cached plans": "org.apache.spark.sql.execution.CachedData",
+}
+"""Objects of the server that one run may leave behind, by class."""
+
+IDLE_S = 70
+"""Thread pools end an idle thread after 60 s."""
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What a JVM contains after a full collection.
+
+    Attributes:
+        heap: Bytes of live objects.
+        objects: How many of each class of `KEPT` live.
+        threads: How many Java threads run, by name without numbers.
+        largest: The first lines of the histogram of classes.
+    """
+
+    heap: int
+    objects: dict[str, int]
+    threads: Counter[str]
+    largest: str
+
+
+def jcmd(pid: int, command: str) -> str:
+    """The answer of a JVM."""
+    asked = subprocess.run(["jcmd", str(pid), command], capture_output=True, text=True, check=True)
+    return asked.stdout
+
+
+def threads(pid: int) -> Counter[str]:
+    """Java threads, without those of the compiler, which come and go."""
+    names = re.findall(r'^"(.*?)" #\d+', jcmd(pid, "Thread.print"), re.MULTILINE)
+    return Counter(re.sub(r"\d+", "N", each) for each in names if "CompilerThread" not in each)
+
+
+def inside(pid: int) -> Inside:
+    """Wait until idle threads have ended, and look."""
+    seen, since = threads(pid), time.monotonic()
+    while time.monotonic() - since < IDLE_S:
+        time.sleep(5)
+        if (now := threads(pid)) != seen:
+            seen, since = now, time.monotonic()
+    jcmd(pid, "GC.run")
+    # A histogram is of live objects, after another full collection.
+    histogram = jcmd(pid, "GC.class_histogram")
+    total = re.search(r"^Total +\d+ +(\d+)", histogram, re.MULTILINE)
+    assert total is not None
+    counts = {
+        name: sum(
+            int(n) for n in re.findall(rf"(\d+) +\d+ +{re.escape(kept)}(?: |$)", histogram, re.M)
+        )
+        for name, kept in KEPT.items()
+    }
+    return Inside(int(total[1]), counts, seen, "\n".join(histogram.splitlines()[:60]))
+
+
+@pytest.fixture
+def standing(layout: Layout, tmp_path: Path) -> Iterator[SparkServer]:
+    """A server of the test's own, as shipped, on two cores."""
+    shipped = server_settings(layout, {"spark.master": "local[2]", "spark.driver.memory": "1g"})
+    server = SparkServer(tmp_path / "spark", os.environ, shipped)
+    try:
+        server.start(lambda _: None)
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.mark.timeout(3_600)
+def test_heap_sessions_plans_and_threads_after_500_runs_are_those_after_100(
+    broker: BrokerStatus, topic: TopicFactory, standing: SparkServer, tmp_path: Path
+) -> None:
+    """Each run opens its sessions, ingests ten records, and closes them, as a command does."""
+    name = topic()
+    (tmp_path / "pipelines").mkdir()
+    spec = f"name: events\ntopic: {name}\nschedule: '@daily'\nstart: earliest\n"
+    (tmp_path / "pipelines" / "events.yaml").write_text(spec)
+    environ = {
+        "TIDEMARK_HOME": str(tmp_path),
+        "TIDEMARK_PIPELINES": str(tmp_path / "pipelines"),
+        connection_variable("kafka_default"): kafka_connection(broker.bootstrap),
+    }
+    server, pid = standing.running(), standing.status().pid
+    assert server is not None
+    assert pid is not None
+    seen = {}
+    for number in range(1, LAST + 1):
+        produce_values(broker.bootstrap, name, 10)
+        ingest(environ, server, f"run {number}")
+        if number in (FIRST, LAST):
+            seen[number] = inside(pid)
+            print(number, seen[number])
+    first, last = seen[FIRST], seen[LAST]
+    assert last.objects == first.objects
+    assert last.threads == first.threads
+    assert abs(last.heap / first.heap - 1) < 0.05
+
+
+def ingest(environ: dict[str, str], server: Server, requested_by: str) -> None:
+    """Plan and land, as a command of its own would."""
+    app = App(environ=environ)
+    plan = app.planner("events").plan(requested_by).plan
+    assert plan is not None
+    done = run(app, server, "ingest", [plan.ref], say=print)
+    assert done.exit_code == ExitCode.OK
+    assert done.results is not None
+    assert (done.results[0]["wrote"], done.results[0]["records"]) == (True, 10)
