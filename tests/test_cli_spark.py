@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import TopicFactory
 from tests.support.commands import Command
+from tests.support.connect_page import ConnectPage
+from tests.support.crashes import wait_until
 from tests.support.transactions import produce_values
 from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.adapters.spark.settings import server_settings
 from tidemark.core.layout import Layout
 from tidemark.errors import ExitCode
+from tidemark.spark.connect import connected
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
+from tidemark.spark.server import SparkServer
 from tidemark.wiring import App
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+SMALL = {"spark.master": "local[2]", "spark.driver.memory": "1g"}
+"""Settings of a server of one test."""
 
 _SPEC = """
 name: events
@@ -129,3 +138,31 @@ def test_a_server_that_a_user_has_started_is_stopped_with_the_other_parts(
         assert "no part was running" in by_submit("down").out
     finally:
         by_submit("spark", "stop")
+
+
+def test_a_run_leaves_no_session_on_its_server(
+    by_submit: Command, spec: Path, layout: Layout, tmp_path: Path
+) -> None:
+    """Neither one that lands, nor one that fails in Spark."""
+    spec.write_text(
+        f"{spec.read_text()}decode:\n  value: {{format: string}}\n"
+        "  rules: {number: \"CAST('x' || value AS INT) > 0\"}\n"
+    )
+    page = ConnectPage.anywhere()
+    settings = {**SMALL, **page.settings}
+    server = SparkServer(tmp_path / "spark", os.environ, server_settings(layout, settings))
+    try:
+        server.start(lambda _: None)
+        landed = by_submit("ingest", "events", "--json")
+        assert landed.code == ExitCode.OK, landed.out
+        wait_until(lambda: page.sessions() == 0)
+        failed = by_submit("decode", "events", "--json")
+        assert failed.code == ExitCode.TRANSIENT, failed.out
+        assert failed.json[0]["error"] == "EngineFailed"
+        wait_until(lambda: page.sessions() == 0)
+        assert page.requests() == 0
+        with connected(server.running() or pytest.fail("no server"), {}) as sessions:
+            sessions.shared()
+            wait_until(lambda: page.sessions() == 1)
+    finally:
+        server.stop()

@@ -11,13 +11,10 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from tidemark.errors import SetupError, UnknownConnection
 from tidemark.spark.engine import Engine, Server, Submit
-from tidemark.wiring import App, connection_variable
+from tidemark.wiring import SPARK_CONNECTION, App, connection_variable
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
-
-SPARK_CONNECTION = "spark_default"
-"""Airflow's connection to Spark."""
 
 _BINARY = re.compile(r"spark\d?-submit")
 _SETTINGS = {

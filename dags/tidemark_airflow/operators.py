@@ -17,9 +17,8 @@ from tidemark.errors import ExitCode, TidemarkError
 from tidemark.run import run
 from tidemark.services.together import ASKED_AT_ONCE, each_apart
 from tidemark.spark.engine import Engine, Stop
-from tidemark.wiring import App
+from tidemark.wiring import SPARK_CONNECTION, App
 from tidemark_airflow.connections import (
-    SPARK_CONNECTION,
     checked_engine,
     connected_app,
     kafka_environment,

@@ -1,0 +1,46 @@
+"""What a Spark Connect server shows of its sessions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.request import ProxyHandler, build_opener
+
+from tidemark.sockets import free_ports
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectPage:
+    """The page of a server's sessions.
+
+    Attributes:
+        port: Where the server serves its pages.
+    """
+
+    port: int
+
+    @classmethod
+    def anywhere(cls) -> ConnectPage:
+        """A page on a free port."""
+        return cls(*free_ports("127.0.0.1", 1))
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Spark's settings of a server that has the page."""
+        return {"spark.ui.enabled": "true", "spark.ui.port": str(self.port)}
+
+    def sessions(self) -> int:
+        """How many sessions are open."""
+        return self._shown(r"(\d+)\s+session\(s\) are online")
+
+    def requests(self) -> int:
+        """How many operations of sessions run."""
+        return self._shown(r"running\s+(\d+)\s+Request\(s\)")
+
+    def _shown(self, pattern: str) -> int:
+        opener = build_opener(ProxyHandler({}))
+        with opener.open(f"http://127.0.0.1:{self.port}/connect/", timeout=30) as answer:
+            page = answer.read().decode()
+        found = re.search(pattern, page)
+        assert found, page
+        return int(found[1])
