@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from deltalake import DeltaTable
 
@@ -22,6 +23,7 @@ from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.adapters.spark.settings import submit_settings
 from tidemark.core.layout import Layout
 from tidemark.errors import EngineUnavailable, ExitCode
+from tidemark.spark import connect
 from tidemark.spark.connect import connected, refusal
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
 from tidemark.spark.server import SparkServer
@@ -46,10 +48,14 @@ class Standing:
 
     def kill(self) -> None:
         """As when memory runs out; returns when it is gone."""
+        self.signal(signal.SIGKILL)
+        wait_until(lambda: not self._server.status().running)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to its process."""
         pid = self._server.status().pid
         assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not self._server.status().running)
+        os.kill(pid, number)
 
     def stop(self) -> None:
         """End it."""
@@ -126,6 +132,51 @@ def test_i1_the_server_is_restarted_in_mid_read(
         ended = running.wait()
     told(ended)
     landed_once(court, long_read)
+
+
+def test_i1_the_server_is_frozen_in_mid_read(
+    court: Court, long_read: Site, proxied: ProxiedBroker, standing: Standing
+) -> None:
+    """Its machine still accepts connections. What it does for the run later is in no commit."""
+    long_read.lake.plan("a run")
+    with held_in_mid_read(long_read, proxied, ingest(long_read)) as (running, gate):
+        standing.signal(signal.SIGSTOP)
+        begun = time.monotonic()
+        try:
+            ended = running.wait()
+            took = time.monotonic() - begun
+        finally:
+            standing.signal(signal.SIGCONT)
+        gate.release()
+    told(ended)
+    assert took < 150, "gRPC's least interval between two pings is 300 s"
+    assert long_read.lake.rows() == []
+    landed_once(court, long_read)
+
+
+def test_an_operation_without_answers_keeps_its_connection(
+    monkeypatch: pytest.MonkeyPatch, standing: Standing
+) -> None:
+    """A server closes a connection for its third ping in 5 minutes. Here ten would be due."""
+    second = {"grpc.keepalive_time_ms": 3_000}
+    faster = tuple((key, second.get(key, value)) for key, value in connect._CHANNEL)
+    monkeypatch.setattr(connect, "_CHANNEL", faster)
+    monkeypatch.setattr(connect, "_HEARTBEAT_S", 1)
+    server = standing.start()
+
+    def connections() -> set[int]:
+        ours = psutil.Process().net_connections("tcp")
+        return {each.laddr.port for each in ours if each.raddr and each.raddr.port == server.port}
+
+    with connected(server, {}) as sessions:
+        session = sessions.shared()
+        # Reports of progress would be answers.
+        session.conf.set("spark.connect.progress.reportInterval", "-1")
+        before = connections()
+        session.sql(
+            "SELECT reflect('java.lang.Thread', 'sleep', id + 30000) FROM range(1)"
+        ).collect()
+        assert connections() == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda n: n.name)

@@ -24,10 +24,20 @@ DETAILS = "server_details"
 PLANS_AT_ONCE = 4
 """Plans that one run lands at the same time on a server, which has other runs as well."""
 
+_HEARTBEAT_S = 5
+"""Seconds between two calls that only keep a connection in use."""
+
 _CHANNEL = (
-    # The least that a server allows. Without it, a client waits for ever where packets are lost.
-    ("grpc.keepalive_time_ms", 300_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    # The client pings a connection on which nothing arrives, and closes it without an answer.
+    # Spark's server closes a connection for its third ping in 5 minutes, and has no setting for
+    # it. With heartbeats nothing arrives only if the server does not answer.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),
+    # Otherwise the client itself delays a ping by a minute.
+    ("grpc.http2.max_pings_without_data", 0),
+    # The machine of a server that does not answer still accepts connections.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     # Of this machine, and of a cluster: no server is behind a proxy for the web.
     ("grpc.enable_http_proxy", 0),
 )
@@ -94,7 +104,8 @@ class ConnectSessions:
             **own_settings,
         }
         self._opened: list[Any] = []
-        self._is_closed = False
+        self._closed = threading.Event()
+        self._heart: threading.Thread | None = None
         self._shared: SparkSession | None = None
         self._lock = threading.Lock()
 
@@ -125,7 +136,7 @@ class ConnectSessions:
 
         Waits for a server that does not answer for some seconds only.
         """
-        self._is_closed = True
+        self._closed.set()
         closing = threading.Thread(target=self._close_all, daemon=True)
         closing.start()
         closing.join(_CLOSING_S)
@@ -163,7 +174,8 @@ class ConnectSessions:
         client.set_retry_policies([DefaultPolicy(**_RETRIES)])
         keep_details(client)
         self._opened.append(session)
-        if self._is_closed:
+        self._start_heart()
+        if self._closed.is_set():
             self._close_all()
         self._check_open()
         try:
@@ -173,8 +185,21 @@ class ConnectSessions:
             raise refusal(server, failure) from None
         return session
 
+    def _start_heart(self) -> None:
+        if self._heart is None:
+            self._heart = threading.Thread(target=self._beat, daemon=True)
+            self._heart.start()
+
+    def _beat(self) -> None:
+        """Call the server on each connection until the sessions are closed."""
+        while not self._closed.wait(_HEARTBEAT_S):
+            for session in list(self._opened):
+                # A server that is lost is the error of what the session does.
+                with suppress(Exception):
+                    session.client.get_configs("spark.sql.session.timeZone")
+
     def _check_open(self) -> None:
-        if self._is_closed:
+        if self._closed.is_set():
             raise EngineStopped(status=-signal.SIGTERM)
 
     def _set(self, session: Any, key: str, value: str) -> None:
