@@ -577,6 +577,10 @@ class VerdictTable(Protocol):
         """Return every decision about a pipeline's plans, or about one plan, in any order."""
         ...
 
+    def decided(self, pipeline: str) -> Collection[int]:
+        """Return the plans of a pipeline that a check or a person has decided about."""
+        ...
+
     def blocked(self, pipeline: str) -> Collection[int]:
         """Return the plans whose effective publication status is `blocked`."""
         ...

@@ -17,73 +17,68 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Self, TypeAlias
 
-from tidemark.core.layout import LOG_FOLDER
+from tidemark import steps
 from tidemark.core.plan import PlanRef
 from tidemark.errors import ExitCode, TidemarkError
-from tidemark.services.quality import raise_if_failed
 from tidemark.services.together import each_apart
 from tidemark.spark.engine import Engine, JobRun, Server, Stop
 from tidemark.spark.sessions import log_no_values
 from tidemark.spark.submit import RESULT_MARKER, application_name, plan_arguments, submit
 from tidemark.wiring import App
 
-Result: TypeAlias = Mapping[str, Any]
-Body: TypeAlias = Callable[[App, PlanRef], Result]
+Outcome: TypeAlias = tuple[steps.Result, int]
+"""What became of a plan, or its named error, and the exit code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is done with each plan.
+    """What is done with some plans.
 
     Attributes:
-        body: Does one plan and says what came of it.
-        at_once: How many plans are done at the same time, in threads.
+        body: Does it, and returns an outcome for each plan, in their order.
+        log: Name of the logger whose progress is shown.
     """
 
-    body: Body
-    at_once: Callable[[App], int] = lambda _: 1
+    body: Callable[[App, Sequence[PlanRef]], Sequence[Outcome]]
+    log: str = "tidemark"
 
+    @classmethod
+    def of_step(
+        cls,
+        step: Callable[[App, PlanRef], steps.Result],
+        at_once: Callable[[App], int] = lambda _: 1,
+    ) -> Self:
+        """Return the job that takes one step for each plan. A failure does not stop the others.
 
-def ingest(app: App, plan: PlanRef) -> Result:
-    """Execute a plan and say what landed."""
-    done = app.ingest(plan.pipeline).execute(plan.sequence)
-    quarantined = app.quarantined(plan)
-    return {
-        "wrote": done.wrote,
-        "records": done.landing.records,
-        **({} if quarantined is None else {"quarantined": quarantined}),
-        "table_version": done.landing.table_version,
-        "partitions": done.landing.by_partition(),
-    }
+        Args:
+            step: The step.
+            at_once: How many plans take it at the same time, in threads.
+        """
 
+        def body(app: App, plans: Sequence[PlanRef]) -> list[Outcome]:
+            def one(plan: PlanRef) -> steps.Result:
+                with steps.named_failures(app, f"executing {plan}"):
+                    return step(app, plan)
 
-def quality(app: App, plan: PlanRef) -> Result:
-    """Run a plan's checks, keep the results, and fail on a critical one."""
-    report = app.quality(plan.pipeline).check(plan.sequence)
-    raise_if_failed(report)
-    return {
-        "verdict": report.verdict.value,
-        "checks": len(report.results),
-        "data_docs": report.data_docs,
-    }
+            with steps.named_failures(app, "starting Spark"):
+                threads = at_once(app)
+            return [
+                (each.as_record(), each.exit_code)
+                if isinstance(each, TidemarkError)
+                else (each, ExitCode.OK)
+                for each in each_apart(plans, one, threads)
+            ]
 
-
-def upsert(app: App, plan: PlanRef) -> Result:
-    """Merge what is missing and say what it was.
-
-    The plan's number is the version of the typed table that the table of latest rows will show at
-    least; it shows the newest one when the job gets to it.
-    """
-    merge = app.merge(plan.pipeline)
-    return merge.as_record() if merge else {"how": "nothing to do"}
+        return cls(body)
 
 
 JOBS: Mapping[str, Job] = {
-    "ingest": Job(ingest, at_once=lambda app: app.sessions.plans_at_once()),
-    "quality": Job(quality),
-    "upsert": Job(upsert),
+    "ingest": Job.of_step(steps.ingest, at_once=lambda app: app.sessions.plans_at_once()),
+    "quality": Job.of_step(steps.check),
+    "upsert": Job.of_step(steps.upsert),
+    "run": Job(steps.complete, log=steps.__name__),
 }
 """The jobs, by the name of their entry point in jobs/."""
 
@@ -132,70 +127,39 @@ def run(
 def _on_server(app: App, server: Server, job: Job, plans: Sequence[PlanRef], stop: Stop) -> JobRun:
     try:
         with (
-            _job_log(),
+            _job_log(job),
             app.on_server(server, plans[0].pipeline) as (connected, interrupt),
             stop.ends(interrupt),
         ):
             results, code = execute(connected, job, plans)
     except TidemarkError as refused:
-        results, code = [_record(plan, refused) for plan in plans], refused.exit_code
+        results = [_record(plan, refused.as_record()) for plan in plans]
+        code = refused.exit_code
     return JobRun(exit_code=ExitCode(code), results=results)
 
 
-def execute(app: App, job: Job, plans: Sequence[PlanRef]) -> tuple[list[Result], int]:
+def execute(app: App, job: Job, plans: Sequence[PlanRef]) -> tuple[list[steps.Result], int]:
     """Do a job in this process, on the sessions of the app.
-
-    A plan that fails does not stop the others.
 
     Returns:
         What became of each plan, its result or its named error, and the worst exit code.
     """
-
-    def one(plan: PlanRef) -> Result:
-        with _named_failures(app, f"executing {plan}"):
-            return job.body(app, plan)
-
-    came: Sequence[Result | TidemarkError]
     try:
-        with _named_failures(app, "starting Spark"):
-            threads = job.at_once(app)
-        came = each_apart(plans, one, threads)
+        outcomes = job.body(app, plans)
     except TidemarkError as refused:
-        came = [refused for _ in plans]
-    codes = [each.exit_code for each in came if isinstance(each, TidemarkError)]
-    results = [_record(plan, each) for plan, each in zip(plans, came, strict=True)]
-    return results, ExitCode.worst(codes)
+        outcomes = [(refused.as_record(), refused.exit_code) for _ in plans]
+    results = [_record(plan, result) for plan, (result, _) in zip(plans, outcomes, strict=True)]
+    return results, ExitCode.worst(code for _, code in outcomes)
 
 
-def _record(plan: PlanRef, came: Result | TidemarkError) -> Result:
-    told = came.as_record() if isinstance(came, TidemarkError) else came
-    return {"pipeline": plan.pipeline, "plan": plan.sequence, **told}
-
-
-@contextmanager
-def _named_failures(app: App, operation: str) -> Iterator[None]:
-    """Raise a Spark exception that no adapter has converted as a named error."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    from tidemark.adapters.spark.failures import named_failure
-
-    try:
-        yield
-    except (PySparkException, Py4JError) as failure:
-        raise named_failure(
-            failure,
-            operation,
-            location=app.layout.lakehouse,
-            settings={LOG_FOLDER: str(app.layout.logs)},
-            may_have_values=True,
-        ) from None
+def _record(plan: PlanRef, result: steps.Result) -> steps.Result:
+    return {"pipeline": plan.pipeline, "plan": plan.sequence, **result}
 
 
 @contextmanager
-def _job_log() -> Iterator[None]:
-    """Log what a job does, also where the log is for warnings."""
-    ours = logging.getLogger("tidemark")
+def _job_log(job: Job) -> Iterator[None]:
+    """Log the progress of a job, also where the log is for warnings."""
+    ours = logging.getLogger(job.log)
     before = ours.level
     ours.setLevel(min(ours.getEffectiveLevel(), logging.INFO))
     try:
@@ -223,7 +187,7 @@ def main(job: Job, description: str, argv: Sequence[str] | None = None) -> int:
         level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     log_no_values()
-    with _job_log():
+    with _job_log(job):
         results, code = execute(App.from_environment(), job, plans)
     sys.stdout.write(f"{RESULT_MARKER}{json.dumps(results)}\n")
     sys.stdout.flush()

@@ -398,7 +398,7 @@ class App:
         upserts = self.upserts(pipeline)
         upsert = self._upsert(upserts.spec)
         merger = SparkMerger(
-            session=self.sessions.own(),
+            open_session=self.sessions.own,
             typed=self.layout.data_table(upserts.spec.target),
             latest=self.layout.data_table(upsert.target),
             spec=upsert,
@@ -608,6 +608,20 @@ class App:
             verdicts=self._verdict_table(spec),
             now=utc_now,
         )
+
+    def prepare_checks(self, pipelines: Iterable[str]) -> None:
+        """Begin to import what checks need, in a thread, if a suite of a pipeline needs it.
+
+        Call it once Spark has been imported. A suite that cannot be read is left to its check.
+        """
+        from tidemark.adapters.quality.checker import import_ahead
+        from tidemark.adapters.quality.suite import load_suite
+
+        for suite in {self.spec(pipeline).suite for pipeline in pipelines} - {None}:
+            with suppress(TidemarkError):
+                if load_suite(self.layout.expectations / f"{suite}.json").expectations:
+                    import_ahead()
+                    return
 
     def verdicts(self, pipeline: str) -> Verdicts:
         """Decides what of a pipeline's table is published; needs neither a JVM nor Kafka."""

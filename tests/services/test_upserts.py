@@ -92,7 +92,9 @@ class LatestLake(TypedLake):
     @property
     def merger(self) -> SparkMerger:
         """What merges."""
-        return SparkMerger(self.spark, str(self.typed_uri), str(self.latest_uri), self.upsert)
+        return SparkMerger(
+            lambda: self.spark, str(self.typed_uri), str(self.latest_uri), self.upsert
+        )
 
     def merge(self) -> Merge | None:
         """Decode and merge what is missing."""
@@ -570,7 +572,7 @@ def test_debeziums_envelope_is_taken_off(
         rule="any",
         base="one",
     )
-    SparkMerger(spark, str(typed), str(uri), spec).merge(merge)
+    SparkMerger(lambda: spark, str(typed), str(uri), spec).merge(merge)
     found = {
         row["key"]: (row["value"], row["deleted"], row["offset"])
         for row in pa.table(DeltaTable(uri).scan()).to_pylist()

@@ -20,6 +20,7 @@ from tidemark.cli import (
     pipelines,
     repairs,
     reports,
+    run,
     sample,
     schemas,
     service,
@@ -47,6 +48,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 pipelines.register(app)
+run.register(app)
 spark.register(app)
 decode.register(app)
 backfill.register(app)

@@ -64,7 +64,7 @@ def ingest(
         return
     parts = Parts(app, chosen_engine(app, master, names))
     if plan_number is None:
-        plans = _planned(app, names, parts)
+        plans = planned(app, names, parts)
     else:
         plans = [PlanRef(pipeline=names[0], sequence=plan_number)]
     for together in app.applications(plans):
@@ -176,8 +176,8 @@ class Parts:
             raise typer.Exit(self.code)
 
 
-def _planned(app: App, names: Sequence[str], parts: Parts) -> list[PlanRef]:
-    """A plan for each pipeline that has something to read; the others are told."""
+def planned(app: App, names: Sequence[str], parts: Parts) -> list[PlanRef]:
+    """Return a plan of each pipeline that has something to read; `parts` gets the others."""
     plans = []
     asked_by = requester()
     # Specs that cannot be used are nobody's own refusal.

@@ -57,6 +57,11 @@ class Waiting:
     stale: int
     more: int
 
+    @property
+    def is_any(self) -> bool:
+        """Whether the typed table differs from what it should be."""
+        return any(self.as_record().values())
+
     def as_record(self) -> dict[str, int]:
         """The numbers as plain values, for `--json`."""
         return {name: getattr(self, name) for name in ("missing", "open", "stale", "more")}

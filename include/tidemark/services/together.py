@@ -19,28 +19,29 @@ ASKED_AT_ONCE = 8
 """
 
 
+def attempt(item: T, step: Callable[[T], R]) -> R | TidemarkError:
+    """Return what `step` returns for an item, or the named error that it ends with."""
+    try:
+        return step(item)
+    except TidemarkError as error:
+        log.info("%s: %s: %s", item, type(error).__name__, error)
+        return error
+    except Exception as error:
+        log.exception("%s: unforeseen", item)
+        return Unforeseen(kind=type(error).__name__, text=str(error)[:500])
+
+
 def each_apart(items: Sequence[T], step: Callable[[T], R], at_once: int) -> list[R | TidemarkError]:
-    """What came of each item, in their order: what `step` returned, or the error it ended with.
+    """Take a step for each item, and return the results or named errors in the items' order.
 
     Args:
         items: What to take the step for.
         step: Called in threads.
         at_once: How many at the same time.
     """
-
-    def apart(item: T) -> R | TidemarkError:
-        try:
-            return step(item)
-        except TidemarkError as error:
-            log.info("%s: %s: %s", item, type(error).__name__, error)
-            return error
-        except Exception as error:
-            log.exception("%s: unforeseen", item)
-            return Unforeseen(kind=type(error).__name__, text=str(error)[:500])
-
     threads = ThreadPoolExecutor(max_workers=at_once)
     try:
-        came = list(threads.map(apart, items))
+        came = list(threads.map(lambda item: attempt(item, step), items))
     except BaseException:
         # The process is ending. Callers end the work of the threads on the way out.
         threads.shutdown(wait=False, cancel_futures=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from tidemark.core.events import EventKind
 from tidemark.core.landing import Landing
 from tidemark.core.ledger import PlanRecord
 from tidemark.core.offsets import SpanSet, without
@@ -76,6 +77,13 @@ class Verdicts:
             for sequence, record in self.control.ledger(self.pipeline).plans.items()
             if record.landing is not None and record.landing.counts
         ]
+
+    def unchecked(self) -> list[int]:
+        """Landed plans without any decision, oldest first. The published view has none of them."""
+        landed = self.control.recorded_at(self.pipeline, EventKind.LANDED)
+        candidates = sorted(set(landed).difference(self.verdicts.decided(self.pipeline)))
+        found = ((n, self.control.plan_record(self.pipeline, n)) for n in candidates)
+        return [n for n, record in found if record and record.landing and record.landing.counts]
 
     def of(self, sequence: int) -> Judged:
         """Return one landed plan with its effective decision.

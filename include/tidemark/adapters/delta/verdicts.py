@@ -106,6 +106,18 @@ class DeltaVerdictTable:
             said.setdefault(word, []).append({row["partition"]: span})
         return [replace(word, spans=united(spans)) for word, spans in said.items()]
 
+    def decided(self, pipeline: str) -> Sequence[int]:
+        """Return the plans of a pipeline that a check or a person has decided about."""
+        table = opened(self._uri)
+        if table is None:
+            return []
+        found = query(
+            table,
+            "SELECT DISTINCT plan_sequence FROM t "
+            f"WHERE pipeline = '{pipeline}' AND table_id = '{_id_of(self._data_table)}'",
+        )
+        return [row["plan_sequence"] for row in found]
+
     def blocked(self, pipeline: str) -> Sequence[int]:
         """Return the plans whose effective publication status is `blocked`, sorted.
 

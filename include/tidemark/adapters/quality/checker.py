@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from tidemark.adapters.quality.docs import DocsFolders, write_checks, write_index
@@ -82,6 +84,8 @@ class GreatExpectationsQuality:
         """
         chosen = BUILT_IN_SUITE if suite is None else self.load_suite(suite)
         folders = DocsFolders(home=self._home, pipeline=ref.pipeline)
+        if chosen.expectations:
+            import_ahead()
         results = self._built_in(ref, expected, chosen)
         rows, publish = self._rows(ref, chosen, folders, run_at)
         report = QualityReport(
@@ -143,6 +147,26 @@ class GreatExpectationsQuality:
     def record(self, report: QualityReport) -> None:
         """Append a report to the results table, as a new attempt."""
         self._results.append(report)
+
+
+def import_ahead() -> None:
+    """Import Great Expectations in a thread, while this one waits for Spark or for a disk.
+
+    All of PySpark that this thread will import is imported first: two threads that import parts of
+    one circle can see half a module.
+    """
+    import pyspark.sql.functions
+    from pyspark.sql import is_remote
+
+    if is_remote():
+        import pyspark.sql.connect.session  # noqa: F401
+    Thread(target=_import).start()
+
+
+def _import() -> None:
+    # The thread that needs it imports it again, and gets the error.
+    with suppress(Exception):
+        import_module("tidemark.adapters.quality.validation")
 
 
 def _writing_pages(folders: DocsFolders) -> AbstractContextManager[None]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cached_property
 from uuid import uuid4
 
 from py4j.protocol import Py4JError
@@ -29,15 +30,17 @@ class SparkMerger:
     """Brings one table of latest rows up to date.
 
     Args:
-        session: Spark. No other code may write Delta tables with this session, because the
-            transaction of a merge is a setting of its session.
+        open_session: Opens a session of Spark. No other code may write Delta tables with it,
+            because the transaction of a merge is a setting of its session.
         typed: The typed table.
         latest: The table of latest rows, which is there already.
         spec: What a latest row is.
     """
 
-    def __init__(self, session: SparkSession, typed: str, latest: str, spec: UpsertSpec) -> None:
-        self._session = session
+    def __init__(
+        self, open_session: Callable[[], SparkSession], typed: str, latest: str, spec: UpsertSpec
+    ) -> None:
+        self._open_session = open_session
         self._typed = typed
         self._latest = latest
         self._spec = spec
@@ -51,6 +54,10 @@ class SparkMerger:
                 raise
             log.warning("made anew instead: %s", failed)
             self._settled(merge.anew())
+
+    @cached_property
+    def _session(self) -> SparkSession:
+        return self._open_session()
 
     def _settled(self, merge: Merge) -> None:
         settings = {

@@ -1,0 +1,137 @@
+"""`tidemark run`: every step of some pipelines in one command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from tidemark.cli.arguments import AsJson, DryRun, Master
+from tidemark.cli.console import out, print_error_record, print_json, print_table
+from tidemark.cli.spark import Parts, chosen_engine, planned
+from tidemark.core.plan import PlanRef
+from tidemark.errors import ExitCode, TidemarkError
+from tidemark.services.together import ASKED_AT_ONCE, each_apart
+from tidemark.steps import remaining
+from tidemark.wiring import App
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command(short_help="Plan, ingest, check, decode, upsert: all steps of a run.")(run)
+
+
+def run(
+    pipelines: Annotated[list[str], typer.Argument(help="Names of specs in include/pipelines.")],
+    master: Master = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring pipelines up to date: plan, ingest, check, decode, upsert, publish.
+
+    All steps run in one process: on a Spark Connect server without a JVM, otherwise in one
+    spark-submit for pipelines with the same Spark settings. With nothing to do, no Spark starts.
+
+    A run that was stopped at any point is continued by the next one: it lands the open plan, checks
+    every landed plan that has no check result, decodes what has landed and merges what was decoded.
+    A failed check ends with exit code 66; the data stays landed and is not published.
+    """
+    app = App.from_environment()
+    names = list(dict.fromkeys(app.kafka_spec(name).name for name in pipelines))
+    if dry_run:
+        _print_drafts(app, names, as_json=as_json)
+        return
+    parts = Parts(app, chosen_engine(app, master, names))
+    plans = planned(app, names, parts)
+    idle = [name for name in names if name in parts.records and "error" not in parts.records[name]]
+    left = each_apart(idle, lambda name: remaining(app, name), ASKED_AT_ONCE)
+    for name, answer in zip(idle, left, strict=True):
+        if isinstance(answer, PlanRef):
+            del parts.records[name]
+            plans.append(answer)
+        elif answer is not None:
+            parts.add(name, answer.exit_code, **answer.as_record())
+    for together in app.applications(plans):
+        parts.add_run("run", together)
+    records = [parts.records[name] for name in names]
+    if as_json:
+        print_json(records)
+    else:
+        _print_summary(records)
+    parts.exit()
+
+
+def _print_summary(records: list[Mapping[str, Any]]) -> None:
+    rows = [(record["pipeline"], record["plan"], *_figures(record)) for record in records]
+    columns = ("landed", "checked", "decoded", "quarantined", "upsert table", "published")
+    print_table("Run", ("pipeline", "plan", *columns), rows)
+    for record in records:
+        failed = [step for step in record.get("steps", ()) if "error" in step]
+        for error in [record] if "error" in record else failed:
+            print_error_record({**error, "pipeline": record["pipeline"]})
+
+
+def _figures(record: Mapping[str, Any]) -> tuple[object, ...]:
+    """The sum of each kind of step; None where no step of a kind was taken."""
+    steps = record.get("steps")
+    if steps is None:
+        return (record.get("error") or record.get("outcome"), *[None] * 5)
+    ingested, checked, decoded, merged, published = (
+        [step for step in steps if step["step"] == kind]
+        for kind in ("ingest", "check", "decode", "upsert", "publish")
+    )
+    landed = sum(step.get("records", 0) for step in decoded)
+    quarantined = sum(step.get("quarantined", 0) for step in decoded)
+    return (
+        ingested[0].get("error") or ingested[0]["records"] if ingested else 0,
+        ", ".join(sorted({step.get("error") or step["verdict"] for step in checked})) or None,
+        landed - quarantined if decoded else None,
+        quarantined if decoded else None,
+        ", ".join(step.get("error") or step["how"] for step in merged) or None,
+        ", ".join(step.get("error") or step["standing"] for step in published) or None,
+    )
+
+
+def _print_drafts(app: App, names: list[str], *, as_json: bool) -> None:
+    """Print what a run would do; end with the worst exit code, unless all is well."""
+
+    def draft(name: str) -> dict[str, Any]:
+        planning = app.planner(name).preview()
+        decode = app.spec(name).decode
+        waiting = app.decoding(name).waiting().as_record() if decode else None
+        return {
+            "outcome": planning.outcome.value,
+            "plan": planning.plan.as_record() if planning.plan else None,
+            "offsets": planning.plan.size if planning.plan else 0,
+            "to_check": app.verdicts(name).unchecked(),
+            "to_decode": waiting,
+        }
+
+    answers = each_apart(names, draft, ASKED_AT_ONCE)
+    records = [
+        {
+            "pipeline": name,
+            **(answer.as_record() if isinstance(answer, TidemarkError) else answer),
+        }
+        for name, answer in zip(names, answers, strict=True)
+    ]
+    if as_json:
+        print_json(records)
+    for record in () if as_json else records:
+        if "error" in record:
+            print_error_record(record)
+            continue
+        out.print(
+            f"{record['pipeline']}: {record['offsets']:,} offset(s) to land, "
+            f"{len(record['to_check']):,} landed plan(s) to check"
+            + (
+                f", {record['to_decode']['missing']:,} landed offset(s) to decode"
+                if record["to_decode"]
+                else ""
+            ),
+            markup=False,
+        )
+    codes = [each.exit_code for each in answers if isinstance(each, TidemarkError)]
+    if codes:
+        raise typer.Exit(ExitCode.worst(codes))

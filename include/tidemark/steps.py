@@ -1,0 +1,259 @@
+"""The steps of a run after its plan: ingest, check, decode, upsert, publish.
+
+Each step is one function of a plan or a pipeline. Jobs take one step for several plans;
+`complete` takes all steps for several pipelines in one process.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeAlias
+
+from tidemark.core.layout import LOG_FOLDER
+from tidemark.core.plan import PlanRef
+from tidemark.errors import ExitCode, TidemarkError
+from tidemark.services.quality import raise_if_failed
+from tidemark.services.recording import recorded_plan
+from tidemark.services.together import attempt, each_apart
+from tidemark.wiring import App
+
+log = logging.getLogger(__name__)
+
+Result: TypeAlias = Mapping[str, Any]
+"""What one step did, as plain values for `--json`."""
+
+
+def ingest(app: App, plan: PlanRef) -> Result:
+    """Execute a plan: of Kafka into the bronze table, or of that into the typed table."""
+    done = app.ingest(plan.pipeline).execute(plan.sequence)
+    quarantined = app.quarantined(plan)
+    return {
+        "wrote": done.wrote,
+        "records": done.landing.records,
+        **({} if quarantined is None else {"quarantined": quarantined}),
+        "table_version": done.landing.table_version,
+        "partitions": done.landing.by_partition(),
+    }
+
+
+def check(app: App, plan: PlanRef) -> Result:
+    """Check a landed plan, and publish or block it.
+
+    Raises:
+        QualityFailed: A critical check did not hold; the plan is blocked.
+    """
+    report = app.quality(plan.pipeline).check(plan.sequence)
+    raise_if_failed(report)
+    return {
+        "verdict": report.verdict.value,
+        "checks": len(report.results),
+        "data_docs": report.data_docs,
+    }
+
+
+def upsert(app: App, plan: PlanRef) -> Result:
+    """Merge what is missing in an upsert table.
+
+    Args:
+        app: Tidemark.
+        plan: The upsert table, with the version of the typed table that it will contain at least.
+    """
+    merge = app.merge(plan.pipeline)
+    return merge.as_record() if merge else {"how": "nothing to do"}
+
+
+# -- all steps -----------------------------------------------------------------------------------
+
+
+def remaining(app: App, pipeline: str) -> PlanRef | None:
+    """Return the newest landed plan if a step after its ingest is incomplete, else None.
+
+    Writes nothing and starts no Spark.
+    """
+    newest = app.control().summary(pipeline).last_landed
+    if newest is None:
+        return None
+    is_left = (
+        bool(app.verdicts(pipeline).unchecked())
+        or (_has_typed(app, pipeline) and app.decoding(pipeline).waiting().is_any)
+        or (_has_upsert(app, pipeline) and app.upserts(pipeline).next() is not None)
+    )
+    return PlanRef(pipeline=pipeline, sequence=newest) if is_left else None
+
+
+def complete(app: App, plans: Sequence[PlanRef]) -> list[tuple[Result, int]]:
+    """Take every step that is left for some pipelines, one kind of step after the other.
+
+    A pipeline whose ingest fails takes no more steps; the other pipelines go on. After a failed
+    check, decode or merge the steps that follow are taken, and the failure decides the exit code.
+
+    Args:
+        app: Tidemark.
+        plans: A plan of each pipeline. It is executed if it is open.
+
+    Returns:
+        For each plan the steps that were taken and the worst exit code, in the order of `plans`.
+    """
+    with named_failures(app, "starting Spark"):
+        at_once = app.sessions.plans_at_once()
+    app.prepare_checks(plan.pipeline for plan in plans)
+    runs = [_PipelineRun(app, plan) for plan in plans]
+    for step, method, threads in (
+        ("ingest", _PipelineRun.ingest, at_once),
+        # Great Expectations checks one plan at a time, and each merge has a session of its own.
+        ("check", _PipelineRun.check, 1),
+        ("decode", _PipelineRun.decode, at_once),
+        ("upsert", _PipelineRun.upsert, 1),
+        ("publish", _PipelineRun.publish, at_once),
+    ):
+        for run, came in zip(runs, each_apart(runs, method, threads), strict=True):
+            if isinstance(came, TidemarkError):
+                run.add(step, came, 0.0)
+    return [({"steps": run.steps}, ExitCode.worst(run.codes)) for run in runs]
+
+
+class _PipelineRun:
+    """The steps of one pipeline.
+
+    Attributes:
+        steps: What each step did, or its error, in order.
+        codes: The exit code of each step.
+    """
+
+    def __init__(self, app: App, plan: PlanRef) -> None:
+        self._app = app
+        self._plan = plan
+        self._pipeline = plan.pipeline
+        self._is_over = False
+        self.steps: list[Result] = []
+        self.codes: list[int] = []
+
+    def ingest(self) -> None:
+        """Land the plan if it is open."""
+        self._take("ingest", self._ingested)
+        self._is_over = bool(ExitCode.worst(self.codes))
+
+    def _ingested(self) -> Result | None:
+        record = recorded_plan(self._app.control(), self._pipeline, self._plan.sequence)
+        if not record.is_open:
+            return None
+        return {"plan": self._plan.sequence, **ingest(self._app, self._plan)}
+
+    def check(self) -> None:
+        """Check every landed plan that has no check result."""
+        if self._is_over:
+            return
+        for sequence in self._app.verdicts(self._pipeline).unchecked():
+            self._take("check", partial(self._checked, sequence))
+
+    def _checked(self, sequence: int) -> Result:
+        plan = PlanRef(pipeline=self._pipeline, sequence=sequence)
+        return {"plan": sequence, **check(self._app, plan)}
+
+    def decode(self) -> None:
+        """Decode until nothing is left."""
+        if self._is_over or not _has_typed(self._app, self._pipeline):
+            return
+        while self._take("decode", self._decoded):
+            pass
+
+    def _decoded(self) -> Result | None:
+        plan = self._app.decoding(self._pipeline).plan().plan
+        return None if plan is None else {"plan": plan.sequence, **ingest(self._app, plan.ref)}
+
+    def upsert(self) -> None:
+        """Merge what has been decoded."""
+        if self._is_over or not _has_upsert(self._app, self._pipeline):
+            return
+        self._take("upsert", lambda: _merged(self._app, self._pipeline))
+
+    def publish(self) -> None:
+        """Report whether the published view contains the plan."""
+        if not self._is_over:
+            self._take("publish", self._published)
+
+    def _published(self) -> Result:
+        judged = self._app.verdicts(self._pipeline).of(self._plan.sequence)
+        standing = judged.word.standing.value if judged.word else "not checked"
+        return {"plan": self._plan.sequence, "published": judged.is_visible, "standing": standing}
+
+    def _take(self, step: str, body: Callable[[], Result | None]) -> bool:
+        """Take a step, time it, and log one line; whether it did anything, and succeeded."""
+        begun = time.monotonic()
+
+        def named(_: str) -> Result | None:
+            with named_failures(self._app, f"{step} of {self._pipeline}"):
+                return body()
+
+        came = attempt(self._pipeline, named)
+        if came is None:
+            return False
+        self.add(step, came, time.monotonic() - begun)
+        return not isinstance(came, TidemarkError)
+
+    def add(self, step: str, came: Result | TidemarkError, seconds: float) -> None:
+        """Keep what a step did, or its error, and log one line."""
+        level, code = logging.INFO, ExitCode.OK
+        if isinstance(came, TidemarkError):
+            level, code, came = logging.WARNING, came.exit_code, came.as_record()
+        self.steps.append({"step": step, **came, "seconds": round(seconds, 2)})
+        self.codes.append(code)
+        log.log(level, "%s: %s in %.1f s", self._pipeline, describe(self.steps[-1]), seconds)
+
+
+def describe(step: Result) -> str:
+    """Return a step of `complete` in one line for people."""
+    name = step["step"]
+    if "error" in step:
+        return f"{name}: {step['error']}: {step['what']}"
+    if name == "ingest":
+        return f"ingest: plan {step['plan']}: {step['records']:,} record(s) landed"
+    if name == "check":
+        return f"check: plan {step['plan']}: {step['verdict']} ({step['checks']} checks)"
+    if name == "decode":
+        decoded, quarantined = step["records"] - step["quarantined"], step["quarantined"]
+        return f"decode: {decoded:,} record(s) decoded, {quarantined:,} quarantined"
+    if name == "upsert":
+        return f"upsert: merged {step['how']}"
+    return f"publish: plan {step['plan']} is {step['standing']}"
+
+
+def _has_typed(app: App, pipeline: str) -> bool:
+    return app.spec(pipeline).decode is not None
+
+
+def _has_upsert(app: App, pipeline: str) -> bool:
+    decode = app.spec(pipeline).decode
+    return decode is not None and decode.upsert is not None
+
+
+def _merged(app: App, pipeline: str) -> Result | None:
+    merge = app.merge(pipeline)
+    return None if merge is None else merge.as_record()
+
+
+# -- failures of Spark ---------------------------------------------------------------------------
+
+
+@contextmanager
+def named_failures(app: App, operation: str) -> Iterator[None]:
+    """Raise a Spark exception that no adapter has converted as a named error."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from tidemark.adapters.spark.failures import named_failure
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as failure:
+        raise named_failure(
+            failure,
+            operation,
+            location=app.layout.lakehouse,
+            settings={LOG_FOLDER: str(app.layout.logs)},
+            may_have_values=True,
+        ) from None
