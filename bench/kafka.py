@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from zlib import crc32
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
@@ -80,6 +81,15 @@ def fill_values(
         for number in range(records):
             place = number % len(values)
             produce(values[place], number % partitions, keys[place] if keys else None)
+
+
+def fill_keyed(
+    context: Context, topic: str, partitions: int, keys: Sequence[bytes], values: Sequence[bytes]
+) -> None:
+    """Produce values with their keys, acks=all; all records of a key go to one partition."""
+    with _producing(context, topic) as produce:
+        for key, value in zip(keys, values, strict=True):
+            produce(value, crc32(key) % partitions, key)
 
 
 def fill_partitions(context: Context, topic: str, partitions: int, records: int) -> None:

@@ -48,6 +48,30 @@ def decoded(path: str, records: int) -> dict[str, float]:
     return held
 
 
+def merged(path: str, bronze: str) -> int:
+    """Check that an upsert table has the newest record of each key; return the number of keys.
+
+    Args:
+        path: The upsert table, with columns `key` and `offset`.
+        bronze: The table of all records, each of which has a key. A key is in one partition.
+
+    Raises:
+        RuntimeError: A key is missing, doubled, or not at its newest record.
+    """
+    records = _columns(bronze).group_by("key").aggregate([("offset", "max")])
+    newest = dict(zip(records["key"].to_pylist(), records["offset_max"].to_pylist(), strict=True))
+    rows = [(row["key"], row["offset"]) for row in _columns(path).to_pylist()]
+    if len(rows) != len(newest) or dict(rows) != newest:
+        raise RuntimeError(f"{path} has {len(rows)} rows for {len(newest)} keys of {bronze}")
+    return len(rows)
+
+
+def _columns(path: str) -> pa.Table:
+    """The columns `key`, as bytes, and `offset` of a table."""
+    read = pa.table(DeltaTable(path).scan(columns=["key", "offset"]))
+    return read.set_column(0, "key", read["key"].cast(pa.binary()))
+
+
 def _counted(batches: Iterable[pa.RecordBatch]) -> tuple[int, int]:
     """Rows, and distinct pairs of partition and offset: one byte for each offset up to the last."""
     rows = 0

@@ -212,7 +212,7 @@ def test_every_ratio_names_sides_that_differ() -> None:
     """Each measure is found under its own name and compares something with something else."""
     found = all_benchmarks()
     warm = {"bulk", "skew", "driver_memory", "quality", "typed", "typed_avro", "typed_protobuf"}
-    short = {*warm, "history", "idle", "many", "planning", "small"}
+    short = {*warm, "history", "idle", "many", "planning", "run", "small"}
     assert {*short, "settings"} <= set(found)
     assert short == {name for name, each in found.items() if each.in_short_form}
     for benchmark in found.values():

@@ -22,7 +22,7 @@ _VALUES = 200_000
 _SEED = 10
 
 
-def _quotes() -> tuple[list[bytes], list[bytes]]:
+def quotes() -> tuple[list[bytes], list[bytes]]:
     """Keys and values that the example's suite has nothing against."""
     random = Random(_SEED)
     tickers = [f"{a}{b}{c}" for a in "ABCDEFGH" for b in "KLMNOPQR" for c in "STUVWXYZ"]
@@ -47,7 +47,7 @@ def _open(context: Context) -> Iterator[Setup]:
     specs, tables = context.home / "pipelines", context.home / "tables"
     context.say(f"producing {context.records:,} quotes")
     make_topic(context, _NAME, PARTITIONS)
-    keys, values = _quotes()
+    keys, values = quotes()
     fill_values(context, _NAME, PARTITIONS, context.records, values, keys)
     write_spec(specs, _NAME, _NAME, context.conf, quality={"suite": _NAME})
     app = context.app(tables, specs)

@@ -27,6 +27,7 @@ from tidemark.core.quality import QualityReport, Severity, SliceExpectation, Sli
 from tidemark.core.standing import Standing, Word, counting
 from tidemark.errors import NotBlocked, PlanAbandoned, PlanNotLanded, UnknownPlan
 from tidemark.services.quality import Quality
+from tidemark.services.undo import Undo
 from tidemark.services.verdicts import Verdicts
 
 if TYPE_CHECKING:
@@ -105,6 +106,21 @@ def check(
         verdicts=said(lake),
         now=lambda: NOW + timedelta(minutes=minutes),
     ).check(plan)
+
+
+def test_a_plan_is_unchecked_until_a_check_or_a_person_decides(lake: FileLake) -> None:
+    """An open plan and an undone plan have no rows to check."""
+    assert verdicts(lake).unchecked() == []
+    for records in (2, 3, 1):
+        lake.run(records)
+    lake.plan(1)
+    assert verdicts(lake).unchecked() == [4, 5, 6]
+    check(lake, 5, passed=False)
+    verdicts(lake).release(6, "test", "as it is")
+    assert verdicts(lake).unchecked() == [4]
+    undo = Undo(pipeline="events", control=lake.control, table=lake.table, now=lambda: NOW)
+    undo.undo(4, "test", "wrong")
+    assert verdicts(lake).unchecked() == []
 
 
 def published(lake: FileLake) -> list[tuple[int, int]]:

@@ -1,0 +1,237 @@
+"""A small run with every step, whole processes, on both engines and as a user would write it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from bench.clock import cpu_of_tree, run_process
+from bench.context import Context, write_spec
+from bench.frame import Benchmark, Metrics, Ratio, Setup, Side
+from bench.kafka import fill_keyed, make_topic
+from bench.measures.quality import quotes
+from bench.tables import merged, verified
+from bench.whole_runs import SEARCH_PATH, program
+from bench.worker import plain_settings
+from tidemark.spark.engine import TOKEN_VARIABLE, Server
+from tidemark.spark.submit import conf_arguments
+from tidemark.wiring import App
+
+PARTITIONS = 3
+_NAME = "prices"
+"""The pipeline and its suite of five rules, which is the project's example."""
+_DECODE = {
+    "key": {"format": "string"},
+    "value": {
+        "format": "json",
+        "schema": {
+            "quote_id": "string",
+            "ticker": "string",
+            "price": "double",
+            "currency": "string",
+            "event_time": "timestamp",
+            "venue": "string",
+        },
+    },
+    "upsert": {"deletes": "hard"},
+}
+_TUNED = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+_PEER = Path(__file__).parents[1] / "jobs" / "validated_stream.py"
+_Environ = Mapping[str, str]
+
+
+class _Runs:
+    """One topic, and tables for each side.
+
+    Args:
+        context: The run's surroundings; `records` is what is produced for each repetition.
+        app: Has a running Spark Connect server.
+        server: That server.
+    """
+
+    def __init__(self, context: Context, app: App, server: Server) -> None:
+        self._context = context
+        self._home = context.home / "run"
+        self._specs = self._home / "pipelines"
+        self._app, self._server = app, server
+        self._fed: int | None = None
+        self._total = 0
+        self._keys, self._values = quotes()
+        write_spec(
+            self._specs, _NAME, _NAME, context.conf, quality={"suite": _NAME}, decode=_DECODE
+        )
+        make_topic(context, _NAME, PARTITIONS)
+
+    def feed(self, repetition: int) -> None:
+        """Produce the new records of a repetition, once, whichever side asks first."""
+        if self._fed != repetition:
+            self._fed = repetition
+            records, begin = self._context.records, self._total % len(self._values)
+            keys, values = (each[begin : begin + records] for each in (self._keys, self._values))
+            fill_keyed(self._context, _NAME, PARTITIONS, keys, values)
+            self._total += records
+
+    def whole(self, lakehouse: str, *, on_server: bool) -> Metrics:
+        """`tidemark run`."""
+        metrics = self._command(lakehouse, "run", on_server=on_server)
+        tables = self._home / lakehouse
+        held = self._judged(tables / "bronze" / _NAME, tables / "silver" / f"{_NAME}_latest")
+        return {**metrics, **held}
+
+    def steps(self, lakehouse: str, *, on_server: bool) -> Metrics:
+        """`tidemark ingest`, then `tidemark quality`, each a process."""
+        metrics: dict[str, float] = {}
+        for step in ("ingest", "quality"):
+            took = self._command(lakehouse, step, on_server=on_server)
+            metrics |= {f"{step}_{name}": value for name, value in took.items()}
+        verified(str(self._home / lakehouse / "bronze" / _NAME), self._total)
+        return metrics
+
+    def peer(self, folder: str, settings: Mapping[str, str], *, on_server: bool) -> Metrics:
+        """The stream: by spark-submit, or on the server."""
+        home = self._home / folder
+        home.mkdir(exist_ok=True)
+        places = [str(home / name) for name in ("appended", "merged", "checkpoint")]
+        words = [str(_PEER), self._context.bootstrap, _NAME, *places]
+        if on_server:
+            command = [sys.executable, *words, *(f"{k}={v}" for k, v in settings.items())]
+            environ = {
+                "SPARK_REMOTE": f"sc://{self._server.host}:{self._server.port}",
+                TOKEN_VARIABLE: self._server.token,
+            }
+        else:
+            conf = conf_arguments({**plain_settings(self._context.master), **settings})
+            command, environ = [program("spark-submit"), *conf, *words], {}
+        metrics = self._timed(command, environ, on_server=on_server)
+        return {**metrics, **self._judged(home / "appended", home / "merged")}
+
+    def _command(self, lakehouse: str, step: str, *, on_server: bool) -> dict[str, float]:
+        engine = (
+            f"sc://{self._server.host}:{self._server.port}" if on_server else self._context.master
+        )
+        environ = {
+            **self._context.environ(self._home / lakehouse, self._specs),
+            TOKEN_VARIABLE: self._server.token if on_server else "",
+        }
+        command = [program("tidemark"), step, _NAME, "--master", engine]
+        return self._timed(command, environ, on_server=on_server)
+
+    def _timed(self, command: list[str], environ: _Environ, *, on_server: bool) -> dict[str, float]:
+        pid = self._app.spark_server().status().pid
+        before = cpu_of_tree(pid) if on_server and pid else 0.0
+        watch = run_process(
+            command, self._home / "run.log", {**environ, "PATH": SEARCH_PATH}, cwd=self._home
+        )
+        of_server = cpu_of_tree(pid) - before if on_server and pid else 0.0
+        return {
+            "seconds": watch.seconds,
+            "cpu_seconds": watch.cpu_seconds + of_server,
+            "process_cpu_seconds": watch.cpu_seconds,
+        }
+
+    def _judged(self, bronze: Path, upsert: Path) -> dict[str, float]:
+        held = verified(str(bronze), self._total)
+        return {"records": held["records"], "keys": merged(str(upsert), str(bronze))}
+
+
+@contextmanager
+def _open(context: Context) -> Iterator[Setup]:
+    app = App.from_environment(context.environ(context.home / "tables", context.home / "none"))
+    server = app.spark_server()
+    context.say("starting a Spark Connect server")
+    try:
+        server.start(app.ask_server)
+        running = server.running()
+        if running is None:
+            raise RuntimeError("the server ended")
+        runs = _Runs(context, app, running)
+
+        def side(name: str, what: str, run: Callable[[], Metrics]) -> Side:
+            def run_repetition(repetition: int) -> Metrics:
+                runs.feed(repetition)
+                return run()
+
+            return Side(name=name, what=what, run=run_repetition)
+
+        yield Setup(
+            sides=[
+                side(
+                    "run_server",
+                    "tidemark run on a Spark Connect server that runs",
+                    partial(runs.whole, "server", on_server=True),
+                ),
+                side(
+                    "run_submit",
+                    "tidemark run by spark-submit",
+                    partial(runs.whole, "submit", on_server=False),
+                ),
+                side(
+                    "peer",
+                    "spark-submit of a stream that appends, validates and merges; tuned",
+                    partial(runs.peer, "peer", _TUNED, on_server=False),
+                ),
+                side(
+                    "peer_defaults",
+                    "the same with the defaults of Spark and Delta",
+                    partial(runs.peer, "peer_defaults", {}, on_server=False),
+                ),
+                side(
+                    "peer_server",
+                    "the same, tuned, on the Spark Connect server",
+                    partial(runs.peer, "peer_server", _TUNED, on_server=True),
+                ),
+                side(
+                    "steps_server",
+                    "tidemark ingest, then tidemark quality, on the server",
+                    partial(runs.steps, "steps_server", on_server=True),
+                ),
+                side(
+                    "steps_submit",
+                    "the same, each by spark-submit",
+                    partial(runs.steps, "steps_submit", on_server=False),
+                ),
+            ],
+            data={
+                "new_records_each_repetition": context.records,
+                "values": "JSON of about 200 B with a key that all rules hold for",
+                "partitions": PARTITIONS,
+                "rules": 5,
+                "content": "added to tables that exist; one run before the first that counts",
+                "peer_settings": json.dumps(_TUNED),
+                "cores": os.cpu_count(),
+            },
+            warm_ups=1,
+        )
+    finally:
+        server.stop()
+
+
+BENCHMARKS = [
+    Benchmark(
+        name="run",
+        title="A small run with every step, whole processes",
+        ratios=[
+            Ratio(over="run_server", under="peer", metric="seconds", at_most=0.35),
+            Ratio(over="run_submit", under="peer", metric="seconds", at_most=0.6),
+            Ratio(over="run_server", under="peer", metric="cpu_seconds"),
+            Ratio(over="run_submit", under="peer", metric="cpu_seconds"),
+            Ratio(over="run_server", under="peer_server", metric="seconds"),
+            Ratio(over="run_submit", under="peer_defaults", metric="seconds"),
+            Ratio(over="steps_server", under="steps_submit", metric="ingest_seconds", at_most=0.35),
+            Ratio(
+                over="steps_server", under="steps_submit", metric="quality_seconds", at_most=0.25
+            ),
+        ],
+        open=_open,
+        records=1_000,
+        full_records=1_000,
+    ),
+]
