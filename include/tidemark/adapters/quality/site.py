@@ -19,6 +19,9 @@ from great_expectations.render.renderer.site_builder import SiteBuilder
 
 from tidemark.adapters.quality.docs import TEMPLATES
 
+_COMPILED = jinja2.FileSystemBytecodeCache()
+"""Compiled templates, in a folder of temporary files that only this user can write."""
+
 
 class OfflineSiteBuilder(SiteBuilder):  # type: ignore[misc]  # the library ships no types
     """Builds pages of suites and validations; start pages are `docs.write_index`'s."""
@@ -47,6 +50,8 @@ class OfflineSiteBuilder(SiteBuilder):  # type: ignore[misc]  # the library ship
             environment.loader = jinja2.ChoiceLoader(
                 [jinja2.FileSystemLoader(TEMPLATES), environment.loader]
             )
+            # Compiling the templates takes half a second in each process.
+            environment.bytecode_cache = _COMPILED
             environment.filters["render_content_block"] = _escaping(
                 environment.filters["render_content_block"]
             )
