@@ -29,7 +29,7 @@ FREE_GB := $(if $(wildcard $(INSTALLED)),1,5)
 
 FAST := not broker and not registry and not store and not spark and not airflow and not e2e and not faults
 REAL := (broker or registry or store or spark or airflow or e2e) and not faults
-# On two processes, which share the broker, the registry, the Spark Connect server and Airflow.
+# Two test processes share the broker, the registry, the Spark Connect server and Airflow.
 PYTEST := $(PYTHON) -m pytest -n 2 --dist worksteal
 
 .PHONY: help
