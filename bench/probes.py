@@ -7,15 +7,15 @@ process of its own also has a peak of memory of its own. The result is a line of
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.clock import cpu_of_tree, run_process, timed
+from bench.clock import run_process, timed
 from bench.context import PROJECT
 from bench.frame import Metrics
 from bench.worker import LandPipeline
@@ -60,7 +60,7 @@ def list_offsets(pipeline: str, partitions: str) -> dict[str, float]:
     app = App.from_environment()
     spec = app.spec(pipeline)
     config = {**app.kafka_config(spec.connection), "log_level": 0}
-    with timed(_own_cpu) as watch:
+    with timed(time.process_time) as watch:
         admin = AdminClient(config)
         wanted = {
             TopicPartition(spec.topic, p): OffsetSpec.latest() for p in range(int(partitions))
@@ -77,7 +77,7 @@ def plan(pipeline: str) -> dict[str, float]:
     # Loads what planning needs.
     App.from_environment().planner(pipeline)
     app = App.from_environment()
-    with timed(_own_cpu) as watch:
+    with timed(time.process_time) as watch:
         made = app.planner(pipeline).plan("bench:plan").plan
     return {**watch.metrics(), "ranges": len(made.ranges) if made else 0}
 
@@ -90,12 +90,12 @@ def nothing_to_plan(pipeline: str, plans: str) -> dict[str, float]:
     """
     App.from_environment().planner(pipeline)
     app = App.from_environment()
-    with timed(_own_cpu) as offsets_watch:
+    with timed(time.process_time) as offsets_watch:
         known = app.control().summary(pipeline)
         committed = {known.committed_offset(partition) for partition in known.starts}
-    with timed(_own_cpu) as plan_watch:
+    with timed(time.process_time) as plan_watch:
         made = app.planner(pipeline).plan("bench:history").plan
-    with timed(_own_cpu) as ledger_watch:
+    with timed(time.process_time) as ledger_watch:
         ledger = app.control().ledger(pipeline)
     if made is not None or committed != {int(plans)} or len(ledger.plans) != int(plans):
         raise RuntimeError(f"{pipeline}: {made=}, {committed=}, {len(ledger.plans)} of {plans}")
@@ -153,10 +153,6 @@ def _again_and_again(look: Callable[[], object]) -> Iterator[None]:
         ended.set()
         thread.join()
         look()
-
-
-def _own_cpu() -> float:
-    return cpu_of_tree(os.getpid())
 
 
 _PROBES = {each.__name__: each for each in (list_offsets, plan, nothing_to_plan, land)}
