@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from bench.frame import (
 )
 from bench.kafka import parse_consumer_report
 from bench.measures import all_benchmarks
+from bench.measures.run import import_seconds
+from bench.measures.scheduled import covered
 from bench.probes import peak_mb
 from bench.tables import decoded, verified
 from deltalake import write_deltalake
@@ -68,6 +71,22 @@ def test_a_metric_of_one_side_may_have_a_reach(tmp_path: Path) -> None:
     [record] = outcome.as_record()["ratios"]
     assert (record["ratio"], record["min"], record["max"]) == ("slow, rate", 20, 30)
     assert record["reached"] is True
+
+
+def test_time_in_tasks_counts_overlaps_once() -> None:
+    """Two tasks at the same time are one moment of Airflow's run."""
+    at = [datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC) for second in range(10)]
+    assert covered([]) == 0
+    assert covered([(at[4], at[6]), (at[0], at[3]), (at[1], at[2]), (at[5], at[9])]) == 8
+
+
+def test_import_seconds_are_those_of_each_module_itself(tmp_path: Path) -> None:
+    """The second number of a line includes what a module imports."""
+    log = tmp_path / "run.log"
+    code = "import sys; sys.stderr.write('import time: none\\n'); import decimal"
+    environ = {"PYTHONPROFILEIMPORTTIME": "1"}
+    took = run_process([sys.executable, "-c", code], log, environ)
+    assert 0 < import_seconds(log) < took.seconds
 
 
 def test_ratios_are_taken_within_a_repetition() -> None:
