@@ -49,14 +49,14 @@ def decoded(path: str, records: int) -> dict[str, float]:
 
 
 def merged(path: str, bronze: str) -> int:
-    """Check that an upsert table has the newest record of each key; return the number of keys.
+    """Check that an upsert table contains the newest record of each key; return the key count.
 
     Args:
         path: The upsert table, with columns `key` and `offset`.
-        bronze: The table of all records, each of which has a key. A key is in one partition.
+        bronze: The table of all records. Each record has a key; a key is in one partition only.
 
     Raises:
-        RuntimeError: A key is missing, doubled, or not at its newest record.
+        RuntimeError: A key is missing, is duplicated, or has an older record.
     """
     records = _columns(bronze).group_by("key").aggregate([("offset", "max")])
     newest = dict(zip(records["key"].to_pylist(), records["offset_max"].to_pylist(), strict=True))
@@ -67,7 +67,7 @@ def merged(path: str, bronze: str) -> int:
 
 
 def _columns(path: str) -> pa.Table:
-    """The columns `key`, as bytes, and `offset` of a table."""
+    """Return the columns `key`, as bytes, and `offset` of a table."""
     read = pa.table(DeltaTable(path).scan(columns=["key", "offset"]))
     return read.set_column(0, "key", read["key"].cast(pa.binary()))
 

@@ -172,7 +172,7 @@ with DAG(
         python_callable=request_backfill,
         op_kwargs={"pipeline": PIPELINE, "requested_by": REQUESTED_BY},
         execution_timeout=timedelta(minutes=15),
-        doc_md="Decides which offsets are meant, shows and records them. Starts no Spark.",
+        doc_md="Selects the offsets, shows and records them. Starts no Spark.",
     )
     chunks = land_chunk.expand(number=asked.output)
     finished = PythonOperator(

@@ -1,9 +1,9 @@
-"""Take every step that is left for some pipelines: ingest, check, decode, upsert, publish.
+"""Take all remaining steps of some pipelines: ingest, check, decode, upsert, publish.
 
     spark-submit jobs/run.py --plan prices=7 --plan orders=3
 
-The number is the plan that is landed if it is open. `tidemark run` makes the plan first. Exit codes
-are those of `tidemark.errors.ExitCode`; docs/cli.md lists them.
+The job lands the plan of each number if it is open. `tidemark run` records the plans first.
+`tidemark.errors.ExitCode` defines the exit codes; docs/cli.md lists them.
 """
 
 from __future__ import annotations

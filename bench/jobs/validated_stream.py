@@ -1,6 +1,6 @@
 """A peer: one stream that appends, validates with Great Expectations and merges by key.
 
-With SPARK_REMOTE in its environment it runs on a Spark Connect server.
+With SPARK_REMOTE in the environment the stream runs on a Spark Connect server.
 """
 
 import os
@@ -72,7 +72,7 @@ for setting in settings:
     spark.readStream.format("kafka")
     .option("kafka.bootstrap.servers", bootstrap)
     .option("subscribe", topic)
-    # A stream begins at the end unless told otherwise.
+    # By default a stream begins at the end.
     .option("startingOffsets", "earliest")
     .load()
     .writeStream.foreachBatch(land)

@@ -1,4 +1,4 @@
-"""A small run with every step, whole processes, on both engines and as a user would write it."""
+"""A small run with every step, in whole processes: both engines, and a stream of a user's own."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class _Runs:
     """One topic, and tables for each side.
 
     Args:
-        context: The run's surroundings; `records` is what is produced for each repetition.
-        app: Has a running Spark Connect server.
-        server: That server.
+        context: Context of the run; `records` is the number of new records per repetition.
+        app: An app with a running Spark Connect server.
+        server: The server of the app.
     """
 
     def __init__(self, context: Context, app: App, server: Server) -> None:
@@ -71,7 +71,7 @@ class _Runs:
         make_topic(context, _NAME, PARTITIONS)
 
     def feed(self, repetition: int) -> None:
-        """Produce the new records of a repetition, once, whichever side asks first."""
+        """Produce the new records of a repetition; later calls for the repetition do nothing."""
         if self._fed != repetition:
             self._fed = repetition
             records, begin = self._context.records, self._total % len(self._values)
@@ -80,14 +80,14 @@ class _Runs:
             self._total += records
 
     def whole(self, lakehouse: str, *, on_server: bool) -> Metrics:
-        """`tidemark run`."""
+        """Measure `tidemark run`."""
         metrics = self._command(lakehouse, "run", on_server=on_server)
         tables = self._home / lakehouse
         held = self._judged(tables / "bronze" / _NAME, tables / "silver" / f"{_NAME}_latest")
         return {**metrics, **held}
 
     def steps(self, lakehouse: str, *, on_server: bool) -> Metrics:
-        """`tidemark ingest`, then `tidemark quality`, each a process."""
+        """Measure `tidemark ingest`, then `tidemark quality`, as separate processes."""
         metrics: dict[str, float] = {}
         for step in ("ingest", "quality"):
             took = self._command(lakehouse, step, on_server=on_server)
@@ -96,7 +96,7 @@ class _Runs:
         return metrics
 
     def peer(self, folder: str, settings: Mapping[str, str], *, on_server: bool) -> Metrics:
-        """The stream: by spark-submit, or on the server."""
+        """Measure the stream, by spark-submit or on the server."""
         home = self._home / folder
         home.mkdir(exist_ok=True)
         places = [str(home / name) for name in ("appended", "merged", "checkpoint")]
@@ -179,7 +179,7 @@ def _open(context: Context) -> Iterator[Setup]:
             sides=[
                 side(
                     "run_server",
-                    "tidemark run on a Spark Connect server that runs",
+                    "tidemark run on a running Spark Connect server",
                     partial(runs.whole, "server", on_server=True),
                 ),
                 side(
@@ -215,10 +215,10 @@ def _open(context: Context) -> Iterator[Setup]:
             ],
             data={
                 "new_records_each_repetition": context.records,
-                "values": "JSON of about 200 B with a key that all rules hold for",
+                "values": "JSON of about 200 B with a key; all of them pass every rule",
                 "partitions": PARTITIONS,
                 "rules": 5,
-                "content": "added to tables that exist; one run before the first that counts",
+                "content": "appended to existing tables; one warm-up run is not measured",
                 "peer_settings": json.dumps(_TUNED),
                 "cores": os.cpu_count(),
             },

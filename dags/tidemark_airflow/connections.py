@@ -22,7 +22,7 @@ _SETTINGS = {
     "namespace": "spark.kubernetes.namespace",
     "principal": "spark.kerberos.principal",
 }
-"""Fields of a connection's extra, and the settings of Spark that they stand for."""
+"""Fields of a connection's extra, and the Spark setting of each field."""
 
 
 def connection(conn_id: str) -> Connection:
@@ -86,14 +86,15 @@ def connected_app(*pipelines: str) -> App:
 
 
 def checked_engine(*pipelines: str, spark_connection: str = SPARK_CONNECTION) -> Engine:
-    """The engine of a Spark connection; a server is checked for the pipelines.
+    """Return the engine of a Spark connection; check a server for the pipelines.
 
-    Tasks call it before they record a plan. A plan for an unusable server would stay open.
+    Tasks call this function before they record a plan. A plan for an unusable server would stay
+    open.
 
     Raises:
         UnknownConnection, SetupError
         EngineUnavailable: The server does not answer.
-        EngineUnsuitable: It cannot be used.
+        EngineUnsuitable: The server cannot be used.
     """
     engine = spark_engine(spark_connection)
     if isinstance(engine, Server):
@@ -102,21 +103,21 @@ def checked_engine(*pipelines: str, spark_connection: str = SPARK_CONNECTION) ->
 
 
 def spark_engine(conn_id: str) -> Engine:
-    """What a Spark connection stands for: `spark` for spark-submit, `spark_connect` for a server.
+    """Return the engine of a connection: type `spark` is spark-submit, `spark_connect` a server.
 
     A connection to the server of this home needs no token.
 
     Raises:
         EngineUnsuitable: Another version of this package started the server of this home.
-        UnknownConnection: No backend has it. Airflow's own hook would submit to a YARN instead.
-        SetupError: It is no address of a server, or names a program that is no spark-submit.
+        UnknownConnection: No backend defines it. Airflow's own hook would submit to YARN instead.
+        SetupError: The address is invalid, or the connection's program is not spark-submit.
     """
     conn = connection(conn_id)
     if conn.conn_type == "spark_connect":
         server = Server.parse(SparkConnectHook(conn_id).get_connection_url())
         return App.from_environment().with_own_token(server)
-    # As Airflow's hook reads it: from a form the host may be a whole master URL, and from a URI
-    # the type is the scheme.
+    # This is how Airflow's hook reads a connection. The host of a connection from a form may be a
+    # whole master URL. The type of a connection from a URI is the scheme.
     whole = conn.conn_type == "spark" and ("://" in (conn.host or "") or not conn.port)
     master = conn.host or "" if whole else f"{conn.conn_type}://{conn.host or ''}"
     extra = conn.extra_dejson

@@ -12,7 +12,7 @@ from tidemark.errors.base import text_of
 from tidemark.spark.engine import JobRun
 
 _ERROR = {"pipeline", "error", "what", "expected", "found", "next"}
-"""What the record of a plan has that ended with a named error."""
+"""Keys in the record of a plan that ended with a named error."""
 
 
 @contextmanager
@@ -27,11 +27,11 @@ def airflow_failures() -> Iterator[None]:
 
 
 def job_failure(done: JobRun, output: str) -> AirflowException:
-    """What the end of a job means for its task.
+    """Return the task's exception for a failed job.
 
     Args:
-        done: How it ended, with another exit code than 0.
-        output: The last lines that it printed.
+        done: The end of the job, with an exit code other than 0.
+        output: The last lines of the job's output.
 
     Returns:
         An exception that Airflow retries, or `AirflowFailException`. The exit code decides.

@@ -161,7 +161,8 @@ def add_group_chain(group: str) -> None:
         # What was landed before is decoded all the same.
         ignore_downstream_trigger_rules=not decoded,
         execution_timeout=timedelta(minutes=15),
-        doc_md="Decides which offsets of each topic this run reads, records them. Starts no Spark.",
+        doc_md="Selects and records the offsets of each topic that this run reads. "
+        "Starts no Spark.",
     )
     ingested = GroupJobOperator(
         task_id="ingest",

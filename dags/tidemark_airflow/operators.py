@@ -30,15 +30,15 @@ from tidemark_airflow.tasks import plan_of_chunk
 log = logging.getLogger(__name__)
 
 _LAST_LINES = 20
-"""Lines of a job's output that the error of its task repeats, if the job has named no error."""
+"""Number of output lines in the error of a task whose job reports no named error."""
 
 
 class JobOperator(BaseOperator):
-    """Runs a job for the plans that `plans` finds when the task runs.
+    """Runs a job for the plans that `plans` returns when the task runs.
 
-    The type of the Spark connection decides where: `spark` stands for a spark-submit, and
-    `spark_connect` for a session of a server, in this process. Settings and credentials are put
-    together when the task runs, so Airflow's database has neither.
+    The type of the Spark connection decides where the job runs: `spark` means spark-submit, and
+    `spark_connect` means a session on a server, in this process. The task builds settings and
+    credentials when it runs, so Airflow's database contains neither.
 
     Args:
         job: Name of the job: `ingest`, `quality` or `upsert`.
@@ -61,7 +61,7 @@ class JobOperator(BaseOperator):
         raise NotImplementedError
 
     def execute(self, context: Context) -> None:  # noqa: ARG002  the signature is Airflow's
-        """Run the job and wait for it; without plans there is nothing to run.
+        """Run the job and wait for it; skip the job if there are no plans.
 
         Raises:
             AirflowFailException: A retry would fail again, or the quality suite failed.
@@ -73,11 +73,11 @@ class JobOperator(BaseOperator):
                 self._run(plans)
 
     def on_kill(self) -> None:
-        """End the job: no commit of Spark comes after it."""
+        """End the job; Spark commits nothing for it afterwards."""
         self._stop()
 
     def _engine(self, *pipelines: str) -> Engine:
-        """The engine, checked once in a task: before the task records a plan, or runs its job."""
+        """Return the engine, checked once per task before the task records a plan or runs a job."""
         self._stop.check()
         if self._checked is None:
             with airflow_failures():
@@ -136,7 +136,7 @@ class DecodeOperator(JobOperator):
         self.pipelines = list(pipelines)
 
     def execute(self, context: Context) -> None:  # noqa: ARG002  the signature is Airflow's
-        """Run jobs until all is decoded; one that is refused does not stop the others.
+        """Run jobs until all records are decoded; a refused pipeline does not stop the others.
 
         Raises:
             AirflowFailException, AirflowException: As for other jobs, after the others.
@@ -188,7 +188,7 @@ class UpsertOperator(JobOperator):
         self.pipelines = list(pipelines)
 
     def execute(self, context: Context) -> None:  # noqa: ARG002  the signature is Airflow's
-        """Run a job for those that are behind; one that is refused does not stop the others.
+        """Run a job for outdated upsert tables; a refused pipeline does not stop the others.
 
         Raises:
             AirflowFailException, AirflowException: As for other jobs, after the others.
@@ -228,7 +228,7 @@ def _next_to_decode(pipeline: str) -> PlanRef | None:
 
 
 class ChunkJobOperator(JobOperator):
-    """Runs a job for one chunk of a backfill: plans it first, or finds the plan that it has.
+    """Runs a job for one chunk of a backfill: plans the chunk first, or finds its recorded plan.
 
     Args:
         job: `ingest`, or `quality` for what it has landed.
@@ -248,7 +248,7 @@ class ChunkJobOperator(JobOperator):
         self.chunk = chunk
 
     def execute(self, context: Context) -> None:
-        """Run the job and wait for it, first for a chunk that was left half way.
+        """Run the job and wait for it; run it first for an unfinished chunk.
 
         Raises:
             AirflowSkipException: There is nothing that the job could be about.

@@ -578,7 +578,7 @@ class VerdictTable(Protocol):
         ...
 
     def decided(self, pipeline: str) -> Collection[int]:
-        """Return the plans of a pipeline that a check or a person has decided about."""
+        """Return the plans of a pipeline with a decision by a check or an operator."""
         ...
 
     def blocked(self, pipeline: str) -> Collection[int]:

@@ -94,7 +94,7 @@ def start_time(pid: int) -> str:
 
 
 def lives(pid: int, started: str) -> bool:
-    """Whether the process that started then still runs; false for one that ended at once."""
+    """Return whether the process with this start time still runs; False for an empty start time."""
     return bool(started) and start_time(pid) == started
 
 

@@ -1,9 +1,9 @@
-"""Jobs: what Spark does for several plans at once, on either engine.
+"""Jobs: work of Spark for several plans at once, on either engine.
 
-A job gets the pipelines and the numbers of its plans, never their ranges. It reads the plans from
-the control table. The engine decides where it runs. By spark-submit it is a process of its
-own, whose entry point in jobs/ calls `main`; on a Spark Connect server it runs in this process, and
-no JVM is started.
+A job receives the pipelines and the numbers of its plans, never their ranges. It reads the plans
+from the control table. The engine decides where the job runs. spark-submit starts a new process,
+whose entry point in jobs/ calls `main`. On a Spark Connect server the job runs in this process and
+starts no JVM.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from tidemark.spark.submit import RESULT_MARKER, application_name, plan_argument
 from tidemark.wiring import App
 
 Outcome: TypeAlias = tuple[steps.Result, int]
-"""What became of a plan, or its named error, and the exit code."""
+"""The result of a plan or its named error, and the exit code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is done with some plans.
+    """Work on some plans.
 
     Attributes:
-        body: Does it, and returns an outcome for each plan, in their order.
-        log: Name of the logger whose progress is shown.
+        body: Does the work, and returns an outcome for each plan, in the order of the plans.
+        log: Name of the logger whose progress lines are shown.
     """
 
     body: Callable[[App, Sequence[PlanRef]], Sequence[Outcome]]
@@ -54,7 +54,7 @@ class Job:
 
         Args:
             step: The step.
-            at_once: How many plans take it at the same time, in threads.
+            at_once: Returns how many plans take the step at the same time, in threads.
         """
 
         def body(app: App, plans: Sequence[PlanRef]) -> list[Outcome]:
@@ -98,15 +98,15 @@ def run(
 
     Args:
         app: Has the connections of the plans' pipelines.
-        engine: Where it runs.
+        engine: Where the job runs.
         job: One of `JOBS`.
         plans: At least one plan, of pipelines with the same Spark settings.
         say: Called with each line that a job by spark-submit prints.
-        stop: Ends the job when it is called: no statement of Spark goes on after it.
+        stop: Ends the job when it is called: Spark executes no statement of the job after that.
 
     Raises:
         SetupError: There is no spark-submit.
-        EngineStopped: It was stopped before it began.
+        EngineStopped: The job was stopped before it began.
     """
     stop = stop or Stop()
     stop.check()
@@ -139,10 +139,10 @@ def _on_server(app: App, server: Server, job: Job, plans: Sequence[PlanRef], sto
 
 
 def execute(app: App, job: Job, plans: Sequence[PlanRef]) -> tuple[list[steps.Result], int]:
-    """Do a job in this process, on the sessions of the app.
+    """Run a job in this process, on the sessions of the app.
 
     Returns:
-        What became of each plan, its result or its named error, and the worst exit code.
+        The result or the named error of each plan, and the worst exit code.
     """
     try:
         outcomes = job.body(app, plans)
@@ -158,7 +158,7 @@ def _record(plan: PlanRef, result: steps.Result) -> steps.Result:
 
 @contextmanager
 def _job_log(job: Job) -> Iterator[None]:
-    """Log the progress of a job, also where the log is for warnings."""
+    """Log the progress of a job, even if the log level is WARNING."""
     ours = logging.getLogger(job.log)
     before = ours.level
     ours.setLevel(min(ours.getEffectiveLevel(), logging.INFO))
@@ -172,14 +172,14 @@ def _job_log(job: Job) -> Iterator[None]:
 
 
 def main(job: Job, description: str, argv: Sequence[str] | None = None) -> int:
-    """Run an entry point of jobs/ under spark-submit and return its exit code, the worst of all.
+    """Run an entry point of jobs/ under spark-submit and return the worst exit code of its plans.
 
-    Prints what became of each plan as one line of JSON after `RESULT_MARKER`.
+    Prints the results of all plans as one line of JSON after `RESULT_MARKER`.
 
     Args:
         job: The job.
-        description: For `--help`.
-        argv: The command line, without the program; this process's if left out.
+        description: The text of `--help`.
+        argv: The command line without the program; None for the command line of this process.
     """
     plans = _parse(description, argv)
     _prefer_installed_pyspark()
@@ -197,8 +197,8 @@ def main(job: Job, description: str, argv: Sequence[str] | None = None) -> int:
 def _prefer_installed_pyspark() -> None:
     """Remove the PySpark archive of the installed PySpark from the import path.
 
-    spark-submit puts the archive first. Python keeps no bytecode of an archive, so every job would
-    compile PySpark. The archive of another Spark installation stays: it fits that JVM.
+    spark-submit puts the archive first. Python caches no bytecode of an archive, so every job would
+    compile PySpark. The archive of another Spark installation stays, because it matches its JVM.
     """
     try:
         installed = Path(str(distribution("pyspark").locate_file("pyspark/python/lib")))

@@ -25,7 +25,7 @@ def is_free(host: str, port: int) -> bool:
 
 
 def is_free_soon(host: str, port: int) -> bool:
-    """Whether a server could listen on the port within some seconds.
+    """Return whether the port is free, or becomes free within some seconds.
 
     A process that was killed holds its ports until its last thread has ended.
     """
@@ -68,7 +68,7 @@ def chosen_port(host: str, wanted: int, last: int | None, spare: int) -> int:
 
 
 def require_free(host: str, ports: Iterable[int], purpose: str) -> None:
-    """Refuse a port that another process has, and keeps for some seconds.
+    """Refuse a port that another process still uses after some seconds.
 
     Args:
         host: Address to listen on.

@@ -1,6 +1,6 @@
 """The steps of a run after its plan: ingest, check, decode, upsert, publish.
 
-Each step is one function of a plan or a pipeline. Jobs take one step for several plans;
+Each step is one function of a plan or a pipeline. A job takes one step for several plans.
 `complete` takes all steps for several pipelines in one process.
 """
 
@@ -24,11 +24,11 @@ from tidemark.wiring import App
 log = logging.getLogger(__name__)
 
 Result: TypeAlias = Mapping[str, Any]
-"""What one step did, as plain values for `--json`."""
+"""The result of one step, as plain values for `--json`."""
 
 
 def ingest(app: App, plan: PlanRef) -> Result:
-    """Execute a plan: of Kafka into the bronze table, or of that into the typed table."""
+    """Execute a plan: from Kafka into the bronze table, or from bronze into the typed table."""
     done = app.ingest(plan.pipeline).execute(plan.sequence)
     quarantined = app.quarantined(plan)
     return {
@@ -44,7 +44,7 @@ def check(app: App, plan: PlanRef) -> Result:
     """Check a landed plan, and publish or block it.
 
     Raises:
-        QualityFailed: A critical check did not hold; the plan is blocked.
+        QualityFailed: A critical check failed, and the plan is blocked.
     """
     report = app.quality(plan.pipeline).check(plan.sequence)
     raise_if_failed(report)
@@ -56,11 +56,12 @@ def check(app: App, plan: PlanRef) -> Result:
 
 
 def upsert(app: App, plan: PlanRef) -> Result:
-    """Merge what is missing in an upsert table.
+    """Merge missing records into an upsert table.
 
     Args:
         app: Tidemark.
-        plan: The upsert table, with the version of the typed table that it will contain at least.
+        plan: The upsert table, and the minimum version of the typed table that it contains
+            afterwards.
     """
     merge = app.merge(plan.pipeline)
     return merge.as_record() if merge else {"how": "nothing to do"}
@@ -86,17 +87,17 @@ def remaining(app: App, pipeline: str) -> PlanRef | None:
 
 
 def complete(app: App, plans: Sequence[PlanRef]) -> list[tuple[Result, int]]:
-    """Take every step that is left for some pipelines, one kind of step after the other.
+    """Take all remaining steps of some pipelines, one kind of step after the other.
 
-    A pipeline whose ingest fails takes no more steps; the other pipelines go on. After a failed
-    check, decode or merge the steps that follow are taken, and the failure decides the exit code.
+    If the ingest of a pipeline fails, that pipeline takes no more steps; the others continue. After
+    a failed check, decode or merge the later steps still run. The failure sets the exit code.
 
     Args:
         app: Tidemark.
-        plans: A plan of each pipeline. It is executed if it is open.
+        plans: A plan of each pipeline. `complete` executes it if it is open.
 
     Returns:
-        For each plan the steps that were taken and the worst exit code, in the order of `plans`.
+        For each plan its results of steps and its worst exit code, in the order of `plans`.
     """
     with named_failures(app, "starting Spark"):
         at_once = app.sessions.plans_at_once()
@@ -104,7 +105,7 @@ def complete(app: App, plans: Sequence[PlanRef]) -> list[tuple[Result, int]]:
     runs = [_PipelineRun(app, plan) for plan in plans]
     for step, method, threads in (
         ("ingest", _PipelineRun.ingest, at_once),
-        # Great Expectations checks one plan at a time, and each merge has a session of its own.
+        # Great Expectations checks one plan at a time, and each merge uses its own session.
         ("check", _PipelineRun.check, 1),
         ("decode", _PipelineRun.decode, at_once),
         ("upsert", _PipelineRun.upsert, 1),
@@ -120,7 +121,7 @@ class _PipelineRun:
     """The steps of one pipeline.
 
     Attributes:
-        steps: What each step did, or its error, in order.
+        steps: The result or the error of each step, in order.
         codes: The exit code of each step.
     """
 
@@ -155,7 +156,7 @@ class _PipelineRun:
         return {"plan": sequence, **check(self._app, plan)}
 
     def decode(self) -> None:
-        """Decode until nothing is left."""
+        """Decode until no landed record is left to decode."""
         if self._is_over or not _has_typed(self._app, self._pipeline):
             return
         while self._take("decode", self._decoded):
@@ -166,7 +167,7 @@ class _PipelineRun:
         return None if plan is None else {"plan": plan.sequence, **ingest(self._app, plan.ref)}
 
     def upsert(self) -> None:
-        """Merge what has been decoded."""
+        """Merge the decoded records into the upsert table."""
         if self._is_over or not _has_upsert(self._app, self._pipeline):
             return
         self._take("upsert", lambda: _merged(self._app, self._pipeline))
@@ -182,7 +183,7 @@ class _PipelineRun:
         return {"plan": self._plan.sequence, "published": judged.is_visible, "standing": standing}
 
     def _take(self, step: str, body: Callable[[], Result | None]) -> bool:
-        """Take a step, time it, and log one line; whether it did anything, and succeeded."""
+        """Take a step, time it, and log one line. Return whether it had work and succeeded."""
         begun = time.monotonic()
 
         def named(_: str) -> Result | None:
@@ -196,7 +197,7 @@ class _PipelineRun:
         return not isinstance(came, TidemarkError)
 
     def add(self, step: str, came: Result | TidemarkError, seconds: float) -> None:
-        """Keep what a step did, or its error, and log one line."""
+        """Store the result or the error of a step, and log one line."""
         level, code = logging.INFO, ExitCode.OK
         if isinstance(came, TidemarkError):
             level, code, came = logging.WARNING, came.exit_code, came.as_record()
@@ -206,7 +207,7 @@ class _PipelineRun:
 
 
 def describe(step: Result) -> str:
-    """Return a step of `complete` in one line for people."""
+    """Return a step of `complete` as one readable line."""
     name = step["step"]
     if "error" in step:
         return f"{name}: {step['error']}: {step['what']}"
@@ -241,7 +242,7 @@ def _merged(app: App, pipeline: str) -> Result | None:
 
 @contextmanager
 def named_failures(app: App, operation: str) -> Iterator[None]:
-    """Raise a Spark exception that no adapter has converted as a named error."""
+    """Convert Spark exceptions that no adapter converts into named errors."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

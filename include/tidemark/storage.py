@@ -30,10 +30,10 @@ def folder_of(uri: str) -> tuple[FileSystem, str]:
 
 
 def table_folder(uri: str) -> tuple[FileSystem, str]:
-    """As `folder_of`, with a named error.
+    """Return the result of `folder_of`, or raise a named error.
 
     Raises:
-        SetupError: PyArrow does not know, or cannot use, such a URI.
+        SetupError: PyArrow does not support the URI.
     """
     try:
         return folder_of(uri)

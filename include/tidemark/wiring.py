@@ -106,7 +106,7 @@ class App:
 
     Attributes:
         environ: The environment; tests and DAGs pass their own.
-        sessions: Gives sessions of Spark to what runs on Spark.
+        sessions: Provides the Spark sessions of jobs.
     """
 
     environ: Mapping[str, str]
@@ -392,7 +392,7 @@ class App:
         )
 
     def merge(self, pipeline: str) -> Merge | None:
-        """Bring a table of latest rows up to date, with Spark."""
+        """Bring an upsert table up to date, with Spark."""
         from tidemark.adapters.spark.merging import SparkMerger
 
         upserts = self.upserts(pipeline)
@@ -610,9 +610,9 @@ class App:
         )
 
     def prepare_checks(self, pipelines: Iterable[str]) -> None:
-        """Begin to import what checks need, in a thread, if a suite of a pipeline needs it.
+        """Start importing Great Expectations in a thread if a suite of a pipeline needs it.
 
-        Call it once Spark has been imported. A suite that cannot be read is left to its check.
+        Call it after the import of Spark. This method ignores unreadable suites; their checks fail.
         """
         from tidemark.adapters.quality.checker import import_ahead
         from tidemark.adapters.quality.suite import load_suite
@@ -807,14 +807,14 @@ class App:
         return submit_settings(self.layout, spec.spark, sum(sizes) if is_known else None)
 
     def engine(self, master: str | None = None) -> Engine:
-        """Where jobs run.
+        """Return the engine of jobs.
 
         Args:
             master: A Spark master, or the address of a Spark Connect server; None for the server of
-                this home while it runs, else a spark-submit on this machine.
+                this home while it runs, else spark-submit on this machine.
 
         Raises:
-            SetupError: It begins like an address of a server, and is none.
+            SetupError: The master begins with `sc:` and is not a valid address.
         """
         if master is None:
             return self.spark_server().running() or Submit("local[*]")
@@ -822,7 +822,7 @@ class App:
         return self.with_own_token(engine) if isinstance(engine, Server) else engine
 
     def with_own_token(self, server: Server) -> Server:
-        """The server of this home with the token of its file; any other server as it is.
+        """Return the server of this home with the token of its file, or another server unchanged.
 
         Raises:
             EngineUnsuitable: Another version of this package started the server of this home.
@@ -834,7 +834,7 @@ class App:
         return replace(server, token=running.token) if running else server
 
     def spark_server(self, *, port: int = 0, log_to_file: bool = True) -> SparkServer:
-        """The Spark Connect server of this home; `port` 0 takes a free one."""
+        """Return the Spark Connect server of this home; `port` 0 selects a free port."""
         from tidemark.adapters.spark.settings import server_settings
         from tidemark.spark.server import SparkServer
 
@@ -842,14 +842,14 @@ class App:
         return SparkServer(self.layout.spark, self.environ, settings, port=port)
 
     def check_server(self, server: Server, pipelines: Iterable[str]) -> None:
-        """Refuse a Spark Connect server that cannot be used for some pipelines.
+        """Refuse a Spark Connect server that some pipelines cannot use.
 
-        The server of this home was asked when it was started. A pipeline without a valid spec is
-        left out: the next step refuses that pipeline and goes on with the others.
+        `tidemark spark start` has already checked the server of this home. This method skips
+        pipelines without a valid spec: the next step refuses them and continues with the others.
 
         Raises:
-            EngineUnavailable: It does not answer.
-            EngineUnsuitable, SetupError: It cannot be used.
+            EngineUnavailable: The server does not answer.
+            EngineUnsuitable, SetupError: The server cannot be used.
         """
         from tidemark.spark.connect import connected
 
@@ -867,7 +867,7 @@ class App:
             self.ask_server(server, specs)
 
     def ask_server(self, server: Server, specs: Sequence[PipelineSpec] = ()) -> None:
-        """Ask a Spark Connect server whether it is as it must be; raises as `check_server`."""
+        """Check all requirements of a Spark Connect server; raises the errors of `check_server`."""
         from tidemark.adapters.spark.settings import AVRO_LIMITS
         from tidemark.spark.connect import connected
         from tidemark.spark.server import REDACTION
@@ -886,18 +886,18 @@ class App:
 
     @contextmanager
     def on_server(self, server: Server, pipeline: str) -> Iterator[tuple[App, Callable[[], None]]]:
-        """This app on sessions of a Spark Connect server, which are closed after the block.
+        """Provide this app on sessions of a Spark Connect server; close them after the block.
 
         Args:
             server: The server.
-            pipeline: A pipeline; those with the same Spark settings can share the sessions.
+            pipeline: A pipeline; pipelines with the same Spark settings can share the sessions.
 
         Yields:
-            The app, and what interrupts its sessions.
+            The app, and a function that interrupts its sessions.
 
         Raises:
             UnknownPipeline, SpecError, InvalidSelection
-            EngineUnsuitable: A setting of the pipeline cannot be of one session.
+            EngineUnsuitable: A setting of the pipeline is not a session setting.
         """
         from tidemark.adapters.spark.settings import WRITE_OPTIONS
         from tidemark.spark.connect import connected
@@ -919,9 +919,9 @@ class App:
         return list(together.values())
 
     def kafka_variables(self, plans: Sequence[PlanRef]) -> dict[str, str]:
-        """The Kafka connections of some plans as environment variables. Holds secrets.
+        """Return the Kafka connections of some plans as environment variables, with secrets.
 
-        One that is not defined is left out: the job refuses the plans that need it.
+        The result omits undefined connections: the job refuses the plans that need them.
 
         Raises:
             UnknownPipeline, SpecError, InvalidSelection
@@ -1004,7 +1004,7 @@ class App:
 
 
 def _targets(spec: PipelineSpec) -> list[str]:
-    """Where the tables of a pipeline are."""
+    """Return the targets of all tables of a pipeline."""
     decode = spec.decode
     typed = [decode.target, decode.quarantine_target] if decode else []
     latest = [decode.upsert.target] if decode and decode.upsert else []
@@ -1012,7 +1012,7 @@ def _targets(spec: PipelineSpec) -> list[str]:
 
 
 def _runs_python(decode: DecodeSpec | None) -> bool:
-    """Whether Spark's Python workers decode for a pipeline."""
+    """Return whether Spark's Python workers decode records of a pipeline."""
     parts = decode.parts.values() if decode else ()
     return any(part.format is Format.PROTOBUF for part in parts)
 
@@ -1028,9 +1028,9 @@ def connection_variable(connection: str) -> str:
 
 
 def spark_connection(server: Server) -> str:
-    """A connection to the Spark Connect server of a home, in Airflow's JSON form.
+    """Return a connection to the Spark Connect server of a home, in Airflow's JSON format.
 
-    It has no token: tasks read the file of the home.
+    The connection contains no token: tasks read the token file of the home.
     """
     return json.dumps({"conn_type": "spark_connect", "host": server.host, "port": server.port})
 

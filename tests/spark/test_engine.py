@@ -33,7 +33,7 @@ def test_a_master_stands_for_an_engine(master: str, engine: object) -> None:
 )
 def test_what_is_no_address_of_a_server_is_refused(master: str) -> None:
     """With a named error, and before anybody connects."""
-    with pytest.raises(SetupError, match="no address of a Spark Connect server"):
+    with pytest.raises(SetupError, match="invalid address of a Spark Connect server"):
         engine_of(master)
 
 

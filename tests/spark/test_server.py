@@ -99,7 +99,7 @@ def test_a_server_is_started_used_and_stopped(layout: Layout, tmp_path: Path) ->
             sessions.shared()
         state = home / "server.json"
         state.write_text(json.dumps({**json.loads(state.read_text()), "code": "older"}))
-        with pytest.raises(EngineUnsuitable, match="started by another version"):
+        with pytest.raises(EngineUnsuitable, match="another version of tidemark started it"):
             server.running()
     finally:
         server.stop()
@@ -177,7 +177,7 @@ def test_a_server_that_ends_at_once_says_why(layout: Layout, tmp_path: Path) -> 
     settings = {**submit_settings(layout, {}), **SMALL, "spark.driver.memory": "none"}
     server = SparkServer(tmp_path, os.environ, settings)
     try:
-        with pytest.raises(SetupError, match="ended while it started"):
+        with pytest.raises(SetupError, match="ended during its start"):
             server.start(lambda _: None)
     finally:
         server.stop()
@@ -234,7 +234,7 @@ REFUSED: dict[str, tuple[Callable[[pytest.MonkeyPatch], dict[str, object]], str]
     ),
     "the workers' code": (
         lambda patch: patch.setattr("tidemark.spark.server_checks.CODE", "newer") or {},
-        "its Python workers have another tidemark",
+        "its Python workers have another version of tidemark",
     ),
 }
 

@@ -80,7 +80,7 @@ def _options(
 
 def main() -> None:
     """Run the command line; the one place where a named error becomes an exit code."""
-    # What a command has begun on a server, or as a job, is ended on the way out.
+    # The exit on SIGTERM lets a command end its work on a server, or its job.
     before = signal.signal(signal.SIGTERM, _leave)
     try:
         _command()(prog_name="tidemark")
@@ -93,7 +93,7 @@ def main() -> None:
 
 @cache
 def _command() -> Any:
-    """The commands as click has them; a process that runs several builds them once."""
+    """Return the click command; a process that runs several commands builds it once."""
     return typer.main.get_command(app)
 
 

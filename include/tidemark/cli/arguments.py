@@ -18,9 +18,9 @@ Master = Annotated[
     typer.Option(
         envvar="TIDEMARK_MASTER",
         help="Where Spark runs: a master of spark-submit, or sc://HOST:PORT of a Spark Connect "
-        "server, whose token is in SPARK_CONNECT_AUTHENTICATE_TOKEN. Without it, the server of "
-        "`tidemark spark start` while it runs, else local[*]. The DAGs take it from the connection "
-        "spark_default.",
+        "server, with its token in SPARK_CONNECT_AUTHENTICATE_TOKEN. Default: the server of "
+        "`tidemark spark start` while it runs, else local[*]. The DAGs use the connection "
+        "spark_default instead.",
     ),
 ]
 

@@ -41,9 +41,9 @@ def demo(
 ) -> None:
     """Show it all, and check it: broker, DAGs, new records only, no Spark for nothing, a backfill.
 
-    Starts a broker, a Spark server and an Airflow of its own, on free ports, and stops them at the
-    end; the tables and the reports stay in the demo's folder. Ends with one line that begins with
-    `tidemark-demo` and holds counts; the exit code is 0 only if every check held.
+    The demo starts its own broker, Spark server and Airflow on free ports, and stops them at the
+    end. The tables and the reports stay in the demo's folder. The last line begins with
+    `tidemark-demo` and contains counts. The exit code is 0 only if every check passed.
     """
     here = App.from_environment()
     folder = (home or here.layout.home / "demo").resolve()

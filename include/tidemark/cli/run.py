@@ -30,12 +30,13 @@ def run(
 ) -> None:
     """Bring pipelines up to date: plan, ingest, check, decode, upsert, publish.
 
-    All steps run in one process: on a Spark Connect server without a JVM, otherwise in one
-    spark-submit for pipelines with the same Spark settings. With nothing to do, no Spark starts.
+    All steps run in one process. On a Spark Connect server no JVM starts. Otherwise one
+    spark-submit runs all pipelines with the same Spark settings. With nothing to do, no Spark
+    starts.
 
-    A run that was stopped at any point is continued by the next one: it lands the open plan, checks
-    every landed plan that has no check result, decodes what has landed and merges what was decoded.
-    A failed check ends with exit code 66; the data stays landed and is not published.
+    If a run stops at any point, the next run continues it: it lands the open plan, checks every
+    landed plan without a check result, decodes landed records and merges decoded records. A failed
+    check ends with exit code 66; the data stays landed and is not published.
     """
     app = App.from_environment()
     names = list(dict.fromkeys(app.kafka_spec(name).name for name in pipelines))
@@ -73,7 +74,7 @@ def _print_summary(records: list[Mapping[str, Any]]) -> None:
 
 
 def _figures(record: Mapping[str, Any]) -> tuple[object, ...]:
-    """The sum of each kind of step; None where no step of a kind was taken."""
+    """Return one figure for each kind of step; None for a kind of step that was not taken."""
     steps = record.get("steps")
     if steps is None:
         return (record.get("error") or record.get("outcome"), *[None] * 5)
@@ -94,7 +95,7 @@ def _figures(record: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _print_drafts(app: App, names: list[str], *, as_json: bool) -> None:
-    """Print what a run would do; end with the worst exit code, unless all is well."""
+    """Print what a run would do; end with the worst exit code if a pipeline fails."""
 
     def draft(name: str) -> dict[str, Any]:
         planning = app.planner(name).preview()

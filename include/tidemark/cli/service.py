@@ -1,4 +1,4 @@
-"""`tidemark up | down`: broker, Spark and Airflow on this machine, to play with."""
+"""`tidemark up | down`: broker, Spark and Airflow on this machine, for trying Tidemark."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def up(
 ) -> None:
     """Start broker, Spark server and Airflow, unpause the pipelines' DAGs, print address and login.
 
-    Everything listens on this machine only. A part that runs already is left as it is. `tidemark
-    down` stops all three; data stays. The sample topics are made if they are missing; a topic of
-    your own must exist before its DAG runs. Status and maintenance have DAGs that stay paused.
+    All three listen on this machine only. The command leaves running parts unchanged, and creates
+    missing sample topics. A topic of your own must exist before its DAG runs. The DAGs of status
+    and maintenance stay paused. `tidemark down` stops all three; data stays.
     """
     from tidemark.adapters.kafka.producer import ensure_sample_topics
 
@@ -80,8 +80,8 @@ def down(
 ) -> None:
     """Stop Airflow with its tasks, the Spark server and the embedded broker. Data stays.
 
-    It stops a server of `tidemark spark start` as well. A run that is stopped in the middle leaves
-    an open plan; the next run takes it over.
+    The command also stops a server of `tidemark spark start`. If it stops a run halfway, the plan
+    stays open, and the next run takes the plan over.
     """
     app = App.from_environment()
     ran, stopped = stop_all(app)
@@ -93,7 +93,7 @@ def down(
 
 
 def stop_all(app: App) -> tuple[list[str], dict[str, Any]]:
-    """Stop what runs of a home, tasks before what they use.
+    """Stop all running parts of a home: Airflow first, because its tasks use the others.
 
     Returns:
         The names of the parts that ran, and the status of each part.
@@ -111,9 +111,9 @@ def start_spark(app: App) -> None:
     """Start the Spark Connect server of a home, unless Airflow's connection names another Spark."""
     variable = connection_variable(SPARK_CONNECTION)
     if variable in app.environ:
-        note(f"Spark is that of {variable}; no server is started")
+        note(f"Airflow uses the Spark of {variable}; no server starts")
         return
     server = app.spark_server()
-    step("Spark runs already" if server.status().running else "starting Spark (some ten seconds)")
+    step("Spark already runs" if server.status().running else "starting Spark (some ten seconds)")
     status = server.start(app.ask_server)
     note(f"Spark at {status.address}: one server for all runs; its log is {status.log}")

@@ -116,14 +116,16 @@ def quality(
 
 
 def chosen_engine(app: App, master: str | None, pipelines: Sequence[str]) -> Engine:
-    """The engine of a command, which is named first; a server is checked before it is used.
+    """Return the engine of a command, and print its name; check a server before its first use.
 
     Raises:
         EngineUnavailable: The server does not answer.
-        EngineUnsuitable, SetupError: It cannot be used.
+        EngineUnsuitable, SetupError: The server cannot be used.
     """
     if master and "token=" in master:
-        raise typer.BadParameter(f"other users see it there; the token is in {TOKEN_VARIABLE}")
+        raise typer.BadParameter(
+            f"other users can read a token on the command line; set {TOKEN_VARIABLE} instead"
+        )
     engine = app.engine(master)
     step(f"engine: {engine}")
     if isinstance(engine, Server):
@@ -177,7 +179,7 @@ class Parts:
 
 
 def planned(app: App, names: Sequence[str], parts: Parts) -> list[PlanRef]:
-    """Return a plan of each pipeline that has something to read; `parts` gets the others."""
+    """Return a plan of each pipeline that has something to read; add the others to `parts`."""
     plans = []
     asked_by = requester()
     # Specs that cannot be used are nobody's own refusal.

@@ -1,4 +1,4 @@
-"""`tidemark spark`: the Spark Connect server of this machine, which makes small runs short."""
+"""`tidemark spark`: the Spark Connect server of this machine, which shortens small runs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tidemark.wiring import App
 
 app = typer.Typer(
     help=(
-        "A Spark Connect server on this machine. While it runs, `ingest`, `quality`, `decode`, "
-        "`upsert` and `run` use it instead of starting a Spark of their own, which takes longer "
-        "than a small run."
+        "Manage a Spark Connect server on this machine. While it runs, `run`, `ingest`, `quality`, "
+        "`decode`, `upsert` and `backfill` use it instead of starting their own Spark. That start "
+        "takes longer than a small run."
     ),
     short_help="A Spark Connect server, for short runs.",
     no_args_is_help=True,
@@ -26,13 +26,14 @@ app = typer.Typer(
 @app.command(short_help="Start the server, and check it.")
 def start(
     port: Annotated[
-        int, typer.Option(help="Port on localhost; 0 takes a free one.", min=0, max=65535)
+        int, typer.Option(help="Port on localhost; 0 selects a free port.", min=0, max=65535)
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Start the server, or find that it runs; waits until it answers, and checks it.
+    """Start the server unless it runs, wait until it answers, and check it.
 
-    It listens on this machine only and asks for a token, which is in a file that only you can read.
+    The server listens on this machine only and requires a token. Only you can read the file of the
+    token.
     """
     if not as_json:
         step("starting Spark (some ten seconds)")
@@ -46,22 +47,22 @@ def serve(
 ) -> None:
     """Run the server in the foreground, for containers and service managers.
 
-    It listens on this machine only and logs to standard error. The token is that of
-    SPARK_CONNECT_AUTHENTICATE_TOKEN, if it is set, else that of `tidemark spark start`. Commands
-    use it by `--master sc://localhost:PORT`.
+    The server listens on this machine only and logs to standard error. It requires the token of
+    SPARK_CONNECT_AUTHENTICATE_TOKEN, or, if that is not set, the token of `tidemark spark start`.
+    Commands use the server with `--master sc://localhost:PORT`.
     """
     App.from_environment().spark_server(port=port, log_to_file=False).serve()
 
 
 @app.command(short_help="Stop the server.")
 def stop(as_json: AsJson = False) -> None:
-    """Stop the server. A run that uses it fails; run it again, which is safe."""
+    """Stop the server. A run that uses the server fails; running it again is safe."""
     _show(App.from_environment().spark_server().stop(), as_json)
 
 
-@app.command(short_help="Say whether the server runs, and where.")
+@app.command(short_help="Show whether the server runs, and where.")
 def status(as_json: AsJson = False) -> None:
-    """Say whether the server runs, where it listens, where its log is."""
+    """Show whether the server runs, where it listens, and where its log is."""
     _show(App.from_environment().spark_server().status(), as_json)
 
 

@@ -66,7 +66,7 @@ class Layout:
 
     @property
     def spark(self) -> Path:
-        """Token, settings and log of the Spark Connect server."""
+        """Folder with token, settings and log of the Spark Connect server."""
         return self.home / "spark"
 
     @property

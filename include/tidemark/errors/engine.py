@@ -104,11 +104,11 @@ class EngineStopped(TransientError):
 
 @dataclass(kw_only=True, eq=False)
 class EngineUnavailable(TransientError):
-    """A Spark Connect server does not answer, or has ended during a run.
+    """A Spark Connect server does not answer, or ended during a run.
 
     Attributes:
         engine: The server, in the form "Spark Connect at localhost:15002".
-        reason: What was seen.
+        reason: What the client observed, in one clause.
     """
 
     engine: str
@@ -125,20 +125,21 @@ class EngineUnavailable(TransientError):
 
     def remedy(self) -> str:
         return (
-            "start it with `tidemark spark start` and run the same plan again, which is safe; or "
-            "run without a server: --master 'local[*]', or in Airflow a connection of type spark"
+            "start it with `tidemark spark start` and run the same plan again, which is safe; to "
+            "run without a server, use --master 'local[*]', or in Airflow a connection of type "
+            "spark"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class EngineUnsuitable(TerminalError):
-    """A Spark Connect server that would land something else, or not at all.
+    """A Spark Connect server would land different data than spark-submit, or none.
 
     Attributes:
         engine: The server.
-        problem: What it is or has, in one clause.
-        needed: What it should be or have.
-        advice: What to do.
+        problem: The mismatch, in one clause.
+        needed: The required state of the server.
+        advice: The remedy.
     """
 
     engine: str

@@ -59,7 +59,7 @@ class Waiting:
 
     @property
     def is_any(self) -> bool:
-        """Whether the typed table differs from what it should be."""
+        """Whether the typed table lacks landed records or contains outdated ones."""
         return any(self.as_record().values())
 
     def as_record(self) -> dict[str, int]:

@@ -20,7 +20,7 @@ ASKED_AT_ONCE = 8
 
 
 def attempt(item: T, step: Callable[[T], R]) -> R | TidemarkError:
-    """Return what `step` returns for an item, or the named error that it ends with."""
+    """Return the result of `step` for an item, or its named error."""
     try:
         return step(item)
     except TidemarkError as error:
@@ -43,7 +43,7 @@ def each_apart(items: Sequence[T], step: Callable[[T], R], at_once: int) -> list
     try:
         came = list(threads.map(lambda item: attempt(item, step), items))
     except BaseException:
-        # The process is ending. Callers end the work of the threads on the way out.
+        # The process is ending. The callers end the work of the threads before they exit.
         threads.shutdown(wait=False, cancel_futures=True)
         raise
     threads.shutdown()

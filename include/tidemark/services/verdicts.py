@@ -79,7 +79,7 @@ class Verdicts:
         ]
 
     def unchecked(self) -> list[int]:
-        """Landed plans without any decision, oldest first. The published view has none of them."""
+        """Return landed plans without a decision, oldest first. The published view omits them."""
         landed = self.control.recorded_at(self.pipeline, EventKind.LANDED)
         candidates = sorted(set(landed).difference(self.verdicts.decided(self.pipeline)))
         found = ((n, self.control.plan_record(self.pipeline, n)) for n in candidates)

@@ -1,1 +1,1 @@
-"""What runs Spark: spark-submit, or a Spark Connect server."""
+"""The two engines of Spark jobs: spark-submit, and a Spark Connect server."""

@@ -1,4 +1,4 @@
-"""Sessions on a Spark Connect server, opened for one run and closed with it."""
+"""Sessions on a Spark Connect server, which a run opens and closes."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DETAILS = "server_details"
-"""Attribute of a server's exception that contains its causes as the server sent them."""
+"""Attribute of a client's exception that contains the causes as the server sent them."""
 
 PLANS_AT_ONCE = 4
-"""Plans that one run lands at the same time on a server, which has other runs as well."""
+"""Number of plans that one run lands at the same time on a server, beside other runs."""
 
 _HEARTBEAT_S = 5
-"""Seconds between two calls that only keep a connection in use."""
+"""Seconds between two calls that only keep a connection active."""
 
 _CHANNEL = (
-    # The client pings a connection on which nothing arrives, and closes it without an answer.
-    # Spark's server closes a connection for its third ping in 5 minutes, and has no setting for
-    # it. With heartbeats nothing arrives only if the server does not answer.
+    # The client pings an idle connection, and closes the connection if no answer arrives. Spark's
+    # server closes a connection at its third ping in 5 minutes, and has no setting for this limit.
+    # With heartbeats a connection is idle only if the server does not answer.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.ping_timeout_ms", 20_000),
-    # Otherwise the client itself delays a ping by a minute.
+    # By default the client delays a ping by a minute.
     ("grpc.http2.max_pings_without_data", 0),
-    # The machine of a server that does not answer still accepts connections.
+    # The machine of a frozen server still accepts connections.
     ("grpc.min_reconnect_backoff_ms", 5_000),
-    # Of this machine, and of a cluster: no server is behind a proxy for the web.
+    # Neither a local server nor a server of a cluster is behind a web proxy.
     ("grpc.enable_http_proxy", 0),
 )
 """Options of the connection."""
 
 _CLOSING_S = 3
-"""Seconds that closing waits for an answer: Airflow kills a task five seconds after SIGTERM."""
+"""Seconds that `close` waits for an answer: Airflow kills a task five seconds after SIGTERM."""
 
 _RETRIES: Mapping[str, Any] = {
-    # PySpark's own policy repeats a call for ten minutes. With these it gives up after 6 s.
+    # PySpark's own policy repeats a call for ten minutes. With these values it stops after 6 s.
     "max_retries": 5,
     "initial_backoff": 100,
     "backoff_multiplier": 3.0,
@@ -63,12 +63,12 @@ SESSION_SETTINGS: Mapping[str, str] = {
     "spark.sql.connect.enrichError.enabled": "true",
     "spark.sql.connect.serverStacktrace.enabled": "true",
 }
-"""Settings of each session, which a server has in other ways as its own defaults."""
+"""Settings of each session, because the defaults of a server may differ."""
 
 _WRITING = "spark.hadoop.parquet."
 _SETTABLE = ("spark.sql.", "spark.databricks.delta.")
 _NOT_FOR_SPECS = "spark.sql.redaction."
-"""What a server leaves out of the text of plans is not for a pipeline to say."""
+"""A pipeline must not change which options a server redacts from the text of plans."""
 
 
 class ConnectSessions:
@@ -76,12 +76,12 @@ class ConnectSessions:
 
     Args:
         server: The server.
-        settings: Of the pipeline's `spark` section; they win over ours.
+        settings: Settings of the pipeline's `spark` section. They override Tidemark's settings.
         write_options: Options for writing Parquet files.
-        own_settings: Settings of ours, such as the folder of logs.
+        own_settings: Tidemark's settings that a pipeline cannot override, such as the log folder.
 
     Raises:
-        EngineUnsuitable: A setting cannot be of one session.
+        EngineUnsuitable: A setting is not a session setting.
     """
 
     def __init__(
@@ -110,12 +110,12 @@ class ConnectSessions:
         self._lock = threading.Lock()
 
     def shared(self) -> SparkSession:
-        """The session that the plans of the run share.
+        """Return the session that the plans of the run share.
 
         Raises:
             EngineUnavailable: The server does not answer.
-            EngineUnsuitable: It does not take a setting.
-            SetupError: It refuses this client.
+            EngineUnsuitable: The server refuses a setting.
+            SetupError: The server refuses this client.
         """
         with self._lock:
             if self._shared is None:
@@ -123,18 +123,18 @@ class ConnectSessions:
             return self._shared
 
     def own(self) -> SparkSession:
-        """A new session; raises as `shared`."""
+        """Return a new session; raises the errors of `shared`."""
         return self._open()
 
     def plans_at_once(self) -> int:
-        """The same number for every server; opens the shared session."""
+        """Open the shared session and return `PLANS_AT_ONCE`."""
         self.shared()
         return PLANS_AT_ONCE
 
     def close(self) -> None:
-        """Close the sessions, and open no more; what they still do on the server is interrupted.
+        """Interrupt and close the sessions; no new session can be opened afterwards.
 
-        Waits for a server that does not answer for some seconds only.
+        Waits at most three seconds for the server.
         """
         self._closed.set()
         closing = threading.Thread(target=self._close_all, daemon=True)
@@ -143,14 +143,15 @@ class ConnectSessions:
 
     def _close_all(self) -> None:
         for session in list(self._opened):
-            # A server that is away has none any more: there is nothing to try again, or to log.
+            # A server that has ended has no sessions, so retries and log lines are useless.
             session.client.set_retry_policies([])
             for step in (session.interruptAll, session.client.release_session):
                 with suppress(Exception):
                     step()
             session.release_session_on_close = False
             session.stop()
-            # PySpark closes it again when it is collected, with a lock that the thread may hold.
+            # The garbage collector makes PySpark close the client again. That takes a lock, which
+            # this thread may hold.
             session.client.close = _nothing
 
     def _open(self) -> SparkSession:
@@ -162,13 +163,13 @@ class ConnectSessions:
         self._check_open()
         server = self.server
         builder = DefaultChannelBuilder(f"sc://{server.host}:{server.port}", list(_CHANNEL))
-        # None as well: PySpark would send the environment's token to any server.
+        # Set None too: otherwise PySpark sends the environment's token to any server.
         builder.set("token", server.token or None)
         if server.use_ssl:
             builder.set("use_ssl", "true")
         if server.user:
             builder.set("user_id", server.user)
-        # Always a new one. Great Expectations finds it as the default session of the process.
+        # Always create a session. Great Expectations uses it as the default session of the process.
         session: Any = ConnectSession.builder.channelBuilder(builder).create()
         client = session.client
         client.set_retry_policies([DefaultPolicy(**_RETRIES)])
@@ -194,7 +195,7 @@ class ConnectSessions:
         """Call the server on each connection until the sessions are closed."""
         while not self._closed.wait(_HEARTBEAT_S):
             for session in list(self._opened):
-                # A server that is lost is the error of what the session does.
+                # If the server is lost, the work of the session raises the error.
                 with suppress(Exception):
                     session.client.get_configs("spark.sql.session.timeZone")
 
@@ -213,29 +214,29 @@ class ConnectSessions:
         if str(seen).lower() != value.lower():
             raise EngineUnsuitable(
                 engine=str(self.server),
-                problem=f"{key} is {seen} in a session that has set it to {value}",
-                needed=f"a server whose sessions can have {key}={value}",
+                problem=f"{key} is {seen} after a session set it to {value}",
+                needed=f"a server whose sessions accept {key}={value}",
                 advice=RESTART,
             )
 
 
 def _nothing() -> None:
-    """Stands for a step that has been done."""
+    """Do nothing; replaces a method that must not run again."""
 
 
 def check_settings(server: Server, settings: Mapping[str, str]) -> None:
-    """Refuse Spark settings of a pipeline that a session would drop without a word.
+    """Refuse Spark settings of a pipeline that a session would silently drop.
 
     Raises:
-        EngineUnsuitable: A setting cannot be of one session.
+        EngineUnsuitable: A setting is not a session setting.
     """
     for key in settings:
         if not key.startswith((_WRITING, *_SETTABLE)) or key.startswith(_NOT_FOR_SPECS):
             raise EngineUnsuitable(
                 engine=str(server),
-                problem=f"{key} in the spark section is a setting of a whole application",
+                problem=f"{key} in the spark section belongs to a whole application",
                 needed=f"settings that begin with {', '.join(_SETTABLE)} or {_WRITING}",
-                advice=f"set it where the server is started, or run {SUBMIT}",
+                advice=f"set it at the start of the server, or run {SUBMIT}",
             )
 
 
@@ -254,12 +255,12 @@ def connected(
     write_options: Mapping[str, str] = MappingProxyType({}),
     own_settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[ConnectSessions]:
-    """Sessions on a server, for the block; they are interrupted and closed at its end.
+    """Provide sessions on a server; interrupt and close them at the end of the block.
 
-    In the block PySpark's functions are those of Spark Connect, in all threads of the process.
+    In the block PySpark uses the functions of Spark Connect, in all threads of the process.
 
     Raises:
-        EngineUnsuitable: A setting cannot be of one session.
+        EngineUnsuitable: A setting is not a session setting.
     """
     sessions = ConnectSessions(server, settings, write_options, own_settings)
     before = os.environ.get(MODE_VARIABLE)
@@ -267,12 +268,12 @@ def connected(
     log_no_values()
     try:
         with warnings.catch_warnings():
-            # PySpark's words on each call that it gives up repeating; the error says it.
+            # PySpark warns when it stops repeating a call; the named error reports the same.
             warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
             yield sessions
     except BaseException as ended:
         if not isinstance(ended, Exception):
-            # The process is on its way out, and its threads are in the middle of something.
+            # The process is ending, and its threads may still use PySpark's functions.
             before = os.environ[MODE_VARIABLE]
         raise
     finally:
@@ -282,9 +283,9 @@ def connected(
 
 
 def keep_details(client: Any) -> None:
-    """Let exceptions of a client carry what the server has told of their causes.
+    """Attach the causes that the server sent to the exceptions of a client.
 
-    PySpark makes one text of it, in which a message may look like another cause.
+    PySpark joins the causes into one text, in which a message may look like another cause.
     """
     fetch, handle = client._fetch_enriched_error, client._handle_rpc_error
     told = threading.local()
@@ -300,28 +301,28 @@ def keep_details(client: Any) -> None:
         except Exception as failure:
             setattr(failure, DETAILS, told.details)
             raise
-        raise AssertionError("an error that was handled without an exception")
+        raise AssertionError("PySpark handled an error without raising an exception")
 
     client._fetch_enriched_error = fetched
     client._handle_rpc_error = handled
 
 
 def refusal(server: Server, failure: Exception) -> Exception:
-    """The named error for an answer of a server, or for none; the failure itself if unknown."""
+    """Return the named error for a server's failure; the failure itself if it is unknown."""
     if lost := session_lost(failure):
         return EngineUnavailable(engine=str(server), reason=lost)
     if status_of(failure) in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
         return SetupError(
             subject=f"{server} refuses this client",
             needed="the server's token",
-            seen="a token that is wrong" if server.token else "no token",
+            seen="a wrong token" if server.token else "no token",
             advice="set SPARK_CONNECT_AUTHENTICATE_TOKEN, or in Airflow the connection's password",
         )
     return failure
 
 
 def session_lost(failure: BaseException) -> str:
-    """How a session or its server was lost; empty for all other failures."""
+    """Return how a session or its server was lost; an empty text for all other failures."""
     if status_of(failure) == "UNAVAILABLE":
         return "no connection"
     ask: Callable[[], str | None] = getattr(failure, "getCondition", lambda: None)
@@ -331,7 +332,7 @@ def session_lost(failure: BaseException) -> str:
 
 
 def status_of(failure: BaseException) -> str:
-    """Name of the gRPC status of an exception of Spark Connect; empty without one."""
+    """Return the name of the gRPC status of an exception; an empty text without a status."""
     ask: Callable[[], Any] | None = getattr(failure, "getGrpcStatusCode", None)
     code = ask() if ask else getattr(failure, "code", lambda: None)()
     return str(getattr(code, "name", ""))

@@ -1,4 +1,4 @@
-"""The two engines of a job: a Spark application of its own, or a session of a standing server."""
+"""The two engines of a job: its own Spark application, or a session of a Spark Connect server."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ DEFAULT_PORT = 15002
 """Spark's own default port of a Spark Connect server."""
 
 TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  the name, not a token
-"""The environment variable from which Spark's server and client take the token."""
+"""The environment variable from which Spark's server and client read the token."""
 
 MODE_VARIABLE = "SPARK_CONNECT_MODE_ENABLED"
-"""The environment variable that makes PySpark's functions those of Spark Connect."""
+"""The environment variable that switches PySpark's functions to Spark Connect."""
 
 _REMOTE_VARIABLE = "SPARK_REMOTE"
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A job is a process of its own: spark-submit, in client mode.
+    """spark-submit in client mode runs a job as a separate process.
 
     Attributes:
         master: Spark master URL.
         binary: The spark-submit program.
-        settings: Settings of the master, such as a queue; those of the job win over them.
+        settings: Settings of the master, such as a queue. Settings of the job override them.
     """
 
     master: str
@@ -50,11 +50,11 @@ class Server:
     """A job runs in this process, on a session of a Spark Connect server.
 
     Attributes:
-        host: Host name. With a token and without TLS only "localhost" is possible.
+        host: Host name. With a token and without TLS it must be "localhost".
         port: Port.
-        token: The server's token; empty without one.
+        token: The server's token; empty if the server requires none.
         use_ssl: Whether the connection is encrypted.
-        user: Name of the user on the server; empty for that of the operating system.
+        user: Name of the user on the server; empty for the user of the operating system.
     """
 
     host: str
@@ -68,14 +68,14 @@ class Server:
 
     @classmethod
     def parse(cls, url: str, token: str = "") -> Self:
-        """The server at an address such as `sc://host:15002/;use_ssl=true;user_id=etl`.
+        """Return the server at an address such as `sc://host:15002/;use_ssl=true;user_id=etl`.
 
         Args:
             url: The address.
-            token: The token, unless the address has one.
+            token: The token, unless the address contains one.
 
         Raises:
-            SetupError: It is no such address.
+            SetupError: The URL is not the address of a Spark Connect server.
         """
         parts = urlsplit(url)
         pairs = [each.partition("=") for each in parts.path.lstrip("/").split(";") if each]
@@ -87,13 +87,13 @@ class Server:
         unknown = set(given) - {"token", "use_ssl", "user_id"}
         if parts.scheme != SCHEME or not parts.hostname or port == 0 or unknown:
             raise SetupError(
-                subject="no address of a Spark Connect server",
-                needed="sc://HOST:PORT, perhaps with /;use_ssl=true;user_id=NAME",
+                subject="invalid address of a Spark Connect server",
+                needed="sc://HOST:PORT, optionally followed by /;use_ssl=true;user_id=NAME",
                 seen=re.sub(r"(token=)[^;]*", r"\1***", url),
                 advice="correct --master, or in Airflow the connection of type spark_connect",
             )
         return cls(
-            # PySpark speaks to any other name by TLS if there is a token.
+            # If there is a token, PySpark uses TLS for every other name.
             host="localhost" if parts.hostname in ("127.0.0.1", "::1") else parts.hostname,
             port=port or DEFAULT_PORT,
             token=given.get("token", token),
@@ -106,31 +106,31 @@ Engine: TypeAlias = Submit | Server
 
 
 def engine_of(master: str, token: str = "") -> Engine:
-    """The engine that a Spark master stands for.
+    """Return the engine of a Spark master.
 
     Args:
         master: A master of spark-submit, or the address of a Spark Connect server.
         token: The server's token.
 
     Raises:
-        SetupError: It begins like the address of a server, and is none.
+        SetupError: The master begins with `sc:` and is not a valid address.
     """
     return Server.parse(master, token) if master.startswith(f"{SCHEME}:") else Submit(master)
 
 
 def without_connect(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which spark-submit runs an application of its own."""
+    """Return the environment without the variables that make PySpark use Spark Connect."""
     left_out = (MODE_VARIABLE, _REMOTE_VARIABLE)
     return {key: value for key, value in environ.items() if key not in left_out}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
-    """How a job ended.
+    """The end of a job.
 
     Attributes:
         exit_code: One of `ExitCode`.
-        results: The job's report on each plan; None if it ended before its report.
+        results: The job's result for each plan; None if the job ended before it reported them.
         stopped: The error for a job that ended without a result, or with an exit code that no job
             returns; None if the job reported its own exit code.
     """
@@ -141,20 +141,20 @@ class JobRun:
 
 
 class Stop:
-    """Ends a job from outside: from a signal's handler, or from another thread."""
+    """Ends a job from a signal handler or from another thread."""
 
     def __init__(self) -> None:
         self._end: Callable[[], None] | None = None
         self._is_called = False
 
     def __call__(self) -> None:
-        """End what runs now, and all that would begin later."""
+        """End the running job, and prevent later ones from starting."""
         self._is_called = True
         if self._end:
             self._end()
 
     def check(self) -> None:
-        """Refuse to begin after the call.
+        """Raise if this object has been called.
 
         Raises:
             EngineStopped: The job was stopped.
@@ -164,14 +164,14 @@ class Stop:
 
     @contextmanager
     def ends(self, end: Callable[[], None]) -> Iterator[None]:
-        """While the block runs, `end` is what ends it.
+        """Let a call of this object call `end` while the block runs.
 
         Raises:
-            EngineStopped: It was stopped before it began.
+            EngineStopped: The job was stopped before the block began.
         """
         self._end = end
         try:
-            # The call may have come after the last look.
+            # A signal may have called this object after the last check.
             if self._is_called:
                 end()
             self.check()

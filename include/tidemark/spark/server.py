@@ -1,6 +1,7 @@
-"""The Spark Connect server of one home: started, checked, stopped.
+"""Starts, checks and stops the Spark Connect server of one home.
 
-It listens on this machine only and asks for a token, which is in a file that only this user reads.
+The server listens on this machine only and requires a token. Only this user can read the file of
+the token.
 """
 
 from __future__ import annotations
@@ -28,33 +29,33 @@ from tidemark.spark.workers import CODE
 _log = logging.getLogger(__name__)
 
 LOG_PROPERTY = "tidemark.server.log"
-"""The Java property that names the server's log to include/jvm/log4j2-server.properties."""
+"""The Java property with the path of the log, for include/jvm/log4j2-server.properties."""
 
 HOST = "localhost"
-"""With a token PySpark's client speaks to no other host without TLS."""
+"""The only host to which PySpark's client sends a token without TLS."""
 
 _ADDRESS = "127.0.0.1"
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _POLL_S = 0.1
 _REMEMBERED: Mapping[str, str] = {
-    # What has ended is on no page, and a server runs for weeks.
+    # A server runs for weeks, and its pages need no finished work.
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",
     "spark.ui.retainedTasks": "1000",
     "spark.sql.ui.retainedExecutions": "20",
     "spark.sql.connect.ui.retainedSessions": "20",
     "spark.sql.connect.ui.retainedStatements": "50",
-    # Class loaders of sessions, 0.1 MB each; the last hundred by default, ended or not.
+    # Class loaders of sessions, 0.1 MB each. By default Spark keeps the last hundred.
     "spark.executor.isolatedSessionCache.size": "16",
 }
-"""How much a server remembers of work that has ended: its heap is full of it otherwise."""
+"""Limits on the finished work that a server keeps in its heap: Spark's defaults fill the heap."""
 
 _LEFT_OUT = ("AIRFLOW_CONN_", "TIDEMARK_FAIL_AT", TOKEN_VARIABLE, "SPARK_LOCAL_DIRS")
-"""Beginnings of variables that the server's environment does not have."""
+"""Prefixes of variables that the server's environment must not contain."""
 
 REDACTION = r'(?s)(?<=key: "kafka\.)(?:sasl|ssl)\.[\w.]*"\s+value: "(?:\\.|[^"\\])*"'
-"""What the server leaves out of the text of plans, in its log and on its pages: options of security
-of the Kafka source, with their values."""
+"""Matches the security options of the Kafka source in the text of plans. The server removes them
+from its log and its pages."""
 
 _ALLOCATION = """<?xml version="1.0"?>
 <allocations>
@@ -68,13 +69,13 @@ _ALLOCATION = """<?xml version="1.0"?>
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatus:
-    """What is known about a server without asking it.
+    """Status of a server, from the recorded state and the process table.
 
     Attributes:
-        running: Whether its process lives.
-        pid: Its process id; None before the first start.
-        address: Where it listens; empty before the first start.
-        log: What it prints.
+        running: Whether the server's process runs.
+        pid: Process id of the server; None before the first start.
+        address: Address of the server; empty before the first start.
+        log: Path of the server's log.
     """
 
     running: bool
@@ -83,20 +84,20 @@ class ServerStatus:
     log: Path
 
     def as_record(self) -> dict[str, Any]:
-        """The status as plain values, for `--json`; without the token."""
+        """Return the status as plain values for `--json`, without the token."""
         return {**asdict(self), "log": str(self.log)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """What the next process that asks must know.
+    """The recorded state of a server, for the next process of this home.
 
     Attributes:
         pid: The server's process id.
-        session: The session of the operating system that holds it and its Python workers.
+        session: The session of the operating system with the server and its Python workers.
         started: When the process started (`processes.start_time`).
-        port: Where it listens.
-        code: The code of its Python workers (`workers.CODE`); empty until it has passed its checks.
+        port: The server's port.
+        code: Digest of the workers' code (`workers.CODE`); empty before the checks have passed.
     """
 
     pid: int
@@ -110,10 +111,10 @@ class SparkServer:
     """The server of one home.
 
     Args:
-        home: Folder of its token, settings and log.
-        environ: Environment to build on; connections in it do not reach the server.
-        settings: Spark's settings; they are written to a file, and carry no secret.
-        port: Where it listens; 0 takes the last port again if it is free, else any.
+        home: Folder of the server's token, settings and log.
+        environ: Base environment of the server, which gets none of its connections.
+        settings: Spark's settings, without secrets; the server reads them from a file.
+        port: Port of the server; 0 selects the last port if it is free, else any free port.
     """
 
     def __init__(
@@ -126,11 +127,11 @@ class SparkServer:
         self._file = home / "server.json"
         self._token_file = home / "token"
         self._log_file = home / "server.log"
-        # What the JVM prints before and beside its log: little, unlike the log.
+        # The few lines that the JVM prints outside of its log.
         self._output = home / "server.out"
 
     def status(self) -> ServerStatus:
-        """Look at the recorded process; asks nothing of it and changes nothing."""
+        """Return the status of the recorded process, without a call to the server."""
         state = self._load()
         return ServerStatus(
             running=state is not None and _is_alive(state),
@@ -140,10 +141,10 @@ class SparkServer:
         )
 
     def running(self) -> Server | None:
-        """The server, if it runs and has passed its checks.
+        """Return the server if it runs and has passed its checks, else None.
 
         Raises:
-            EngineUnsuitable: It was started by another version of this package.
+            EngineUnsuitable: Another version of this package started the server.
         """
         state = self._load()
         if state is None or not state.code or not _is_alive(state):
@@ -151,23 +152,23 @@ class SparkServer:
         if state.code != CODE:
             raise EngineUnsuitable(
                 engine="the Spark Connect server of this machine",
-                problem="it was started by another version of tidemark",
+                problem="another version of tidemark started it",
                 needed="a server of this version",
                 advice="restart it: `tidemark spark stop`, then `tidemark spark start`",
             )
         return Server(host=HOST, port=state.port, token=self._token())
 
     def start(self, check: Callable[[Server], None], *, timeout_s: float = 120.0) -> ServerStatus:
-        """Start the server and return when it has passed the checks; one that runs is left.
+        """Start the server, unless it runs, and return when it has passed the checks.
 
         Args:
             check: Raises a named error for a server that cannot be used.
-            timeout_s: Longest wait until it listens.
+            timeout_s: Longest wait until the server listens.
 
         Raises:
-            SetupError: A port is taken, or the server ended while it started.
-            EngineUnavailable: It does not listen in time; what this call started is stopped.
-            EngineUnsuitable: It does not pass a check; what this call started is stopped.
+            SetupError: A port is taken, or the server ended during its start.
+            EngineUnavailable: The server does not listen in time; this call stops it again.
+            EngineUnsuitable: The server fails a check; this call stops it again.
             StorageUnavailable, StorageRefused: The folder of the server cannot be written.
         """
         with (
@@ -189,7 +190,7 @@ class SparkServer:
             return self.status()
 
     def stop(self, *, timeout_s: float = 20.0) -> ServerStatus:
-        """End the server and its workers, and return when none is left.
+        """End the server and its workers, and return when all of them have ended.
 
         Raises:
             SetupError: A process survives SIGKILL.
@@ -197,15 +198,15 @@ class SparkServer:
         state = self._load()
         living = (lambda: processes.members(state.session)) if state else (lambda: ())
         processes.stop("the Spark Connect server", living, timeout_s=timeout_s)
-        # Another server may have the port by now, and with it the folder.
+        # Another server may use the port by now, and with it the folder.
         if state and sockets.is_free_soon(_ADDRESS, state.port):
             shutil.rmtree(self._scratch(state.port), ignore_errors=True)
         return self.status()
 
     def serve(self) -> NoReturn:
-        """Become the server: this process ends, and the server has its process id.
+        """Replace this process by the server, which keeps the process id.
 
-        For containers and service managers. The token is that of the environment, if there is one.
+        For containers and service managers. A token in the environment overrides the home's token.
 
         Raises:
             SetupError: A port is taken.
@@ -229,14 +230,14 @@ class SparkServer:
         return state
 
     def _scratch(self, port: int) -> Path:
-        """The folder of temporary files of the server at a port."""
+        """Return the folder for temporary files of the server at a port."""
         return self._home / f"scratch-{port}"
 
     def _prepare(self, port: int) -> tuple[list[str], dict[str, str]]:
         """Write the files of a server, and return its command and environment."""
         sockets.require_free(_ADDRESS, [port], "the Spark Connect server")
         scratch = self._scratch(port)
-        # Left behind by a server that was killed.
+        # A killed server leaves its folder behind.
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
         self._write_token()
@@ -244,7 +245,7 @@ class SparkServer:
         replace_text(pools, _ALLOCATION)
         properties = self._home / "server.properties"
         settings = {
-            # A client that was killed leaves a session, which holds memory.
+            # A killed client leaves a session behind, which uses memory.
             "spark.connect.session.manager.defaultSessionTimeout": "10m",
             **_REMEMBERED,
             **self._settings,
@@ -254,7 +255,7 @@ class SparkServer:
             "spark.scheduler.allocation.file": f"file:{pools}",
             "spark.redaction.string.regex": REDACTION,
             "spark.sql.redaction.string.regex": REDACTION,
-            # The driver's own ports are for this machine too.
+            # The driver's own ports listen on this machine only, too.
             "spark.driver.bindAddress": _ADDRESS,
             "spark.driver.host": _ADDRESS,
             "spark.local.dir": str(scratch),
@@ -286,10 +287,11 @@ class SparkServer:
         while not sockets.accepts(_ADDRESS, state.port):
             if not _is_alive(state):
                 raise SetupError(
-                    subject="the Spark Connect server ended while it started",
-                    needed=f"a server that keeps running; it prints to {self._output}",
+                    subject="the Spark Connect server ended during its start",
+                    needed=f"a server that keeps running; its output is in {self._output}",
                     seen=processes.last_words(self._output),
-                    advice="mend what the log names; Java 17 and `make setup` are needed",
+                    advice="fix the cause that the output names; the server needs Java 17 and "
+                    "`make setup`",
                 )
             if time.monotonic() > deadline:
                 raise EngineUnavailable(
@@ -299,9 +301,9 @@ class SparkServer:
             time.sleep(_POLL_S)
 
     def _write_token(self) -> None:
-        """Make a token, unless there is one: connections of Airflow may have it."""
+        """Create the token unless it exists: connections of Airflow may contain it."""
         if not self._token():
-            # A full disk must not leave an empty token: a server with it asks for none.
+            # A full disk must not leave an empty token: with an empty one a server requires none.
             new = self._token_file.with_name(".token")
             number = os.open(new, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
             with os.fdopen(number, "w") as file:
@@ -317,7 +319,7 @@ class SparkServer:
     def _load(self) -> _State | None:
         raw = read_json(self._file)
         known = {each.name for each in fields(_State)}
-        # Another version may have written more.
+        # Another version may have written more fields.
         return raw and _State(**{key: value for key, value in raw.items() if key in known})
 
     def _save(self, state: _State) -> None:
@@ -325,7 +327,7 @@ class SparkServer:
 
 
 def _property(key: str, value: str) -> str:
-    """A line of a Java properties file."""
+    """Return a line of a Java properties file."""
     escaped = value.replace("\\", "\\\\").replace("\n", "\\n")
     return f"{key} {escaped}\n"
 

@@ -1,4 +1,4 @@
-"""What a Spark Connect server must be, so that it lands what spark-submit lands."""
+"""Checks that a Spark Connect server lands the same data as spark-submit."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def check_server(
     locations: Iterable[str],
     runs_python: bool,
 ) -> None:
-    """Refuse a server that would land something else than spark-submit, or nothing.
+    """Refuse a server that would land different data than spark-submit, or none.
 
     Args:
         sessions: Sessions on the server.
-        java_properties: Java properties that its JVM must have, with their values.
-        redaction: Regular expression that its `spark.redaction.string.regex` must contain.
+        java_properties: Java properties that the server's JVM must have, with their values.
+        redaction: Regular expression that the server's `spark.redaction.string.regex` must contain.
         locations: Folders or URIs of tables, which client and server must both see.
-        runs_python: Whether its Python workers must have this package.
+        runs_python: Whether the server's Python workers must have this package.
 
     Raises:
-        EngineUnsuitable: The first thing that is wrong.
-        EngineUnavailable, SetupError: As `ConnectSessions.shared`.
+        EngineUnsuitable: The first check that fails.
+        EngineUnavailable, SetupError: As `ConnectSessions.shared` raises them.
     """
     from pyspark.errors import PySparkException
 
@@ -71,7 +71,7 @@ class _Checks:
         self._session = session
 
     def versions(self) -> None:
-        """Client and server exchange plans in a form that is one version's."""
+        """Check the versions: client and server exchange plans in a format of one version."""
         for name, seen in (("pyspark", self._session.version), ("delta-spark", self._delta())):
             if seen != version(name):
                 raise self._unsuitable(
@@ -84,11 +84,11 @@ class _Checks:
         try:
             return self._ask("reflect('io.delta.package', 'VERSION')")
         except AnalysisException:
-            # There is no such class.
+            # The server has no such class.
             return None
 
     def jars(self) -> None:
-        """The sources that jobs read and write with."""
+        """Check the sources of Spark that jobs use."""
         from pyspark.errors import AnalysisException
         from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
         from pyspark.sql.avro.functions import from_avro
@@ -110,7 +110,7 @@ class _Checks:
                 ) from None
 
     def delta_catalog(self) -> None:
-        """MERGE and time travel are Delta's, by extension and catalog."""
+        """Check the extension and the catalog of Delta, which provide MERGE and time travel."""
         for key, needed in (
             ("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension"),
             ("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"),
@@ -118,7 +118,7 @@ class _Checks:
             self._must_contain(key, needed)
 
     def java(self, properties: Mapping[str, str]) -> None:
-        """What limits the memory that one broken record may ask for."""
+        """Check the Java properties that limit the memory for one broken record."""
         for key, needed in properties.items():
             seen = self._ask(f"reflect('java.lang.System', 'getProperty', '{key}')")
             if seen != needed:
@@ -129,12 +129,12 @@ class _Checks:
                 self._must_contain(f"spark.{process}.extraJavaOptions", f"-D{key}={needed}")
 
     def redaction(self, needed: str) -> None:
-        """Plans, with the options of sources, go into its log and on its pages."""
+        """Check the redaction: the server writes plans with their options to its log and pages."""
         for key in ("spark.redaction.string.regex", "spark.sql.redaction.string.regex"):
             self._must_contain(key, needed)
 
     def files(self, location: str) -> None:
-        """Each side reads what the other one writes."""
+        """Check that client and server read each other's files."""
         from pyarrow.fs import FileSelector
         from pyspark.errors import PySparkException
 
@@ -169,11 +169,11 @@ class _Checks:
                 files.delete_dir(place)
 
     def workers(self) -> None:
-        """Python functions are sent by name: the workers run their own code."""
+        """Check the code of the workers: Spark sends Python functions by name."""
         seen = code_of_workers(self._session)
         if seen != CODE:
             raise self._unsuitable(
-                "its Python workers have another tidemark"
+                "its Python workers have another version of tidemark"
                 if seen
                 else "its Python workers have no tidemark",
                 "the same tidemark in the Python of its workers (spark.pyspark.python)",

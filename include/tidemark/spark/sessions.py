@@ -1,4 +1,4 @@
-"""Sessions of Spark for the plans of one run, on either engine."""
+"""Spark sessions for the plans of one run, on either engine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PLANS_PER_CORE = 2
 
 
 class Sessions(Protocol):
-    """Gives the sessions of one run.
+    """Provides the sessions of one run.
 
     Attributes:
         write_options: Options for writing Parquet files, in addition to the session's settings.
@@ -37,41 +37,41 @@ class Sessions(Protocol):
     def write_options(self) -> Mapping[str, str]: ...
 
     def shared(self) -> SparkSession:
-        """The session that the plans of the run share."""
+        """Return the session that the plans of the run share."""
 
     def own(self) -> SparkSession:
-        """A new session, for settings that are of one commit alone."""
+        """Return a new session, for settings of a single commit."""
 
     def plans_at_once(self) -> int:
-        """How many plans the run lands at the same time."""
+        """Return how many plans the run lands at the same time."""
 
 
 class ApplicationSessions:
-    """Sessions of the Spark application of this process, which spark-submit has configured."""
+    """Sessions of this process's Spark application, which spark-submit has configured."""
 
     write_options: Mapping[str, str] = {}
 
     def shared(self) -> SparkSession:
-        """The application's session; it is started if this is the first call."""
+        """Return the application's session; the first call starts the application."""
         return open_application()
 
     def own(self) -> SparkSession:
-        """A session beside it."""
+        """Return a second session of the application."""
         return self.shared().newSession()
 
     def plans_at_once(self) -> int:
-        """Two for each core of the application."""
+        """Return two for each core of the application."""
         return PLANS_PER_CORE * int(self.shared().sparkContext.defaultParallelism)
 
 
 def open_application(
     name: str | None = None, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session of this process's Spark application, which is started or joined.
+    """Return the session of this process's Spark application; start the application if needed.
 
     Args:
-        name: Name of the application; None for the one that spark-submit was given.
-        settings: Only where no spark-submit has set them, as in tests and benchmarks.
+        name: Name of the application; None for the name that spark-submit set.
+        settings: Settings for processes without spark-submit, such as tests and benchmarks.
     """
     from pyspark.sql import SparkSession
 
@@ -85,15 +85,15 @@ def open_application(
 
 
 def log_no_values() -> None:
-    """Keep PySpark, for good, from logging failed computations with the values they failed on."""
+    """Stop PySpark from logging the values of failed computations, until the process ends."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def share_fairly(session: SparkSession, pool: str) -> None:
-    """Give the jobs of this thread a share of the executors, however many tasks others have.
+    """Give the jobs of this thread a fair share of the executors, beside jobs with more tasks.
 
-    A Spark Connect server has one pool for all sessions, as its allocation file says.
+    The allocation file of a Spark Connect server defines one pool for all sessions.
     """
     from pyspark.sql import is_remote
 

@@ -48,12 +48,12 @@ RESULT_MARKER = "TIDEMARK_RESULT "
 
 
 def plan_arguments(plans: Iterable[PlanRef]) -> list[str]:
-    """Plans as the command line of a job."""
+    """Return plans as command-line arguments of a job."""
     return [part for plan in plans for part in ("--plan", str(plan))]
 
 
 def application_name(job: str, plans: Sequence[PlanRef]) -> str:
-    """What the Spark application of a job is called."""
+    """Return the name of a job's Spark application."""
     others = len(plans) - 1
     return f"tidemark-{job}-{plans[0].pipeline}{f'-and-{others}-more' if others else ''}"
 
@@ -120,7 +120,7 @@ def submit(
                     if setup_mistake(said):
                         clues.append(said)
         except BaseException:
-            # Without it nobody would wait for the job, and nobody would read what it prints.
+            # Otherwise the job would run on, and no process would read its output.
             process.kill()
             raise
     stopped = None
@@ -131,7 +131,7 @@ def submit(
 
 
 def _results(text: str) -> list[Mapping[str, Any]] | None:
-    """What a result line tells; None for a line that was cut short: the exit code tells the end."""
+    """Return the results of a result line; None for a truncated line."""
     with suppress(ValueError):
         told = json.loads(text)
         named = isinstance(told, list) and all(isinstance(each, dict) for each in told)

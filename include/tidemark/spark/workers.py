@@ -1,4 +1,4 @@
-"""What Spark's Python workers have of this package: only typed tables of Protobuf need them."""
+"""The code of this package in Spark's Python workers, which only Protobuf's typed tables use."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def _digest() -> str:
 
 
 CODE = _digest()
-"""A digest of the modules that workers run, as they were when this process began."""
+"""Digest of the modules that workers run, at the start of this process."""
 
 
 def code_of_workers(session: SparkSession) -> str:
-    """The digest that a Python worker of a session has; empty if it has no such package.
+    """Return the digest of a session's Python worker; an empty text if it lacks this package.
 
     Raises:
-        PySparkException: The worker could not be started.
+        PySparkException: The worker cannot start.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
-    # PySpark would take type hints for the form of its arguments.
+    # PySpark would use type hints to select the type of the function.
     def code(_):  # type: ignore[no-untyped-def]
         from tidemark.spark.workers import CODE
 

@@ -87,8 +87,8 @@ class AirflowStandalone:
 
     Args:
         layout: Airflow's home and the DAG folder.
-        environ: Environment to build on, with AIRFLOW_CONN_ variables for Kafka and Spark; a local
-            Spark is added unless it has AIRFLOW_CONN_SPARK_DEFAULT.
+        environ: Base environment, with AIRFLOW_CONN_ variables for Kafka and Spark. Without
+            AIRFLOW_CONN_SPARK_DEFAULT, Airflow gets a connection to a local Spark.
         port: Of pages and API; 0 takes the last one again if it is free, else any.
         parallelism: Most tasks at once.
     """

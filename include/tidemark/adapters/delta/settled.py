@@ -1,7 +1,7 @@
 """Settled plans added up by delta-rs' own engine: `core.settled.settle` in SQL.
 
 A control table grows with every run. Reading each row of 10,000 plans as Python values takes
-seconds; these queries take some hundredths of one. Of few rows Python takes a quarter of that.
+seconds; these queries take some hundredths of one. For few rows Python takes a quarter of that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidemark.core.settled import AGAINST, OF_SETTLED_PLANS, Newest, Place, Sett
 from tidemark.errors import ControlDoubled
 
 FEW = 200
-"""Python adds up a pipeline of at most so many events and rows; SQL adds up all others."""
+"""Largest number of events and rows that Python adds up; for larger pipelines SQL adds up."""
 
 
 def _listed(kinds: tuple[str, ...]) -> str:

@@ -107,7 +107,7 @@ class DeltaVerdictTable:
         return [replace(word, spans=united(spans)) for word, spans in said.items()]
 
     def decided(self, pipeline: str) -> Sequence[int]:
-        """Return the plans of a pipeline that a check or a person has decided about."""
+        """Return the plans of a pipeline with a decision by a check or an operator."""
         table = opened(self._uri)
         if table is None:
             return []

@@ -150,10 +150,10 @@ class GreatExpectationsQuality:
 
 
 def import_ahead() -> None:
-    """Import Great Expectations in a thread, while this one waits for Spark or for a disk.
+    """Import Great Expectations in a new thread, while the caller waits for Spark or for a disk.
 
-    All of PySpark that this thread will import is imported first: two threads that import parts of
-    one circle can see half a module.
+    The function first imports all modules of PySpark that the caller will need. If two threads
+    import modules of one import cycle, a thread can see an incomplete module.
     """
     import pyspark.sql.functions
     from pyspark.sql import is_remote
@@ -164,7 +164,7 @@ def import_ahead() -> None:
 
 
 def _import() -> None:
-    # The thread that needs it imports it again, and gets the error.
+    # The thread that needs the module repeats the import and gets the error.
     with suppress(Exception):
         import_module("tidemark.adapters.quality.validation")
 

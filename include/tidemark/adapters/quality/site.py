@@ -20,7 +20,7 @@ from great_expectations.render.renderer.site_builder import SiteBuilder
 from tidemark.adapters.quality.docs import TEMPLATES
 
 _COMPILED = jinja2.FileSystemBytecodeCache()
-"""Compiled templates, in a folder of temporary files that only this user can write."""
+"""Cache of compiled templates, in a temporary folder that only this user can write."""
 
 
 class OfflineSiteBuilder(SiteBuilder):  # type: ignore[misc]  # the library ships no types

@@ -278,7 +278,7 @@ class SparkDecoder:
         return _counts(seen, rows)
 
     def _save(self, rows: DataFrame, place: str) -> None:
-        # Beside the files of other passes.
+        # Appends to the files of other passes.
         rows.write.mode("append").options(**self._write_options).parquet(place)
 
     def _faulty(self, rows: DataFrame) -> DataFrame:
@@ -354,7 +354,7 @@ def _is_surprise() -> Column:
 
 def _counts(seen: Observation, rows: DataFrame) -> tuple[int, int, int]:
     counts: Mapping[str, int] = {}
-    # Without a count an application raises, and a server has none.
+    # Without a count an application raises, and a server returns no counts.
     with suppress(AssertionError):
         counts = seen.get
     if not counts:

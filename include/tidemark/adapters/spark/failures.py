@@ -150,11 +150,12 @@ def causes(failure: Exception) -> Iterator[_Thrown]:
 
 
 def _causes_on_server(failure: Exception) -> Iterator[_Thrown]:
-    """The causes that a Spark Connect server sent: at most the outermost six."""
+    """Yield the causes that a Spark Connect server sent: at most the outermost six."""
     details = getattr(failure, DETAILS)
     number = details.root_error_idx if details and details.HasField("root_error_idx") else None
     if number is None:
-        # The package says that the message may contain values of records.
+        # The class of Spark's package makes `named_failure` hide the message, which may contain
+        # values of records.
         yield _Thrown(f"org.apache.spark.{type(failure).__name__}", str(failure))
     while number is not None:
         cause = details.errors[number]
@@ -167,7 +168,7 @@ def _causes_on_server(failure: Exception) -> Iterator[_Thrown]:
 
 
 def settings_of(session: SparkSession) -> dict[str, str]:
-    """The settings of a session; none if its JVM or its server is gone."""
+    """Return the settings of a session; no settings if its JVM or its server has ended."""
     with suppress(Py4JError, OSError, PySparkException):
         if is_remote():
             return dict(session.conf.getAll)

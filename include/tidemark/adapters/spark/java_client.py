@@ -39,7 +39,7 @@ def headers_at(
     Raises:
         Py4JError: The consumer failed.
         ValueError: There is no record at the offset.
-        EngineUnsuitable: The session is one of a Spark Connect server, whose JVM is elsewhere.
+        EngineUnsuitable: The session is on a Spark Connect server, whose JVM is in another process.
     """
     if is_remote():
         place = f"partition {partition} offset {offset}"

@@ -167,13 +167,13 @@ class SparkMerger:
         same = "t.`partition` = s.`partition` AND t.`key` <=> s.`key`"
         source.createOrReplaceTempView(changes)
         try:
-            # In SQL, which every Spark Connect server takes; Delta's Python classes need a plugin.
+            # Every Spark Connect server executes SQL; Delta's Python classes need a plugin.
             self._session.sql(
                 f"MERGE INTO delta.{quoted(self._latest)} AS t USING {changes} AS s "
                 f"ON {same} "
                 f"WHEN MATCHED AND s.{_GONE} THEN DELETE "
                 f"WHEN MATCHED AND ({whole} OR s.known) THEN UPDATE SET {_assigned(columns)} "
-                # Of a deletion whose content came before, the content stays.
+                # A deletion that arrives after its content keeps the content.
                 f"WHEN MATCHED THEN UPDATE SET {_assigned(n for n in columns if n != 'value')} "
                 f"WHEN NOT MATCHED AND NOT s.{_GONE} THEN "
                 f"INSERT ({', '.join(map(quoted, columns))}) "

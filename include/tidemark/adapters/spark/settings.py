@@ -1,4 +1,4 @@
-"""The settings that a Spark application needs, each with its reason.
+"""Settings of Spark applications and servers, each with its reason.
 
 What was measured, and what was tried and dropped, is in docs/adr/0005-settings.md.
 """
@@ -18,18 +18,18 @@ SHORT_RUN_RECORDS = 1_000_000
 _SHORT_RUN_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 WRITE_OPTIONS: Mapping[str, str] = {
-    # Written faster than those of 128 MiB, Parquet's default; also than those of 16 and 64.
+    # Spark writes blocks of 32 MiB faster than blocks of 16, 64 or 128 MiB (Parquet's default).
     "parquet.block.size": str(32 * 2**20),
-    # Keys, values and offsets hardly repeat: a dictionary is built and thrown away.
+    # Keys, values and offsets hardly repeat, so Parquet would build a dictionary and discard it.
     "parquet.enable.dictionary#key": "false",
     "parquet.enable.dictionary#value": "false",
     "parquet.enable.dictionary#offset": "false",
     "parquet.page.write-checksum.enabled": "false",
-    # The commit says that a folder is complete.
+    # The commit marks the folder as complete.
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
-"""How Parquet files are written: Hadoop's settings of an application, options of a write on a
-Spark Connect server."""
+"""Options for writing Parquet files. An application sets them as Hadoop's settings; on a Spark
+Connect server they are options of each write."""
 
 _STATIC: Mapping[str, str] = {
     **SQL_SETTINGS,
@@ -57,8 +57,8 @@ AVRO_LIMITS: Mapping[str, str] = {
     "org.apache.avro.limits.collectionItems.maxLength": str(8 * 2**20),
 }
 """Avro takes the memory for a text or a list before it looks whether the record is that long: one
-broken record of ten bytes may ask for gigabytes. Java properties, bytes and elements; what is
-larger is malformed."""
+broken record of ten bytes may ask for gigabytes. Java properties, in bytes and elements; larger
+records are malformed."""
 
 
 def submit_settings(
@@ -102,17 +102,17 @@ def server_settings(
     *,
     log_to_file: bool = True,
 ) -> dict[str, str]:
-    """Settings of the Spark Connect server of a home, which takes every core of its machine.
+    """Return settings of the Spark Connect server of a home, which uses every core of its machine.
 
     Args:
         layout: Where the jars and the class archive are.
-        overrides: Settings that win over those of every job.
-        log_to_file: Whether it logs to a file of its folder, or to standard error.
+        overrides: Settings that override the settings of every job.
+        log_to_file: Whether the server logs to a file of its folder, else to standard error.
     """
     settings = {"spark.master": "local[*]", **submit_settings(layout, overrides)}
     if not log_to_file:
         return settings
-    # Log4j reads both files, and the second one wins.
+    # Log4j reads both files; the second file overrides the first.
     log = f"-Dlog4j2.configurationFile={_log4j(layout, 'spark')},{_log4j(layout, 'server')}"
     options = "spark.driver.extraJavaOptions"
     return {**settings, options: f"{settings[options]} {log}"}
@@ -123,7 +123,7 @@ def _log4j(layout: Layout, name: str) -> str:
 
 
 def _with_limits(overrides: Mapping[str, str], of: str, usual: Iterable[str]) -> str:
-    """Java options, those of the spec in the place of ours; Avro's limits are not for choice."""
+    """Return Java options: Avro's limits, then the options of the spec, or else the usual ones."""
     own = overrides.get(f"spark.{of}.extraJavaOptions")
     limits = (f"-D{key}={value}" for key, value in AVRO_LIMITS.items())
     return " ".join((*limits, *(usual if own is None else (own,))))

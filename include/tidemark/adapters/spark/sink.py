@@ -216,7 +216,7 @@ class SparkSink:
 
 
 def _united(frames: Sequence[DataFrame]) -> DataFrame:
-    """All rows, in pairs of pairs: hundreds of frames in a row are too deep for a planner."""
+    """Return the union of all frames as a balanced tree; Spark cannot plan a chain of hundreds."""
     if len(frames) == 1:
         return frames[0]
     middle = len(frames) // 2
