@@ -16,6 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.faults.tally import Court
+from tests.support.connect_page import ConnectPage
 from tests.support.crashes import KILLED, Ended, Site, held_in_mid_read, wait_until
 from tests.support.proxy import ProxiedBroker
 from tests.support.transactions import produce_values
@@ -32,11 +33,16 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e, pytest.mar
 
 
 class Standing:
-    """The server of a site's home."""
+    """The server of a site's home.
+
+    Attributes:
+        page: What it shows of its sessions.
+    """
 
     def __init__(self, layout: Layout, home: Path, **settings: str) -> None:
+        self.page = ConnectPage.anywhere()
         small = {"spark.master": "local[2]", "spark.driver.memory": "1g"}
-        shipped = submit_settings(layout, {**small, **settings})
+        shipped = submit_settings(layout, {**small, **self.page.settings, **settings})
         self._server = SparkServer(home / "spark", os.environ, shipped)
 
     def start(self) -> Server:
@@ -187,13 +193,15 @@ def test_i1_the_client_is_killed_in_mid_read(
     standing: Standing,
     number: signal.Signals,
 ) -> None:
-    """What the server still writes for it is in no commit."""
-    assert standing
+    """What the server still writes for it is in no commit; SIGTERM leaves no session either."""
+    assert standing.page.sessions() == 0
     long_read.lake.plan("a run")
     with held_in_mid_read(long_read, proxied, ingest(long_read)) as (running, gate):
         os.kill(running.process.pid, number)
         code = running.process.wait(60)
         assert code in {*KILLED, 128 + signal.SIGTERM}
+        if number == signal.SIGTERM:
+            wait_until(lambda: (standing.page.sessions(), standing.page.requests()) == (0, 0), 60)
         gate.release()
     assert long_read.lake.rows() == []
     landed_once(court, long_read)
@@ -264,6 +272,28 @@ def test_a_session_that_has_expired_is_named(layout: Layout, tmp_path: Path) -> 
         assert "its session has ended" in seen[0].reason
     finally:
         standing.stop()
+
+
+def test_a_server_of_another_version_is_refused_before_anything_is_planned(
+    layout: Layout, long_read: Site, tmp_path: Path
+) -> None:
+    """A server whose Spark reads another version from its class path."""
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "spark-version-info.properties").write_text("version=4.0.1\n")
+    jars = submit_settings(layout, {})["spark.driver.extraClassPath"]
+    class_path = {"spark.driver.extraClassPath": f"{folder}{os.pathsep}{jars}"}
+    standing = Standing(layout, folder, **class_path)
+    try:
+        server = standing.start()
+        address = f"sc://{server.host}:{server.port}"
+        long_read.environ = {TOKEN_VARIABLE: server.token, "TIDEMARK_MASTER": address}
+        ended = long_read.run(long_read.tidemark("ingest", "events"), code=ExitCode.REFUSED)
+    finally:
+        standing.stop()
+    assert "EngineUnsuitable" in ended.printed
+    assert "it runs pyspark 4.0.1" in ended.printed
+    assert long_read.lake.ledger.plans == {}
 
 
 def test_i1_client_and_server_are_killed_at_every_point_of_a_landing(

@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -145,7 +146,7 @@ class ConnectSessions:
         for session in list(self._opened):
             # A server that has ended has no sessions, so retries and log lines are useless.
             session.client.set_retry_policies([])
-            for step in (session.interruptAll, session.client.release_session):
+            for step in (partial(_interrupt, session), session.client.release_session):
                 with suppress(Exception):
                     step()
             session.release_session_on_close = False
@@ -218,6 +219,28 @@ class ConnectSessions:
                 needed=f"a server whose sessions accept {key}={value}",
                 advice=RESTART,
             )
+
+
+def _interrupt(session: Any) -> None:
+    """Interrupt the operations of a session, and return when each has ended on the server.
+
+    A server that closes a session while an operation is ending leaves the session half closed.
+    """
+    from pyspark.sql.connect.proto import ReattachExecuteRequest
+
+    client = session.client
+    for operation in session.interruptAll():
+        request = ReattachExecuteRequest(
+            session_id=session.session_id,
+            operation_id=operation,
+            client_type=client._builder.userAgent,
+        )
+        if client._user_id:
+            request.user_context.user_id = client._user_id
+        # The answers end with the error that the operation was cancelled.
+        with suppress(Exception):
+            for _ in client._stub.ReattachExecute(request, metadata=client._builder.metadata()):
+                pass
 
 
 def _nothing() -> None:
