@@ -1,4 +1,4 @@
-"""Fixtures of every test, and the real parts that all workers of a run share."""
+"""Fixtures of all tests, and the real parts that all workers of a run share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PARTS = pytest.StashKey[Parts]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the folder of the parts that tests share; a worker gets it from its controller."""
+    """Create the folder of the shared parts; a worker gets the folder from its controller."""
     given: dict[str, str] = getattr(config, "workerinput", {})
     config.stash[_PARTS] = Parts(Path(given["parts"])) if given else Parts.of_this_run()
 
@@ -44,7 +44,7 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop the parts, in the process that has all workers behind it."""
+    """Stop the parts, in the controller after all workers have ended."""
     if not hasattr(config, "workerinput"):
         config.stash[_PARTS].stop()
 
@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def parts(pytestconfig: pytest.Config) -> Parts:
-    """The parts that all workers of the run share."""
+    """Return the parts that all workers of the run share."""
     return pytestconfig.stash[_PARTS]
 
 

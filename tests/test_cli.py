@@ -111,7 +111,7 @@ def test_what_reports_has_json_and_what_writes_has_a_dry_run() -> None:
 def test_every_command_explains_itself(
     command: Command, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`--help` says what a command does and what each option means, on a narrow terminal."""
+    """`--help` describes a command and each of its options, on a narrow terminal."""
     monkeypatch.setenv("COLUMNS", "80")
     ran = command(*words, "--help")
     assert ran.code == ExitCode.OK
@@ -197,7 +197,7 @@ def test_a_named_error_exits_with_its_code_and_says_what_to_do(tmp_path: Path) -
     ]
 
 
-def test_errors_are_json_where_json_was_asked_for(command: Command) -> None:
+def test_errors_are_json_with_the_option_json(command: Command) -> None:
     """A script reads one document, whatever happened."""
     ran = command("plan", "prices", "--json")
     assert ran.code == ExitCode.REFUSED

@@ -1,4 +1,4 @@
-"""`tidemark run`: every step in one command, continued wherever a run was stopped."""
+"""`tidemark run` takes every step in one command, and continues a run that stopped at any point."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def produce(
 
 
 def rows(place: Path) -> list[dict[str, Any]]:
-    """The rows of a table of this home."""
+    """Return the rows of a table of this home."""
     return pa.table(DeltaTable(place).scan()).to_pylist()
 
 
 def judge(home: Path, broker: BrokerStatus) -> int:
-    """Compare all three tables with what librdkafka reads; the number of records."""
+    """Compare all three tables with the records of librdkafka; return the number of records."""
     topic = App.from_environment().spec("events").topic
     records = read_ranges(broker.bootstrap, topic, dict.fromkeys((0, 1), (0, 10**9)))
     lakehouse = home / "lakehouse"
@@ -109,12 +109,12 @@ def judge(home: Path, broker: BrokerStatus) -> int:
 
 
 def published() -> list[bool]:
-    """Whether the published view contains each plan, oldest first."""
+    """Return for each plan whether the published view contains it, oldest first."""
     return [each.is_visible for each in App.from_environment().verdicts("events").judged()]
 
 
 def steps(record: dict[str, Any]) -> list[str]:
-    """The steps of a pipeline."""
+    """Return the steps of a pipeline."""
     return [step["step"] for step in record["steps"]]
 
 
@@ -124,7 +124,7 @@ EVERY_STEP = ["ingest", "check", "decode", "upsert", "publish"]
 def test_a_run_takes_every_step_once(
     tmp_path: Path, broker: BrokerStatus, produce: _Produce, tidemark: Command
 ) -> None:
-    """A second run has nothing to do, and says so; the summary has what each step did."""
+    """A second run reports that it has nothing to do; the summary contains each step's result."""
     produce(10)
     (record,) = tidemark("run", "events", "--json").json
     assert steps(record) == EVERY_STEP
@@ -145,10 +145,10 @@ def test_a_run_takes_every_step_once(
     assert "nothing to do" in tidemark("run", "events").out
 
 
-def test_a_failed_check_stops_no_other_step_and_is_not_repeated(
+def test_later_steps_run_after_a_failed_check_which_is_not_repeated(
     tmp_path: Path, broker: BrokerStatus, produce: _Produce, tidemark: Command
 ) -> None:
-    """A run checks what `ingest` left unchecked; the next run does not check a blocked plan."""
+    """A run checks plans that `ingest` landed; the next run does not check a blocked plan."""
     produce(3, value="broken")
     assert tidemark("ingest", "events").code == ExitCode.OK
     failed = tidemark("run", "events", "--json")
@@ -180,14 +180,14 @@ KILLED_ELSEWHERE = (
     "points", [KILLED_AT, pytest.param(KILLED_ELSEWHERE, marks=pytest.mark.faults)]
 )
 @pytest.mark.usefixtures("tidemark")
-def test_a_run_goes_on_where_the_one_before_was_killed(
+def test_a_run_continues_where_the_previous_run_was_killed(
     tmp_path: Path,
     broker: BrokerStatus,
     produce: _Produce,
     tidemark: Command,
     points: Sequence[str],
 ) -> None:
-    """One after the other, each with new records; then nothing is lost, doubled or unchecked."""
+    """Each killed run gets new records; in the end no record is lost, duplicated or unchecked."""
     program = [sys.executable, "-c", "from tidemark.cli import main; main()", "run", "events"]
     for point in points:
         produce(4)
@@ -201,10 +201,10 @@ def test_a_run_goes_on_where_the_one_before_was_killed(
     assert "nothing to do" in tidemark("run", "events").out
 
 
-def test_a_pipeline_that_fails_stops_no_other(
+def test_a_failed_pipeline_does_not_stop_the_others(
     tmp_path: Path, topic: TopicFactory, broker: BrokerStatus, tidemark: Command
 ) -> None:
-    """The exit code is the worst of all; one without a topic is not planned."""
+    """The exit code is the worst of all pipelines; a pipeline without a topic gets no plan."""
     (tmp_path / "pipelines").mkdir()
     name = topic()
     produce_records(broker.bootstrap, name, [Record(value=b"1", partition=0)])
@@ -224,7 +224,7 @@ def test_a_pipeline_that_fails_stops_no_other(
 def test_by_spark_submit_a_run_is_one_application(
     tmp_path: Path, broker: BrokerStatus, produce: _Produce, by_submit: Command
 ) -> None:
-    """The steps are those of a run on a server, and its lines are shown as they come."""
+    """The steps are those of a run on a server; the command prints lines of the job at once."""
     produce(10)
     ran = by_submit("run", "events", "--master", "local[2]", "--json")
     assert ran.code == ExitCode.OK, ran.err

@@ -1,4 +1,4 @@
-"""Which engine a command takes, and what becomes of it if there is none."""
+"""The engine that a command uses, and its error for an unusable engine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ spark: {spark}
 
 @pytest.fixture
 def spec(tmp_path: Path, broker: BrokerStatus, topic: TopicFactory) -> Path:
-    """Of a pipeline whose topic has ten records."""
+    """The spec of a pipeline whose topic has ten records."""
     name = topic()
     produce_values(broker.bootstrap, name, 10)
     (tmp_path / "pipelines").mkdir()
@@ -47,7 +47,7 @@ def spec(tmp_path: Path, broker: BrokerStatus, topic: TopicFactory) -> Path:
 
 
 def plans() -> int:
-    """How many plans are recorded."""
+    """Return the number of recorded plans."""
     return len(App.from_environment().control().ledger("events").plans)
 
 
@@ -55,7 +55,7 @@ def plans() -> int:
 def test_the_server_of_a_home_is_used_while_it_runs(
     by_submit: Command, layout: Layout, connect_server: Server, tmp_path: Path
 ) -> None:
-    """The first line of a command says so; what has landed is found landed by the other engine."""
+    """The first line of a command names the server; spark-submit finds its landed plan landed."""
     (tmp_path / "spark").symlink_to(layout.spark)
     landed = by_submit("ingest", "events", "--json")
     assert landed.code == ExitCode.OK
@@ -70,8 +70,8 @@ def test_the_server_of_a_home_is_used_while_it_runs(
 
 
 @pytest.mark.usefixtures("spec")
-def test_a_server_that_is_away_is_named_before_anything_is_planned(by_submit: Command) -> None:
-    """A retry can cure it."""
+def test_an_unreachable_server_is_reported_before_a_plan_is_recorded(by_submit: Command) -> None:
+    """The error is retryable."""
     ran = by_submit("ingest", "events", "--master", "sc://localhost:1", "--json")
     assert ran.code == ExitCode.TRANSIENT
     assert ran.json["error"] == "EngineUnavailable"
@@ -80,10 +80,10 @@ def test_a_server_that_is_away_is_named_before_anything_is_planned(by_submit: Co
 
 
 @pytest.mark.usefixtures("spec")
-def test_a_server_with_another_token_is_named_before_anything_is_planned(
+def test_a_wrong_token_is_reported_before_a_plan_is_recorded(
     by_submit: Command, connect_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No retry cures it."""
+    """The error is not retryable."""
     monkeypatch.setenv(TOKEN_VARIABLE, "canary")
     address = f"sc://localhost:{connect_server.port}"
     ran = by_submit("ingest", "events", "--master", address, "--json")
@@ -94,7 +94,7 @@ def test_a_server_with_another_token_is_named_before_anything_is_planned(
 
 @pytest.mark.usefixtures("spec")
 def test_a_token_on_the_command_line_is_refused(by_submit: Command) -> None:
-    """Other users of the machine would see it."""
+    """Other users of the machine could read the token."""
     ran = by_submit("ingest", "events", "--master", "sc://localhost:1/;token=canary")
     assert ran.code == ExitCode.USAGE
     assert TOKEN_VARIABLE in ran.err
@@ -104,7 +104,7 @@ def test_a_token_on_the_command_line_is_refused(by_submit: Command) -> None:
 def test_a_setting_of_a_whole_application_is_refused_on_a_server(
     tidemark: Command, spec: Path
 ) -> None:
-    """Before anything is planned."""
+    """The command records no plan."""
     spec.write_text(spec.read_text().replace("spark: {}", "spark: {spark.driver.cores: '1'}"))
     ran = tidemark("ingest", "events", "--json")
     assert ran.code == ExitCode.REFUSED
@@ -115,7 +115,7 @@ def test_a_setting_of_a_whole_application_is_refused_on_a_server(
 
 @pytest.mark.usefixtures("spec")
 def test_an_unknown_pipeline_does_not_stop_the_others_on_a_server(tidemark: Command) -> None:
-    """As by spark-submit."""
+    """The command behaves as with spark-submit."""
     ran = tidemark("ingest", "events", "nowhere", "--json")
     assert ran.code == ExitCode.REFUSED
     landed, refused = ran.json
@@ -123,10 +123,10 @@ def test_an_unknown_pipeline_does_not_stop_the_others_on_a_server(tidemark: Comm
     assert (refused["pipeline"], refused["error"]) == ("nowhere", "UnknownPipeline")
 
 
-def test_a_server_that_a_user_has_started_is_stopped_with_the_other_parts(
+def test_down_also_stops_a_server_that_the_user_started(
     by_submit: Command,
 ) -> None:
-    """`down` names what it stops; a second start leaves the server as it is."""
+    """`down` names the parts that it stops; a second start leaves the server unchanged."""
     try:
         first = by_submit("spark", "start", "--json")
         assert first.code == ExitCode.OK, first.err
@@ -143,7 +143,7 @@ def test_a_server_that_a_user_has_started_is_stopped_with_the_other_parts(
 def test_a_run_leaves_no_session_on_its_server(
     by_submit: Command, spec: Path, layout: Layout, tmp_path: Path
 ) -> None:
-    """Neither one that lands, nor one that fails in Spark."""
+    """Neither a run that lands nor a run that fails in Spark leaves a session."""
     spec.write_text(
         f"{spec.read_text()}decode:\n  value: {{format: string}}\n"
         "  rules: {number: \"CAST('x' || value AS INT) > 0\"}\n"

@@ -49,7 +49,7 @@ def lake(tmp_path: Path) -> HomeFileLake:
 
 
 def _first_line(shown: Ran) -> str:
-    """The first line of an error; a command that needs Spark names its engine before."""
+    """Return the first line of an error; a command that needs Spark prints its engine first."""
     return next(line for line in shown.err.splitlines() if not line.startswith("engine: "))
 
 

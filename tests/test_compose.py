@@ -92,7 +92,7 @@ def test_it_has_the_parts(services: dict[str, Any]) -> None:
     }
     on_request = {name for name, service in services.items() if "profiles" in service}
     assert on_request == {"spark-master", "spark-worker"}
-    # What starts always waits for nothing that does not.
+    # A service without a profile waits for no service with a profile.
     always = [service for name, service in services.items() if name not in on_request]
     assert not on_request & {each for service in always for each in service.get("depends_on", {})}
 
@@ -292,9 +292,9 @@ def test_airflow_can_submit_to_the_spark_master(
 def test_tasks_reach_the_spark_server_with_its_token(
     services: dict[str, Any], layout: Layout, tmp_path: Path
 ) -> None:
-    """The command of the file starts a server that passes every check; no other token is let in.
+    """The command of the file starts a server that passes every check and refuses other tokens.
 
-    The very command, environment, port and connection of the file, with a free port.
+    The test uses command, environment and connection of the file, with a free port.
     """
     server, scheduler = services["spark"], services["airflow-scheduler"]
     assert server["network_mode"] == scheduler["network_mode"] == "service:task-network"
@@ -327,14 +327,14 @@ def test_tasks_reach_the_spark_server_with_its_token(
         assert "SparkConnectServer" in command_line
         assert connection["password"] not in command_line + log.read_text()
     finally:
-        # As Docker stops a container: the JVM has the process id of the command.
+        # Docker stops a container with this signal: the JVM has the process id of the command.
         process.terminate()
         process.wait(30)
     assert not app.spark_server().status().running
 
 
 def _filled(value: str) -> str:
-    """A value with what .env would put in."""
+    """Return a value with the variables of .env filled in."""
     return _VARIABLE.sub(lambda match: f"filled-{match[1]}", value)
 
 

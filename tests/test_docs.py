@@ -82,7 +82,7 @@ def problem(words: Sequence[str]) -> str | None:
 
 @cache
 def _commands() -> Any:
-    """The command line as click has it."""
+    """Return the click command of the command line."""
     return typer.main.get_group(app)
 
 

@@ -331,9 +331,9 @@ def test_s25_describe_and_read_on_the_topic_are_enough(
 def test_s25_no_secret_leaves_a_spark_connect_server(
     secured: Secured, layout: Layout, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither by its log, its event log, its pages and its files, nor by those of the client.
+    """Logs, event logs, pages and files of server and client contain no secret.
 
-    The second run may not read the topic: what refuses it is named, and quotes nothing.
+    The second run has no right to read the topic. Its error names the cause and quotes no secret.
     """
     caplog.set_level(logging.DEBUG)
     (page,) = free_ports("127.0.0.1", 1)
@@ -388,13 +388,13 @@ def test_s25_no_secret_leaves_a_spark_connect_server(
     for file in files:
         content = file.read_bytes().decode("latin-1")
         assert_no_secret(content)
-        # In JSON, and in the text of a plan within JSON.
+        # The forms of a value in JSON, and in the text of a plan within JSON.
         assert "hush" not in content
         assert (server.token in content) is (file.name == "token")
 
 
 def _pages(address: str) -> Iterator[str]:
-    """What a Spark shows of its sessions, queries and settings."""
+    """Return Spark's pages about its sessions, queries and settings."""
     for place in ("connect/", "SQL/", "SQL/execution/?id=0", "SQL/execution/?id=1", "environment/"):
         with urlopen(f"{address}/{place}", timeout=30) as answer:
             yield answer.read().decode()

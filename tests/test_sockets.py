@@ -44,8 +44,8 @@ def test_a_taken_port_is_refused_with_its_purpose(
         sockets.require_free(HOST, [*sockets.free_ports(HOST, 1), taken], "the judge")
 
 
-def test_a_last_port_that_its_process_still_gives_back_is_chosen_again() -> None:
-    """A killed server holds its port until its last thread has ended."""
+def test_the_last_port_is_chosen_again_after_its_killed_process_releases_it() -> None:
+    """A killed server keeps its port until its last thread has ended."""
     with socket.socket() as holder:
         holder.bind((HOST, 0))
         holder.listen()

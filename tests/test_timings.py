@@ -1,4 +1,4 @@
-"""The times that a run of many tests prints."""
+"""Tests of the times that a run of many tests prints."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.timings import SLOWEST, summary
 
 
 def test_times_are_summed_per_folder_and_per_file_outside_of_folders() -> None:
-    """Folders below a folder count for it, and the slowest place comes first."""
+    """The time of a folder includes its subfolders, and the slowest place comes first."""
     tests = {
         "tests/core/test_a.py::test_x[1]": 1.0,
         "tests/core/deep/test_b.py::test_y": 2.0,

@@ -1,4 +1,4 @@
-"""The slowest tests and the seconds of each folder, printed after a run of many tests."""
+"""Prints the slowest tests and the seconds of each folder after a run of many tests."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 SLOWEST = 40
-"""Tests that are listed; a run of fewer tests prints nothing."""
+"""Number of listed tests; a run of fewer tests prints nothing."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Sum the set-up, call and teardown of each test, of this process or of the workers."""
+    """Sum the set-up, call and teardown of each test in this process or its workers."""
     tests: dict[str, float] = defaultdict(float)
     for reports in terminalreporter.stats.values():
         for report in reports:
@@ -26,9 +26,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def summary(tests: Mapping[str, float]) -> Iterator[str]:
-    """Lines about tests (seconds by node id): each folder below tests, then the slowest tests.
+    """Yield lines about tests (seconds by node id): each folder, then the slowest tests.
 
-    The files beside the folders are listed by themselves.
+    Test files outside of folders have lines of their own.
     """
     places: dict[str, list[float]] = defaultdict(list)
     for test, seconds in tests.items():
@@ -43,5 +43,5 @@ def summary(tests: Mapping[str, float]) -> Iterator[str]:
 
 
 def _place(test: str) -> str:
-    """The folder of a test (`tests/services`), or its file if the file is in no folder."""
+    """Return the folder of a test (`tests/services`), or its file if it is in no folder."""
     return "/".join(test.partition("::")[0].split("/")[:2])

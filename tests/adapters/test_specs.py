@@ -516,7 +516,7 @@ def test_a_group_has_one_schedule_and_one_set_of_spark_settings(folders: Folders
     ]
 
 
-def test_tidemarks_own_spark_settings_are_not_for_specs(folders: Folders) -> None:
+def test_a_spec_with_a_spark_setting_of_tidemark_is_refused(folders: Folders) -> None:
     """Spark would take any of them without a word."""
     folders.spec(spark="{spark.tidemark.logs: /tmp}")
     key, expected, _ = folders.problem()

@@ -111,11 +111,11 @@ SPARK: dict[str, Any] = {
     "host": "local[2]",
     "extra": {"deploy-mode": "cluster", "spark-binary": "spark9-submit"},
 }
-"""A Spark connection whose program is the fixture's."""
+"""A Spark connection with the program of the fixture."""
 
 
 def calling(program: Path, spark: Mapping[str, Any] = SPARK) -> dict[str, str]:
-    """Variables of a process that calls the program in the place of spark-submit."""
+    """Return variables with which a process calls the program instead of spark-submit."""
     return {
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
         "PATH": os.pathsep.join([str(program.parent), os.environ["PATH"]]),
@@ -124,7 +124,7 @@ def calling(program: Path, spark: Mapping[str, Any] = SPARK) -> dict[str, str]:
 
 @pytest.fixture
 def spark_submit(tmp_path: Path) -> Path:
-    """A program that records how it was called; connection and PATH must name it (`calling`)."""
+    """A program that records its calls; connection and PATH must name it (`calling`)."""
     program = tmp_path / SPARK["extra"]["spark-binary"]
     program.write_text(SPARK_SUBMIT)
     program.chmod(program.stat().st_mode | stat.S_IXUSR)

@@ -47,7 +47,7 @@ GROUP_DAG = "tidemark_group_tides"
 SPEC = "name: clicks\ntopic: {topic}\nschedule: '@yearly'\nstart: earliest\nretries: 0\n"
 DATED = "tidemark_dated"
 MEMBERS = {"ebb": "earliest", "flood": "earliest", "lost": "none"}
-# Each pipeline belongs to one test, which makes the topic of its name.
+# Each pipeline belongs to one test, which creates the topic of the same name.
 SHARED = {
     "clicks": SPEC.format(topic="clicks"),
     "dated": "name: dated\ntopic: dated\nschedule: '@monthly'\nstart: latest\nretries: 0\n",

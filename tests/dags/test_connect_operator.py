@@ -1,4 +1,4 @@
-"""The operator of a Spark Connect connection: the job runs in the task's own process."""
+"""The operator with a Spark Connect connection runs the job in the task's own process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AWAY = Server(host="localhost", port=1)
 
 @pytest.fixture
 def environ(tmp_path: Path, broker: BrokerStatus, topic: TopicFactory) -> dict[str, str]:
-    """Of a pipeline whose topic has ten records, with one recorded plan."""
+    """A home with a pipeline, a topic of ten records and one recorded plan."""
     name = topic()
     produce_values(broker.bootstrap, name, 10)
     specs = tmp_path / "pipelines"
@@ -69,7 +69,7 @@ def run(probe: Probe, environ: dict[str, str], server: Server, token: str) -> An
 def test_a_plan_lands_on_a_server(
     task_probe: Probe, environ: dict[str, str], connect_server: Server
 ) -> None:
-    """The token is in no log and in no rendered field; the process's environment is as before."""
+    """No log and no rendered field contains the token; the environment stays unchanged."""
     answer = run(task_probe, environ, connect_server, connect_server.token)
     assert answer.value["error"] is None
     assert answer.value["environment_restored"] is True
@@ -89,7 +89,7 @@ def test_a_connection_to_the_server_of_this_home_needs_no_token(
     connect_server: Server,
     tmp_path: Path,
 ) -> None:
-    """The task reads the file; a server at another port never gets that token."""
+    """The task reads the token file; a server at another port never gets that token."""
     (tmp_path / "spark").symlink_to(layout.spark)
     answer = run(task_probe, environ, connect_server, token="")
     assert answer.value["error"] is None
@@ -103,7 +103,7 @@ def test_a_connection_to_the_server_of_this_home_needs_no_token(
 def test_airflow_of_a_home_uses_its_server_while_it_runs(
     layout: Layout, connect_server: Server, tmp_path: Path
 ) -> None:
-    """Its connection contains no token; one that the environment defines wins."""
+    """The connection contains no token; a connection in the environment overrides it."""
     variable = connection_variable("spark_default")
     home = {"TIDEMARK_HOME": str(tmp_path), connection_variable("kafka_default"): "{}"}
     assert variable not in App(environ=home).airflow().environ
@@ -116,10 +116,10 @@ def test_airflow_of_a_home_uses_its_server_while_it_runs(
     assert App(environ={**home, variable: "own"}).airflow().environ[variable] == "own"
 
 
-def test_a_server_that_refuses_fails_the_task_now_and_one_that_is_away_is_tried_again(
+def test_a_refusing_server_fails_the_task_and_an_unreachable_server_is_retried(
     task_probe: Probe, environ: dict[str, str], connect_server: Server
 ) -> None:
-    """As the exit codes of the command say; the plan stays open."""
+    """The retries follow the exit codes of the command; the plan stays open."""
     refused = run(task_probe, environ, connect_server, "canary")
     assert refused.value["error"].startswith("SetupError: ")
     assert refused.value["fails_now"] is True
@@ -161,12 +161,12 @@ PLANNERS: dict[str, tuple[str, dict[str, object]]] = {
     ),
     "typed rows": ("run_job", {"operator": "DecodeOperator", "pipelines": ["unplanned"]}),
 }
-"""The question to the probe and its arguments, by what plans."""
+"""The call of the probe and its arguments, by the task that plans."""
 
 
 @pytest.fixture
 def unplanned(environ: dict[str, str]) -> dict[str, str]:
-    """Of the same pipeline, with a backfill that was requested and a setting that no server has."""
+    """The same pipeline with a requested backfill and a setting that every server refuses."""
     spec = Path(environ["TIDEMARK_PIPELINES"]) / "unplanned.yaml"
     text = (spec.parent / "events.yaml").read_text().replace("events", "unplanned")
     spec.write_text(
@@ -183,7 +183,7 @@ def unplanned(environ: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("planner", PLANNERS)
-def test_nothing_is_planned_for_a_server_that_cannot_be_used(
+def test_an_unsuitable_server_leaves_no_plan(
     task_probe: Probe, unplanned: dict[str, str], planner: str
 ) -> None:
     """Each task that records a plan or a backfill checks the engine first."""
@@ -197,10 +197,10 @@ def test_nothing_is_planned_for_a_server_that_cannot_be_used(
     assert DeltaTable(control).version() == before
 
 
-def test_a_server_that_is_away_leaves_no_plan_and_is_tried_again(
+def test_an_unreachable_server_leaves_no_plan_and_is_retried(
     task_probe: Probe, environ: dict[str, str]
 ) -> None:
-    """As the command does, before anything is recorded."""
+    """The task fails like the command, before it records anything."""
     question, arguments = PLANNERS["a run"]
     arguments = {**arguments, "pipeline": "events", "requested_by": "another run"}
     away = task_probe.ask(question, environ=connecting(environ), **arguments).value

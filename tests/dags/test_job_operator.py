@@ -100,7 +100,7 @@ def test_without_a_named_error_the_jobs_last_lines_are_the_tasks_error(
 def test_a_result_line_that_is_not_an_error_is_not_taken_for_one(
     task_probe: Probe, spark_submit: Path
 ) -> None:
-    """A job that reports success and is killed after it, or a line that was cut short."""
+    """A job is killed after it reports success, or its result line is truncated."""
     for told in ('[{"pipeline": "prices", "plan": 7}]', '[{"plan": 7}]', "[not json", "5", "[5]"):
         answer = run(task_probe, spark_submit, 137, printed=f"TIDEMARK_RESULT {told}")
         assert answer.value["error"].startswith("EngineStopped: ")

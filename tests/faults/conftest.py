@@ -48,7 +48,7 @@ def proxied(broker_behind_proxy: ProxiedBroker) -> Iterator[ProxiedBroker]:
 
 _PARTITIONS = 4
 _RECORDS = 1_000
-"""Of each partition: one task, and less than one fetch."""
+"""Bytes of each partition: one task reads them, in less than one fetch."""
 _RECORD_BYTES = 1_000
 
 
@@ -56,7 +56,7 @@ _RECORD_BYTES = 1_000
 def long_read(
     spark: SparkSession, proxied: ProxiedBroker, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Site:
-    """A pipeline over 4 MB that cannot be compressed, read by four tasks through the proxy."""
+    """A pipeline over 4 MB of incompressible records, which four tasks read through the proxy."""
     name = f"long-read-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": proxied.direct, "log_level": 0})
     make_topic(admin, proxied.direct, name, partitions=_PARTITIONS)

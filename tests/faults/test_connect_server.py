@@ -1,4 +1,4 @@
-"""A Spark Connect server or its client dies, is restarted, is cut off: each record lands once."""
+"""A Spark Connect server or its client dies, restarts or is cut off: each record lands once."""
 
 from __future__ import annotations
 
@@ -46,31 +46,31 @@ class Standing:
         self._server = SparkServer(home / "spark", os.environ, shipped)
 
     def start(self) -> Server:
-        """Start it, on the port that it had."""
+        """Start the server, on its last port."""
         self._server.start(lambda _: None)
         found = self._server.running()
         assert found is not None
         return found
 
     def kill(self) -> None:
-        """As when memory runs out; returns when it is gone."""
+        """Kill the server with SIGKILL; return when its process has ended."""
         self.signal(signal.SIGKILL)
         wait_until(lambda: not self._server.status().running)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to its process."""
+        """Send a signal to the server's process."""
         pid = self._server.status().pid
         assert pid is not None
         os.kill(pid, number)
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the server."""
         self._server.stop()
 
 
 @pytest.fixture
 def standing(layout: Layout, tmp_path: Path) -> Iterator[Standing]:
-    """A server of the test's own, which its processes find in their home."""
+    """A separate server for the test, which the test's processes find in their home."""
     server = Standing(layout, tmp_path)
     try:
         server.start()
@@ -81,14 +81,14 @@ def standing(layout: Layout, tmp_path: Path) -> Iterator[Standing]:
 
 @pytest.fixture
 def long_read(long_read: Site) -> Site:
-    """The same, without the settings of an application, which a server refuses."""
+    """The same site without settings of an application, which a server refuses."""
     spec = long_read.specs / "events.yaml"
     spec.write_text(spec.read_text().partition("spark:")[0])
     return long_read
 
 
 def landed_once(court: Court, site: Site) -> None:
-    """Run what a person or Airflow would run again: the table is the log, by one commit."""
+    """Retry the plan as an operator or Airflow does; one commit lands the whole log."""
     site.run(site.tidemark("ingest", "events"))
     court.judge(site.lake)
     assert site.lake.ledger.open_plans() == []
@@ -96,22 +96,22 @@ def landed_once(court: Court, site: Site) -> None:
 
 
 def ingest(site: Site) -> list[str]:
-    """The command that executes the recorded plan on the home's server."""
+    """Return the command that executes the recorded plan on the home's server."""
     return site.tidemark("ingest", "events", "--plan", "1")
 
 
 def told(ended: Ended) -> None:
-    """A named error that a retry cures, which names the way out."""
+    """Check for a retryable named error that contains the remedy."""
     assert ended.code == ExitCode.TRANSIENT, ended.printed
     assert "EngineUnavailable" in ended.printed
     assert "tidemark spark start" in ended.printed
     assert "Traceback" not in ended.printed
 
 
-def test_i1_the_server_is_killed_in_mid_read(
+def test_i1_a_plan_lands_once_after_the_server_is_killed_during_the_read(
     court: Court, long_read: Site, proxied: ProxiedBroker, standing: Standing
 ) -> None:
-    """The client says so within ten seconds; the same command goes on with a new server."""
+    """The client reports it within ten seconds; the same command lands the plan on a new server."""
     long_read.lake.plan("a run")
     with held_in_mid_read(long_read, proxied, ingest(long_read)) as (running, gate):
         standing.kill()
@@ -126,10 +126,10 @@ def test_i1_the_server_is_killed_in_mid_read(
     landed_once(court, long_read)
 
 
-def test_i1_the_server_is_restarted_in_mid_read(
+def test_i1_a_plan_lands_once_after_the_server_restarts_during_the_read(
     court: Court, long_read: Site, proxied: ProxiedBroker, standing: Standing
 ) -> None:
-    """The new server does not know the session: a client that finds it there lands nothing."""
+    """The new server has no session of the client, so the client lands nothing."""
     long_read.lake.plan("a run")
     with held_in_mid_read(long_read, proxied, ingest(long_read)) as (running, gate):
         standing.kill()
@@ -140,10 +140,10 @@ def test_i1_the_server_is_restarted_in_mid_read(
     landed_once(court, long_read)
 
 
-def test_i1_the_server_is_frozen_in_mid_read(
+def test_i1_a_plan_lands_once_after_the_server_freezes_during_the_read(
     court: Court, long_read: Site, proxied: ProxiedBroker, standing: Standing
 ) -> None:
-    """Its machine still accepts connections. What it does for the run later is in no commit."""
+    """The machine still accepts connections. No commit contains the server's later files."""
     long_read.lake.plan("a run")
     with held_in_mid_read(long_read, proxied, ingest(long_read)) as (running, gate):
         standing.signal(signal.SIGSTOP)
@@ -160,10 +160,10 @@ def test_i1_the_server_is_frozen_in_mid_read(
     landed_once(court, long_read)
 
 
-def test_an_operation_without_answers_keeps_its_connection(
+def test_a_long_operation_without_answers_keeps_its_connection(
     monkeypatch: pytest.MonkeyPatch, standing: Standing
 ) -> None:
-    """A server closes a connection for its third ping in 5 minutes. Here ten would be due."""
+    """Without heartbeats the client would send ten pings; a server closes at the third ping."""
     second = {"grpc.keepalive_time_ms": 3_000}
     faster = tuple((key, second.get(key, value)) for key, value in connect._CHANNEL)
     monkeypatch.setattr(connect, "_CHANNEL", faster)
@@ -176,7 +176,7 @@ def test_an_operation_without_answers_keeps_its_connection(
 
     with connected(server, {}) as sessions:
         session = sessions.shared()
-        # Reports of progress would be answers.
+        # Progress reports would count as answers.
         session.conf.set("spark.connect.progress.reportInterval", "-1")
         before = connections()
         session.sql(
@@ -186,14 +186,14 @@ def test_an_operation_without_answers_keeps_its_connection(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda n: n.name)
-def test_i1_the_client_is_killed_in_mid_read(
+def test_i1_a_plan_lands_once_after_the_client_is_killed_during_the_read(
     court: Court,
     long_read: Site,
     proxied: ProxiedBroker,
     standing: Standing,
     number: signal.Signals,
 ) -> None:
-    """What the server still writes for it is in no commit; SIGTERM leaves no session either."""
+    """No commit contains the server's later files for the client; SIGTERM leaves no session."""
     assert standing.page.sessions() == 0
     long_read.lake.plan("a run")
     with held_in_mid_read(long_read, proxied, ingest(long_read)) as (running, gate):
@@ -207,10 +207,10 @@ def test_i1_the_client_is_killed_in_mid_read(
     landed_once(court, long_read)
 
 
-def test_i1_two_clients_of_one_plan(
+def test_i1_two_concurrent_clients_land_one_plan_once(
     court: Court, long_read: Site, proxied: ProxiedBroker, standing: Standing
 ) -> None:
-    """Both read all of it; one lands it, and the other one finds it landed."""
+    """Both clients read the whole plan; one lands it, and the other finds it landed."""
     assert standing
     long_read.lake.plan("a run")
     with ExitStack() as stack:
@@ -225,10 +225,10 @@ def test_i1_two_clients_of_one_plan(
 
 
 @pytest.mark.parametrize("back", [True, False], ids=["comes-back", "stays-away"])
-def test_i1_the_connection_to_the_server_is_cut(
+def test_i1_a_plan_lands_once_after_the_connection_to_the_server_is_cut(
     court: Court, long_read: Site, proxied: ProxiedBroker, standing: Standing, back: bool
 ) -> None:
-    """A client that finds its server again goes on where it was; another one says so."""
+    """A client that reconnects continues; a client that cannot reconnect reports an error."""
     server = standing.start()
     with Wire(server.port) as wire:
         environ = {TOKEN_VARIABLE: server.token, "TIDEMARK_MASTER": f"sc://localhost:{wire.port}"}
@@ -246,8 +246,8 @@ def test_i1_the_connection_to_the_server_is_cut(
     landed_once(court, long_read)
 
 
-def test_a_session_that_has_expired_is_named(layout: Layout, tmp_path: Path) -> None:
-    """A run that did nothing on the server for too long; a retry has a new one."""
+def test_an_expired_session_is_reported_as_a_named_error(layout: Layout, tmp_path: Path) -> None:
+    """A session expires after a long idle time; a retry opens a new session."""
     settings = {
         "spark.connect.session.manager.defaultSessionTimeout": "1s",
         "spark.connect.session.manager.maintenanceInterval": "100ms",
@@ -260,7 +260,7 @@ def test_a_session_that_has_expired_is_named(layout: Layout, tmp_path: Path) -> 
             seen: list[Exception] = []
 
             def is_gone() -> bool:
-                time.sleep(2)  # Any call would keep the session.
+                time.sleep(2)  # Any call would keep the session alive.
                 try:
                     session.range(1).count()
                 except Exception as failure:  # noqa: BLE001  what it is, is the question
@@ -274,10 +274,10 @@ def test_a_session_that_has_expired_is_named(layout: Layout, tmp_path: Path) -> 
         standing.stop()
 
 
-def test_a_server_of_another_version_is_refused_before_anything_is_planned(
+def test_a_server_of_another_version_is_refused_before_a_plan_is_recorded(
     layout: Layout, long_read: Site, tmp_path: Path
 ) -> None:
-    """A server whose Spark reads another version from its class path."""
+    """The server reads the version of another Spark from its class path."""
     folder = tmp_path / "other"
     folder.mkdir()
     (folder / "spark-version-info.properties").write_text("version=4.0.1\n")
@@ -296,10 +296,10 @@ def test_a_server_of_another_version_is_refused_before_anything_is_planned(
     assert long_read.lake.ledger.plans == {}
 
 
-def test_i1_client_and_server_are_killed_at_every_point_of_a_landing(
+def test_i1_a_plan_lands_once_after_client_and_server_are_killed_at_any_point(
     court: Court, broker: BrokerStatus, long_read: Site, standing: Standing
 ) -> None:
-    """The same fail points as of a job by spark-submit, in the command's own process."""
+    """The fail points are those of a job by spark-submit, in the command's own process."""
     assert standing
     for at in (
         *("sink.write:before:1", "sink.write:after:1"),
@@ -316,7 +316,7 @@ def test_i1_client_and_server_are_killed_at_every_point_of_a_landing(
 
 
 class Wire:
-    """A TCP connection to a port of this machine that can be cut."""
+    """A proxy for a TCP port of this machine whose connections a test can cut."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -334,7 +334,7 @@ class Wire:
         self._listening.close()
 
     def cut(self, *, accept: bool) -> None:
-        """Break all connections; whether new ones are accepted."""
+        """Break all connections, and accept or refuse new ones."""
         self._accepts = accept
         for end in self._ends:
             with suppress(OSError):

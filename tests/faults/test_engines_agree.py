@@ -1,4 +1,4 @@
-"""The same failure by spark-submit and on a Spark Connect server: one name, exit code and text."""
+"""Both engines report the same failure with the same error name, exit code and text."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Site:
     """Pipeline `events` with ten JSON records, two of them broken; nothing is planned.
 
     Attributes:
-        home: Folder of everything.
+        home: Folder of all files of the test.
         topic: The topic.
         admin: A client of the brokers.
         run: Runs a command.
@@ -62,7 +62,7 @@ class Site:
     monkeypatch: pytest.MonkeyPatch
 
     def spec(self, rules: str = "{}", quarantine: int = 5, suite: str = "events") -> None:
-        """Write the spec anew."""
+        """Write the spec."""
         text = _SPEC.format(topic=self.topic, rules=rules, quarantine=quarantine, suite=suite)
         (self.home / "pipelines" / "events.yaml").write_text(text)
 
@@ -76,11 +76,11 @@ class Site:
         (self.home / "project/include/expectations/events.json").write_text(json.dumps(suite))
 
     def table(self, name: str) -> Path:
-        """A table's folder."""
+        """Return the folder of a table."""
         return self.home / "lakehouse" / name
 
     def done(self, *commands: str) -> None:
-        """Run commands that must end well."""
+        """Run commands that must succeed."""
         for command in commands:
             ran = self.run(*command.split())
             assert ran.code == 0, ran.err
@@ -96,26 +96,26 @@ def _landed(site: Site) -> None:
 
 
 def topic_deleted(site: Site) -> str:
-    """The plan's topic is gone."""
+    """The plan's topic has been deleted."""
     command = _planned(site)
     site.admin.delete_topics([site.topic])[site.topic].result(30)
     return command
 
 
 def unknown_plan(_: Site) -> str:
-    """Nobody has recorded it."""
+    """The control table has no plan of this number."""
     return "ingest events --plan 7"
 
 
 def abandoned_plan(site: Site) -> str:
-    """Somebody has given it up."""
+    """An operator has abandoned the plan."""
     _planned(site)
     site.done("abandon events --plan 1 --reason test")
     return "ingest events --plan 1"
 
 
 def kafka_away(site: Site) -> str:
-    """Nobody answers for the brokers."""
+    """No broker answers."""
     command = _planned(site)
     site.monkeypatch.setenv(connection_variable("kafka_default"), kafka_connection("127.0.0.1:1"))
     return command
@@ -137,28 +137,28 @@ def rule_is_no_condition(site: Site) -> str:
 
 
 def rule_does_not_parse(site: Site) -> str:
-    """A row rule is no SQL."""
+    """A row rule is invalid SQL."""
     _landed(site)
     site.spec(rules="{wrong: n >}")
     return "decode events"
 
 
 def rule_fails_at_a_value(site: Site) -> str:
-    """A row rule casts a text that is no number: no value is told."""
+    """A row rule casts a text that is not a number; the error contains no value."""
     _landed(site)
     site.spec(rules="{wrong: CAST(value.name AS INT) > 0}")
     return "decode events"
 
 
 def too_many_quarantined(site: Site) -> str:
-    """More records are broken than the spec allows."""
+    """The topic has more broken records than the spec allows."""
     _landed(site)
     site.spec(quarantine=0)
     return "decode events"
 
 
 def bronze_file_missing(site: Site) -> str:
-    """A file of the table that is decoded is gone."""
+    """A file of the bronze table is missing."""
     _landed(site)
     for file in DeltaTable(site.table("bronze/events")).file_uris():
         Path(file).unlink()
@@ -166,7 +166,7 @@ def bronze_file_missing(site: Site) -> str:
 
 
 def bronze_file_damaged(site: Site) -> str:
-    """A file of the table that is decoded is no Parquet file."""
+    """A file of the bronze table is not a Parquet file."""
     _landed(site)
     for file in DeltaTable(site.table("bronze/events")).file_uris():
         Path(file).write_bytes(b"nothing" * (Path(file).stat().st_size // 7 + 1))
@@ -174,7 +174,7 @@ def bronze_file_damaged(site: Site) -> str:
 
 
 def typed_file_missing(site: Site) -> str:
-    """A file of the table that is merged is gone."""
+    """A file of the typed table is missing."""
     site.done("ingest events", "decode events")
     for file in DeltaTable(site.table("silver/events")).file_uris():
         Path(file).unlink()
@@ -182,42 +182,42 @@ def typed_file_missing(site: Site) -> str:
 
 
 def suite_missing(site: Site) -> str:
-    """There is no such suite."""
+    """The spec names a missing suite."""
     _landed(site)
     site.spec(suite="nothing")
     return "quality events"
 
 
 def suite_column_unknown(site: Site) -> str:
-    """A column of the suite is over none of the table."""
+    """A column of the suite refers to an unknown column of the table."""
     _landed(site)
     site.suite({"n": "nowhere + 1"}, _POSITIVE)
     return "quality events"
 
 
 def suite_column_does_not_parse(site: Site) -> str:
-    """A column of the suite is no SQL."""
+    """A column of the suite is invalid SQL."""
     _landed(site)
     site.suite({"n": "1 +"}, _POSITIVE)
     return "quality events"
 
 
 def suite_column_fails_at_a_value(site: Site) -> str:
-    """A column of the suite casts a text that is no number: no value is told."""
+    """A column of the suite casts a text that is not a number; the error contains no value."""
     _landed(site)
     site.suite({"n": "CAST(value_text AS INT)"}, _POSITIVE)
     return "quality events"
 
 
 def critical_rule_fails(site: Site) -> str:
-    """The data are as they should not be."""
+    """The rows break a critical rule."""
     _landed(site)
     site.suite({"n": "CAST(1 AS INT)"}, _POSITIVE)
     return "quality events"
 
 
 def plan_not_landed(site: Site) -> str:
-    """Nothing is there to be checked."""
+    """The plan to check has not landed."""
     _planned(site)
     return "quality events --plan 1"
 
@@ -228,7 +228,7 @@ def unknown_pipeline(_: Site) -> str:
 
 
 def no_typed_table(site: Site) -> str:
-    """The pipeline decodes nothing."""
+    """The spec of the pipeline has no section `decode`."""
     spec = site.home / "pipelines" / "events.yaml"
     spec.write_text(spec.read_text().partition("decode:")[0])
     return "decode events"
@@ -253,7 +253,7 @@ def site(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Site:
-    """The pipeline, with a suite that has no rules."""
+    """Return the pipeline with a suite without rules."""
     name = topic()
     values = [b'{"n": 1, "name": "a"}'] * 8 + [b"broken", b'{"n": "canary"}']
     produce_records(broker.bootstrap, name, [Record(key=b"k", value=v) for v in values])
@@ -270,13 +270,13 @@ def site(
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda each: each.__name__)
-def test_both_engines_say_the_same(
+def test_both_engines_report_the_same_error(
     site: Site,
     connect_server: Server,
     monkeypatch: pytest.MonkeyPatch,
     failure: Callable[[Site], str],
 ) -> None:
-    """What fails is tried again by the other engine, and leaves things as they were."""
+    """The second engine repeats the failed command; a failed command changes nothing."""
     monkeypatch.setenv(TOKEN_VARIABLE, connect_server.token)
     monkeypatch.setenv("TIDEMARK_MASTER", f"sc://{connect_server.host}:{connect_server.port}")
     command = failure(site).split()
@@ -293,7 +293,7 @@ def test_both_engines_say_the_same(
 
 
 def _first_line(ran: Ran) -> tuple[str, str]:
-    """Name and first line of the first error that a command prints; empty without one."""
+    """Return name and first line of the first error of a command; empty texts without an error."""
     for line in ran.err.splitlines():
         found = re.match(r"(?:[\w@-]+: )?(\w+): ", line)
         if found and isinstance(getattr(errors, found[1], None), type):

@@ -1,4 +1,4 @@
-"""A Spark Connect server runs for weeks: small runs leave nothing behind in it."""
+"""A Spark Connect server runs for weeks, so small runs must leave nothing in its heap."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [
 ]
 
 FIRST, LAST = 100, 500
-"""Runs after which the server is looked at."""
+"""Numbers of runs after which the test measures the server."""
 
 KEPT = {
     "sessions": "org.apache.spark.sql.connect.service.SessionHolder",
@@ -63,26 +63,26 @@ class Inside:
 
 
 def jcmd(pid: int, command: str) -> str:
-    """The answer of a JVM."""
+    """Return the answer of a JVM to a command of jcmd."""
     asked = subprocess.run(["jcmd", str(pid), command], capture_output=True, text=True, check=True)
     return asked.stdout
 
 
 def threads(pid: int) -> Counter[str]:
-    """Java threads, without those of the compiler, which come and go."""
+    """Count Java threads by name, without the compiler's short-lived threads."""
     names = re.findall(r'^"(.*?)" #\d+', jcmd(pid, "Thread.print"), re.MULTILINE)
     return Counter(re.sub(r"\d+", "N", each) for each in names if "CompilerThread" not in each)
 
 
 def inside(pid: int) -> Inside:
-    """Wait until idle threads have ended, and look."""
+    """Wait until idle threads have ended, and measure the JVM."""
     seen, since = threads(pid), time.monotonic()
     while time.monotonic() - since < IDLE_S:
         time.sleep(5)
         if (now := threads(pid)) != seen:
             seen, since = now, time.monotonic()
     jcmd(pid, "GC.run")
-    # A histogram is of live objects, after another full collection.
+    # A histogram counts live objects, after another full collection.
     histogram = jcmd(pid, "GC.class_histogram")
     total = re.search(r"^Total +\d+ +(\d+)", histogram, re.MULTILINE)
     assert total is not None
@@ -97,7 +97,7 @@ def inside(pid: int) -> Inside:
 
 @pytest.fixture
 def standing(layout: Layout, tmp_path: Path) -> Iterator[SparkServer]:
-    """A server of the test's own, as shipped, on two cores."""
+    """A separate server with the shipped settings, on two cores."""
     shipped = server_settings(layout, {"spark.master": "local[2]", "spark.driver.memory": "1g"})
     server = SparkServer(tmp_path / "spark", os.environ, shipped)
     try:
@@ -111,7 +111,7 @@ def standing(layout: Layout, tmp_path: Path) -> Iterator[SparkServer]:
 def test_heap_sessions_plans_and_threads_after_500_runs_are_those_after_100(
     broker: BrokerStatus, topic: TopicFactory, standing: SparkServer, tmp_path: Path
 ) -> None:
-    """Each run opens its sessions, ingests ten records, and closes them, as a command does."""
+    """Each run opens sessions, ingests ten records and closes the sessions, as a command does."""
     name = topic()
     (tmp_path / "pipelines").mkdir()
     spec = f"name: events\ntopic: {name}\nschedule: '@daily'\nstart: earliest\n"
@@ -138,7 +138,7 @@ def test_heap_sessions_plans_and_threads_after_500_runs_are_those_after_100(
 
 
 def ingest(environ: dict[str, str], server: Server, requested_by: str) -> None:
-    """Plan and land, as a command of its own would."""
+    """Plan and land, as a separate command does."""
     app = App(environ=environ)
     plan = app.planner("events").plan(requested_by).plan
     assert plan is not None

@@ -1,4 +1,4 @@
-"""A decoder dies after each thing that it does to the world, and is run again.
+"""A decoder dies after each of its changes, and the next run continues.
 
 Death before a change leaves what death after the change before it leaves. In one process: what
 dies is a call, and what counts afterwards is what the tables have. Steps are
@@ -40,7 +40,7 @@ class Killed(BaseException):
 
 @dataclass
 class Death:
-    """When to die: after so many changes, counted down."""
+    """Counts changes down, and dies after the last one."""
 
     left: int
 
@@ -49,7 +49,7 @@ class Death:
         return cast(_Port, _Mortal(port, self))
 
     def call(self, change: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """Make a change, and die after it if it is the one."""
+        """Make a change, and die afterwards if the count is zero."""
         self.left -= 1
         is_last = self.left == 0
         result = change(*arguments, **named)
@@ -121,7 +121,7 @@ def killed_everywhere(
     act: Callable[[TypedLake], object],
     recover: Callable[[TypedLake], object] = lambda _: None,
 ) -> int:
-    """Act on copies of a lake and die, once after each change; check what is left.
+    """Act on copies of a lake and die, once after each change; check the remaining state.
 
     Args:
         first: What is copied.

@@ -108,7 +108,7 @@ def check(
     ).check(plan)
 
 
-def test_a_plan_is_unchecked_until_a_check_or_a_person_decides(lake: FileLake) -> None:
+def test_a_plan_is_unchecked_until_a_check_or_an_operator_decides(lake: FileLake) -> None:
     """An open plan and an undone plan have no rows to check."""
     assert verdicts(lake).unchecked() == []
     for records in (2, 3, 1):

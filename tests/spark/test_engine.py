@@ -1,4 +1,4 @@
-"""Which engine a master stands for."""
+"""Tests of the selection of an engine by its master."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from tidemark.spark.engine import Server, Stop, Submit, engine_of, without_conne
         ("sc://h/;token=a%3Bb;use_ssl=False", Server(host="h", token="a;b")),
     ],
 )
-def test_a_master_stands_for_an_engine(master: str, engine: object) -> None:
-    """The scheme decides. Airflow's hook writes addresses in the last two forms."""
+def test_a_master_selects_an_engine(master: str, engine: object) -> None:
+    """The scheme selects the engine. Airflow's hook writes addresses in the last two forms."""
     assert engine_of(master) == engine
 
 
 @pytest.mark.parametrize(
     "master", ["sc:", "sc://", "sc://:1", "sc://h:many", "sc://h:0", "sc://h/;ssl=1", "sc:h:1"]
 )
-def test_what_is_no_address_of_a_server_is_refused(master: str) -> None:
-    """With a named error, and before anybody connects."""
+def test_an_invalid_server_address_is_refused(master: str) -> None:
+    """Parsing raises a named error, before any connection."""
     with pytest.raises(SetupError, match="invalid address of a Spark Connect server"):
         engine_of(master)
 
 
-def test_a_token_is_in_no_text() -> None:
-    """Neither of an engine, nor of the error for a wrong address."""
+def test_no_text_contains_a_token() -> None:
+    """Neither the text of an engine nor the error for a wrong address contains a token."""
     assert (
         "secret" not in f"{Server.parse('sc://h', 'secret')!r} {Server.parse('sc://h', 'secret')}"
     )
@@ -48,20 +48,20 @@ def test_a_token_is_in_no_text() -> None:
     assert "use_ssl=true" in str(refused.value)
 
 
-def test_the_token_of_the_environment_is_for_servers_without_one() -> None:
-    """As PySpark takes it."""
+def test_the_token_of_the_environment_is_for_addresses_without_a_token() -> None:
+    """PySpark gives the two tokens the same precedence."""
     assert engine_of("sc://h", "ours") == Server(host="h", token="ours")
     assert engine_of("sc://h/;token=theirs", "ours") == Server(host="h", token="theirs")
 
 
 def test_a_job_by_spark_submit_does_not_inherit_spark_connect() -> None:
-    """PySpark would make its functions those of a server."""
+    """With these variables PySpark would use the functions of Spark Connect."""
     environ = {"SPARK_CONNECT_MODE_ENABLED": "1", "SPARK_REMOTE": "sc://h", "HOME": "/"}
     assert without_connect(environ) == {"HOME": "/"}
 
 
-def test_a_stop_ends_what_runs_and_what_would_begin() -> None:
-    """It may come before, within and after a job."""
+def test_a_stop_ends_a_running_job_and_prevents_later_jobs() -> None:
+    """The call may come before, during and after a job."""
     ended: list[str] = []
     stop = Stop()
     stop.check()

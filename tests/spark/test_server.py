@@ -1,4 +1,4 @@
-"""The Spark Connect server of a home: a real one, started and stopped."""
+"""Tests of the Spark Connect server of a home, with a real server."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check(sessions: ConnectSessions, location: Path, **others: object) -> None:
 
 
 def test_a_server_is_started_used_and_stopped(layout: Layout, tmp_path: Path) -> None:
-    """The token is this user's alone, and what has connections does not reach the server."""
+    """Only this user can read the token; the server gets no variables with connections."""
     environ = {**os.environ, "AIRFLOW_CONN_KAFKA_DEFAULT": "canary", "TIDEMARK_FAIL_AT": "canary"}
     home = tmp_path / "spark"
     server = SparkServer(home, environ, {**submit_settings(layout, {}), **SMALL})
@@ -81,13 +81,13 @@ def test_a_server_is_started_used_and_stopped(layout: Layout, tmp_path: Path) ->
         assert b"canary" not in (process / "environ").read_bytes()
         with connected(found, {}) as sessions:
             session = sessions.shared()
-            # Settings of each session win over the server's.
+            # Settings of each session override the server's settings.
             assert session.conf.get("spark.sql.session.timeZone") == "UTC"
             assert session.conf.get("spark.sql.ansi.enabled") == "true"
             assert session.range(3).count() == 3
         assert server.stop().running is False
         server.start(lambda _: None)
-        # Connections of Airflow have the token; another process may have taken the port.
+        # Connections of Airflow contain the token; another process may have taken the port.
         back = server.running()
         assert back is not None
         assert back.token == found.token
@@ -110,7 +110,7 @@ def test_a_server_is_started_used_and_stopped(layout: Layout, tmp_path: Path) ->
 def test_files_of_a_server_stay_in_its_folder_and_do_not_grow(
     layout: Layout, tmp_path: Path
 ) -> None:
-    """Temporary files go with the server, also with one that was killed; the log is rotated."""
+    """Temporary files go with the server, even with a killed one; the server rotates its log."""
     settings = server_settings(layout, SMALL)
     options = "spark.driver.extraJavaOptions"
     settings[options] += " -Dtidemark.server.log.size=2KB"
@@ -146,8 +146,8 @@ def test_files_of_a_server_stay_in_its_folder_and_do_not_grow(
     assert list(tmp_path.glob("scratch-*")) == []
 
 
-def test_a_full_disk_is_named_and_leaves_no_empty_token(layout: Layout, tmp_path: Path) -> None:
-    """A server whose token is empty would ask for none."""
+def test_a_full_disk_is_reported_and_leaves_no_empty_token(layout: Layout, tmp_path: Path) -> None:
+    """With an empty token a server would require none."""
     with mounted(tmp_path / "disk", "size=64k") as disk:
         (disk / "full").write_bytes(b"x" * 64 * 1024)
         server = SparkServer(disk / "spark", os.environ, server_settings(layout, SMALL))
@@ -158,7 +158,7 @@ def test_a_full_disk_is_named_and_leaves_no_empty_token(layout: Layout, tmp_path
 
 
 def test_a_server_that_fails_a_check_is_stopped(layout: Layout, tmp_path: Path) -> None:
-    """Nobody finds it later and takes it for one that can be used."""
+    """No later command can find the server and use it."""
     server = SparkServer(tmp_path, os.environ, {**submit_settings(layout, {}), **SMALL})
 
     def refuse(_: Server) -> None:
@@ -172,8 +172,10 @@ def test_a_server_that_fails_a_check_is_stopped(layout: Layout, tmp_path: Path) 
         server.stop()
 
 
-def test_a_server_that_ends_at_once_says_why(layout: Layout, tmp_path: Path) -> None:
-    """The end of its log is in the error."""
+def test_the_error_for_a_server_that_ends_at_once_has_the_cause(
+    layout: Layout, tmp_path: Path
+) -> None:
+    """The error contains the end of the server's output."""
     settings = {**submit_settings(layout, {}), **SMALL, "spark.driver.memory": "none"}
     server = SparkServer(tmp_path, os.environ, settings)
     try:
@@ -183,8 +185,8 @@ def test_a_server_that_ends_at_once_says_why(layout: Layout, tmp_path: Path) -> 
         server.stop()
 
 
-def test_a_server_that_is_away_is_an_error_within_ten_seconds() -> None:
-    """PySpark's own client would try for ten minutes."""
+def test_an_unreachable_server_is_an_error_within_ten_seconds() -> None:
+    """PySpark's own client would retry for ten minutes."""
     begun = time.monotonic()
     with (
         connected(Server(host="localhost", port=1), {}) as found,
@@ -197,7 +199,7 @@ def test_a_server_that_is_away_is_an_error_within_ten_seconds() -> None:
 def test_the_server_of_this_package_passes_every_check(
     sessions: ConnectSessions, tmp_path: Path
 ) -> None:
-    """Its probe of the files leaves nothing behind."""
+    """The probe of the files leaves no file behind."""
     check(sessions, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -211,7 +213,7 @@ REFUSED: dict[str, tuple[Callable[[pytest.MonkeyPatch], dict[str, object]], str]
         lambda _: {"redaction": "canary"},
         "its spark.redaction.string.regex is ",
     ),
-    # Each process has a folder of its own there.
+    # Each process sees a different folder there.
     "files": (
         lambda _: {"locations": ["/proc/self/cwd"]},
         "it does not see the files of this machine at /proc/self/cwd",
@@ -240,10 +242,10 @@ REFUSED: dict[str, tuple[Callable[[pytest.MonkeyPatch], dict[str, object]], str]
 
 
 @pytest.mark.parametrize("item", REFUSED)
-def test_a_server_is_refused_by_the_name_of_what_is_wrong(
+def test_the_refusal_of_a_server_names_the_mismatch(
     sessions: ConnectSessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, item: str
 ) -> None:
-    """With what is needed, and how to get a server that has it."""
+    """The error contains the requirement, and how to start a server that meets it."""
     change, problem = REFUSED[item]
     changed = change(monkeypatch)
     monkeypatch.chdir(tmp_path)
@@ -267,7 +269,7 @@ def test_a_server_is_refused_by_the_name_of_what_is_wrong(
 def test_a_server_without_our_jars_is_refused(
     layout: Layout, tmp_path: Path, jars: tuple[str, ...], problem: str
 ) -> None:
-    """A real server that lacks one."""
+    """A real server lacks one jar."""
     own = [str(jar) for jar in layout.spark_jars.iterdir() if jar.name.startswith(jars)]
     settings = {
         **SMALL,
@@ -295,7 +297,7 @@ def test_a_server_without_our_jars_is_refused(
     ],
 )
 def test_a_setting_of_a_whole_application_is_refused_by_name(setting: str) -> None:
-    """A session would drop it without a word."""
+    """A session would drop the setting silently."""
     server = Server(host="localhost")
     with (
         pytest.raises(EngineUnsuitable, match=setting),
@@ -305,10 +307,10 @@ def test_a_setting_of_a_whole_application_is_refused_by_name(setting: str) -> No
 
 
 @pytest.mark.parametrize("setting", ["spark.sql.warehouse.dir", "spark.sql.extensions"])
-def test_a_setting_that_a_session_cannot_have_is_refused_by_name(
+def test_a_setting_that_is_no_session_setting_is_refused_by_name(
     connect_server: Server, setting: str
 ) -> None:
-    """Its name alone does not tell."""
+    """The name of the setting alone does not show it."""
     with (
         connected(connect_server, {setting: "x"}) as sessions,
         pytest.raises(EngineUnsuitable, match=setting),
@@ -317,7 +319,7 @@ def test_a_setting_that_a_session_cannot_have_is_refused_by_name(
 
 
 def test_no_session_is_opened_after_a_stop(connect_server: Server) -> None:
-    """A job of several plans would go on with the next one."""
+    """Otherwise a job of several plans would continue with the next plan."""
     with connected(connect_server, {}) as sessions:
         sessions.shared()
         sessions.close()
@@ -330,10 +332,10 @@ def test_no_session_is_opened_after_a_stop(connect_server: Server) -> None:
                 open_one()
 
 
-def test_the_token_of_the_environment_is_for_no_other_server(
+def test_the_token_of_the_environment_reaches_no_other_server(
     connect_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection without one sends none."""
+    """A connection without a token sends no token."""
     monkeypatch.setenv(TOKEN_VARIABLE, connect_server.token)
     bare = Server(host="localhost", port=connect_server.port)
     with (
@@ -343,8 +345,8 @@ def test_the_token_of_the_environment_is_for_no_other_server(
         sessions.shared()
 
 
-def test_settings_of_a_session_and_of_files_are_taken(connect_server: Server) -> None:
-    """The spec's settings win over ours."""
+def test_settings_of_a_session_and_of_files_are_applied(connect_server: Server) -> None:
+    """The spec's settings override Tidemark's settings."""
     spec = {"spark.sql.shuffle.partitions": "3", "spark.hadoop.parquet.block.size": "1048576"}
     with connected(
         connect_server, spec, write_options={"parquet.block.size": "7"}, own_settings={}
@@ -353,8 +355,8 @@ def test_settings_of_a_session_and_of_files_are_taken(connect_server: Server) ->
         assert sessions.write_options == {"parquet.block.size": "1048576"}
 
 
-def test_every_session_is_closed_and_what_it_does_is_interrupted(connect_server: Server) -> None:
-    """Of each run its own: the one that they share, and those of single commits."""
+def test_closing_interrupts_and_closes_every_session(connect_server: Server) -> None:
+    """A run has one shared session, and a session for each merge."""
     with connected(connect_server, {}) as sessions:
         shared, own = sessions.shared(), sessions.own()
         assert sessions.shared() is shared

@@ -52,7 +52,7 @@ def in_process(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Command:
-    """Runs commands as their entry point does, with these variables."""
+    """Runs commands like their entry point, with these variables."""
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
 
@@ -74,7 +74,7 @@ def by_submit(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Command:
-    """Run a command in this process, as its entry point does; Spark by spark-submit."""
+    """Run a command in this process, like its entry point, with Spark by spark-submit."""
     return command_in(tmp_path, broker.bootstrap, monkeypatch, capsys)
 
 
@@ -82,7 +82,7 @@ def by_submit(
 def tidemark(
     by_submit: Command, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Command:
-    """Run a command in this process; Spark on the server that the tests share."""
+    """Run a command in this process, with Spark on the shared server."""
     if request.node.get_closest_marker("spark"):
         server: Server = request.getfixturevalue("connect_server")
         monkeypatch.setenv("TIDEMARK_MASTER", f"sc://{server.host}:{server.port}")

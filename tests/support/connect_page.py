@@ -1,4 +1,4 @@
-"""What a Spark Connect server shows of its sessions."""
+"""Reads the page of a Spark Connect server about its sessions."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ class ConnectPage:
     """The page of a server's sessions.
 
     Attributes:
-        port: Where the server serves its pages.
+        port: Port of the server's pages.
     """
 
     port: int
 
     @classmethod
     def anywhere(cls) -> ConnectPage:
-        """A page on a free port."""
+        """Return a page on a free port."""
         return cls(*free_ports("127.0.0.1", 1))
 
     @property
     def settings(self) -> dict[str, str]:
-        """Spark's settings of a server that has the page."""
+        """Spark settings that make a server serve the page."""
         return {"spark.ui.enabled": "true", "spark.ui.port": str(self.port)}
 
     def sessions(self) -> int:
-        """How many sessions are open."""
+        """Return the number of open sessions."""
         return self._shown(r"(\d+)\s+session\(s\) are online")
 
     def requests(self) -> int:
-        """How many operations of sessions run."""
+        """Return the number of running operations of sessions."""
         return self._shown(r"running\s+(\d+)\s+Request\(s\)")
 
     def _shown(self, pattern: str) -> int:

@@ -246,16 +246,16 @@ class Site:
 
 
 A_PART = 2_200_000
-"""Bytes of a long read (`long_read`) that pass before the rest is held. Two tasks read at a time
-and each partition is one fetch, so one task at least has had all it asked for; and two partitions
-at least are not read."""
+"""Bytes of a long read (`long_read`) that pass before the proxy holds the rest. Two tasks read at a
+time and each partition is one fetch. So at least one task has its whole partition, and at least two
+partitions are unread."""
 
 
 @contextmanager
 def held_in_mid_read(
     site: Site, proxied: ProxiedBroker, command: list[str]
 ) -> Iterator[tuple[Running, Gate]]:
-    """A driver that has written some of its files and waits for the rest of its records."""
+    """Start a driver that has written some of its files and waits for the rest of its records."""
     gate = proxied.proxy.hold(after=A_PART)
     with site.started(command) as running:
         gate.wait_held()

@@ -226,7 +226,7 @@ def home_lake(home: Path) -> HomeFileLake:
 
 
 def landed_lake(root: Path, kind: Callable[[Path], _Lake], plans: int) -> _Lake:
-    """A lake with landed plans of three records each: a copy, because landing takes longer."""
+    """Return a copy of a lake with landed plans of three records each; landing takes longer."""
     first = _first_lake(kind, plans)
     shutil.copytree(first.root, root, dirs_exist_ok=True)
     made = kind(root)
@@ -236,7 +236,7 @@ def landed_lake(root: Path, kind: Callable[[Path], _Lake], plans: int) -> _Lake:
 
 @cache
 def _first_lake(kind: Callable[[Path], FileLake], plans: int) -> FileLake:
-    """The lake that the others of this process are copies of."""
+    """Return the lake that this process copies for each test."""
     folder = tempfile.mkdtemp(prefix="tidemark-lake-")
     atexit.register(shutil.rmtree, folder)
     made = kind(Path(folder))

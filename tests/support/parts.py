@@ -1,7 +1,7 @@
 """The broker, registry, Spark Connect server and Airflow that all workers of a test run share.
 
-The first worker that needs a part starts it. The process that pytest was started in stops all
-parts when it ends, also if it is interrupted. Tests that kill or configure a part start their own.
+The first worker that needs a part starts it. Pytest's main process stops all parts when it ends,
+even after an interrupt. Tests that kill or configure a part start their own.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from tidemark.wiring import App, connection_variable, kafka_connection
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of one test run; each method starts a part that does not run.
+    """The parts of one test run; each method starts its part unless the part already runs.
 
     Attributes:
-        home: Folder of their files.
+        home: Folder of the parts' files.
     """
 
     home: Path
 
     @classmethod
     def of_this_run(cls) -> Parts:
-        """Parts in a new folder."""
+        """Return parts in a new folder."""
         return cls(Path(tempfile.mkdtemp(prefix="tidemark-tests-")))
 
     @property
@@ -47,25 +47,25 @@ class Parts:
         return Layout(project=PROJECT, home=self.home)
 
     def broker(self) -> BrokerStatus:
-        """One Kafka node."""
+        """Return one Kafka node."""
         return self._broker.start()
 
     def registry(self) -> Registry:
-        """A schema registry that keeps its schemas in memory."""
+        """Return a schema registry that keeps its schemas in memory."""
         return self._registry.start()
 
     def connect_server(self) -> Server:
-        """A Spark Connect server."""
+        """Return a Spark Connect server."""
         self._connect_server.start(lambda _: None)
         found = self._connect_server.running()
         assert found is not None
         return found
 
     def airflow(self, specs: Mapping[str, str]) -> AirflowStandalone:
-        """An Airflow over the shared broker, with its jobs on the shared Spark Connect server.
+        """Return an Airflow that uses the shared broker and the shared Spark Connect server.
 
         Args:
-            specs: Texts of the pipelines' specs, by name. The first call decides.
+            specs: Texts of the pipelines' specs, by name; only the first call writes them.
         """
         self.connect_server()
         folder = self.home / "pipelines"
@@ -87,7 +87,7 @@ class Parts:
         return airflow
 
     def stop(self) -> None:
-        """Stop what was started, and remove the folder."""
+        """Stop all running parts, and remove the folder."""
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, self.home)
             stack.callback(self._broker.stop)

@@ -164,7 +164,7 @@ def avro_bytes(schema: Any, value: Any) -> bytes:
 
 
 class RegistryServer:
-    """The registry of one folder.
+    """A schema registry with its files in one folder.
 
     Args:
         home: Folder of its log.
@@ -177,7 +177,7 @@ class RegistryServer:
         self._file = home / "registry.json"
 
     def start(self) -> Registry:
-        """Start it and return when it answers; one that runs is left."""
+        """Start the registry unless it runs, and return when it answers."""
         with locked(self._home / "registry.lock"):
             state = read_json(self._file)
             if state is None:
@@ -187,7 +187,7 @@ class RegistryServer:
             return registry
 
     def stop(self) -> None:
-        """End its process and return when it is gone."""
+        """End the registry's process and return when it has ended."""
         state = read_json(self._file)
         if state is not None:
             living = partial(processes.members, state["session"])
@@ -222,7 +222,7 @@ class RegistryServer:
 
 @contextmanager
 def running_registry(home: Path, settings: Mapping[str, str] | None = None) -> Iterator[Registry]:
-    """A registry of its own until the block ends; the arguments are those of `RegistryServer`."""
+    """Provide a separate registry for the block; the arguments are those of `RegistryServer`."""
     server = RegistryServer(home, settings)
     try:
         yield server.start()

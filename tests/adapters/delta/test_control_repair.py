@@ -34,7 +34,7 @@ PARTITION = "partition.pipeline"
 
 
 def summary_by_sql(control: DeltaControlTable) -> object:
-    """The summary, read as of a pipeline with many events."""
+    """Return the summary as SQL computes it for a pipeline with many events."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tidemark.adapters.delta.settled.FEW", -1)
         return control.summary("events")

@@ -436,10 +436,10 @@ def test_a_summary_adds_up_what_was_replaced() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_summary_says_what_the_whole_ledger_says(
+def test_a_summary_equals_the_summary_of_the_whole_ledger(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of any history, and the same in memory, by SQL on Delta, and of few rows on Delta."""
+    """Any history has the same summary in memory, by SQL on Delta, and by Python on Delta."""
     pipeline = lived(seed)
     memory = pipeline.control
     uri = str(tmp_path / "control")
