@@ -74,7 +74,7 @@ def test_a_metric_of_one_side_may_have_a_reach(tmp_path: Path) -> None:
 
 
 def test_time_in_tasks_counts_overlaps_once() -> None:
-    """Two tasks at the same time are one moment of Airflow's run."""
+    """Time with two tasks at once counts once."""
     at = [datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC) for second in range(10)]
     assert covered([]) == 0
     assert covered([(at[4], at[6]), (at[0], at[3]), (at[1], at[2]), (at[5], at[9])]) == 8

@@ -35,11 +35,11 @@ _FIRST_LOAD_S = 300
 
 
 class _FairRuns:
-    """A topic of bulk, a small topic for each side, and servers.
+    """A topic of bulk records, a small topic for each side, and servers.
 
     Args:
-        context: The run's surroundings; `records` is what each bulk load reads.
-        servers: Stops the servers at its end.
+        context: Context of the run; `records` is the number of records per bulk load.
+        servers: Exit stack that stops the servers.
     """
 
     def __init__(self, context: Context, servers: ExitStack) -> None:
@@ -57,7 +57,7 @@ class _FairRuns:
         make_topic(self._context, name, partitions)
 
     def server(self, name: str, settings: Mapping[str, str]) -> Server:
-        """Start a server as shipped, but for some settings."""
+        """Start a server with the shipped settings and some overrides."""
         self._context.say(f"starting the server {name}")
         layout = App.from_environment(self._environ(name)).layout
         shipped = server_settings(layout, {"spark.master": self._context.master})
@@ -70,7 +70,7 @@ class _FairRuns:
         return found
 
     def side(self, name: str, what: str, server: Server, *, bulk: bool) -> Side:
-        """Small runs on a server, alone or beside bulk."""
+        """Measure small runs on a server, alone or beside bulk loads."""
         self._add_topic(name, partitions=3)
 
         def run_repetition(repetition: int) -> Metrics:
@@ -95,7 +95,7 @@ class _FairRuns:
 
     @contextmanager
     def _loads(self, folder: str, server: Server) -> Iterator[None]:
-        """While the block runs, bulk loads follow one another in a process of their own."""
+        """Run bulk loads one after the other in a separate process while the block runs."""
         spawned = multiprocessing.get_context("spawn")
         warm, enough = spawned.Event(), spawned.Event()
         environs = self._environ(f"{folder}/%d")
@@ -116,7 +116,7 @@ class _FairRuns:
 
 
 def _load(environ: Mapping[str, str], server: Server, warm: Any, enough: Any) -> None:
-    """Land the bulk topic in one new lakehouse after the other."""
+    """Land the bulk topic in new lakehouses, one after the other."""
     number = 0
     while not enough.is_set():
         lakehouse = environ["TIDEMARK_LAKEHOUSE"] % number
@@ -126,7 +126,7 @@ def _load(environ: Mapping[str, str], server: Server, warm: Any, enough: Any) ->
 
 
 def _land(environ: Mapping[str, str], server: Server, pipeline: str) -> None:
-    """Plan and land what is new, as `tidemark ingest` does."""
+    """Plan and land new records, as `tidemark ingest` does."""
     app = App.from_environment(environ)
     plan = app.planner(pipeline).plan(f"bench:{uuid4()}").plan
     if plan is None:

@@ -30,7 +30,7 @@ class _ScheduledRuns:
     """One pipeline, and a lakehouse and an Airflow for each side.
 
     Args:
-        context: The run's surroundings; `records` is what is produced for each run.
+        context: Context of the run; `records` is the number of new records per run.
     """
 
     def __init__(self, context: Context) -> None:
