@@ -135,7 +135,12 @@ def test_a_run_takes_every_step_once(
     produce(4)
     produce(1, value="broken")
     (draft,) = tidemark("run", "events", "--dry-run", "--json").json
-    assert (draft["offsets"], draft["to_check"], draft["to_decode"]["missing"]) == (5, [], 0)
+    assert (draft["offsets"], draft["to_check"], draft["to_decode"], draft["to_merge"]) == (
+        5,
+        [],
+        0,
+        None,
+    )
     shown = tidemark("run", "events")
     assert shown.code == ExitCode.QUALITY_FAILED
     assert judge(tmp_path, broker) == 15
@@ -151,6 +156,10 @@ def test_later_steps_run_after_a_failed_check_which_is_not_repeated(
     """A run checks plans that `ingest` landed; the next run does not check a blocked plan."""
     produce(3, value="broken")
     assert tidemark("ingest", "events").code == ExitCode.OK
+    assert (
+        "1 landed plan(s) to check, 3 offset(s) to decode"
+        in tidemark("run", "events", "--dry-run").out
+    )
     failed = tidemark("run", "events", "--json")
     assert failed.code == ExitCode.QUALITY_FAILED
     assert steps(failed.json[0]) == EVERY_STEP[1:]
@@ -204,17 +213,18 @@ def test_a_run_continues_where_the_previous_run_was_killed(
 def test_a_failed_pipeline_does_not_stop_the_others(
     tmp_path: Path, topic: TopicFactory, broker: BrokerStatus, tidemark: Command
 ) -> None:
-    """The exit code is the worst of all pipelines; a pipeline without a topic gets no plan."""
+    """The exit code is the worst one; no plan is made for a missing topic or an unknown name."""
     (tmp_path / "pipelines").mkdir()
     name = topic()
     produce_records(broker.bootstrap, name, [Record(value=b"1", partition=0)])
     for pipeline, read in (("good", name), ("away", f"{name}-away")):
         spec = tmp_path / "pipelines" / f"{pipeline}.yaml"
         spec.write_text(_BARE.format(name=pipeline, topic=read))
-    ran = tidemark("run", "good", "away", "--json")
-    good, away = ran.json
+    ran = tidemark("run", "good", "away", "unknown", "--json")
+    good, away, unknown = ran.json
     assert steps(good) == ["ingest", "check", "publish"]
     assert away["error"]
+    assert unknown["error"] == "UnknownPipeline"
     assert ran.code != ExitCode.OK
     again = tidemark("run", "away", "good", "--json")
     assert [each["pipeline"] for each in again.json] == ["away", "good"]

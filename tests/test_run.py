@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.conftest import PROJECT
 from tidemark.core.plan import PlanRef
 from tidemark.errors import ExitCode, KafkaUnavailable, LostRange, NotLanded, TidemarkError
 from tidemark.run import JOBS, Job, main
@@ -47,6 +48,11 @@ def test_a_job_prints_one_result_line(capsys: pytest.CaptureFixture[str]) -> Non
         {"pipeline": "orders", "plan": 3, "records": 30},
         {"pipeline": "tides", "plan": 1, "records": 10},
     ]
+
+
+def test_every_job_has_an_entry_point() -> None:
+    """spark-submit runs it by the name of the job."""
+    assert {file.stem for file in (PROJECT / "jobs").glob("*.py")} == set(JOBS)
 
 
 def test_a_job_imports_the_installed_pyspark_and_not_its_uncompiled_archive(

@@ -157,9 +157,8 @@ def test_the_size_of_all_its_plans_decides_how_a_jobs_jvm_is_set(tmp_path: Path)
     control.append(control.ledger("prices"), [Planned(plan=small), Planned(plan=large)], NOW)
 
     def settings(spec: PipelineSpec, *plans: int) -> dict[str, str]:
-        return this.spark_settings(
-            spec, [PlanRef(pipeline="prices", sequence=plan) for plan in plans]
-        )
+        refs = [PlanRef(pipeline="prices", sequence=plan) for plan in plans]
+        return this.spark_settings(spec, this.offsets_of(refs) if refs else None)
 
     def is_short(*plans: int) -> bool:
         options = settings(spec, *plans)["spark.driver.extraJavaOptions"]

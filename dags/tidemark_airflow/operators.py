@@ -96,7 +96,8 @@ class JobOperator(BaseOperator):
             log.info("%s", line)
             last.append(line)
 
-        done = run(app, engine, self.job, plans, say, self._stop)
+        with airflow_failures():
+            done = run(app, engine, self.job, plans, say, self._stop)
         if done.exit_code != ExitCode.OK:
             raise job_failure(done, "\n".join(last))
 

@@ -39,10 +39,12 @@ class Job:
     Attributes:
         body: Does the work, and returns an outcome for each plan, in the order of the plans.
         log: Name of the logger whose progress lines are shown.
+        offsets: Returns how many offsets the job reads at most; None if that is unknown.
     """
 
     body: Callable[[App, Sequence[PlanRef]], Sequence[Outcome]]
     log: str = "tidemark"
+    offsets: Callable[[App, Sequence[PlanRef]], int | None] = App.offsets_of
 
     @classmethod
     def of_step(
@@ -78,7 +80,7 @@ JOBS: Mapping[str, Job] = {
     "ingest": Job.of_step(steps.ingest, at_once=lambda app: app.sessions.plans_at_once()),
     "quality": Job.of_step(steps.check),
     "upsert": Job.of_step(steps.upsert),
-    "run": Job(steps.complete, log=steps.__name__),
+    "run": Job(steps.complete, log=steps.__name__, offsets=steps.offsets_of_run),
 }
 """The jobs, by the name of their entry point in jobs/."""
 
@@ -117,7 +119,7 @@ def run(
         plan_arguments(plans),
         name=application_name(job, plans),
         engine=engine,
-        settings=app.spark_settings(app.spec(plans[0].pipeline), plans),
+        settings=app.spark_settings(app.spec(plans[0].pipeline), JOBS[job].offsets(app, plans)),
         environ={**app.environ, **app.kafka_variables(plans)},
         say=say,
         stop=stop,

@@ -10,11 +10,13 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
 from tidemark.core.layout import LOG_FOLDER
 from tidemark.core.plan import PlanRef
+from tidemark.core.upserts import Merge
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.services.quality import raise_if_failed
 from tidemark.services.recording import recorded_plan
@@ -70,20 +72,56 @@ def upsert(app: App, plan: PlanRef) -> Result:
 # -- all steps -----------------------------------------------------------------------------------
 
 
-def remaining(app: App, pipeline: str) -> PlanRef | None:
-    """Return the newest landed plan if a step after its ingest is incomplete, else None.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """The work that is left of a pipeline after its last ingest.
 
-    Writes nothing and starts no Spark.
+    Attributes:
+        newest: The newest landed plan; None if none has landed.
+        unchecked: Landed plans without a check result or a decision.
+        to_decode: Number of offsets to decode, to decode again, or to take out of the typed table.
+        merge: The next merge into the upsert table; None if that table is up to date.
     """
+
+    newest: int | None
+    unchecked: tuple[int, ...] = ()
+    to_decode: int = 0
+    merge: Merge | None = None
+
+    @property
+    def is_any(self) -> bool:
+        """Whether a step has work to do."""
+        return bool(self.unchecked or self.to_decode or self.merge)
+
+    def as_record(self) -> Result:
+        """The work as plain values, for `--json`."""
+        return {
+            "to_check": list(self.unchecked),
+            "to_decode": self.to_decode,
+            "to_merge": self.merge.as_record() if self.merge else None,
+        }
+
+
+def left(app: App, pipeline: str) -> Left:
+    """Return the work that is left of a pipeline. Writes nothing and starts no Spark."""
     newest = app.control().summary(pipeline).last_landed
     if newest is None:
-        return None
-    is_left = (
-        bool(app.verdicts(pipeline).unchecked())
-        or (_has_typed(app, pipeline) and app.decoding(pipeline).waiting().is_any)
-        or (_has_upsert(app, pipeline) and app.upserts(pipeline).next() is not None)
+        return Left(newest=None)
+    decodes = _has_typed(app, pipeline)
+    return Left(
+        newest=newest,
+        unchecked=tuple(app.verdicts(pipeline).unchecked()),
+        to_decode=app.decoding(pipeline).waiting().offsets if decodes else 0,
+        merge=app.upserts(pipeline).next() if _has_upsert(app, pipeline) else None,
     )
-    return PlanRef(pipeline=pipeline, sequence=newest) if is_left else None
+
+
+def offsets_of_run(app: App, plans: Sequence[PlanRef]) -> int | None:
+    """Return the number of offsets that `complete` reads at most; None if it is unknown."""
+    planned = app.offsets_of(plans)
+    if planned is None:
+        return None
+    return planned + sum(left(app, plan.pipeline).to_decode for plan in plans)
 
 
 def complete(app: App, plans: Sequence[PlanRef]) -> list[tuple[Result, int]]:
@@ -135,25 +173,24 @@ class _PipelineRun:
 
     def ingest(self) -> None:
         """Land the plan if it is open."""
-        self._take("ingest", self._ingested)
+        self._take("ingest", self._ingested, self._plan.sequence)
         self._is_over = bool(ExitCode.worst(self.codes))
 
     def _ingested(self) -> Result | None:
         record = recorded_plan(self._app.control(), self._pipeline, self._plan.sequence)
         if not record.is_open:
             return None
-        return {"plan": self._plan.sequence, **ingest(self._app, self._plan)}
+        return ingest(self._app, self._plan)
 
     def check(self) -> None:
         """Check every landed plan that has no check result."""
         if self._is_over:
             return
         for sequence in self._app.verdicts(self._pipeline).unchecked():
-            self._take("check", partial(self._checked, sequence))
+            self._take("check", partial(self._checked, sequence), sequence)
 
     def _checked(self, sequence: int) -> Result:
-        plan = PlanRef(pipeline=self._pipeline, sequence=sequence)
-        return {"plan": sequence, **check(self._app, plan)}
+        return check(self._app, PlanRef(pipeline=self._pipeline, sequence=sequence))
 
     def decode(self) -> None:
         """Decode until no landed record is left to decode."""
@@ -175,15 +212,22 @@ class _PipelineRun:
     def publish(self) -> None:
         """Report whether the published view contains the plan."""
         if not self._is_over:
-            self._take("publish", self._published)
+            self._take("publish", self._published, self._plan.sequence)
 
     def _published(self) -> Result:
         judged = self._app.verdicts(self._pipeline).of(self._plan.sequence)
         standing = judged.word.standing.value if judged.word else "not checked"
-        return {"plan": self._plan.sequence, "published": judged.is_visible, "standing": standing}
+        left_behind = judged.plan.left if self.steps[0]["step"] == "ingest" else 0
+        return {"published": judged.is_visible, "standing": standing, "left": left_behind}
 
-    def _take(self, step: str, body: Callable[[], Result | None]) -> bool:
-        """Take a step, time it, and log one line. Return whether it had work and succeeded."""
+    def _take(self, step: str, body: Callable[[], Result | None], plan: int | None = None) -> bool:
+        """Take a step, time it, and log one line. Return whether it had work and succeeded.
+
+        Args:
+            step: Name of the step.
+            body: Does it, and returns None if there is no work.
+            plan: The plan of the step, if it is known before.
+        """
         begun = time.monotonic()
 
         def named(_: str) -> Result | None:
@@ -193,15 +237,17 @@ class _PipelineRun:
         came = attempt(self._pipeline, named)
         if came is None:
             return False
-        self.add(step, came, time.monotonic() - begun)
+        self.add(step, came, time.monotonic() - begun, plan)
         return not isinstance(came, TidemarkError)
 
-    def add(self, step: str, came: Result | TidemarkError, seconds: float) -> None:
+    def add(
+        self, step: str, came: Result | TidemarkError, seconds: float, plan: int | None = None
+    ) -> None:
         """Store the result or the error of a step, and log one line."""
         level, code = logging.INFO, ExitCode.OK
         if isinstance(came, TidemarkError):
             level, code, came = logging.WARNING, came.exit_code, came.as_record()
-        self.steps.append({"step": step, **came, "seconds": round(seconds, 2)})
+        self.steps.append({"step": step, "plan": plan, **came, "seconds": round(seconds, 2)})
         self.codes.append(code)
         log.log(level, "%s: %s in %.1f s", self._pipeline, describe(self.steps[-1]), seconds)
 

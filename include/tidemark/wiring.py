@@ -790,21 +790,24 @@ class App:
             of_all=set(seen) == {*self.specs, *self.spec_folder.broken},
         )
 
-    def spark_settings(self, spec: PipelineSpec, plans: Sequence[PlanRef] = ()) -> dict[str, str]:
-        """`--conf` settings of a Spark job.
+    def spark_settings(self, spec: PipelineSpec, offsets: int | None = None) -> dict[str, str]:
+        """Return the `--conf` settings of a Spark job.
 
         Args:
-            spec: The pipeline that it is for, or one of several with the same Spark settings.
-            plans: The plans that the job is about; their size decides how the JVM is set. The job
-                itself refuses a plan that does not exist.
+            spec: The pipeline of the job, or one of several with the same Spark settings.
+            offsets: Number of offsets that the job reads at most, which decides how the JVM is set;
+                None if it is unknown.
         """
         from tidemark.adapters.spark.settings import submit_settings
 
+        return submit_settings(self.layout, spec.spark, offsets)
+
+    def offsets_of(self, plans: Sequence[PlanRef]) -> int | None:
+        """Return the number of offsets of some plans; None if one of them does not exist."""
         control = self.control()
         found = [control.plan_record(plan.pipeline, plan.sequence) for plan in plans]
         sizes = [record.plan.size for record in found if record]
-        is_known = bool(found) and len(sizes) == len(found)
-        return submit_settings(self.layout, spec.spark, sum(sizes) if is_known else None)
+        return sum(sizes) if len(sizes) == len(plans) else None
 
     def engine(self, master: str | None = None) -> Engine:
         """Return the engine of jobs.

@@ -89,6 +89,15 @@ def test_what_has_landed_is_decoded_by_a_plan_of_its_own(
     assert answer.value["fails_now"] is fails_now
 
 
+@pytest.mark.usefixtures("lake")
+def test_a_missing_spark_submit_is_not_tried_again(task_probe: Probe, spark_submit: Path) -> None:
+    """No retry brings it."""
+    spark_submit.unlink()
+    answer = run(task_probe, spark_submit)
+    assert answer.value["error"].startswith("SetupError: ")
+    assert answer.value["fails_now"] is True
+
+
 def test_plans_are_submitted_until_all_is_decoded(
     task_probe: Probe, spark_submit: Path, lake: HomeTypedLake
 ) -> None:

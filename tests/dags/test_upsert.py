@@ -63,6 +63,17 @@ def test_what_is_behind_is_merged_and_what_is_not_starts_no_spark(
                 assert words[-3].endswith("/jobs/upsert.py")
 
 
+def test_a_missing_spark_submit_is_not_tried_again(
+    task_probe: Probe, spark_submit: Path, lake: HomeTypedLake
+) -> None:
+    """No retry brings it."""
+    decoded(lake, b"a")
+    spark_submit.unlink()
+    answer, _ = run(task_probe, spark_submit, "events")
+    assert answer.value["error"].startswith("SetupError: ")
+    assert answer.value["fails_now"] is True
+
+
 @pytest.mark.parametrize("code", [ExitCode.OK, ExitCode.REFUSED, ExitCode.TRANSIENT])
 def test_one_that_is_refused_does_not_stop_the_others(
     task_probe: Probe, spark_submit: Path, lake: HomeTypedLake, code: ExitCode

@@ -200,7 +200,7 @@ class Site:
     ) -> list[str]:
         """The command line of a job's driver: what Airflow's operator runs."""
         ref = PlanRef(pipeline=pipeline, sequence=plan)
-        settings = self.app.spark_settings(self.app.spec("events"), [ref])
+        settings = self.app.spark_settings(self.app.spec("events"), self.app.offsets_of([ref]))
         return [
             "spark-submit",
             *("--master", master),

@@ -36,8 +36,10 @@ app = typer.Typer(
     name="tidemark",
     help=(
         "Move Kafka into Delta Lake in scheduled batches of explicit offset ranges.\n\n"
-        "A plan says which offsets are read; `plan` makes one, `ingest` executes it, `status` "
-        "shows how far each pipeline has come. Airflow runs the same steps from dags/.\n\n"
+        "`run` brings pipelines up to date. Its steps are commands too: `plan` records which "
+        "offsets to read, `ingest` lands them, `quality` checks them, `decode` and `upsert` make "
+        "further tables. `status` shows the lag of each pipeline. Airflow runs the same steps "
+        "from dags/.\n\n"
         "Exit codes: 0 done or nothing to do, 2 wrong usage, 65 refused (a named error that a "
         "retry will not cure), 66 quality failed (the data stays landed), 75 and 76 try again, "
         "1 unforeseen."

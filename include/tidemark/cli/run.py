@@ -13,7 +13,7 @@ from tidemark.cli.spark import Parts, chosen_engine, planned
 from tidemark.core.plan import PlanRef
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.services.together import ASKED_AT_ONCE, each_apart
-from tidemark.steps import remaining
+from tidemark.steps import left
 from tidemark.wiring import App
 
 
@@ -39,20 +39,21 @@ def run(
     check ends with exit code 66; the data stays landed and is not published.
     """
     app = App.from_environment()
-    names = list(dict.fromkeys(app.kafka_spec(name).name for name in pipelines))
+    names = list(dict.fromkeys(pipelines))
     if dry_run:
         _print_drafts(app, names, as_json=as_json)
         return
     parts = Parts(app, chosen_engine(app, master, names))
     plans = planned(app, names, parts)
     idle = [name for name in names if name in parts.records and "error" not in parts.records[name]]
-    left = each_apart(idle, lambda name: remaining(app, name), ASKED_AT_ONCE)
-    for name, answer in zip(idle, left, strict=True):
-        if isinstance(answer, PlanRef):
-            del parts.records[name]
-            plans.append(answer)
-        elif answer is not None:
+    for name, answer in zip(
+        idle, each_apart(idle, lambda name: left(app, name), ASKED_AT_ONCE), strict=True
+    ):
+        if isinstance(answer, TidemarkError):
             parts.add(name, answer.exit_code, **answer.as_record())
+        elif answer.is_any and answer.newest is not None:
+            del parts.records[name]
+            plans.append(PlanRef(pipeline=name, sequence=answer.newest))
     for together in app.applications(plans):
         parts.add_run("run", together)
     records = [parts.records[name] for name in names]
@@ -64,33 +65,45 @@ def run(
 
 
 def _print_summary(records: list[Mapping[str, Any]]) -> None:
+    columns = (
+        "outcome",
+        "landed",
+        "checked",
+        "decoded",
+        "quarantined",
+        "upsert table",
+        "published",
+    )
     rows = [(record["pipeline"], record["plan"], *_figures(record)) for record in records]
-    columns = ("landed", "checked", "decoded", "quarantined", "upsert table", "published")
     print_table("Run", ("pipeline", "plan", *columns), rows)
     for record in records:
-        failed = [step for step in record.get("steps", ()) if "error" in step]
-        for error in [record] if "error" in record else failed:
-            print_error_record({**error, "pipeline": record["pipeline"]})
+        steps = record.get("steps", ())
+        for failed in [record] if "error" in record else [s for s in steps if "error" in s]:
+            print_error_record({**failed, "pipeline": record["pipeline"]})
+        if behind := sum(step.get("left", 0) for step in steps):
+            text = f"{record['pipeline']}: a limit left {behind:,} offset(s); run the command again"
+            out.print(text, markup=False)
 
 
 def _figures(record: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return one figure for each kind of step; None for a kind of step that was not taken."""
-    steps = record.get("steps")
-    if steps is None:
-        return (record.get("error") or record.get("outcome"), *[None] * 5)
+    """The outcome, and the sum of each kind of step; None where no step of a kind was taken."""
+    if "steps" not in record:
+        return (record.get("error") or record["outcome"], *[None] * 6)
+    steps = record["steps"]
+    failed = next((f"{step['step']} failed" for step in steps if "error" in step), "done")
     ingested, checked, decoded, merged, published = (
-        [step for step in steps if step["step"] == kind]
+        [step for step in steps if step["step"] == kind and "error" not in step]
         for kind in ("ingest", "check", "decode", "upsert", "publish")
     )
-    landed = sum(step.get("records", 0) for step in decoded)
-    quarantined = sum(step.get("quarantined", 0) for step in decoded)
+    quarantined = sum(step["quarantined"] for step in decoded)
     return (
-        ingested[0].get("error") or ingested[0]["records"] if ingested else 0,
-        ", ".join(sorted({step.get("error") or step["verdict"] for step in checked})) or None,
-        landed - quarantined if decoded else None,
+        failed,
+        sum(step["records"] for step in ingested),
+        ", ".join(sorted({step["verdict"] for step in checked})) or None,
+        sum(step["records"] for step in decoded) - quarantined if decoded else None,
         quarantined if decoded else None,
-        ", ".join(step.get("error") or step["how"] for step in merged) or None,
-        ", ".join(step.get("error") or step["standing"] for step in published) or None,
+        ", ".join(step["how"] for step in merged) or None,
+        ", ".join(step["standing"] for step in published) or None,
     )
 
 
@@ -99,14 +112,11 @@ def _print_drafts(app: App, names: list[str], *, as_json: bool) -> None:
 
     def draft(name: str) -> dict[str, Any]:
         planning = app.planner(name).preview()
-        decode = app.spec(name).decode
-        waiting = app.decoding(name).waiting().as_record() if decode else None
         return {
             "outcome": planning.outcome.value,
             "plan": planning.plan.as_record() if planning.plan else None,
             "offsets": planning.plan.size if planning.plan else 0,
-            "to_check": app.verdicts(name).unchecked(),
-            "to_decode": waiting,
+            **left(app, name).as_record(),
         }
 
     answers = each_apart(names, draft, ASKED_AT_ONCE)
@@ -125,12 +135,9 @@ def _print_drafts(app: App, names: list[str], *, as_json: bool) -> None:
             continue
         out.print(
             f"{record['pipeline']}: {record['offsets']:,} offset(s) to land, "
-            f"{len(record['to_check']):,} landed plan(s) to check"
-            + (
-                f", {record['to_decode']['missing']:,} landed offset(s) to decode"
-                if record["to_decode"]
-                else ""
-            ),
+            f"{len(record['to_check']):,} landed plan(s) to check, "
+            f"{record['to_decode']:,} offset(s) to decode, "
+            f"{'one merge' if record['to_merge'] else 'nothing'} to upsert",
             markup=False,
         )
     codes = [each.exit_code for each in answers if isinstance(each, TidemarkError)]

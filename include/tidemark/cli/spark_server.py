@@ -14,9 +14,9 @@ from tidemark.wiring import App
 
 app = typer.Typer(
     help=(
-        "Manage a Spark Connect server on this machine. While it runs, `run`, `ingest`, `quality`, "
-        "`decode`, `upsert` and `backfill` use it instead of starting their own Spark. That start "
-        "takes longer than a small run."
+        "Manage a Spark Connect server on this machine. While it runs, every command with "
+        "`--master` uses it instead of starting its own Spark. That start takes longer than a "
+        "small run."
     ),
     short_help="A Spark Connect server, for short runs.",
     no_args_is_help=True,

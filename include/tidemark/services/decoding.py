@@ -58,9 +58,9 @@ class Waiting:
     more: int
 
     @property
-    def is_any(self) -> bool:
-        """Whether the typed table lacks landed records or contains outdated ones."""
-        return any(self.as_record().values())
+    def offsets(self) -> int:
+        """Number of offsets to decode, to decode again, or to take out."""
+        return self.missing + self.stale + self.more
 
     def as_record(self) -> dict[str, int]:
         """The numbers as plain values, for `--json`."""

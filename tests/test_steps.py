@@ -1,0 +1,144 @@
+"""The order of the steps of a run, and what a failed step stops; on real tables without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.typed_lake import HomeTypedLake, home_typed_lake
+from tidemark import steps
+from tidemark.core.plan import PlanRef
+from tidemark.errors import ExitCode, KafkaUnavailable, NotLanded, QualityFailed, TidemarkError
+from tidemark.wiring import App
+
+AWAY = KafkaUnavailable(operation="list_offsets", reason="timed out")
+LOST = NotLanded(pipeline="events", sequence=1, seen="no commit")
+FAILED = QualityFailed(pipeline="events", sequence=1, failed=("rule",), data_docs="page")
+
+
+@dataclass
+class Steps:
+    """Takes the place of the steps that need Spark; `errors` has those that fail."""
+
+    lake: HomeTypedLake
+    errors: Mapping[str, TidemarkError] = field(default_factory=dict)
+    taken: list[str] = field(default_factory=list)
+
+    def ingest(self, app: App, plan: PlanRef) -> dict[str, Any]:
+        """Land or decode a plan."""
+        is_typed = app.spec(plan.pipeline).is_typed
+        self._take(f"{'decode' if is_typed else 'ingest'} {plan.sequence}")
+        (self.lake if is_typed else self.lake.bronze).ingest.execute(plan.sequence)
+        return {"records": 1, "quarantined": 0}
+
+    def check(self, app: App, plan: PlanRef) -> dict[str, Any]:
+        """Decide nothing: the plan stays unchecked."""
+        del app
+        self._take(f"check {plan.sequence}")
+        return {"verdict": "passed", "checks": 1}
+
+    def _take(self, step: str) -> None:
+        self.taken.append(step)
+        if error := self.errors.get(step):
+            raise error
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> HomeTypedLake:
+    """Pipeline `events`; one plan has landed."""
+    lake = home_typed_lake(tmp_path)
+    lake.land_values(b"a")
+    return lake
+
+
+@pytest.fixture
+def app(tmp_path: Path, lake: HomeTypedLake) -> App:
+    """Tidemark on that home, with sessions that nothing opens."""
+    del lake
+    environ = {"TIDEMARK_HOME": str(tmp_path), "TIDEMARK_PIPELINES": str(tmp_path / "pipelines")}
+    sessions: Any = SimpleNamespace(plans_at_once=lambda: 2)
+    return replace(App.from_environment(environ), sessions=sessions)
+
+
+def taken(
+    app: App, lake: HomeTypedLake, patch: pytest.MonkeyPatch, **errors: TidemarkError
+) -> tuple[list[str], list[Any], int]:
+    """Run all steps; the steps that were taken, their results, and the exit code."""
+    named = {name.replace("_", " "): error for name, error in errors.items()}
+    fake = Steps(lake, named)
+    patch.setattr(steps, "ingest", fake.ingest)
+    patch.setattr(steps, "check", fake.check)
+    newest = max(lake.bronze.control.ledger("events").plans)
+    ((result, code),) = steps.complete(app, [PlanRef(pipeline="events", sequence=newest)])
+    return fake.taken, list(result["steps"]), code
+
+
+def test_a_landed_plan_is_checked_and_decoded(
+    app: App, lake: HomeTypedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`left` has the work before, and less of it afterwards; each step is one readable line."""
+    before = steps.left(app, "events")
+    assert (before.newest, before.unchecked, before.to_decode, before.merge) == (1, (1,), 1, None)
+    assert steps.offsets_of_run(app, [PlanRef(pipeline="events", sequence=1)]) == 2
+    done, results, code = taken(app, lake, monkeypatch)
+    assert (done, code) == (["check 1", "decode 1"], ExitCode.OK)
+    assert [(step["step"], step["plan"]) for step in results] == [
+        ("check", 1),
+        ("decode", 1),
+        ("publish", 1),
+    ]
+    assert all(steps.describe(step) for step in results)
+    after = steps.left(app, "events")
+    assert (after.unchecked, after.to_decode, after.is_any) == ((1,), 0, True)
+
+
+def test_a_failed_ingest_ends_the_steps_of_its_pipeline(
+    app: App, lake: HomeTypedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is checked or decoded, and the error names the plan."""
+    lake.bronze.plan(1)
+    done, results, code = taken(app, lake, monkeypatch, ingest_2=AWAY)
+    assert (done, code) == (["ingest 2"], ExitCode.TRANSIENT)
+    assert [(step["step"], step["plan"], step["error"]) for step in results] == [
+        ("ingest", 2, "KafkaUnavailable")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("errors", "code"),
+    [
+        ({"check_1": FAILED}, ExitCode.QUALITY_FAILED),
+        ({"decode_1": LOST}, ExitCode.UNKNOWN_OUTCOME),
+        ({"check_1": FAILED, "decode_1": LOST}, ExitCode.UNKNOWN_OUTCOME),
+    ],
+)
+def test_a_failed_check_or_decode_sets_the_exit_code_and_stops_nothing(
+    app: App,
+    lake: HomeTypedLake,
+    monkeypatch: pytest.MonkeyPatch,
+    errors: Mapping[str, TidemarkError],
+    code: ExitCode,
+) -> None:
+    """The worst exit code counts."""
+    done, results, found = taken(app, lake, monkeypatch, **errors)
+    assert (done, found) == (["check 1", "decode 1"], code)
+    assert results[-1]["step"] == "publish"
+
+
+def test_a_step_that_cannot_look_is_a_failed_step(
+    app: App, lake: HomeTypedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error outside a step's work is not lost either."""
+
+    def away(_: object, __: str) -> None:
+        raise AWAY
+
+    monkeypatch.setattr(App, "verdicts", away)
+    _, results, code = taken(app, lake, monkeypatch)
+    assert code == ExitCode.TRANSIENT
+    assert [step["step"] for step in results if "error" in step] == ["check", "publish"]
