@@ -34,7 +34,7 @@ class Steps:
         is_typed = app.spec(plan.pipeline).is_typed
         self._take(f"{'decode' if is_typed else 'ingest'} {plan.sequence}")
         (self.lake if is_typed else self.lake.bronze).ingest.execute(plan.sequence)
-        return {"records": 1, "quarantined": 0}
+        return {"wrote": True, "records": 1, "quarantined": 0}
 
     def check(self, app: App, plan: PlanRef) -> dict[str, Any]:
         """Decide nothing: the plan stays unchecked."""
@@ -142,3 +142,20 @@ def test_a_step_that_cannot_look_is_a_failed_step(
     _, results, code = taken(app, lake, monkeypatch)
     assert code == ExitCode.TRANSIENT
     assert [step["step"] for step in results if "error" in step] == ["check", "publish"]
+
+
+def test_no_step_is_taken_after_a_stop(
+    app: App, lake: HomeTypedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process is ending, and threads still run."""
+    lake.land_values(b"b")
+
+    def stopped(_: object) -> None:
+        raise SystemExit(143)
+
+    fake = Steps(lake)
+    monkeypatch.setattr(steps, "check", lambda app, plan: stopped(fake.check(app, plan)))
+    monkeypatch.setattr(steps, "ingest", fake.ingest)
+    with pytest.raises(SystemExit):
+        steps.complete(app, [PlanRef(pipeline="events", sequence=2)])
+    assert fake.taken == ["check 1"]

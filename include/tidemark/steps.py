@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from threading import Event
 from typing import Any, TypeAlias
 
 from tidemark.core.layout import LOG_FOLDER
 from tidemark.core.plan import PlanRef
 from tidemark.core.upserts import Merge
-from tidemark.errors import ExitCode, TidemarkError
+from tidemark.errors import ExitCode, NotLanded, TidemarkError
 from tidemark.services.quality import raise_if_failed
 from tidemark.services.recording import recorded_plan
 from tidemark.services.together import attempt, each_apart
@@ -140,7 +141,18 @@ def complete(app: App, plans: Sequence[PlanRef]) -> list[tuple[Result, int]]:
     with named_failures(app, "starting Spark"):
         at_once = app.sessions.plans_at_once()
     app.prepare_checks(plan.pipeline for plan in plans)
-    runs = [_PipelineRun(app, plan) for plan in plans]
+    stopped = Event()
+    runs = [_PipelineRun(app, plan, stopped) for plan in plans]
+    try:
+        _take_all(runs, at_once)
+    except BaseException:
+        # The process is ending; threads that still run take no further step.
+        stopped.set()
+        raise
+    return [({"steps": run.steps}, ExitCode.worst(run.codes)) for run in runs]
+
+
+def _take_all(runs: Sequence[_PipelineRun], at_once: int) -> None:
     for step, method, threads in (
         ("ingest", _PipelineRun.ingest, at_once),
         # Great Expectations checks one plan at a time, and each merge uses its own session.
@@ -152,7 +164,6 @@ def complete(app: App, plans: Sequence[PlanRef]) -> list[tuple[Result, int]]:
         for run, came in zip(runs, each_apart(runs, method, threads), strict=True):
             if isinstance(came, TidemarkError):
                 run.add(step, came, 0.0)
-    return [({"steps": run.steps}, ExitCode.worst(run.codes)) for run in runs]
 
 
 class _PipelineRun:
@@ -163,8 +174,10 @@ class _PipelineRun:
         codes: The exit code of each step.
     """
 
-    def __init__(self, app: App, plan: PlanRef) -> None:
+    def __init__(self, app: App, plan: PlanRef, stopped: Event) -> None:
         self._app = app
+        self._stopped = stopped
+        self._decoded: set[int] = set()
         self._plan = plan
         self._pipeline = plan.pipeline
         self._is_over = False
@@ -196,12 +209,17 @@ class _PipelineRun:
         """Decode until no landed record is left to decode."""
         if self._is_over or not _has_typed(self._app, self._pipeline):
             return
-        while self._take("decode", self._decoded):
+        while self._take("decode", self._decode_next):
             pass
 
-    def _decoded(self) -> Result | None:
+    def _decode_next(self) -> Result | None:
         plan = self._app.decoding(self._pipeline).plan().plan
-        return None if plan is None else {"plan": plan.sequence, **ingest(self._app, plan.ref)}
+        if plan is None:
+            return None
+        if plan.sequence in self._decoded:
+            raise NotLanded(pipeline=plan.pipeline, sequence=plan.sequence, seen="an open plan")
+        self._decoded.add(plan.sequence)
+        return {"plan": plan.sequence, **ingest(self._app, plan.ref)}
 
     def upsert(self) -> None:
         """Merge the decoded records into the upsert table."""
@@ -228,6 +246,8 @@ class _PipelineRun:
             body: Does it, and returns None if there is no work.
             plan: The plan of the step, if it is known before.
         """
+        if self._stopped.is_set():
+            return False
         begun = time.monotonic()
 
         def named(_: str) -> Result | None:
@@ -258,7 +278,8 @@ def describe(step: Result) -> str:
     if "error" in step:
         return f"{name}: {step['error']}: {step['what']}"
     if name == "ingest":
-        return f"ingest: plan {step['plan']}: {step['records']:,} record(s) landed"
+        how = "landed" if step["wrote"] else "found landed by another process"
+        return f"ingest: plan {step['plan']}: {step['records']:,} record(s) {how}"
     if name == "check":
         return f"check: plan {step['plan']}: {step['verdict']} ({step['checks']} checks)"
     if name == "decode":

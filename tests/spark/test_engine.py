@@ -29,7 +29,8 @@ def test_a_master_selects_an_engine(master: str, engine: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "master", ["sc:", "sc://", "sc://:1", "sc://h:many", "sc://h:0", "sc://h/;ssl=1", "sc:h:1"]
+    "master",
+    ["sc:", "sc://", "sc://:1", "sc://h:many", "sc://h:0", "sc://h/;ssl=1", "sc:h:1", "sc://[::1]"],
 )
 def test_an_invalid_server_address_is_refused(master: str) -> None:
     """Parsing raises a named error, before any connection."""
@@ -43,7 +44,7 @@ def test_no_text_contains_a_token() -> None:
         "secret" not in f"{Server.parse('sc://h', 'secret')!r} {Server.parse('sc://h', 'secret')}"
     )
     with pytest.raises(SetupError) as refused:
-        engine_of("sc://h:0/;token=secret;use_ssl=true")
+        engine_of("sc://user:secret@h:0/;Token=secret;use_ssl=true")
     assert "secret" not in str(refused.value)
     assert "use_ssl=true" in str(refused.value)
 

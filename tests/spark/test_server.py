@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
+import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -105,6 +107,59 @@ def test_a_server_is_started_used_and_stopped(layout: Layout, tmp_path: Path) ->
         server.stop()
     assert not server.status().running
     assert server.running() is None
+
+
+def test_the_token_does_not_go_to_another_listener_on_the_port(connect_server: Server) -> None:
+    """The name localhost also resolves to ::1, where another user can listen."""
+    with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as other:
+        other.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        try:
+            other.bind(("::1", connect_server.port))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+        other.listen()
+        with connected(connect_server, {}) as sessions:
+            assert sessions.shared().range(3).count() == 3
+        assert select.select([other], [], [], 0)[0] == []
+
+
+@pytest.mark.usefixtures("connect_server")
+def test_a_server_of_another_user_is_refused_by_name(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its token cannot be read; the remedy names spark-submit."""
+    server = SparkServer(layout.spark, {}, server_settings(layout, {}))
+
+    def denied(path: Path, *_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    read_text = Path.read_text
+    monkeypatch.setattr(
+        Path,
+        "read_text",
+        lambda path, *a, **k: (denied if path.name == "token" else read_text)(path, *a, **k),
+    )
+    with pytest.raises(EngineUnsuitable, match="another user started it"):
+        server.running()
+
+
+@pytest.mark.usefixtures("connect_server")
+@pytest.mark.parametrize("what", ["redaction", "limits", "pyspark"])
+def test_a_server_from_before_an_upgrade_is_refused(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """An upgrade can change what a server redacts, its limits, and its libraries."""
+    settings = server_settings(layout, {})
+    assert SparkServer(layout.spark, {}, settings).running() is not None
+    if what == "redaction":
+        monkeypatch.setattr("tidemark.spark.server.REDACTION", "stricter")
+    elif what == "limits":
+        options = settings["spark.driver.extraJavaOptions"]
+        settings["spark.driver.extraJavaOptions"] = options.replace("limits", "bounds")
+    else:
+        monkeypatch.setattr("tidemark.spark.server.version", lambda name: f"newer {name}")
+    with pytest.raises(EngineUnsuitable, match="another version of tidemark started it"):
+        SparkServer(layout.spark, {}, settings).running()
 
 
 def test_files_of_a_server_stay_in_its_folder_and_do_not_grow(

@@ -98,7 +98,7 @@ def _figures(record: Mapping[str, Any]) -> tuple[object, ...]:
     quarantined = sum(step["quarantined"] for step in decoded)
     return (
         failed,
-        sum(step["records"] for step in ingested),
+        sum(step["records"] for step in ingested if step["wrote"]),
         ", ".join(sorted({step["verdict"] for step in checked})) or None,
         sum(step["records"] for step in decoded) - quarantined if decoded else None,
         quarantined if decoded else None,

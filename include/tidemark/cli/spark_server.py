@@ -49,7 +49,7 @@ def serve(
 
     The server listens on this machine only and logs to standard error. It requires the token of
     SPARK_CONNECT_AUTHENTICATE_TOKEN, or, if that is not set, the token of `tidemark spark start`.
-    Commands use the server with `--master sc://localhost:PORT`.
+    Commands use the server with `--master sc://localhost:PORT` and that token in the same variable.
     """
     App.from_environment().spark_server(port=port, log_to_file=False).serve()
 

@@ -44,6 +44,8 @@ _CHANNEL = (
 )
 """Options of the connection."""
 
+_LOOPBACK = "ipv4:127.0.0.1:{}"
+
 _CLOSING_S = 3
 """Seconds that `close` waits for an answer: Airflow kills a task five seconds after SIGTERM."""
 
@@ -161,9 +163,15 @@ class ConnectSessions:
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+        class Builder(DefaultChannelBuilder):  # type: ignore[misc]  # PySpark ships no types for it
+            @property
+            def endpoint(self) -> str:
+                # The name also resolves to ::1, where another user may listen for the token.
+                return _LOOPBACK.format(server.port) if server.is_local else str(super().endpoint)
+
         self._check_open()
         server = self.server
-        builder = DefaultChannelBuilder(f"sc://{server.host}:{server.port}", list(_CHANNEL))
+        builder = Builder(f"sc://{server.host}:{server.port}", list(_CHANNEL))
         # Set None too: otherwise PySpark sends the environment's token to any server.
         builder.set("token", server.token or None)
         if server.use_ssl:
@@ -196,9 +204,21 @@ class ConnectSessions:
         """Call the server on each connection until the sessions are closed."""
         while not self._closed.wait(_HEARTBEAT_S):
             for session in list(self._opened):
-                # If the server is lost, the work of the session raises the error.
+                # The work of the session raises the error of a lost server.
                 with suppress(Exception):
-                    session.client.get_configs("spark.sql.session.timeZone")
+                    self._beat_once(session.client)
+
+    @staticmethod
+    def _beat_once(client: Any) -> None:
+        from pyspark.errors import PySparkException
+
+        try:
+            client.get_configs("spark.sql.session.timeZone")
+        except PySparkException as failure:
+            if session_lost(failure):
+                # Each call of the work would repeat itself for seconds.
+                client.set_retry_policies([])
+            raise
 
     def _check_open(self) -> None:
         if self._closed.is_set():

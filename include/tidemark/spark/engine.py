@@ -66,6 +66,11 @@ class Server:
     def __str__(self) -> str:
         return f"Spark Connect at {self.host}:{self.port}"
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the server is on this machine."""
+        return self.host == "localhost"
+
     @classmethod
     def parse(cls, url: str, token: str = "") -> Self:
         """Return the server at an address such as `sc://host:15002/;use_ssl=true;user_id=etl`.
@@ -85,16 +90,18 @@ class Server:
         except ValueError:
             port = 0
         unknown = set(given) - {"token", "use_ssl", "user_id"}
-        if parts.scheme != SCHEME or not parts.hostname or port == 0 or unknown:
+        host = parts.hostname or ""
+        # PySpark cannot write an IPv6 address into its URL.
+        if parts.scheme != SCHEME or not host or ":" in host or port == 0 or unknown:
             raise SetupError(
                 subject="invalid address of a Spark Connect server",
                 needed="sc://HOST:PORT, optionally followed by /;use_ssl=true;user_id=NAME",
-                seen=re.sub(r"(token=)[^;]*", r"\1***", url),
+                seen=re.sub(r"(?i)(token=)[^;]*|//[^/@]*@", r"\1***", url),
                 advice="correct --master, or in Airflow the connection of type spark_connect",
             )
         return cls(
             # If there is a token, PySpark uses TLS for every other name.
-            host="localhost" if parts.hostname in ("127.0.0.1", "::1") else parts.hostname,
+            host="localhost" if host == "127.0.0.1" else host,
             port=port or DEFAULT_PORT,
             token=given.get("token", token),
             use_ssl=given.get("use_ssl", "").lower() == "true",

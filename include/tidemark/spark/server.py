@@ -6,6 +6,7 @@ the token.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -16,12 +17,14 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
 from tidemark import processes, sockets
 from tidemark.errors import EngineUnavailable, EngineUnsuitable, SetupError
 from tidemark.files import locked, named_failures, read_json, replace_text
+from tidemark.spark.connect import SUBMIT
 from tidemark.spark.engine import DEFAULT_PORT, TOKEN_VARIABLE, Server, without_connect
 from tidemark.spark.submit import search_path
 from tidemark.spark.workers import CODE
@@ -97,7 +100,7 @@ class _State:
         session: The session of the operating system with the server and its Python workers.
         started: When the process started (`processes.start_time`).
         port: The server's port.
-        code: Digest of the workers' code (`workers.CODE`); empty before the checks have passed.
+        code: Digest of what the server is made of; empty before the checks have passed.
     """
 
     pid: int
@@ -149,14 +152,35 @@ class SparkServer:
         state = self._load()
         if state is None or not state.code or not _is_alive(state):
             return None
-        if state.code != CODE:
+        if state.code != self._code():
             raise EngineUnsuitable(
                 engine="the Spark Connect server of this machine",
                 problem="another version of tidemark started it",
                 needed="a server of this version",
                 advice="restart it: `tidemark spark stop`, then `tidemark spark start`",
             )
-        return Server(host=HOST, port=state.port, token=self._token())
+        try:
+            token = self._token()
+        except PermissionError:
+            raise EngineUnsuitable(
+                engine="the Spark Connect server of this machine",
+                problem="another user started it, and only that user can read its token",
+                needed="a server of your own",
+                advice=f"run {SUBMIT}, or set TIDEMARK_HOME to a folder of your own",
+            ) from None
+        return Server(host=HOST, port=state.port, token=token)
+
+    def _code(self) -> str:
+        """Return a digest of the parts of a server that an upgrade can change."""
+        options = self._settings.get("spark.driver.extraJavaOptions", "").split()
+        parts = (
+            CODE,
+            *map(version, ("pyspark", "delta-spark")),
+            REDACTION,
+            # Without paths: several checkouts may share a home.
+            *sorted(option for option in options if "/" not in option),
+        )
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def start(self, check: Callable[[Server], None], *, timeout_s: float = 120.0) -> ServerStatus:
         """Start the server, unless it runs, and return when it has passed the checks.
@@ -176,7 +200,7 @@ class SparkServer:
             locked(self._home / "server.lock"),
         ):
             state = self._load()
-            if state is not None and state.code == CODE and _is_alive(state):
+            if state is not None and state.code == self._code() and _is_alive(state):
                 return self.status()
             self.stop()
             state = self._spawn()
@@ -186,7 +210,7 @@ class SparkServer:
             except BaseException:
                 self.stop()
                 raise
-            self._save(replace(state, code=CODE))
+            self._save(replace(state, code=self._code()))
             return self.status()
 
     def stop(self, *, timeout_s: float = 20.0) -> ServerStatus:
@@ -213,7 +237,10 @@ class SparkServer:
             StorageUnavailable, StorageRefused: The folder of the server cannot be written.
         """
         port = self._port or DEFAULT_PORT
-        with named_failures(self._home, "starting the Spark Connect server"):
+        with (
+            named_failures(self._home, "starting the Spark Connect server"),
+            locked(self._home / "server.lock"),
+        ):
             command, environ = self._prepare(port)
         given = self._environ.get(TOKEN_VARIABLE)
         os.execve(command[0], command, {**environ, TOKEN_VARIABLE: given or self._token()})
@@ -236,10 +263,14 @@ class SparkServer:
     def _prepare(self, port: int) -> tuple[list[str], dict[str, str]]:
         """Write the files of a server, and return its command and environment."""
         sockets.require_free(_ADDRESS, [port], "the Spark Connect server")
+        self._home.mkdir(parents=True, exist_ok=True)
+        # Killed servers leave their folders behind.
+        for old in self._home.glob("scratch-*"):
+            if not sockets.accepts(_ADDRESS, int(old.name.partition("-")[2])):
+                shutil.rmtree(old, ignore_errors=True)
         scratch = self._scratch(port)
-        # A killed server leaves its folder behind.
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
+        # Spark spills records into it.
+        scratch.mkdir(mode=0o700, exist_ok=True)
         self._write_token()
         pools = self._home / "pools.xml"
         replace_text(pools, _ALLOCATION)
