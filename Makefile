@@ -134,7 +134,7 @@ bench: setup-dev ## Compare with Spark's own ways to read Kafka, as ratios
 # -- check ---------------------------------------------------------------------------------------
 
 .PHONY: check
-check: setup-dev ## Format, lint, types, architecture, fast tests (some three minutes)
+check: setup-dev ## Format, lint, types, architecture, fast tests (some two minutes)
 	@echo "== format" && ruff format --check
 	@echo "== lint" && ruff check
 	@echo "== types" && mypy

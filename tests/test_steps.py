@@ -97,6 +97,18 @@ def test_a_landed_plan_is_checked_and_decoded(
     assert (after.unchecked, after.to_decode, after.is_any) == ((1,), 0, True)
 
 
+def test_a_pipeline_that_another_process_has_completed_takes_no_step(
+    app: App, lake: HomeTypedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run only reports what is published."""
+    app.verdicts("events").release(1, "test", "as it is")
+    lake.run()
+    assert not steps.left(app, "events").is_any
+    done, results, code = taken(app, lake, monkeypatch)
+    assert (done, code) == ([], ExitCode.OK)
+    assert [(step["step"], step["published"]) for step in results] == [("publish", True)]
+
+
 def test_a_failed_ingest_ends_the_steps_of_its_pipeline(
     app: App, lake: HomeTypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -235,7 +235,8 @@ class _PipelineRun:
     def _published(self) -> Result:
         judged = self._app.verdicts(self._pipeline).of(self._plan.sequence)
         standing = judged.word.standing.value if judged.word else "not checked"
-        left_behind = judged.plan.left if self.steps[0]["step"] == "ingest" else 0
+        has_landed = any(step["step"] == "ingest" for step in self.steps)
+        left_behind = judged.plan.left if has_landed else 0
         return {"published": judged.is_visible, "standing": standing, "left": left_behind}
 
     def _take(self, step: str, body: Callable[[], Result | None], plan: int | None = None) -> bool:

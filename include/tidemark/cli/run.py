@@ -86,18 +86,18 @@ def _print_summary(records: list[Mapping[str, Any]]) -> None:
 
 
 def _figures(record: Mapping[str, Any]) -> tuple[object, ...]:
-    """The outcome, and the sum of each kind of step; None where no step of a kind was taken."""
+    """Return the outcome, and the sum of each kind of step; None for a kind without a step."""
     if "steps" not in record:
         return (record.get("error") or record["outcome"], *[None] * 6)
     steps = record["steps"]
-    failed = next((f"{step['step']} failed" for step in steps if "error" in step), "done")
+    outcome = next((f"{step['step']} failed" for step in steps if "error" in step), "done")
     ingested, checked, decoded, merged, published = (
         [step for step in steps if step["step"] == kind and "error" not in step]
         for kind in ("ingest", "check", "decode", "upsert", "publish")
     )
     quarantined = sum(step["quarantined"] for step in decoded)
     return (
-        failed,
+        outcome,
         sum(step["records"] for step in ingested if step["wrote"]),
         ", ".join(sorted({step["verdict"] for step in checked})) or None,
         sum(step["records"] for step in decoded) - quarantined if decoded else None,
