@@ -138,9 +138,9 @@ def complete(app: App, plans: Sequence[PlanRef]) -> list[tuple[Result, int]]:
     Returns:
         For each plan its results of steps and its worst exit code, in the order of `plans`.
     """
+    app.prepare_checks(plan.pipeline for plan in plans)
     with named_failures(app, "starting Spark"):
         at_once = app.sessions.plans_at_once()
-    app.prepare_checks(plan.pipeline for plan in plans)
     stopped = Event()
     runs = [_PipelineRun(app, plan, stopped) for plan in plans]
     try:

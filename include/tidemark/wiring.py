@@ -612,7 +612,7 @@ class App:
     def prepare_checks(self, pipelines: Iterable[str]) -> None:
         """Start importing Great Expectations in a thread if a suite of a pipeline needs it.
 
-        Call it after the import of Spark. This method ignores unreadable suites; their checks fail.
+        The method ignores unreadable suites; their checks fail.
         """
         from tidemark.adapters.quality.checker import import_ahead
         from tidemark.adapters.quality.suite import load_suite
