@@ -179,9 +179,9 @@ def test_a_beginning_is_said_in_one_way(
     """Refused by name before anybody is asked, and nothing is written."""
     ran = away("start", "prices", *options, "--json")
     assert ran.code == ExitCode.REFUSED
-    told = ran.json
-    assert told["error"] == "InvalidStart"
-    assert expected in told["expected"]
+    record = ran.json
+    assert record["error"] == "InvalidStart"
+    assert expected in record["expected"]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -63,8 +63,7 @@ def validate(values: DataFrame) -> None:
         raise ValueError(f"rules do not hold: {result}")
 
 
-builder = SparkSession.builder.appName("validated-stream")
-spark = builder.getOrCreate()
+spark = SparkSession.builder.appName("validated-stream").getOrCreate()
 for setting in settings:
     key, _, value = setting.partition("=")
     spark.conf.set(key, value)

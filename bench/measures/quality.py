@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from random import Random
 
 from bench.context import Context, write_spec
 from bench.frame import Benchmark, Metrics, Ratio, Setup, Side
 from bench.kafka import fill_values, make_topic
+from bench.quotes import SEED, VALUES, quotes
 from bench.tables import verified
 from bench.worker import CheckPipeline, Landing, LandPipeline, local_network, started
 
 PARTITIONS = 6
 _NAME = "prices"
 """The pipeline and its suite, which is the project's example."""
-_VALUES = 200_000
-_SEED = 10
-
-
-def quotes() -> tuple[list[bytes], list[bytes]]:
-    """Keys and values that the example's suite has nothing against."""
-    random = Random(_SEED)
-    tickers = [f"{a}{b}{c}" for a in "ABCDEFGH" for b in "KLMNOPQR" for c in "STUVWXYZ"]
-    keys, values = [], []
-    for number in range(_VALUES):
-        ticker = random.choice(tickers)
-        keys.append(ticker.encode())
-        quote = {
-            "quote_id": f"{random.getrandbits(128):032x}",
-            "ticker": ticker,
-            "price": random.randrange(1, 10**7) / 100,
-            "currency": random.choice(["EUR", "USD", "GBP"]),
-            "event_time": f"2026-03-{1 + number % 28:02}T{number % 24:02}:{number % 60:02}:00Z",
-            "venue": "".join(random.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZ", k=40)),
-        }
-        values.append(json.dumps(quote).encode())
-    return keys, values
 
 
 @contextmanager
@@ -85,7 +62,7 @@ def _open(context: Context) -> Iterator[Setup]:
             ],
             data={
                 "records": context.records,
-                "values": f"{_VALUES:,} of JSON with a key, seed {_SEED}",
+                "values": f"{VALUES:,} of JSON with a key, seed {SEED}",
                 "partitions": PARTITIONS,
                 "suite": f"include/expectations/{_NAME}.json",
             },

@@ -12,35 +12,16 @@ from functools import partial
 from pathlib import Path
 
 from bench.clock import cpu_of_tree, run_process
-from bench.context import Context, write_spec
+from bench.context import Context
 from bench.frame import Benchmark, Metrics, Ratio, Setup, Side
-from bench.kafka import fill_keyed, make_topic
-from bench.measures.quality import quotes
-from bench.tables import merged, verified
+from bench.quotes import PARTITIONS, PIPELINE, QuoteTopic
+from bench.tables import verified
 from bench.whole_runs import SEARCH_PATH, program
 from bench.worker import plain_settings
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
 from tidemark.spark.submit import conf_arguments
 from tidemark.wiring import App
 
-PARTITIONS = 3
-_NAME = "prices"
-"""The pipeline and its suite of five rules, which is the project's example."""
-DECODE = {
-    "key": {"format": "string"},
-    "value": {
-        "format": "json",
-        "schema": {
-            "quote_id": "string",
-            "ticker": "string",
-            "price": "double",
-            "currency": "string",
-            "event_time": "timestamp",
-            "venue": "string",
-        },
-    },
-    "upsert": {"deletes": "hard"},
-}
 _TUNED = {
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
@@ -65,25 +46,19 @@ class _Runs:
         self._specs = self._home / "pipelines"
         self._app, self._server = app, server
         self._fed: int | None = None
-        self._total = 0
-        self._keys, self._values = quotes()
-        write_spec(self._specs, _NAME, _NAME, context.conf, quality={"suite": _NAME}, decode=DECODE)
-        make_topic(context, _NAME, PARTITIONS)
+        self._topic = QuoteTopic(context)
+        self._topic.write_spec(self._specs)
 
     def feed(self, repetition: int) -> None:
         """Produce the new records of a repetition; later calls for the repetition do nothing."""
         if self._fed != repetition:
             self._fed = repetition
-            records, begin = self._context.records, self._total % len(self._values)
-            keys, values = (each[begin : begin + records] for each in (self._keys, self._values))
-            fill_keyed(self._context, _NAME, PARTITIONS, keys, values)
-            self._total += records
+            self._topic.feed()
 
     def whole(self, lakehouse: str, *, on_server: bool) -> Metrics:
         """Measure `tidemark run`."""
         metrics = self._command(lakehouse, "run", on_server=on_server)
-        tables = self._home / lakehouse
-        held = self._judged(tables / "bronze" / _NAME, tables / "silver" / f"{_NAME}_latest")
+        held = self._topic.judged_lakehouse(self._home / lakehouse)
         return {**metrics, **held}
 
     def steps(self, lakehouse: str, *, on_server: bool) -> Metrics:
@@ -92,7 +67,7 @@ class _Runs:
         for step in ("ingest", "quality"):
             took = self._command(lakehouse, step, on_server=on_server)
             metrics |= {f"{step}_{name}": value for name, value in took.items()}
-        verified(str(self._home / lakehouse / "bronze" / _NAME), self._total)
+        verified(str(self._home / lakehouse / "bronze" / PIPELINE), self._topic.total)
         return metrics
 
     def peer(self, folder: str, settings: Mapping[str, str], *, on_server: bool) -> Metrics:
@@ -100,7 +75,7 @@ class _Runs:
         home = self._home / folder
         home.mkdir(exist_ok=True)
         places = [str(home / name) for name in ("appended", "merged", "checkpoint")]
-        words = [str(_PEER), self._context.bootstrap, _NAME, *places]
+        words = [str(_PEER), self._context.bootstrap, PIPELINE, *places]
         if on_server:
             command = [sys.executable, *words, *(f"{k}={v}" for k, v in settings.items())]
             environ = {
@@ -111,7 +86,7 @@ class _Runs:
             conf = conf_arguments({**plain_settings(self._context.master), **settings})
             command, environ = [program("spark-submit"), *conf, *words], {}
         metrics = self._timed(command, environ, on_server=on_server)
-        return {**metrics, **self._judged(home / "appended", home / "merged")}
+        return {**metrics, **self._topic.judged(home / "appended", home / "merged")}
 
     def _command(self, lakehouse: str, step: str, *, on_server: bool) -> dict[str, float]:
         engine = (
@@ -123,7 +98,7 @@ class _Runs:
             # The process prints what each import takes, which costs it a few percent.
             **({"PYTHONPROFILEIMPORTTIME": "1"} if on_server else {}),
         }
-        command = [program("tidemark"), step, _NAME, "--master", engine]
+        command = [program("tidemark"), step, PIPELINE, "--master", engine]
         metrics = self._timed(command, environ, on_server=on_server)
         if not on_server:
             return metrics
@@ -141,10 +116,6 @@ class _Runs:
             "cpu_seconds": watch.cpu_seconds + of_server,
             "process_cpu_seconds": watch.cpu_seconds,
         }
-
-    def _judged(self, bronze: Path, upsert: Path) -> dict[str, float]:
-        held = verified(str(bronze), self._total)
-        return {"records": held["records"], "keys": merged(str(upsert), str(bronze))}
 
 
 def import_seconds(log: Path) -> float:

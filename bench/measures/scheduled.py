@@ -10,18 +10,14 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from bench.context import Context, write_spec
+from bench.context import Context
 from bench.frame import Benchmark, Metrics, Ratio, Setup, Side
-from bench.kafka import fill_keyed, make_topic
-from bench.measures.quality import quotes
-from bench.measures.run import DECODE, PARTITIONS
-from bench.tables import merged, verified
+from bench.quotes import PARTITIONS, PIPELINE, QuoteTopic
 from tidemark.adapters.airflow.api import AirflowApi
-from tidemark.wiring import App, connection_variable
+from tidemark.wiring import SPARK_CONNECTION, App, connection_variable
 
-_NAME = "prices"
-_DAG = f"tidemark_{_NAME}"
-_SPARK_DEFAULT = connection_variable("spark_default")
+_DAG = f"tidemark_{PIPELINE}"
+_SPARK_DEFAULT = connection_variable(SPARK_CONNECTION)
 _BY_SUBMIT = json.dumps({"conn_type": "spark", "host": "local[2]"})
 _Interval = tuple[datetime, datetime]
 
@@ -36,21 +32,12 @@ class _ScheduledRuns:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._home = context.home / "scheduled"
-        self._produced = 0
-        self._keys, self._values = quotes()
-        make_topic(context, _NAME, PARTITIONS)
-
-    def _feed(self) -> None:
-        records, begin = self._context.records, self._produced % len(self._values)
-        keys, values = (each[begin : begin + records] for each in (self._keys, self._values))
-        fill_keyed(self._context, _NAME, PARTITIONS, keys, values)
-        self._produced += records
+        self._topic = QuoteTopic(context)
 
     def measured(self, side: str, repetition: int, *, on_server: bool) -> Metrics:
         """Start an Airflow, let it run the pipeline twice, and measure the second run."""
         specs = self._home / side / "pipelines"
-        more = {"quality": {"suite": _NAME}, "decode": DECODE}
-        write_spec(specs, _NAME, _NAME, self._context.conf, **more)
+        self._topic.write_spec(specs)
         environ = {
             **self._context.environ(self._home / side / "lakehouse", specs),
             "TIDEMARK_HOME": str(self._home / side / "home"),
@@ -67,19 +54,14 @@ class _ScheduledRuns:
             api.wait_for_dags([_DAG])
             api.set_paused(_DAG, False)
             # The schedule `@once` is the first run.
-            self._feed()
+            self._topic.feed()
             api.wait(_DAG, api.wait_for_run(_DAG))
-            self._feed()
-            metrics = self._run(api, f"bench_{repetition}_{self._produced}")
+            self._topic.feed()
+            metrics = self._run(api, f"bench_{repetition}_{self._topic.total}")
         finally:
             airflow.stop()
             server.stop()
-        lakehouse = self._home / side / "lakehouse"
-        held = verified(str(lakehouse / "bronze" / _NAME), self._produced)
-        keys = merged(
-            str(lakehouse / "silver" / f"{_NAME}_latest"), str(lakehouse / "bronze" / _NAME)
-        )
-        return {**metrics, "records": held["records"], "keys": keys}
+        return {**metrics, **self._topic.judged_lakehouse(self._home / side / "lakehouse")}
 
     def _run(self, api: AirflowApi, run_id: str) -> dict[str, float]:
         triggered = datetime.now(UTC)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import Self
 
 from tidemark import steps
 from tidemark.core.plan import PlanRef
@@ -27,9 +27,6 @@ from tidemark.spark.engine import Engine, JobRun, Server, Stop
 from tidemark.spark.sessions import log_no_values
 from tidemark.spark.submit import RESULT_MARKER, application_name, plan_arguments, submit
 from tidemark.wiring import App
-
-Outcome: TypeAlias = tuple[steps.Result, int]
-"""The result of a plan or its named error, and the exit code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class Job:
         offsets: Returns how many offsets the job reads at most; None if that is unknown.
     """
 
-    body: Callable[[App, Sequence[PlanRef]], Sequence[Outcome]]
+    body: Callable[[App, Sequence[PlanRef]], Sequence[steps.Outcome]]
     log: str = "tidemark"
     offsets: Callable[[App, Sequence[PlanRef]], int | None] = App.offsets_of
 
@@ -59,19 +56,14 @@ class Job:
             at_once: Returns how many plans take the step at the same time, in threads.
         """
 
-        def body(app: App, plans: Sequence[PlanRef]) -> list[Outcome]:
+        def body(app: App, plans: Sequence[PlanRef]) -> list[steps.Outcome]:
             def one(plan: PlanRef) -> steps.Result:
                 with steps.named_failures(app, f"executing {plan}"):
                     return step(app, plan)
 
             with steps.named_failures(app, "starting Spark"):
                 threads = at_once(app)
-            return [
-                (each.as_record(), each.exit_code)
-                if isinstance(each, TidemarkError)
-                else (each, ExitCode.OK)
-                for each in each_apart(plans, one, threads)
-            ]
+            return [steps.outcome(each) for each in each_apart(plans, one, threads)]
 
         return cls(body)
 
@@ -149,7 +141,7 @@ def execute(app: App, job: Job, plans: Sequence[PlanRef]) -> tuple[list[steps.Re
     try:
         outcomes = job.body(app, plans)
     except TidemarkError as refused:
-        outcomes = [(refused.as_record(), refused.exit_code) for _ in plans]
+        outcomes = [steps.outcome(refused) for _ in plans]
     results = [_record(plan, result) for plan, (result, _) in zip(plans, outcomes, strict=True)]
     return results, ExitCode.worst(code for _, code in outcomes)
 

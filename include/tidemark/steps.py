@@ -30,6 +30,17 @@ Result: TypeAlias = Mapping[str, Any]
 """The result of one step, as plain values for `--json`."""
 
 
+Outcome: TypeAlias = tuple[Result, int]
+"""The result of a plan or a step, or its named error, and the exit code."""
+
+
+def outcome(came: Result | TidemarkError) -> Outcome:
+    """Return a result with exit code 0, or a named error as plain values with its exit code."""
+    if isinstance(came, TidemarkError):
+        return came.as_record(), came.exit_code
+    return came, ExitCode.OK
+
+
 def ingest(app: App, plan: PlanRef) -> Result:
     """Execute a plan: from Kafka into the bronze table, or from bronze into the typed table."""
     done = app.ingest(plan.pipeline).execute(plan.sequence)
@@ -66,8 +77,7 @@ def upsert(app: App, plan: PlanRef) -> Result:
         plan: The upsert table, and the minimum version of the typed table that it contains
             afterwards.
     """
-    merge = app.merge(plan.pipeline)
-    return merge.as_record() if merge else {"how": "nothing to do"}
+    return _merged(app, plan.pipeline) or {"how": "nothing to do"}
 
 
 # -- all steps -----------------------------------------------------------------------------------
@@ -108,11 +118,10 @@ def left(app: App, pipeline: str) -> Left:
     newest = app.control().summary(pipeline).last_landed
     if newest is None:
         return Left(newest=None)
-    decodes = _has_typed(app, pipeline)
     return Left(
         newest=newest,
         unchecked=tuple(app.verdicts(pipeline).unchecked()),
-        to_decode=app.decoding(pipeline).waiting().offsets if decodes else 0,
+        to_decode=_to_decode(app, pipeline),
         merge=app.upserts(pipeline).next() if _has_upsert(app, pipeline) else None,
     )
 
@@ -122,10 +131,10 @@ def offsets_of_run(app: App, plans: Sequence[PlanRef]) -> int | None:
     planned = app.offsets_of(plans)
     if planned is None:
         return None
-    return planned + sum(left(app, plan.pipeline).to_decode for plan in plans)
+    return planned + sum(_to_decode(app, plan.pipeline) for plan in plans)
 
 
-def complete(app: App, plans: Sequence[PlanRef]) -> list[tuple[Result, int]]:
+def complete(app: App, plans: Sequence[PlanRef]) -> list[Outcome]:
     """Take all remaining steps of some pipelines, one kind of step after the other.
 
     If the ingest of a pipeline fails, that pipeline takes no more steps; the others continue. After
@@ -265,11 +274,10 @@ class _PipelineRun:
         self, step: str, came: Result | TidemarkError, seconds: float, plan: int | None = None
     ) -> None:
         """Store the result or the error of a step, and log one line."""
-        level, code = logging.INFO, ExitCode.OK
-        if isinstance(came, TidemarkError):
-            level, code, came = logging.WARNING, came.exit_code, came.as_record()
-        self.steps.append({"step": step, "plan": plan, **came, "seconds": round(seconds, 2)})
+        result, code = outcome(came)
+        self.steps.append({"step": step, "plan": plan, **result, "seconds": round(seconds, 2)})
         self.codes.append(code)
+        level = logging.WARNING if isinstance(came, TidemarkError) else logging.INFO
         log.log(level, "%s: %s in %.1f s", self._pipeline, describe(self.steps[-1]), seconds)
 
 
@@ -289,6 +297,10 @@ def describe(step: Result) -> str:
     if name == "upsert":
         return f"upsert: merged {step['how']}"
     return f"publish: plan {step['plan']} is {step['standing']}"
+
+
+def _to_decode(app: App, pipeline: str) -> int:
+    return app.decoding(pipeline).waiting().offsets if _has_typed(app, pipeline) else 0
 
 
 def _has_typed(app: App, pipeline: str) -> bool:

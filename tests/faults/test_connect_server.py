@@ -100,7 +100,7 @@ def ingest(site: Site) -> list[str]:
     return site.tidemark("ingest", "events", "--plan", "1")
 
 
-def told(ended: Ended) -> None:
+def assert_remedy_is_named(ended: Ended) -> None:
     """Check for a retryable named error that contains the remedy."""
     assert ended.code == ExitCode.TRANSIENT, ended.printed
     assert "EngineUnavailable" in ended.printed
@@ -119,7 +119,7 @@ def test_i1_a_plan_lands_once_after_the_server_is_killed_during_the_read(
         ended = running.wait()
         took = time.monotonic() - begun
         gate.release()
-    told(ended)
+    assert_remedy_is_named(ended)
     assert took < 20, "PySpark's client would try for ten minutes"
     assert long_read.lake.rows() == []
     standing.start()
@@ -136,7 +136,7 @@ def test_i1_a_plan_lands_once_after_the_server_restarts_during_the_read(
         gate.release()
         standing.start()
         ended = running.wait()
-    told(ended)
+    assert_remedy_is_named(ended)
     landed_once(court, long_read)
 
 
@@ -154,7 +154,7 @@ def test_i1_a_plan_lands_once_after_the_server_freezes_during_the_read(
         finally:
             standing.signal(signal.SIGCONT)
         gate.release()
-    told(ended)
+    assert_remedy_is_named(ended)
     assert took < 150, "gRPC's least interval between two pings is 300 s"
     assert long_read.lake.rows() == []
     landed_once(court, long_read)
@@ -241,7 +241,7 @@ def test_i1_a_plan_lands_once_after_the_connection_to_the_server_is_cut(
     if back:
         assert ended.code == ExitCode.OK, ended.printed
     else:
-        told(ended)
+        assert_remedy_is_named(ended)
     long_read.environ = {}
     landed_once(court, long_read)
 
