@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.frame import Benchmark, Say
-from tidemark.wiring import LOCAL_CONNECTION, App, connection_variable, kafka_connection
+from tidemark.app import LOCAL_CONNECTION, App, connection_variable, kafka_connection
 
 PROJECT = Path(__file__).resolve().parents[1]
 HOME = PROJECT / ".tidemark" / "bench"

@@ -7,15 +7,15 @@ from dataclasses import replace
 from arro3.core import DataType, Field, Schema
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from tidemark.adapters.delta.control_table import COMPACT_EVERY
-from tidemark.adapters.delta.rows import TIMESTAMP, from_rows
-from tidemark.core import planning
+from tidemark.app import App, utc_now
+from tidemark.core import plan_rules as planning
+from tidemark.core.accounting import Landing
 from tidemark.core.events import Landed, Planned, Started
-from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger
-from tidemark.core.marks import TopicMarks
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
-from tidemark.wiring import App, utc_now
+from tidemark.core.watermarks import TopicMarks
+from tidemark.lake.control_table import COMPACT_EVERY
+from tidemark.lake.rows import TIMESTAMP, from_rows
 
 UNCOMPACTED = 10
 """Plans after the last compaction: the shortest history is all of these."""

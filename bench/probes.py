@@ -19,7 +19,7 @@ from bench.clock import run_process, timed
 from bench.context import PROJECT
 from bench.frame import Metrics
 from bench.worker import LandPipeline
-from tidemark.wiring import App
+from tidemark.app import App
 
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 _LIVE = re.compile(r"Pause Full \(System\.gc\(\)\) \d+M->(\d+)M\(")

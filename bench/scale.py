@@ -31,12 +31,12 @@ from bench.context import HOME
 from bench.frame import Spread
 from bench.history import started
 from bench.machine import machine_record
-from tidemark.adapters.delta.control_table import DeltaControlTable
-from tidemark.core import planning
+from tidemark.core import plan_rules as planning
+from tidemark.core.accounting import Landing
 from tidemark.core.events import ControlEvent, Landed, Planned
-from tidemark.core.landing import Landing
-from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
 from tidemark.core.plan import PlanKind
+from tidemark.core.watermarks import IsolationLevel, Marks, TopicMarks
+from tidemark.lake.control_table import DeltaControlTable
 
 OFFSETS = 100
 """New offsets of each partition in each round."""

@@ -13,7 +13,7 @@ from bench.frame import Metrics
 from bench.kafka import RECORD_BYTES, fill_topic, grow_topic, make_topic
 from bench.tables import verified
 from bench.worker import Landing, LandPipeline, Worker, local_network, started
-from tidemark.wiring import App
+from tidemark.app import App
 
 PARTITIONS = 6
 

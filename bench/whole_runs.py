@@ -13,7 +13,7 @@ from bench.context import Context, write_spec
 from bench.kafka import fill_topic, make_topic
 from bench.tables import verified
 from bench.worker import plain_settings
-from tidemark.core.marks import IsolationLevel
+from tidemark.core.watermarks import IsolationLevel
 from tidemark.spark.submit import conf_arguments
 
 PARTITIONS = 3

@@ -58,10 +58,10 @@ class LandPipeline:
                 spark.conf.unset(key) if old is None else spark.conf.set(key, old)
 
     def _execute(self) -> dict[str, float]:
-        from tidemark.adapters.kafka.options import spark_options
-        from tidemark.adapters.spark.sink import SparkSink
+        from tidemark.app import App
+        from tidemark.ingest.spark_sink import SparkSink
+        from tidemark.kafka.options import spark_options
         from tidemark.spark.sessions import open_application
-        from tidemark.wiring import App
 
         app = App.from_environment(self.environ)
         spec = app.spec(self.pipeline)
@@ -154,7 +154,7 @@ class DecodePipeline:
 
     def land(self) -> dict[str, float]:
         """Land and decode, in the session of this process."""
-        from tidemark.wiring import App
+        from tidemark.app import App
 
         app = App.from_environment(self.landing.environ)
         with timed(_own_cpu) as watch:
@@ -180,10 +180,9 @@ class CheckPipeline:
     def land(self) -> dict[str, float]:
         """Land and check, in the session of this process."""
         # Before the clock: it takes seconds, and once in a process.
-        from tidemark.adapters.delta.range_figures import range_figures
-        from tidemark.adapters.quality import validation  # noqa: F401
-        from tidemark.core.quality import SliceExpectation
-        from tidemark.wiring import App
+        from tidemark.app import App
+        from tidemark.quality.check_results import SliceExpectation
+        from tidemark.quality.range_figures import range_figures
 
         app = App.from_environment(self.landing.environ)
         quality = app.quality(self.landing.pipeline)

@@ -8,12 +8,12 @@ from typing import Any
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Param, task_group
 
-from tidemark.core.spec import COPY_NAME
-from tidemark.wiring import App
-from tidemark_airflow.chain import REQUESTED_BY, START_DATE, default_args
-from tidemark_airflow.operators import ChunkJobOperator
-from tidemark_airflow.tasks import BACKFILLED, finish_backfill, publish_chunk, request_backfill
-from tidemark_airflow.texts import BACKFILL_PAGE
+from tidemark.airflow.chain import REQUESTED_BY, START_DATE, default_args
+from tidemark.airflow.operators import ChunkJobOperator
+from tidemark.airflow.tasks import BACKFILLED, finish_backfill, publish_chunk, request_backfill
+from tidemark.airflow.texts import BACKFILL_PAGE
+from tidemark.app import App
+from tidemark.spec.model import COPY_NAME
 
 PIPELINE = "{{ params.pipeline }}{{ '@' ~ params.into if params.into }}"
 

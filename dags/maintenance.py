@@ -7,11 +7,11 @@ from datetime import timedelta
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Param
 
-from tidemark.core.upkeep import USUAL_PAGES_RETENTION, USUAL_RETENTION
-from tidemark.wiring import App
-from tidemark_airflow.chain import START_DATE, default_args, timetable
-from tidemark_airflow.maintenance import maintain_shared, maintain_table, prune_pages
-from tidemark_airflow.texts import MAINTENANCE_PAGE
+from tidemark.airflow.chain import START_DATE, default_args, timetable
+from tidemark.airflow.maintenance import maintain_shared, maintain_table, prune_pages
+from tidemark.airflow.texts import MAINTENANCE_PAGE
+from tidemark.app import App
+from tidemark.lake.retention import USUAL_PAGES_RETENTION, USUAL_RETENTION
 
 KEEP_HOURS = USUAL_RETENTION // timedelta(hours=1)
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
-from tidemark.core.spec import PipelineSpec
-from tidemark.wiring import App
-from tidemark_airflow.alarms import deadline
-from tidemark_airflow.chain import START_DATE, add_chain, default_args, timetable
-from tidemark_airflow.groups import add_group_chain
-from tidemark_airflow.texts import group_page, pipeline_page
+from tidemark.airflow.alarms import deadline
+from tidemark.airflow.chain import START_DATE, add_chain, default_args, timetable
+from tidemark.airflow.groups import add_group_chain
+from tidemark.airflow.texts import group_page, pipeline_page
+from tidemark.app import App
+from tidemark.spec.model import PipelineSpec
 
 app = App.from_environment()
 

@@ -5,6 +5,6 @@ The DAGs of the other specs are in separate files, which still load.
 
 from __future__ import annotations
 
-from tidemark.wiring import App
+from tidemark.app import App
 
 App.from_environment().spec_folder.check()

@@ -7,9 +7,9 @@ from datetime import timedelta
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG
 
-from tidemark_airflow.alarms import look_at_all, raise_alarms
-from tidemark_airflow.chain import START_DATE, default_args
-from tidemark_airflow.texts import STATUS_PAGE
+from tidemark.airflow.alarms import look_at_all, raise_alarms
+from tidemark.airflow.chain import START_DATE, default_args
+from tidemark.airflow.texts import STATUS_PAGE
 
 with DAG(
     dag_id="tidemark_status",

@@ -3,7 +3,7 @@
     spark-submit jobs/ingest.py --plan prices=7 --plan orders=3
 
 Several plans share the application and land side by side; one that fails does not stop the
-others. Exit codes are those of `tidemark.errors.ExitCode`; docs/cli.md lists them.
+others. Exit codes are those of `tidemark.core.errors.ExitCode`; docs/cli.md lists them.
 """
 
 from __future__ import annotations

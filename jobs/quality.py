@@ -2,7 +2,7 @@
 
     spark-submit jobs/quality.py --plan prices=7 --plan orders=3
 
-Exit codes are those of `tidemark.errors.ExitCode`; a failed critical check is 66.
+Exit codes are those of `tidemark.core.errors.ExitCode`; a failed critical check is 66.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     spark-submit jobs/upsert.py --plan prices@upsert=57
 
 The number is the version of the typed table that the table will show at least; it shows the newest
-one when the job gets to it. Exit codes are those of `tidemark.errors.ExitCode`; docs/cli.md lists
-them.
+one when the job gets to it. `tidemark.core.errors.ExitCode` defines the exit
+codes; docs/cli.md lists them.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from tests.support import PROJECT as PROJECT
 from tests.support.parts import Parts
 from tests.support.registry import Registry
-from tidemark.adapters.broker.embedded import BrokerStatus
-from tidemark.core.layout import Layout
+from tidemark.dev.broker import BrokerStatus
 from tidemark.spark.engine import Server
+from tidemark.spec.layout import Layout
 
 pytest_plugins = [
     "tests.fixtures_spark",

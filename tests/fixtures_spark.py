@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tidemark.adapters.spark.settings import submit_settings
-from tidemark.core.layout import Layout
 from tidemark.spark.sessions import open_application
+from tidemark.spark.settings import submit_settings
+from tidemark.spec.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

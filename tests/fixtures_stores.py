@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from tests.support.stores import Store, honouring_store, ignoring_store
-from tidemark.core.layout import Layout
+from tidemark.spec.layout import Layout
 
 PlaceIn = Callable[[Store], str]
 

@@ -6,13 +6,15 @@ import ast
 import json
 import subprocess
 import sys
+from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import PROJECT, TopicFactory
-from tidemark.adapters.broker.embedded import BrokerStatus
-from tidemark.adapters.kafka.producer import produce
+from tidemark.dev.broker import BrokerStatus
+from tidemark.dev.producer import produce
 
 SOURCES = PROJECT / "include" / "tidemark"
 HEAVY = {"pyspark", "py4j", "great_expectations", "airflow", "delta"}
@@ -35,6 +37,7 @@ def run(code: str, *arguments: str) -> list[str]:
     return loaded
 
 
+@cache
 def imports(file: Path) -> set[str]:
     """Full names of all modules that a file imports, wherever in it."""
     found: set[str] = set()
@@ -55,7 +58,7 @@ def files(*folders: str) -> list[Path]:
 
 
 def test_the_layers_hold() -> None:
-    """Layers: errors <- core <- ports <- services, adapters <- wiring <- cli, says the linter."""
+    """No module imports a layer above its own (pyproject.toml has the order)."""
     done = subprocess.run(
         [str(Path(sys.executable).parent / "lint-imports")],
         cwd=PROJECT,
@@ -67,42 +70,61 @@ def test_the_layers_hold() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_errors_core_and_ports_use_the_standard_library_alone() -> None:
-    """What decides has nothing to install and nothing to start."""
+def test_core_uses_the_standard_library_alone() -> None:
+    """The rules of the protocol need no package and no running service."""
     allowed = set(sys.stdlib_module_names) | {"tidemark"}
-    checked = [SOURCES / "ports.py", *files("core", "errors", "services")]
     foreign = {
         (file.name, name)
-        for file in checked
+        for file in files("core")
         for name in imports(file)
         if name.partition(".")[0] not in allowed
     }
     assert foreign == set()
 
 
-def adapter_of(module: str) -> str | None:
-    """The adapter that a module of the package belongs to: a file, or a folder of files."""
-    parts = module.split(".")
-    if parts[:2] != ["tidemark", "adapters"] or len(parts) < 3:
-        return None
-    return parts[2]
+LIBRARIES = {
+    "airflow": ["airflow/*"],
+    "confluent_kafka": ["kafka/*", "dev/*", "typed/registry*"],
+    "deltalake": [
+        "lake/*",
+        "ingest/start_ingested.py",
+        "typed/*table.py",
+        "typed/quarantine.py",
+        "typed/spark*.py",
+        "upsert/table.py",
+        "quality/*",
+    ],
+    "great_expectations": ["quality/gx/*"],
+    "psutil": ["spark/*"],
+    "pyspark": [
+        "spark/*",
+        "*/spark*.py",
+        "typed/formats/*",
+        "quality/*",
+        "jobs.py",
+        "run.py",
+        "steps.py",
+    ],
+}
+"""The modules that may import each library."""
 
 
-def test_adapters_do_not_know_each_other() -> None:
-    """Each wraps one library; a folder is one adapter in several files."""
-    crossing = {
-        (str(file.relative_to(SOURCES)), name)
-        for file in files("adapters")
-        for name in imports(file)
-        if (other := adapter_of(name)) is not None
-        and other != file.relative_to(SOURCES / "adapters").parts[0].removesuffix(".py")
-    }
-    assert crossing == set()
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_is_imported_in_its_folders_only(library: str) -> None:
+    """A change of a library concerns the code of these folders."""
+    importers = [file for file in files(".") if library in {_.split(".")[0] for _ in imports(file)}]
+    names = [str(file.relative_to(SOURCES)) for file in importers]
+    allowed = LIBRARIES[library]
+    elsewhere = [name for name in names if not any(fnmatch(name, each) for each in allowed)]
+    assert elsewhere == []
 
 
-@pytest.mark.parametrize("folder", ["core", "services"])
-def test_no_clock_and_no_chance_in_what_decides(folder: str) -> None:
-    """Time and ids are passed in, so every decision can be repeated."""
+SERVICES = ["backfill", "core", "ingest", "maintenance", "repair", "report", "typed", "upsert"]
+
+
+@pytest.mark.parametrize("folder", SERVICES)
+def test_no_clock_and_no_random_id_below_the_app(folder: str) -> None:
+    """Time and ids are passed in, so that every decision can be repeated."""
     banned = {"now", "utcnow", "today", "uuid4", "uuid1", "time_ns", "monotonic"}
     called = {
         (file.name, node.func.attr)
@@ -115,11 +137,6 @@ def test_no_clock_and_no_chance_in_what_decides(folder: str) -> None:
         and not (isinstance(node.func.value, ast.Name) and node.func.value.id == "self")
     }
     assert called == set()
-
-
-def test_airflow_is_imported_in_dags_only() -> None:
-    """The package runs without a scheduler."""
-    assert [f for f in files(".") if any(n.split(".")[0] == "airflow" for n in imports(f))] == []
 
 
 def test_i6_only_the_command_writes_offsets_to_kafka() -> None:
@@ -135,20 +152,18 @@ def test_i6_only_the_command_writes_offsets_to_kafka() -> None:
         return {str(file.relative_to(PROJECT)) for file in found}
 
     package = "include/tidemark"
-    assert naming("alter_consumer_group_offsets") == {f"{package}/adapters/kafka/groups.py"}
-    assert naming("groups.commit(") == {f"{package}/services/exports.py"}
-    assert naming("services.exports") == {f"{package}/wiring.py"}
+    assert naming("alter_consumer_group_offsets") == {f"{package}/kafka/groups.py"}
+    assert naming("groups.commit(") == {f"{package}/repair/exports.py"}
+    assert naming("repair.exports") == {f"{package}/app.py", f"{package}/dev/failpoints.py"}
     assert naming(".exports(") == {f"{package}/cli/offsets.py"}
     # What runs gets no port that could.
     assert naming("GroupOffsets") == {
         f"{package}/{file}"
         for file in (
-            "adapters/kafka/groups.py",
-            "adapters/failpoints.py",
-            "adapters/memory.py",
-            "ports.py",
-            "services/exports.py",
-            "wiring.py",
+            "app.py",
+            "dev/failpoints.py",
+            "kafka/groups.py",
+            "repair/exports.py",
         )
     }
 
@@ -158,14 +173,14 @@ def test_i6_only_the_command_writes_offsets_to_kafka() -> None:
 
 def test_a_dag_file_that_asks_for_the_specs_loads_nothing_heavy() -> None:
     """DAG files are parsed every few seconds."""
-    loaded = run("from tidemark.wiring import App\nApp.from_environment().specs")
+    loaded = run("from tidemark.app import App\nApp.from_environment().specs")
     assert HEAVY.isdisjoint(loaded)
     assert {"confluent_kafka", "deltalake", "pyarrow", "pandas"}.isdisjoint(loaded)
 
 
 PLANNER = """
 import sys
-from tidemark.wiring import App
+from tidemark.app import App
 app = App.from_environment(dict(item.split("=", 1) for item in sys.argv[1:]))
 planner = app.planner("architecture")
 first = planner.plan("test:1")

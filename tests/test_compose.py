@@ -21,13 +21,13 @@ from jsonschema.validators import validator_for
 from tests.conftest import PROJECT
 from tests.support.crashes import wait_until
 from tests.support.registry import API, VERSION, running_registry
-from tidemark.adapters.broker.embedded import Broker, BrokerConfig, BrokerStatus, Listener
-from tidemark.adapters.registry.client import ConfluentRegistry
-from tidemark.core.layout import Layout
-from tidemark.errors import SetupError
+from tidemark.app import App
+from tidemark.core.errors import SetupError
+from tidemark.dev.broker import Broker, BrokerConfig, BrokerStatus, Listener
 from tidemark.sockets import accepts, free_ports
 from tidemark.spark.engine import Server
-from tidemark.wiring import App
+from tidemark.spec.layout import Layout
+from tidemark.typed.registry import ConfluentRegistry
 
 SECRETS = ("PASSWORD", "SECRET", "FERNET", "TOKEN")
 

@@ -13,8 +13,8 @@ import typer
 
 from tests.conftest import PROJECT
 from tidemark.cli import app
-from tidemark.core.decoding import Reason
-from tidemark.core.quality_checks import BUILT_IN_CHECKS, DRIFT
+from tidemark.quality.checks import BUILT_IN_CHECKS, DRIFT
+from tidemark.spec.decode import Reason
 
 PAGES = sorted(
     [*PROJECT.glob("*.md"), *PROJECT.glob("bench/*.md"), *(PROJECT / "docs").rglob("*.md")]

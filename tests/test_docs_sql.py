@@ -20,21 +20,21 @@ from tests.support.file_lake import FileLake
 from tests.support.plans import make_spec
 from tests.support.services import NOW
 from tests.support.typed_lake import TypedLake
-from tidemark.adapters.delta.check_results import DeltaCheckResults
-from tidemark.adapters.delta.columns import latest_schema, typed_schema
-from tidemark.adapters.delta.schemas import DeltaSchemas
-from tidemark.adapters.delta.status_table import write_status
-from tidemark.adapters.delta.verdicts import DeltaVerdictTable
-from tidemark.adapters.specs import load_specs
-from tidemark.core.backfill import select
-from tidemark.core.decoding import DecodeSpec, RegisteredSchema
-from tidemark.core.layout import Layout
+from tidemark.backfill.selection import select
 from tidemark.core.offsets import Span
-from tidemark.core.quality import CheckResult, QualityReport, Severity
-from tidemark.core.spec import StartPolicy
-from tidemark.core.standing import Standing, Word
-from tidemark.core.upserts import Envelope
-from tidemark.services.status import row_of
+from tidemark.lake.columns import latest_schema, typed_schema
+from tidemark.lake.status_table import write_status
+from tidemark.quality.check_results import CheckResult, QualityReport, Severity
+from tidemark.quality.check_results_table import DeltaCheckResults
+from tidemark.quality.publication import Standing, Word
+from tidemark.quality.publication_table import DeltaVerdictTable
+from tidemark.report.status import row_of
+from tidemark.spec.decode import DecodeSpec, RegisteredSchema
+from tidemark.spec.layout import Layout
+from tidemark.spec.loading import load_specs
+from tidemark.spec.model import StartPolicy
+from tidemark.spec.upsert import Envelope
+from tidemark.typed.schema_table import DeltaSchemas
 
 
 def answer(page: str, beginning: str, tables: Mapping[str, Any]) -> list[tuple[Any, ...]]:

@@ -12,10 +12,10 @@ from confluent_kafka.admin import AdminClient
 from tests.support.kafka_judge import group_names, read_all
 from tests.support.lake import Lake
 from tests.support.plans import make_spec
-from tidemark.adapters.broker.embedded import Broker, BrokerConfig, BrokerStatus
-from tidemark.adapters.kafka.producer import produce
-from tidemark.core.layout import Layout
+from tidemark.dev.broker import Broker, BrokerConfig, BrokerStatus
+from tidemark.dev.producer import produce
 from tidemark.sockets import free_ports
+from tidemark.spec.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,8 +15,8 @@ from tests.conftest import TopicFactory
 from tests.support.kafka_judge import read_all
 from tests.support.lake import Lake
 from tests.support.transactions import produce_values
-from tidemark.adapters.broker.embedded import BrokerStatus
-from tidemark.core.upkeep import Upkept
+from tidemark.dev.broker import BrokerStatus
+from tidemark.lake.retention import Upkept
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

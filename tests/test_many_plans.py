@@ -21,9 +21,9 @@ from tests.support.kafka_judge import Judged, read_all
 from tests.support.lake import as_judged
 from tests.support.topics import delete_records
 from tests.support.transactions import Record, produce_aborted, produce_values
-from tidemark.adapters.broker.embedded import BrokerStatus
-from tidemark.errors import ExitCode
-from tidemark.wiring import App, connection_variable, kafka_connection
+from tidemark.app import App, connection_variable, kafka_connection
+from tidemark.core.errors import ExitCode
+from tidemark.dev.broker import BrokerStatus
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
 

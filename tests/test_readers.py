@@ -20,8 +20,8 @@ from tests.conftest import TopicFactory
 from tests.support.kafka_judge import read_all
 from tests.support.lake import Lake
 from tests.support.transactions import Record, produce_records
-from tidemark.adapters.broker.embedded import BrokerStatus
-from tidemark.adapters.kafka.producer import produce
+from tidemark.dev.broker import BrokerStatus
+from tidemark.dev.producer import produce
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import PROJECT
+from tidemark.app import App
+from tidemark.core.errors import ExitCode, LostRange, TidemarkError
 from tidemark.core.plan import PlanRef
-from tidemark.errors import ExitCode, KafkaUnavailable, LostRange, NotLanded, TidemarkError
+from tidemark.ingest.errors import NotLanded
+from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.run import JOBS, Job, main
 from tidemark.spark.submit import RESULT_MARKER
-from tidemark.wiring import App
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

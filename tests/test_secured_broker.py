@@ -36,20 +36,21 @@ from tests.support.kafka_judge import group_names, read_all
 from tests.support.lake import Lake
 from tests.support.plans import make_spec
 from tests.support.transactions import Record, produce_aborted, produce_committed, produce_values
-from tidemark.adapters.broker.embedded import Broker, BrokerConfig, Listener
-from tidemark.adapters.kafka.groups import KafkaGroupOffsets
-from tidemark.adapters.kafka.marks import KafkaMarkReader
-from tidemark.adapters.kafka.options import client_config
-from tidemark.adapters.kafka.reader import KafkaLogReader
-from tidemark.adapters.spark.settings import submit_settings
-from tidemark.core.layout import Layout
-from tidemark.core.marks import IsolationLevel
+from tidemark.app import App, connection_variable
+from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.errors import ExitCode, KafkaRefused, TidemarkError, TopicMissing
+from tidemark.core.watermarks import IsolationLevel
+from tidemark.dev.broker import Broker, BrokerConfig, Listener
+from tidemark.kafka.errors import KafkaRefused, TopicMissing
+from tidemark.kafka.groups import KafkaGroupOffsets
+from tidemark.kafka.options import client_config
+from tidemark.kafka.reader import KafkaLogReader
+from tidemark.kafka.watermarks import KafkaMarkReader
 from tidemark.run import run
 from tidemark.sockets import free_ports
 from tidemark.spark.server import SparkServer
-from tidemark.wiring import App, connection_variable
+from tidemark.spark.settings import submit_settings
+from tidemark.spec.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

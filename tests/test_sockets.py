@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tidemark import sockets
-from tidemark.errors import SetupError
+from tidemark.core.errors import SetupError
 
 HOST = "127.0.0.1"
 

@@ -12,9 +12,12 @@ import pytest
 
 from tests.support.typed_lake import HomeTypedLake, home_typed_lake
 from tidemark import steps
+from tidemark.app import App
+from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import PlanRef
-from tidemark.errors import ExitCode, KafkaUnavailable, NotLanded, QualityFailed, TidemarkError
-from tidemark.wiring import App
+from tidemark.ingest.errors import NotLanded
+from tidemark.kafka.errors import KafkaUnavailable
+from tidemark.quality.errors import QualityFailed
 
 AWAY = KafkaUnavailable(operation="list_offsets", reason="timed out")
 LOST = NotLanded(pipeline="events", sequence=1, seen="no commit")

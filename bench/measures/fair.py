@@ -17,12 +17,12 @@ from bench.context import Context, write_spec
 from bench.frame import Benchmark, Metrics, Ratio, Setup, Side
 from bench.kafka import RECORD_BYTES, fill_topic, make_topic
 from bench.tables import verified
-from tidemark.adapters.spark.settings import server_settings
-from tidemark.errors import ExitCode
+from tidemark.app import App
+from tidemark.core.errors import ExitCode
 from tidemark.run import run
 from tidemark.spark.engine import Server
 from tidemark.spark.server import SparkServer
-from tidemark.wiring import App
+from tidemark.spark.settings import server_settings
 
 RUNS = 10
 """Small runs of one repetition, one after the other."""

@@ -13,8 +13,8 @@ from urllib.parse import quote
 from bench.context import Context
 from bench.frame import Benchmark, Metrics, Ratio, Setup, Side
 from bench.quotes import PARTITIONS, PIPELINE, QuoteTopic
-from tidemark.adapters.airflow.api import AirflowApi
-from tidemark.wiring import SPARK_CONNECTION, App, connection_variable
+from tidemark.app import SPARK_CONNECTION, App, connection_variable
+from tidemark.dev.airflow_api import AirflowApi
 
 _DAG = f"tidemark_{PIPELINE}"
 _SPARK_DEFAULT = connection_variable(SPARK_CONNECTION)

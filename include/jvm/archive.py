@@ -25,18 +25,13 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from tidemark.adapters.kafka.producer import produce
-from tidemark.core.layout import Layout
-from tidemark.errors import ExitCode
-from tidemark.files import locked
+from tidemark.app import LOCAL_CONNECTION, App, connection_variable, kafka_connection
+from tidemark.core.errors import ExitCode
+from tidemark.dev.producer import produce
+from tidemark.lake.files import locked
 from tidemark.spark.engine import Submit
 from tidemark.spark.submit import conf_arguments, plan_arguments, search_path, submit
-from tidemark.wiring import (
-    LOCAL_CONNECTION,
-    App,
-    connection_variable,
-    kafka_connection,
-)
+from tidemark.spec.layout import Layout
 
 PIPELINE = "training"
 SAMPLE = "prices"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.errors import SetupError
+from tidemark.core.errors import SetupError
 
 POLL_S = 0.05
 """Pause between two looks at a process or a port, seconds."""

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Self
 
 from tidemark import steps
+from tidemark.app import App
+from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import PlanRef
-from tidemark.errors import ExitCode, TidemarkError
-from tidemark.services.together import each_apart
+from tidemark.ingest.together import each_apart
 from tidemark.spark.engine import Engine, JobRun, Server, Stop
 from tidemark.spark.sessions import log_no_values
 from tidemark.spark.submit import RESULT_MARKER, application_name, plan_arguments, submit
-from tidemark.wiring import App
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 
-from tidemark.errors import SetupError
+from tidemark.core.errors import SetupError
 
 _PATIENCE_S = 3.0
 

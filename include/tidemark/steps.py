@@ -15,14 +15,15 @@ from functools import partial
 from threading import Event
 from typing import Any, TypeAlias
 
-from tidemark.core.layout import LOG_FOLDER
+from tidemark.app import App
+from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import PlanRef
-from tidemark.core.upserts import Merge
-from tidemark.errors import ExitCode, NotLanded, TidemarkError
-from tidemark.services.quality import raise_if_failed
-from tidemark.services.recording import recorded_plan
-from tidemark.services.together import attempt, each_apart
-from tidemark.wiring import App
+from tidemark.ingest.errors import NotLanded
+from tidemark.ingest.recorder import recorded_plan
+from tidemark.ingest.together import attempt, each_apart
+from tidemark.quality.service import raise_if_failed
+from tidemark.spec.layout import LOG_FOLDER
+from tidemark.spec.upsert import Merge
 
 log = logging.getLogger(__name__)
 
@@ -326,7 +327,7 @@ def named_failures(app: App, operation: str) -> Iterator[None]:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    from tidemark.adapters.spark.failures import named_failure
+    from tidemark.spark.failures import named_failure
 
     try:
         yield

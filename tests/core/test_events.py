@@ -7,6 +7,7 @@ from random import Random
 
 from tests.support.plans import make_plan
 from tests.support.services import NOW
+from tidemark.core.accounting import Landing, RangeCount
 from tidemark.core.event_rows import decode, encode
 from tidemark.core.events import (
     Abandoned,
@@ -19,11 +20,10 @@ from tidemark.core.events import (
     Started,
     Superseded,
 )
-from tidemark.core.landing import Landing, RangeCount
 from tidemark.core.ledger import Ledger
-from tidemark.core.marks import Position
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import PlanKind, PlannedRange
+from tidemark.core.watermarks import Position
 
 
 def history() -> list[tuple[int, list[ControlEvent]]]:

@@ -16,8 +16,8 @@ from tests.support.lake import Lake
 from tests.support.proxy import ProxiedBroker, proxied_broker
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records
-from tidemark.adapters.broker.embedded import BrokerStatus
-from tidemark.core.layout import Layout
+from tidemark.dev.broker import BrokerStatus
+from tidemark.spec.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

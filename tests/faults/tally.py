@@ -12,7 +12,7 @@ import pytest
 from tests.support.kafka_judge import Range
 from tests.support.lake import Lake
 from tests.support.verdict import Verdict, judge
-from tidemark.core.marks import IsolationLevel
+from tidemark.core.watermarks import IsolationLevel
 
 HEADINGS = {
     "test_crash_points": "crash points",

@@ -10,7 +10,9 @@ from tests.faults.tally import Court
 from tests.support.lake import Lake
 from tests.support.mid_read import LONG, ImpatientLake, in_mid_read, long_topic
 from tests.support.proxy import ProxiedBroker, Proxy
-from tidemark.errors import EngineFailed, ExitCode, KafkaUnavailable
+from tidemark.core.errors import ExitCode
+from tidemark.kafka.errors import KafkaUnavailable
+from tidemark.lake.errors import EngineFailed
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -33,21 +33,18 @@ from tests.support.lake import Lake
 from tests.support.mid_read import LONG, ImpatientLake, in_mid_read
 from tests.support.transactions import Record, append, produce_records, produce_values
 from tests.support.verdict import judge
-from tidemark.adapters.kafka.marks import KafkaMarkReader
-from tidemark.core.layout import Layout
-from tidemark.core.marks import IsolationLevel as Level
+from tidemark.core.errors import EndBehindCommitted, ExitCode
 from tidemark.core.plan import Plan
-from tidemark.core.spec import StartPolicy
-from tidemark.core.verification import Difference
-from tidemark.errors import (
-    EndBehindCommitted,
-    EngineFailed,
-    ExitCode,
-    KafkaUnavailable,
-    LogTruncated,
-)
-from tidemark.services.ingest import Ingestion
+from tidemark.core.watermarks import IsolationLevel as Level
+from tidemark.ingest.errors import LogTruncated
+from tidemark.ingest.executor import Ingestion
+from tidemark.kafka.errors import KafkaUnavailable
+from tidemark.kafka.watermarks import KafkaMarkReader
+from tidemark.lake.errors import EngineFailed
+from tidemark.report.verification import Difference
 from tidemark.sockets import free_ports
+from tidemark.spec.layout import Layout
+from tidemark.spec.model import StartPolicy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

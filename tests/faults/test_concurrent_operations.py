@@ -34,17 +34,11 @@ from tests.support.transactions import (
     produce_committed,
     produce_records,
 )
-from tidemark.adapters.broker.embedded import BrokerStatus
-from tidemark.core.backfill import select
-from tidemark.errors import (
-    ExitCode,
-    OpenPlanInTheWay,
-    PlanAbandoned,
-    PlanNotLanded,
-    PlanOpen,
-    TransientError,
-    UnknownOutcomeError,
-)
+from tidemark.backfill.selection import select
+from tidemark.core.errors import ExitCode, TransientError, UnknownOutcomeError
+from tidemark.dev.broker import BrokerStatus
+from tidemark.ingest.errors import PlanAbandoned, PlanOpen
+from tidemark.repair.errors import OpenPlanInTheWay, PlanNotLanded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

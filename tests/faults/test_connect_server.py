@@ -20,14 +20,15 @@ from tests.support.connect_page import ConnectPage
 from tests.support.crashes import KILLED, Ended, Site, held_in_mid_read, wait_until
 from tests.support.proxy import ProxiedBroker
 from tests.support.transactions import produce_values
-from tidemark.adapters.broker.embedded import BrokerStatus
-from tidemark.adapters.spark.settings import submit_settings
-from tidemark.core.layout import Layout
-from tidemark.errors import EngineUnavailable, ExitCode
+from tidemark.core.errors import ExitCode
+from tidemark.dev.broker import BrokerStatus
 from tidemark.spark import connect
 from tidemark.spark.connect import connected, refusal
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
+from tidemark.spark.errors import EngineUnavailable
 from tidemark.spark.server import SparkServer
+from tidemark.spark.settings import submit_settings
+from tidemark.spec.layout import Layout
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults]
 

@@ -1,6 +1,6 @@
 """Every step of every process, killed before it and after it, and run again.
 
-Each case kills a real process at a fail point (adapters/failpoints.py) or in the middle of a read,
+Each case kills a real process at a fail point (dev/failpoints.py) or in the middle of a read,
 runs the same thing again as a person or Airflow would, and compares the table with the log.
 """
 
@@ -25,8 +25,8 @@ import pytest
 from _pytest.mark import ParameterSet
 from deltalake import DeltaTable
 
+from tests.airflow.conftest import airflow_environment
 from tests.conftest import PROJECT, TopicFactory
-from tests.dags.conftest import airflow_environment
 from tests.faults.tally import Court
 from tests.support.crashes import KILLED, Site, Trace, held_in_mid_read, wait_until
 from tests.support.kafka_judge import Range, log_ranges
@@ -38,12 +38,14 @@ from tests.support.transactions import (
     produce_committed,
     produce_values,
 )
-from tidemark.adapters.broker.embedded import BrokerStatus
-from tidemark.adapters.failpoints import farewell
-from tidemark.core.backfill import select
+from tidemark.backfill.selection import select
+from tidemark.backfill.service import Backfills, ChunkState
+from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import Plan
-from tidemark.errors import ExitCode, PlanFenced, PlanLanded, TidemarkError
-from tidemark.services.backfills import Backfills, ChunkState
+from tidemark.dev.broker import BrokerStatus
+from tidemark.dev.failpoints import farewell
+from tidemark.ingest.errors import PlanFenced
+from tidemark.repair.errors import PlanLanded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,6 +1,6 @@
 """Whole processes that decode and merge: killed at their steps, and run again.
 
-Every step of a decoder is in tests/services/test_decoding_crashes.py, in one process; these show
+Every step of a decoder is in tests/typed/test_decoder_crashes.py, in one process; these show
 that nothing of it hangs on the process.
 """
 
@@ -22,8 +22,8 @@ from tests.faults.test_crash_points import points
 from tests.support.crashes import Running, Site, wait_until
 from tests.support.registry import Registry, avro_bytes, framed
 from tests.support.transactions import Record, produce_records
-from tidemark.adapters.broker.embedded import BrokerStatus
 from tidemark.core.plan import Plan
+from tidemark.dev.broker import BrokerStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

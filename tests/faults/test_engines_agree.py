@@ -14,12 +14,12 @@ from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from tests.conftest import PROJECT, TopicFactory
+from tests.core.test_errors import concrete_errors
 from tests.support.commands import Command, Ran
 from tests.support.transactions import Record, produce_records
-from tidemark import errors
-from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.app import connection_variable, kafka_connection
+from tidemark.dev.broker import BrokerStatus
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
-from tidemark.wiring import connection_variable, kafka_connection
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults]
 
@@ -296,6 +296,6 @@ def _first_line(ran: Ran) -> tuple[str, str]:
     """Return name and first line of the first error of a command; empty texts without an error."""
     for line in ran.err.splitlines():
         found = re.match(r"(?:[\w@-]+: )?(\w+): ", line)
-        if found and isinstance(getattr(errors, found[1], None), type):
+        if found and found[1] in {kind.__name__ for kind in concrete_errors()}:
             return found[1], line
     return "", ""

@@ -69,7 +69,7 @@ def test_a_fence_without_a_test_is_reported(tmp_path: Path) -> None:
         marker="abandoned-plan-is-fenced",
         keeps="I4",
         operation=Drop(),
-        noticed_by=("tests/core/test_planning.py",),
+        noticed_by=("tests/core/test_plan_rules.py",),
     )
     with pytest.raises(AssertionError, match=r"(?s)no test failed .*\d+ passed"):
         check_noticed(missed, tmp_path)
@@ -78,7 +78,7 @@ def test_a_fence_without_a_test_is_reported(tmp_path: Path) -> None:
 @pytest.mark.e2e
 def test_the_tests_pass_where_no_fence_is_removed(tmp_path: Path) -> None:
     """Otherwise a failure would not show what a fence does."""
-    some = ("tests/core/test_planning.py", "tests/services/test_ingest.py")
+    some = ("tests/core/test_plan_rules.py", "tests/ingest/test_executor.py")
     outcome = run_tests(("-m", _fast(), *some), tmp_path)
     assert (outcome.code, outcome.failed) == (0, ()), outcome.output
     assert outcome.passed

@@ -13,9 +13,10 @@ from tests.support.proxy import ProxiedBroker
 from tests.support.topics import add_partitions, delete_records, delete_topic, make_again
 from tests.support.transactions import Record, produce_records, produce_values
 from tests.support.verdict import compare
+from tidemark.core.errors import LostRange, TidemarkError, TopicRecreated
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
-from tidemark.errors import LostRange, TidemarkError, TopicMissing, TopicRecreated
+from tidemark.kafka.errors import TopicMissing
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

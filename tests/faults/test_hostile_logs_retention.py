@@ -25,8 +25,8 @@ from tests.support.topics import (
 )
 from tests.support.transactions import Record, produce_values
 from tests.support.verdict import judge
-from tidemark.adapters.broker.embedded import BrokerStatus
-from tidemark.errors import LostRange
+from tidemark.core.errors import LostRange
+from tidemark.dev.broker import BrokerStatus
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -21,10 +21,11 @@ from tests.support.transactions import (
     produce_records,
     produce_values,
 )
-from tidemark.adapters.broker.embedded import Broker, BrokerConfig
-from tidemark.adapters.broker.settings import data_folder
-from tidemark.core.layout import Layout
-from tidemark.errors import EndBehindCommitted, LogTruncated
+from tidemark.core.errors import EndBehindCommitted
+from tidemark.dev.broker import Broker, BrokerConfig
+from tidemark.dev.broker_settings import data_folder
+from tidemark.ingest.errors import LogTruncated
+from tidemark.spec.layout import Layout
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.faults]
 

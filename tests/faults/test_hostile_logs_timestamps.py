@@ -13,8 +13,8 @@ from tests.support.commands import Command
 from tests.support.kafka_judge import read_all
 from tests.support.lake import as_judged
 from tests.support.raw_batches import RawRecord, produce_raw
-from tidemark.adapters.broker.embedded import BrokerStatus
-from tidemark.errors import ExitCode
+from tidemark.core.errors import ExitCode
+from tidemark.dev.broker import BrokerStatus
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
 

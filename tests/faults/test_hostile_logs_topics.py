@@ -14,9 +14,10 @@ from tests.support.lake import Lake, as_judged
 from tests.support.topics import add_partitions, delete_records, delete_topic, make_again
 from tests.support.transactions import produce_values
 from tests.support.verdict import judge
-from tidemark.adapters.broker.embedded import BrokerStatus
-from tidemark.core.spec import StartPolicy
-from tidemark.errors import TopicMissing, TopicRecreated
+from tidemark.core.errors import TopicRecreated
+from tidemark.dev.broker import BrokerStatus
+from tidemark.kafka.errors import TopicMissing
+from tidemark.spec.model import StartPolicy
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

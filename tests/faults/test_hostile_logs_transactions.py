@@ -20,9 +20,9 @@ from tests.support.transactions import (
     produce_values,
     wait_until_stable,
 )
-from tidemark.adapters.broker.embedded import BrokerStatus
-from tidemark.core.marks import IsolationLevel
-from tidemark.services.ingest import Ingestion
+from tidemark.core.watermarks import IsolationLevel
+from tidemark.dev.broker import BrokerStatus
+from tidemark.ingest.executor import Ingestion
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -16,14 +16,14 @@ import pytest
 
 from tests.conftest import TopicFactory
 from tests.support.transactions import produce_values
-from tidemark.adapters.broker.embedded import BrokerStatus
-from tidemark.adapters.spark.settings import server_settings
-from tidemark.core.layout import Layout
-from tidemark.errors import ExitCode
+from tidemark.app import App, connection_variable, kafka_connection
+from tidemark.core.errors import ExitCode
+from tidemark.dev.broker import BrokerStatus
 from tidemark.run import run
 from tidemark.spark.engine import Server
 from tidemark.spark.server import SparkServer
-from tidemark.wiring import App, connection_variable, kafka_connection
+from tidemark.spark.settings import server_settings
+from tidemark.spec.layout import Layout
 
 pytestmark = [
     *(pytest.mark.broker, pytest.mark.spark, pytest.mark.faults),

@@ -31,21 +31,17 @@ from tests.support.file_lake import WEEK
 from tests.support.kafka_file_lake import KafkaFileLake
 from tests.support.plans import make_spec
 from tests.support.spark_optimize import optimize
-from tidemark.adapters.broker.embedded import BrokerStatus
-from tidemark.adapters.delta.compaction import Compaction
-from tidemark.adapters.delta.control_repair import DeltaControlRepair
-from tidemark.adapters.delta.deduplication import Deduplication
-from tidemark.adapters.delta.upkeep import DeltaUpkeep
-from tidemark.core.upkeep import UpkeepOutcome
-from tidemark.errors import (
-    CompactionConflict,
-    ControlDoubled,
-    RowsDoubled,
-    TransientError,
-    UnknownOutcomeError,
-)
-from tidemark.services.maintenance import Maintenance
-from tidemark.services.recording import check_rows
+from tidemark.core.errors import ControlDoubled, TransientError, UnknownOutcomeError
+from tidemark.dev.broker import BrokerStatus
+from tidemark.ingest.errors import RowsDoubled
+from tidemark.ingest.recorder import check_rows
+from tidemark.lake.compaction import Compaction
+from tidemark.lake.control_repair import DeltaControlRepair
+from tidemark.lake.deduplication import Deduplication
+from tidemark.lake.errors import CompactionConflict
+from tidemark.lake.retention import UpkeepOutcome
+from tidemark.lake.upkeep import DeltaUpkeep
+from tidemark.maintenance.service import Maintenance
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

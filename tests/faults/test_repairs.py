@@ -23,19 +23,18 @@ from tests.support.transactions import (
     produce_values,
 )
 from tests.support.zombies import zombie as held_driver
-from tidemark.adapters.broker.embedded import BrokerStatus
-from tidemark.errors import (
+from tidemark.core.errors import (
     ControlTruncated,
-    ForeignCommit,
     LedgerBehindTable,
     LostRange,
-    NotARewind,
-    NothingToRepair,
-    PlanAbandoned,
     TableBehindLedger,
     TableRestored,
     TidemarkError,
 )
+from tidemark.dev.broker import BrokerStatus
+from tidemark.ingest.errors import PlanAbandoned
+from tidemark.lake.errors import ForeignCommit
+from tidemark.repair.errors import NotARewind, NothingToRepair
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

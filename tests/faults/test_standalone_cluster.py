@@ -33,8 +33,8 @@ from tests.support.registry import Registry, framed
 from tests.support.standalone import WORKERS, Standalone, event_log, standalone_cluster, tasks
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records
-from tidemark.adapters.broker.embedded import BrokerStatus
-from tidemark.errors import ExitCode
+from tidemark.core.errors import ExitCode
+from tidemark.dev.broker import BrokerStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -31,20 +31,16 @@ from tests.support.proxy import ProxiedBroker
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_aborted, produce_values
 from tests.support.zombies import Interposed, LostAnswer, zombie
-from tidemark.adapters.broker.embedded import BrokerStatus
-from tidemark.adapters.delta.upkeep import DeltaUpkeep
+from tidemark.core.errors import ExitCode
 from tidemark.core.plan import Plan, PlanKind
-from tidemark.core.spec import StartPolicy
-from tidemark.errors import (
-    ControlConflict,
-    ExitCode,
-    PlanAbandoned,
-    PlanLanded,
-    PlanOpen,
-    TransactionConflict,
-)
-from tidemark.services.ingest import Ingestion
-from tidemark.services.planner import Planner, PlanOutcome
+from tidemark.dev.broker import BrokerStatus
+from tidemark.ingest.errors import PlanAbandoned, PlanOpen
+from tidemark.ingest.executor import Ingestion
+from tidemark.ingest.planner import Planner, PlanOutcome
+from tidemark.lake.errors import ControlConflict, TransactionConflict
+from tidemark.lake.upkeep import DeltaUpkeep
+from tidemark.repair.errors import PlanLanded
+from tidemark.spec.model import StartPolicy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

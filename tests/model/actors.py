@@ -15,16 +15,12 @@ from typing import Any, TypeAlias
 
 from tests.model.world import World
 from tests.support.plans import MemoryPipeline
+from tidemark.core.errors import TransientError
 from tidemark.core.plan import Plan
-from tidemark.core.spec import PipelineSpec
-from tidemark.core.table import FENCED
-from tidemark.errors import (
-    ControlConflict,
-    EngineFailed,
-    KafkaUnavailable,
-    TransactionConflict,
-    TransientError,
-)
+from tidemark.core.table_state import FENCED
+from tidemark.kafka.errors import KafkaUnavailable
+from tidemark.lake.errors import ControlConflict, EngineFailed, TransactionConflict
+from tidemark.spec.model import PipelineSpec
 
 Program: TypeAlias = Callable[[MemoryPipeline], object]
 """What an actor does, given a pipeline whose ports lead to the world."""

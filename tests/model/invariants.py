@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 from tests.model.actors import Done
 from tests.model.world import Fate, World
+from tidemark.core.errors import TidemarkError
 from tidemark.core.event_rows import Row
-from tidemark.core.spec import StartPolicy
-from tidemark.errors import TidemarkError
-from tidemark.services.ingest import Ingestion
+from tidemark.ingest.executor import Ingestion
+from tidemark.spec.model import StartPolicy
 
 Offset = tuple[str, int, int]
 """Topic id, partition, offset."""

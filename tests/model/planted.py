@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 
 from tests.model.actors import Program
 from tests.model.world import FenceBegun, Fetched, ModelTable, World
+from tests.support.memory import MemoryControlTable, MemoryKafka
 from tests.support.plans import MemoryPipeline
-from tidemark.adapters.memory import MemoryControlTable, MemoryKafka
+from tidemark.core.accounting import Landing
 from tidemark.core.event_rows import encode
 from tidemark.core.events import ControlEvent, UndoBegun
-from tidemark.core.landing import Landing
 from tidemark.core.ledger import Ledger
-from tidemark.core.marks import IsolationLevel, TopicMarks
 from tidemark.core.plan import Plan
-from tidemark.core.records import LogRecord
+from tidemark.core.record import LogRecord
+from tidemark.core.watermarks import IsolationLevel, TopicMarks
 
 _Adapter = TypeVar("_Adapter")
 

@@ -7,26 +7,27 @@ from dataclasses import replace
 from tests.model.actors import Program
 from tests.model.world import World
 from tests.support.plans import MemoryPipeline, wanted
-from tidemark.core.backfill import RetainedLog
-from tidemark.errors import (
+from tidemark.backfill.selection import RetainedLog
+from tidemark.core.errors import (
     ControlTruncated,
     LedgerBehindTable,
     LostRange,
-    NotARewind,
-    NothingToRepair,
-    OpenPlanInTheWay,
-    PlanFenced,
-    PlanLanded,
-    RecordsMissed,
     RepairUnfinished,
-    RowsInDoubt,
-    RowsWouldBeLost,
     TableBehindLedger,
     TableRestored,
     TidemarkError,
     TopicRecreated,
     TransientError,
     UnknownOutcomeError,
+)
+from tidemark.ingest.errors import PlanFenced, RecordsMissed
+from tidemark.lake.errors import RowsWouldBeLost
+from tidemark.repair.errors import (
+    NotARewind,
+    NothingToRepair,
+    OpenPlanInTheWay,
+    PlanLanded,
+    RowsInDoubt,
 )
 
 MAX_ROUNDS = 25

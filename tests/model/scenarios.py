@@ -22,7 +22,7 @@ from tests.model.programs import (
 from tests.model.search import Scenario
 from tests.model.world import World, make_world
 from tests.support.plans import MemoryPipeline, wanted
-from tidemark.core.spec import StartPolicy
+from tidemark.spec.model import StartPolicy
 
 # -- beginnings ----------------------------------------------------------------------------------
 

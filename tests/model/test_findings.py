@@ -11,16 +11,12 @@ import pytest
 from tests.model.actors import Actor, Call, Program
 from tests.model.programs import give_up, run
 from tests.model.world import make_world
+from tests.support.memory import MemoryTable
 from tests.support.plans import MemoryPipeline, make_overtaken
-from tidemark.adapters.memory import MemoryTable
-from tidemark.core.landing import Landing
+from tidemark.core.accounting import Landing
+from tidemark.core.errors import ControlTruncated, TableRestored, TidemarkError
 from tidemark.core.plan import Plan
-from tidemark.errors import (
-    ControlTruncated,
-    PlanLanded,
-    TableRestored,
-    TidemarkError,
-)
+from tidemark.repair.errors import PlanLanded
 
 
 def test_i1_a_driver_that_commits_before_the_fence_has_landed_its_plan() -> None:

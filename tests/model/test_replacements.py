@@ -12,10 +12,12 @@ from random import Random
 
 import pytest
 
+from tests.support.memory import MemoryRow
 from tests.support.plans import MemoryPipeline, wanted
-from tidemark.adapters.memory import MemoryRow
+from tidemark.core.errors import TidemarkError
 from tidemark.core.event_rows import Row
-from tidemark.errors import NothingToRepair, PlanFenced, PlanOpen, TidemarkError
+from tidemark.ingest.errors import PlanFenced, PlanOpen
+from tidemark.repair.errors import NothingToRepair
 
 
 @dataclass

@@ -15,7 +15,7 @@ from tests.model.invariants import InvariantViolated
 from tests.model.planted import NoCompareAndSet, NoTransactions, planted
 from tests.model.tally import Visited
 from tests.model.world import World
-from tidemark.errors import OverfullRange
+from tidemark.core.errors import OverfullRange
 
 _SETTINGS = settings(
     deadline=None,

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from tests.support.plans import MemoryPipeline, make_spec
-from tidemark.adapters.memory import (
+from tests.support.memory import (
     MemoryControlTable,
     MemoryKafka,
     MemoryPartition,
     MemoryRow,
     MemoryTable,
 )
-from tidemark.core.marks import IsolationLevel
+from tests.support.plans import MemoryPipeline, make_spec
 from tidemark.core.plan import Plan
-from tidemark.core.spec import PipelineSpec
-from tidemark.core.table import FENCED, TableSize
-from tidemark.errors import EngineFailed, TransactionConflict
+from tidemark.core.table_state import FENCED, TableSize
+from tidemark.core.watermarks import IsolationLevel
+from tidemark.lake.errors import EngineFailed, TransactionConflict
+from tidemark.spec.model import PipelineSpec
 
 _T = TypeVar("_T")
 

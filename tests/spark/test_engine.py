@@ -6,8 +6,9 @@ import signal
 
 import pytest
 
-from tidemark.errors import EngineStopped, SetupError
+from tidemark.core.errors import SetupError
 from tidemark.spark.engine import Server, Stop, Submit, engine_of, without_connect
+from tidemark.spark.errors import EngineStopped
 
 
 @pytest.mark.parametrize(

@@ -17,19 +17,15 @@ from pyspark.errors import PySparkException
 
 from tests.support.crashes import wait_until
 from tests.support.disks import mounted
-from tidemark.adapters.spark.settings import AVRO_LIMITS, server_settings, submit_settings
-from tidemark.core.layout import Layout
-from tidemark.errors import (
-    EngineStopped,
-    EngineUnavailable,
-    EngineUnsuitable,
-    SetupError,
-    StorageUnavailable,
-)
+from tidemark.core.errors import SetupError
+from tidemark.lake.errors import StorageUnavailable
 from tidemark.spark.connect import ConnectSessions, connected
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
+from tidemark.spark.errors import EngineStopped, EngineUnavailable, EngineUnsuitable
 from tidemark.spark.server import REDACTION, SparkServer
 from tidemark.spark.server_checks import check_server
+from tidemark.spark.settings import AVRO_LIMITS, server_settings, submit_settings
+from tidemark.spec.layout import Layout
 
 pytestmark = pytest.mark.spark
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.errors import ExitCode, SetupError, Unforeseen
+from tidemark.core.errors import ExitCode, SetupError, Unforeseen
 from tidemark.spark.engine import JobRun, Submit
 from tidemark.spark.submit import RESULT_MARKER, submit
 

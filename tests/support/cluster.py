@@ -24,8 +24,8 @@ from confluent_kafka.admin import (
 
 from tests.support.kafka_judge import log_ranges
 from tests.support.proxy import ProxiedBroker, Proxy
-from tidemark.adapters.broker.embedded import Broker, BrokerConfig, Listener
-from tidemark.adapters.broker.settings import HOST, data_folder
+from tidemark.dev.broker import Broker, BrokerConfig, Listener
+from tidemark.dev.broker_settings import HOST, data_folder
 from tidemark.sockets import is_free
 
 NODES = (1, 2, 3)

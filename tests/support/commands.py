@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tidemark import cli
-from tidemark.adapters.broker.embedded import BrokerStatus
+from tidemark.app import connection_variable, kafka_connection
+from tidemark.dev.broker import BrokerStatus
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
-from tidemark.wiring import connection_variable, kafka_connection
 
 
 @dataclass(frozen=True)

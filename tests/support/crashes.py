@@ -20,11 +20,11 @@ import psutil
 from tests.support import PROJECT
 from tests.support.lake import Lake
 from tests.support.proxy import Gate, ProxiedBroker
-from tidemark.adapters.delta.control_table import DeltaControlTable
-from tidemark.adapters.failpoints import PORTS, VARIABLE, farewell
+from tidemark.app import App, connection_variable, kafka_connection
 from tidemark.core.plan import PlanRef
+from tidemark.dev.failpoints import PORTS, VARIABLE, farewell
+from tidemark.lake.control_table import DeltaControlTable
 from tidemark.spark.submit import conf_arguments, plan_arguments, search_path
-from tidemark.wiring import App, connection_variable, kafka_connection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

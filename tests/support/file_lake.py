@@ -19,21 +19,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from tests.support.memory import MemoryKafka
 from tests.support.plans import make_spec, wanted
 from tests.support.services import NOW, Services
-from tidemark.adapters.delta.columns import BRONZE
-from tidemark.adapters.delta.control_table import DeltaControlTable
-from tidemark.adapters.delta.data_table import DeltaDataTable
-from tidemark.adapters.delta.upkeep import DeltaUpkeep
-from tidemark.adapters.memory import MemoryKafka
-from tidemark.adapters.spark import parquet
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan
-from tidemark.core.spec import PipelineSpec
-from tidemark.ports import LogReader, TopicLogReader, TopicReader
-from tidemark.services.maintenance import Maintenance, plans_over
-from tidemark.storage import folder_of
+from tidemark.ingest.ports import LogReader, TopicLogReader, TopicReader
+from tidemark.lake.columns import BRONZE
+from tidemark.lake.control_table import DeltaControlTable
+from tidemark.lake.data_table import DeltaDataTable
+from tidemark.lake.storage import folder_of
+from tidemark.lake.upkeep import DeltaUpkeep
+from tidemark.maintenance.service import Maintenance, plans_over
+from tidemark.spark import parquet
+from tidemark.spec.model import PipelineSpec
 
 WEEK = timedelta(days=7)
 LATER = timedelta(days=30)

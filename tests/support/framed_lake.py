@@ -13,9 +13,9 @@ from deltalake import DeltaTable
 
 from tests.support.payloads import Headers, PayloadLake
 from tests.support.typed_lake import TypedLake
-from tidemark.adapters.spark.decoder import SparkDecoder
-from tidemark.adapters.spark.payloads import FORMS_AT_ONCE
-from tidemark.core.decoding import Reason
+from tidemark.spec.decode import Reason
+from tidemark.typed.formats.payloads import FORMS_AT_ONCE
+from tidemark.typed.spark_decoder import SparkDecoder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

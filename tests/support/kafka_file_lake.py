@@ -11,11 +11,11 @@ from tests.faults.tally import Court
 from tests.support.file_lake import FileLake
 from tests.support.transactions import Record, append
 from tests.support.verdict import Verdict, judge
-from tidemark.adapters.kafka.marks import KafkaMarkReader
-from tidemark.adapters.kafka.options import client_config
-from tidemark.adapters.kafka.producer import producer_settings
-from tidemark.adapters.kafka.reader import KafkaLogReader
-from tidemark.core.marks import IsolationLevel
+from tidemark.core.watermarks import IsolationLevel
+from tidemark.dev.producer import producer_settings
+from tidemark.kafka.options import client_config
+from tidemark.kafka.reader import KafkaLogReader
+from tidemark.kafka.watermarks import KafkaMarkReader
 
 
 @dataclass

@@ -16,16 +16,16 @@ from tests.support.file_lake import AfterSomeTime
 from tests.support.kafka_judge import Judged
 from tests.support.plans import make_spec
 from tests.support.services import NOW, Services
-from tidemark.adapters.delta.control_table import DeltaControlTable
-from tidemark.adapters.delta.data_table import DeltaDataTable
-from tidemark.adapters.kafka.marks import KafkaMarkReader
-from tidemark.adapters.kafka.options import client_config, spark_options
-from tidemark.adapters.kafka.reader import KafkaLogReader
-from tidemark.adapters.spark.sink import SparkSink
 from tidemark.core.plan import Plan
-from tidemark.core.spec import PipelineSpec
-from tidemark.services.ingest import Ingestion
-from tidemark.services.maintenance import Maintenance, plans_over
+from tidemark.ingest.executor import Ingestion
+from tidemark.ingest.spark_sink import SparkSink
+from tidemark.kafka.options import client_config, spark_options
+from tidemark.kafka.reader import KafkaLogReader
+from tidemark.kafka.watermarks import KafkaMarkReader
+from tidemark.lake.control_table import DeltaControlTable
+from tidemark.lake.data_table import DeltaDataTable
+from tidemark.maintenance.service import Maintenance, plans_over
+from tidemark.spec.model import PipelineSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

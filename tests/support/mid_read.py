@@ -15,11 +15,11 @@ from tests.support.proxy import Gate, ProxiedBroker
 from tests.support.services import NOW
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records
-from tidemark.adapters.kafka.marks import KafkaMarkReader
-from tidemark.adapters.kafka.options import client_config, spark_options
-from tidemark.adapters.spark.sink import SparkSink
 from tidemark.core.plan import Plan
-from tidemark.services.ingest import Ingestion
+from tidemark.ingest.executor import Ingestion
+from tidemark.ingest.spark_sink import SparkSink
+from tidemark.kafka.options import client_config, spark_options
+from tidemark.kafka.watermarks import KafkaMarkReader
 
 LONG = [Record(value=b"%07d" % number * 70_000) for number in range(24)]
 """12 MB: three fetches of the reader, which takes 4 MiB at a time."""

@@ -16,14 +16,14 @@ from pathlib import Path
 
 from tests.support import PROJECT
 from tests.support.registry import Registry, RegistryServer
-from tidemark.adapters.airflow.standalone import AirflowStandalone
-from tidemark.adapters.broker.embedded import Broker, BrokerConfig, BrokerStatus
-from tidemark.adapters.spark.settings import server_settings
-from tidemark.core.layout import Layout
-from tidemark.files import locked
+from tidemark.app import App, connection_variable, kafka_connection
+from tidemark.dev.airflow_standalone import AirflowStandalone
+from tidemark.dev.broker import Broker, BrokerConfig, BrokerStatus
+from tidemark.lake.files import locked
 from tidemark.spark.engine import Server
 from tidemark.spark.server import SparkServer
-from tidemark.wiring import App, connection_variable, kafka_connection
+from tidemark.spark.settings import server_settings
+from tidemark.spec.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)

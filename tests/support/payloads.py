@@ -9,11 +9,11 @@ from typing import TypeAlias
 
 from tests.support.file_lake import FileLake, FileSink, HomeFileLake
 from tidemark.core.datafile import DataFile
-from tidemark.core.marks import IsolationLevel, Position
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan
-from tidemark.core.records import LogRecord
-from tidemark.ports import TopicLogReader
+from tidemark.core.record import LogRecord
+from tidemark.core.watermarks import IsolationLevel, Position
+from tidemark.ingest.ports import TopicLogReader
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 

@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.support.memory import MemoryControlTable, MemoryKafka, MemoryTable
 from tests.support.services import Services
-from tidemark.adapters.memory import MemoryControlTable, MemoryKafka, MemoryTable
-from tidemark.core.marks import IsolationLevel, Marks, TopicMarks
 from tidemark.core.offsets import Span, spans_by_partition
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
-from tidemark.core.spec import PipelineSpec, StartPolicy
-from tidemark.core.table import TableState
-from tidemark.services.planner import Wanted
+from tidemark.core.table_state import TableState
+from tidemark.core.watermarks import IsolationLevel, Marks, TopicMarks
+from tidemark.ingest.planner import Wanted
+from tidemark.spec.model import PipelineSpec, StartPolicy
 
 
 def make_spec(**changes: Any) -> PipelineSpec:

@@ -23,8 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from tidemark.adapters.broker.embedded import Broker, BrokerConfig, Listener
-from tidemark.adapters.broker.settings import HOST
+from tidemark.dev.broker import Broker, BrokerConfig, Listener
+from tidemark.dev.broker_settings import HOST
 from tidemark.sockets import free_ports
 
 _FETCH = 1

@@ -9,18 +9,18 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from tidemark.adapters.delta.check_results import DeltaCheckResults
-from tidemark.adapters.delta.range_figures import range_figures
-from tidemark.adapters.delta.top_key import top_key
-from tidemark.adapters.quality import GreatExpectationsQuality
-from tidemark.adapters.quality.docs import DocsFolders, write_index
-from tidemark.core.quality import (
+from tidemark.quality.check_results import (
     CheckResult,
     QualityReport,
     Severity,
     SliceExpectation,
     SliceRef,
 )
+from tidemark.quality.check_results_table import DeltaCheckResults
+from tidemark.quality.gx.checker import GreatExpectationsQuality
+from tidemark.quality.gx.docs import DocsFolders, write_index
+from tidemark.quality.range_figures import range_figures
+from tidemark.quality.top_key import top_key
 
 BRONZE = pa.schema(
     [

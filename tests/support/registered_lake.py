@@ -14,8 +14,8 @@ from tests.support.framed_lake import bare
 from tests.support.payloads import PayloadLake
 from tests.support.registry import framed
 from tests.support.typed_lake import DECODE, TypedLake
-from tidemark.core.decoding import DecodeSpec, Format, PayloadSpec, RegisteredSchema
-from tidemark.ports import SchemaRegistry
+from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, RegisteredSchema
+from tidemark.typed.schemas import SchemaRegistry
 
 _DECODE = replace(DECODE, value=PayloadSpec(format=Format.JSON_SCHEMA))
 

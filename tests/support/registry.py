@@ -25,8 +25,8 @@ import fastavro
 
 from tests.support.crashes import wait_until
 from tidemark import processes
-from tidemark.adapters.broker.settings import HOST
-from tidemark.files import locked, read_json, replace_text
+from tidemark.dev.broker_settings import HOST
+from tidemark.lake.files import locked, read_json, replace_text
 from tidemark.sockets import free_ports
 
 VERSION = "3.0.9"

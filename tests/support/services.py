@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Protocol
 
+from tidemark.backfill.service import Backfills
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
-from tidemark.core.spec import PipelineSpec
-from tidemark.ports import (
+from tidemark.ingest.executor import Ingest
+from tidemark.ingest.planner import Planner
+from tidemark.ingest.ports import (
     BronzeTable,
     ControlTable,
     DataTable,
@@ -19,18 +21,16 @@ from tidemark.ports import (
     TopicLogReader,
     TopicReader,
 )
-from tidemark.services.abandon import Abandon
-from tidemark.services.backfills import Backfills
-from tidemark.services.decisions import Decisions
-from tidemark.services.ingest import Ingest
-from tidemark.services.planner import Planner
-from tidemark.services.positions import LogComparison
-from tidemark.services.repair import Repair
-from tidemark.services.starts import Starts
-from tidemark.services.status import PipelineStatus, pipeline_status
-from tidemark.services.undo import Undo
-from tidemark.services.unsettled import Unsettling
-from tidemark.services.verify import Verify
+from tidemark.ingest.positions import LogComparison
+from tidemark.ingest.start import Starts
+from tidemark.repair.abandon import Abandon
+from tidemark.repair.decisions import Decisions
+from tidemark.repair.repair import Repair
+from tidemark.repair.undo import Undo
+from tidemark.report.status import PipelineStatus, pipeline_status
+from tidemark.report.unsettled import Unsettling
+from tidemark.report.verify import Verify
+from tidemark.spec.model import PipelineSpec
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 """The clock of every service."""

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from tests.support.crashes import Running, wait_until
-from tidemark.adapters.broker.settings import HOST
+from tidemark.dev.broker_settings import HOST
 from tidemark.spark.submit import search_path
 
 WORKERS = 2

@@ -14,7 +14,7 @@ from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from tests.support.crashes import wait_until
-from tidemark.adapters.broker.settings import HOST
+from tidemark.dev.broker_settings import HOST
 from tidemark.sockets import free_ports
 
 _FOLDER = Path(__file__).resolve().parents[2] / ".tidemark" / "stores"

@@ -13,10 +13,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.kafka_judge import Judged, log_ranges, read_all
 from tests.support.proxy import ProxiedBroker, proxied_broker
 from tests.support.transactions import Record, produce_records
-from tidemark.adapters.kafka.marks import KafkaMarkReader
-from tidemark.core.layout import Layout
-from tidemark.core.marks import IsolationLevel
-from tidemark.errors import KafkaUnavailable
+from tidemark.core.watermarks import IsolationLevel
+from tidemark.kafka.errors import KafkaUnavailable
+from tidemark.kafka.watermarks import KafkaMarkReader
+from tidemark.spec.layout import Layout
 
 pytestmark = pytest.mark.broker
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tests.support.typed_lake import HomeTypedLake
+from tidemark.app import App
 from tidemark.core.plan import PlanRef
-from tidemark.core.spec import UPSERT
-from tidemark.core.upserts import Merge
-from tidemark.wiring import App
+from tidemark.spec.model import UPSERT
+from tidemark.spec.upsert import Merge
 
 
 class NoRows:

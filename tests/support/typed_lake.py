@@ -16,23 +16,22 @@ from deltalake import DeltaTable
 from tests.support.file_lake import FileLake
 from tests.support.payloads import HomePayloadLake
 from tests.support.services import NOW, LandingServices
-from tidemark.adapters.delta.columns import QUARANTINE, typed_schema
-from tidemark.adapters.delta.control_table import DeltaControlTable
-from tidemark.adapters.delta.data_table import DeltaDataTable
-from tidemark.adapters.delta.quarantine import DeltaQuarantine, TypedTables
-from tidemark.adapters.delta.schemas import DeltaSchemas
-from tidemark.adapters.spark import parquet
 from tidemark.core.datafile import DataFile, plan_folder
-from tidemark.core.decoding import DecodeSpec, Format, Part, PayloadSpec, Reason
-from tidemark.core.fields import FieldType
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
-from tidemark.core.spec import PipelineSpec
-from tidemark.ports import SchemaRegistry
-from tidemark.services.decoding import Decoding
-from tidemark.services.landed_log import LandedLog
-from tidemark.services.schemas import Schemas
-from tidemark.storage import folder_of
+from tidemark.ingest.landed_log import LandedLog
+from tidemark.lake.columns import QUARANTINE, typed_schema
+from tidemark.lake.control_table import DeltaControlTable
+from tidemark.lake.data_table import DeltaDataTable
+from tidemark.lake.storage import folder_of
+from tidemark.spark import parquet
+from tidemark.spec.decode import DecodeSpec, Format, Part, PayloadSpec, Reason
+from tidemark.spec.fields import FieldType
+from tidemark.spec.model import PipelineSpec
+from tidemark.typed.decoder import Decoding
+from tidemark.typed.quarantine import DeltaQuarantine, TypedTables
+from tidemark.typed.schema_table import DeltaSchemas
+from tidemark.typed.schemas import SchemaRegistry, Schemas
 
 
 @dataclass

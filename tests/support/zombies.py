@@ -11,11 +11,11 @@ from typing import Any
 
 from tests.support.crashes import wait_until
 from tests.support.lake import Lake
-from tidemark.adapters.delta.data_table import DeltaDataTable
 from tidemark.core.datafile import DataFile
 from tidemark.core.plan import Plan
-from tidemark.errors import EngineFailed
-from tidemark.services.ingest import Ingestion
+from tidemark.ingest.executor import Ingestion
+from tidemark.lake.data_table import DeltaDataTable
+from tidemark.lake.errors import EngineFailed
 
 PATIENCE_S = 90.0
 """How long anybody is held before the test gives up."""

@@ -30,7 +30,7 @@ from tidemark.cli import (
     verdicts,
 )
 from tidemark.cli.console import print_error
-from tidemark.errors import TidemarkError
+from tidemark.core.errors import TidemarkError
 
 app = typer.Typer(
     name="tidemark",

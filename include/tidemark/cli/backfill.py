@@ -8,19 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
+from tidemark.app import App
+from tidemark.backfill.errors import BackfillUnfinished
+from tidemark.backfill.selection import select
+from tidemark.backfill.service import Backfills, ChunkState, check_finished
 from tidemark.cli.arguments import AsJson, DryRun, Master, Pipeline, requester
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table, step
 from tidemark.cli.spark import Parts, chosen_engine
-from tidemark.core.backfill import select
-from tidemark.errors import (
-    BackfillUnfinished,
-    ExitCode,
-    InvalidSelection,
-    TerminalError,
-    TidemarkError,
-)
-from tidemark.services.backfills import Backfills, ChunkState, check_finished
-from tidemark.wiring import App
+from tidemark.core.errors import ExitCode, InvalidSelection, TerminalError, TidemarkError
 
 
 def register(app: typer.Typer) -> None:

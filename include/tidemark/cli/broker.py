@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from tidemark.app import App
 from tidemark.cli.arguments import AsJson
 from tidemark.cli.console import out, print_json, step
-from tidemark.wiring import App
 
 app = typer.Typer(
     help="A real Apache Kafka on this machine, in KRaft mode, with its data below TIDEMARK_HOME.",

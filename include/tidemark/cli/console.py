@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tidemark.errors import TidemarkError
+from tidemark.core.errors import TidemarkError
 
 # A pipe has no width: wide enough that a name is never cut there.
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)

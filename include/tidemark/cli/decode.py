@@ -8,18 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
+from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Master, Pipeline
 from tidemark.cli.console import out, print_error_record, print_json, print_table, step
 from tidemark.cli.spark import Parts, chosen_engine
-from tidemark.core.decoding import Reason
+from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition, without
 from tidemark.core.plan import PlanRef
-from tidemark.core.quarantine import Quarantined
-from tidemark.core.spec import UPSERT
-from tidemark.errors import ExitCode, TidemarkError
-from tidemark.services.planner import Planning
-from tidemark.services.together import ASKED_AT_ONCE, each_apart
-from tidemark.wiring import App
+from tidemark.ingest.planner import Planning
+from tidemark.ingest.together import ASKED_AT_ONCE, each_apart
+from tidemark.spec.decode import Reason
+from tidemark.spec.model import UPSERT
+from tidemark.typed.quarantine_rules import Quarantined
 
 app = typer.Typer(
     help="Records that could not be decoded, or broke a row rule: show them, decode them again.",

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemark.app import App, connection_variable, kafka_connection
 from tidemark.cli.console import note, out, print_table, step
+from tidemark.cli.errors import DemoFailed
 from tidemark.cli.service import start_spark, stop_all
+from tidemark.core.errors import SetupError
 from tidemark.core.ledger import Ledger
-from tidemark.errors import DemoFailed, SetupError
-from tidemark.wiring import App, connection_variable, kafka_connection
 
 if TYPE_CHECKING:
-    from tidemark.adapters.airflow.api import AirflowApi, DagRun
+    from tidemark.dev.airflow_api import AirflowApi, DagRun
 
 _FIRST = {"streams-intro": 5, "prices": 2_000, "orders": 500}
 _SECOND = {"streams-intro": 5, "prices": 1_000, "orders": 300}
@@ -134,7 +135,7 @@ class _Demo:
         return folder
 
     def _produce(self, title: str, counts: Mapping[str, int]) -> None:
-        from tidemark.adapters.kafka.producer import produce
+        from tidemark.dev.producer import produce
 
         step(title)
         config = self.app.kafka_config("kafka_default")
@@ -234,8 +235,8 @@ class _Demo:
     # -- what is there now -----------------------------------------------------------------------
 
     def _show(self) -> None:
-        from tidemark.adapters.delta.counts import count_bronze
-        from tidemark.adapters.kafka.groups import consumer_groups
+        from tidemark.kafka.groups import consumer_groups
+        from tidemark.quality.counts import count_bronze
 
         rows = []
         for pipeline, spec in self.app.specs.items():

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from tidemark.app import App, utc_now
 from tidemark.cli.arguments import AsJson
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table
-from tidemark.core.upkeep import USUAL_PAGES_RETENTION, USUAL_RETENTION, Upkept
-from tidemark.errors import ExitCode, TidemarkError
-from tidemark.services.together import each_apart
-from tidemark.wiring import App, utc_now
+from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.ingest.together import each_apart
+from tidemark.lake.retention import USUAL_PAGES_RETENTION, USUAL_RETENTION, Upkept
 
 
 def register(app: typer.Typer) -> None:

@@ -6,13 +6,12 @@ from typing import Annotated
 
 import typer
 
+from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Pipeline, requester
 from tidemark.cli.console import err, out, print_json, print_table
-from tidemark.core.starts import Others, given_offsets
-from tidemark.errors import InvalidStart
-from tidemark.ports import OffsetSource
-from tidemark.services.starts import Start, StartOutcome
-from tidemark.wiring import App
+from tidemark.ingest.errors import InvalidStart
+from tidemark.ingest.start import OffsetSource, Start, StartOutcome
+from tidemark.ingest.start_rules import Others, given_offsets
 
 
 def register(app: typer.Typer) -> None:

@@ -8,14 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Pipeline, requester
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table
-from tidemark.core.verification import NOT_COMPARED
-from tidemark.errors import ExitCode, TidemarkError
-from tidemark.errors.alarms import in_words
-from tidemark.services.status import PipelineStatus
-from tidemark.services.together import ASKED_AT_ONCE, each_apart
-from tidemark.wiring import App
+from tidemark.core.errors import ExitCode, TidemarkError, in_words
+from tidemark.ingest.together import ASKED_AT_ONCE, each_apart
+from tidemark.report.status import PipelineStatus
+from tidemark.report.verification import NOT_COMPARED
 
 
 def register(app: typer.Typer) -> None:

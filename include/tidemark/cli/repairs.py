@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Pipeline, Reason, requester
 from tidemark.cli.console import out, print_json, print_table
 from tidemark.core.plan import Plan
-from tidemark.core.repair import Differences
-from tidemark.wiring import App
+from tidemark.repair.rules import Differences
 
 control_app = typer.Typer(
     name="control",

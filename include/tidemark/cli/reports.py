@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from tidemark.app import App, utc_now
 from tidemark.cli.arguments import AsJson, Pipeline
 from tidemark.cli.console import out, print_json
-from tidemark.errors import ExitCode
-from tidemark.wiring import App, utc_now
+from tidemark.core.errors import ExitCode
 
 _USUAL_DAYS = 30
 

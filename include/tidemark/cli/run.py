@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Master
 from tidemark.cli.console import out, print_error_record, print_json, print_table
 from tidemark.cli.spark import Parts, chosen_engine, planned
+from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import PlanRef
-from tidemark.errors import ExitCode, TidemarkError
-from tidemark.services.together import ASKED_AT_ONCE, each_apart
+from tidemark.ingest.together import ASKED_AT_ONCE, each_apart
 from tidemark.steps import left
-from tidemark.wiring import App
 
 
 def register(app: typer.Typer) -> None:

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
+from tidemark.app import App
 from tidemark.cli.console import err, out, print_json, print_table
-from tidemark.core.samples import SAMPLES
-from tidemark.wiring import App
+from tidemark.dev.samples import SAMPLES
 
 app = typer.Typer(
     help="Example records, the same for the same seed, written with acks=all and idempotence.",
@@ -67,7 +67,7 @@ def produce(
         else:
             out.print(f"{number:,} record(s) would be produced to topic {name}")
         return
-    from tidemark.adapters.kafka.producer import produce as write
+    from tidemark.dev.producer import produce as write
 
     config = App.from_environment().kafka_config(connection)
     with Progress(console=err, transient=True) as progress:

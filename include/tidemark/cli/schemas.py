@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 import yaml
 
+from tidemark.app import App
 from tidemark.cli.arguments import AsJson, Pipeline
 from tidemark.cli.console import note, out, print_json
-from tidemark.core.decoding import Format
-from tidemark.services.profiling import USUAL_SAMPLE
-from tidemark.wiring import App
+from tidemark.spec.decode import Format
+from tidemark.typed.profile_service import USUAL_SAMPLE
 
 _BY_ID = ", ".join(each for each in Format if each.has_schema_ids)
 

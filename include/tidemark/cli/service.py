@@ -6,8 +6,8 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
+from tidemark.app import SPARK_CONNECTION, App, connection_variable
 from tidemark.cli.console import note, out, print_json, step
-from tidemark.wiring import SPARK_CONNECTION, App, connection_variable
 
 DEFAULT_PORT = 8080
 
@@ -42,7 +42,7 @@ def up(
     missing sample topics. A topic of your own must exist before its DAG runs. The DAGs of status
     and maintenance stay paused. `tidemark down` stops all three; data stays.
     """
-    from tidemark.adapters.kafka.producer import ensure_sample_topics
+    from tidemark.dev.producer import ensure_sample_topics
 
     app = App.from_environment()
     step("starting Kafka")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Master, Pipeline, requester
 from tidemark.cli.console import (
     err,
@@ -17,15 +18,14 @@ from tidemark.cli.console import (
     print_table,
     step,
 )
+from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import PlanRef
-from tidemark.errors import ExitCode, TidemarkError
+from tidemark.ingest.planner import Planning, PlanOutcome
+from tidemark.ingest.recorder import recorded_plan, refuse_abandoned
+from tidemark.ingest.together import ASKED_AT_ONCE, each_apart
+from tidemark.quality.publication_service import landing_of
 from tidemark.run import run
-from tidemark.services.planner import Planning, PlanOutcome
-from tidemark.services.recording import recorded_plan, refuse_abandoned
-from tidemark.services.together import ASKED_AT_ONCE, each_apart
-from tidemark.services.verdicts import landing_of
 from tidemark.spark.engine import TOKEN_VARIABLE, Engine, Server
-from tidemark.wiring import App
 
 
 def register(app: typer.Typer) -> None:

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from tidemark.app import App
 from tidemark.cli.arguments import AsJson
 from tidemark.cli.console import out, print_json, step
 from tidemark.spark.engine import DEFAULT_PORT
 from tidemark.spark.server import ServerStatus
-from tidemark.wiring import App
 
 app = typer.Typer(
     help=(

@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
-from tidemark.adapters.quality.suite import BUILT_IN_SUITE, SLICE_COLUMNS
+from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Pipeline
 from tidemark.cli.console import note, out, print_json
-from tidemark.core.spec import SUITE_NAME
-from tidemark.core.suite_draft import draft
-from tidemark.errors import SuiteExists
-from tidemark.files import replace_text
-from tidemark.services.profiling import USUAL_SAMPLE
-from tidemark.wiring import App
+from tidemark.lake.files import replace_text
+from tidemark.quality.errors import SuiteExists
+from tidemark.quality.gx.suite import BUILT_IN_SUITE, SLICE_COLUMNS
+from tidemark.quality.suite_draft import draft
+from tidemark.spec.model import SUITE_NAME
+from tidemark.typed.profile_service import USUAL_SAMPLE
 
 app = typer.Typer(
     help="Quality suites: what must hold of the records that a pipeline lands.",

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from tidemark.adapters.delta.verdicts import Engine, published_view
+from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Pipeline, Reason, requester
 from tidemark.cli.console import out, print_json, print_table
 from tidemark.core.offsets import size_of
-from tidemark.services.verdicts import Judged, Verdicts
-from tidemark.wiring import App
+from tidemark.quality.publication_service import Judged, Verdicts
+from tidemark.quality.publication_table import Engine, published_view
 
 app = typer.Typer(
     help="What of a pipeline's table is published: what checks said, and what people decided.",

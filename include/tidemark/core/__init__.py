@@ -1,1 +1,1 @@
-"""Pure values and rules: the standard library only, no I/O, no clock."""
+"""The protocol as values and rules, with the standard library alone."""

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
+from tidemark.core.accounting import Landing, RangeCount
+from tidemark.core.errors import ControlDoubled
 from tidemark.core.events import (
     Abandoned,
     Adopted,
@@ -27,11 +29,9 @@ from tidemark.core.events import (
     Superseded,
     UndoBegun,
 )
-from tidemark.core.landing import Landing, RangeCount
-from tidemark.core.marks import IsolationLevel
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
-from tidemark.errors import ControlDoubled
+from tidemark.core.watermarks import IsolationLevel
 
 Row: TypeAlias = dict[str, Any]
 """Values by column name; a column that an event does not use is absent and reads as null."""

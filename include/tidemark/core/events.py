@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self, TypeAlias
 
-from tidemark.core.landing import Landing, RangeCount
-from tidemark.core.marks import TopicMarks
+from tidemark.core.accounting import Landing, RangeCount
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan
+from tidemark.core.watermarks import TopicMarks
 
 
 class EventKind(StrEnum):

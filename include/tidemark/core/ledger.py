@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self, TypeVar, assert_never
 
+from tidemark.core.accounting import Landing
 from tidemark.core.events import (
     Abandoned,
     Adopted,
@@ -21,11 +22,10 @@ from tidemark.core.events import (
     Superseded,
     UndoBegun,
 )
-from tidemark.core.landing import Landing
-from tidemark.core.marks import Position, furthest
+from tidemark.core.ledger_summary import Newest, Settled
 from tidemark.core.offsets import SpanSet, united
 from tidemark.core.plan import Plan, PlanKind
-from tidemark.core.settled import Newest, Settled
+from tidemark.core.watermarks import Position, furthest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
-from tidemark.core.marks import IsolationLevel, Position
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition, without
+from tidemark.core.watermarks import IsolationLevel, Position
 
 
 class PlanKind(StrEnum):

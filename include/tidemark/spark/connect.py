@@ -12,8 +12,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tidemark.errors import EngineStopped, EngineUnavailable, EngineUnsuitable, SetupError
+from tidemark.core.errors import SetupError
 from tidemark.spark.engine import MODE_VARIABLE, Server
+from tidemark.spark.errors import EngineStopped, EngineUnavailable, EngineUnsuitable
 from tidemark.spark.sessions import SQL_SETTINGS, log_no_values
 
 if TYPE_CHECKING:

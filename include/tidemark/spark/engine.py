@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from tidemark.errors import EngineStopped, ExitCode, SetupError, TidemarkError
+from tidemark.core.errors import ExitCode, SetupError, TidemarkError
+from tidemark.spark.errors import EngineStopped
 
 SCHEME = "sc"
 """Scheme of the address of a Spark Connect server."""

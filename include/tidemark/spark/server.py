@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tidemark import processes, sockets
-from tidemark.errors import EngineUnavailable, EngineUnsuitable, SetupError
-from tidemark.files import locked, named_failures, read_json, replace_text
+from tidemark.core.errors import SetupError
+from tidemark.lake.files import locked, named_failures, read_json, replace_text
 from tidemark.spark.connect import SUBMIT
 from tidemark.spark.engine import DEFAULT_PORT, TOKEN_VARIABLE, Server, without_connect
+from tidemark.spark.errors import EngineUnavailable, EngineUnsuitable
 from tidemark.spark.submit import search_path
 from tidemark.spark.workers import CODE
 

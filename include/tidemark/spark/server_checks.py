@@ -8,11 +8,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from tidemark.errors import EngineUnsuitable
-from tidemark.errors.storage import storage_error
+from tidemark.lake.errors import storage_error
+from tidemark.lake.storage import table_folder
 from tidemark.spark.connect import RESTART, refusal, session_lost
+from tidemark.spark.errors import EngineUnsuitable
 from tidemark.spark.workers import CODE, code_of_workers
-from tidemark.storage import table_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

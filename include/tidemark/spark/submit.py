@@ -13,9 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tidemark.core.errors import ExitCode, SetupError, TidemarkError, Unforeseen
 from tidemark.core.plan import PlanRef
-from tidemark.errors import EngineStopped, ExitCode, SetupError, TidemarkError, Unforeseen
 from tidemark.spark.engine import JobRun, Stop, Submit, without_connect
+from tidemark.spark.errors import EngineStopped
 
 _LONGEST_CAUSE = 300
 _WRONG_SESSION = (

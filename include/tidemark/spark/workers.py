@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _RUN_BY_WORKERS = (
-    "adapters/spark/message_columns.py",
-    "adapters/spark/messages.py",
-    "core/decoding.py",
-    "core/fields.py",
-    "core/protobuf.py",
-    "descriptors.py",
+    "typed/formats/message_columns.py",
+    "typed/formats/messages.py",
+    "spec/decode.py",
+    "spec/fields.py",
+    "typed/formats/protobuf.py",
+    "typed/formats/descriptors.py",
 )
 
 
@@ -42,7 +42,6 @@ def code_of_workers(session: SparkSession) -> str:
 
     # PySpark would use type hints to select the type of the function.
     def code(_):  # type: ignore[no-untyped-def]
-        from tidemark.spark.workers import CODE
 
         return CODE
 

@@ -1,1 +1,0 @@
-"""What the DAG files share: operators, task callables, texts. Airflow is imported here alone."""

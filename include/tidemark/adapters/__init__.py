@@ -1,1 +1,0 @@
-"""One third-party library or one outside system each; adapters never import each other."""

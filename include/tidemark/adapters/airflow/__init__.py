@@ -1,1 +1,0 @@
-"""`airflow standalone` as processes of this machine, and its REST API."""

@@ -1,1 +1,0 @@
-"""The embedded broker: a real Apache Kafka as processes of this machine."""

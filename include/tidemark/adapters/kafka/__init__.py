@@ -1,1 +1,0 @@
-"""Kafka: marks and topic ids, connections for both clients, the sample producer."""

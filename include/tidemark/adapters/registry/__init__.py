@@ -1,1 +1,0 @@
-"""Schema registries with Confluent's API, by the client of confluent-kafka."""

@@ -1,0 +1,1 @@
+"""DAG factories, operators and callbacks for Airflow."""

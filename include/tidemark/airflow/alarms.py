@@ -1,0 +1,105 @@
+"""Telling somebody: failed tasks, late runs and broken rules, by name and with what to do next.
+
+Everything goes to the log. It goes to a webhook as well if Airflow has a connection
+`tidemark_alarm`: its password is the URL, which is a secret, and gets a POST of JSON with a `text`,
+as chat systems take it. Whatever comes of that changes nothing for the run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow.sdk import (  # type: ignore[attr-defined]  # its stub knows no deadlines
+    DeadlineAlert,
+    DeadlineReference,
+    SyncCallback,
+)
+from airflow.sdk.exceptions import AirflowFailException
+
+from tidemark.airflow.connections import connected_app, connection
+from tidemark.airflow.failures import airflow_failures
+from tidemark.app import App
+from tidemark.core.errors import TidemarkError, text_of
+from tidemark.kafka.errors import UnknownConnection
+from tidemark.spec.model import PipelineSpec
+
+log = logging.getLogger(__name__)
+
+ALARM_CONNECTION = "tidemark_alarm"
+_PATIENCE_S = 10.0
+
+
+def look_at_all() -> list[dict[str, Any]]:
+    """Look at every pipeline and keep what is seen in the status table.
+
+    Returns:
+        The pipelines that there is an alarm of, with their alarms as `TidemarkError.as_record`.
+    """
+    from tidemark.ingest.together import ASKED_AT_ONCE, each_apart
+
+    with airflow_failures():
+        names = list(App.from_environment().specs)
+        app = connected_app(*names)
+        answers = dict(zip(names, each_apart(names, app.status, ASKED_AT_ONCE), strict=True))
+        answers |= app.spec_folder.broken
+        if answers:
+            app.record_status(answers)
+    alarms = {name: _alarms(answer) for name, answer in answers.items()}
+    log.info(
+        "checked %d pipeline(s), %d with alarms", len(answers), sum(map(bool, alarms.values()))
+    )
+    return [{"pipeline": name, "alarms": found} for name, found in alarms.items() if found]
+
+
+def _alarms(answer: Any) -> list[dict[str, Any]]:
+    found = [answer] if isinstance(answer, TidemarkError) else answer.alarms()
+    return [alarm.as_record() for alarm in found]
+
+
+def raise_alarms(pipeline: str, alarms: Sequence[Mapping[str, Any]]) -> None:
+    """Fail with the alarms of a pipeline."""
+    told = [f"{alarm['error']}: {text_of(alarm)}" for alarm in alarms]
+    raise AirflowFailException(f"{pipeline}: " + "\n".join(told))
+
+
+def tell_failure(context: Mapping[str, Any]) -> None:
+    """What a task has failed with, which says what to do next."""
+    task = context["task_instance"]
+    where = f"{task.dag_id}.{task.task_id} of {task.run_id}"
+    _tell(f"{where} has failed: {context.get('exception') or 'see its log'}")
+
+
+def tell_late(pipeline: str, **_: Any) -> None:
+    """That a run has not ended in time."""
+    _tell(
+        f"A run of {pipeline} has not ended in time (alarms.deadline_minutes). Next: look at its "
+        f"tasks in Airflow, and at `tidemark status {pipeline}`."
+    )
+
+
+def deadline(spec: PipelineSpec) -> DeadlineAlert | None:
+    """Calls `tell_late` for a run that has not ended in time; None if the spec sets no time."""
+    if spec.alarms.deadline is None:
+        return None
+    return DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=spec.alarms.deadline,
+        callback=SyncCallback(tell_late, kwargs={"pipeline": spec.name}),
+    )
+
+
+def _tell(text: str) -> None:
+    log.error("%s", text)
+    try:
+        url = connection(ALARM_CONNECTION).password
+    except UnknownConnection:
+        return
+    import httpx
+
+    try:
+        httpx.post(url or "", json={"text": text}, timeout=_PATIENCE_S).raise_for_status()
+    except (httpx.HTTPError, httpx.InvalidURL) as failed:
+        # Its text has the URL in it.
+        log.warning("nobody was told: %s", type(failed).__name__)

@@ -1,0 +1,137 @@
+"""Airflow's connections, handed on as the environment variables that Tidemark reads."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from tidemark.app import SPARK_CONNECTION, App, connection_variable
+from tidemark.core.errors import SetupError
+from tidemark.kafka.errors import UnknownConnection
+from tidemark.spark.engine import Engine, Server, Submit
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+_BINARY = re.compile(r"spark\d?-submit")
+_SETTINGS = {
+    "queue": "spark.yarn.queue",
+    "namespace": "spark.kubernetes.namespace",
+    "principal": "spark.kerberos.principal",
+}
+"""Fields of a connection's extra, and the Spark setting of each field."""
+
+
+def connection(conn_id: str) -> Connection:
+    """A connection, from wherever this Airflow keeps its connections.
+
+    Raises:
+        UnknownConnection: No backend has it.
+    """
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        raise UnknownConnection(connection=conn_id) from None
+
+
+def kafka_environment(*pipelines: str) -> dict[str, str]:
+    """The pipelines' Kafka connections as environment variables. Holds secrets: never log it.
+
+    One of several that no backend has is left out: only the pipelines that need it are refused.
+
+    Raises:
+        UnknownPipeline, SpecError
+        UnknownConnection: No backend has any of them.
+    """
+    app = App.from_environment()
+    variables = {}
+    missing: UnknownConnection | None = None
+    specs = [app.spec(pipeline) for pipeline in pipelines]
+    # What has landed is decoded without Kafka.
+    for conn_id in sorted({spec.connection for spec in specs if spec.reads_kafka}):
+        try:
+            variables[connection_variable(conn_id)] = connection(conn_id).as_json()
+        except UnknownConnection as unknown:
+            missing = unknown
+    if missing and not variables:
+        raise missing
+    return variables
+
+
+def registry_environment(pipeline: str) -> dict[str, str]:
+    """The connection of the registry that a pipeline's records are written with, if they are.
+
+    It holds secrets: never log it.
+
+    Raises:
+        UnknownPipeline, SpecError
+        UnknownConnection: No backend has it.
+    """
+    decode = App.from_environment().spec(pipeline).decode
+    if decode is None or not decode.framed:
+        return {}
+    return {connection_variable(decode.registry): connection(decode.registry).as_json()}
+
+
+def connected_app(*pipelines: str) -> App:
+    """Tidemark with the pipelines' Kafka connections from Airflow.
+
+    Raises:
+        UnknownPipeline, SpecError, UnknownConnection
+    """
+    return App.from_environment(extra=kafka_environment(*pipelines))
+
+
+def checked_engine(*pipelines: str, spark_connection: str = SPARK_CONNECTION) -> Engine:
+    """Return the engine of a Spark connection; check a server for the pipelines.
+
+    Tasks call this function before they record a plan. A plan for an unusable server would stay
+    open.
+
+    Raises:
+        UnknownConnection, SetupError
+        EngineUnavailable: The server does not answer.
+        EngineUnsuitable: The server cannot be used.
+    """
+    engine = spark_engine(spark_connection)
+    if isinstance(engine, Server):
+        App.from_environment().check_server(engine, pipelines)
+    return engine
+
+
+def spark_engine(conn_id: str) -> Engine:
+    """Return the engine of a connection: type `spark` is spark-submit, `spark_connect` a server.
+
+    A connection to the server of this home needs no token.
+
+    Raises:
+        EngineUnsuitable: Another version of this package started the server of this home.
+        UnknownConnection: No backend defines it. Airflow's own hook would submit to YARN instead.
+        SetupError: The address is invalid, or the connection's program is not spark-submit.
+    """
+    conn = connection(conn_id)
+    if conn.conn_type == "spark_connect":
+        server = Server.parse(SparkConnectHook(conn_id).get_connection_url())
+        return App.from_environment().with_own_token(server)
+    # This is how Airflow's hook reads a connection. The host of a connection from a form may be a
+    # whole master URL. The type of a connection from a URI is the scheme.
+    whole = conn.conn_type == "spark" and ("://" in (conn.host or "") or not conn.port)
+    master = conn.host or "" if whole else f"{conn.conn_type}://{conn.host or ''}"
+    extra = conn.extra_dejson
+    binary = extra.get("spark-binary", "spark-submit")
+    if not _BINARY.fullmatch(binary):
+        raise SetupError(
+            subject=f"connection {conn_id!r} names a program that is no spark-submit",
+            needed="spark-binary such as spark-submit or spark3-submit",
+            seen=repr(binary),
+            advice="correct the connection's extra field",
+        )
+    return Submit(
+        master=f"{master}:{conn.port}" if conn.port else master,
+        binary=binary,
+        settings={setting: extra[name] for name, setting in _SETTINGS.items() if extra.get(name)},
+    )

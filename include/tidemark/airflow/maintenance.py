@@ -1,0 +1,52 @@
+"""What the tasks of the maintenance DAG do. Heavy libraries load inside the calls."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from tidemark.airflow.failures import airflow_failures, pipelines_failure
+from tidemark.app import App, utc_now
+from tidemark.core.errors import TidemarkError
+from tidemark.ingest.together import each_apart
+
+if TYPE_CHECKING:
+    from tidemark.maintenance.service import Maintenance
+
+log = logging.getLogger(__name__)
+
+
+def maintain_table(pipeline: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Maintain the data table of one pipeline."""
+    with airflow_failures():
+        return _maintained(App.from_environment().maintenance(pipeline), params)
+
+
+def maintain_shared(params: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Maintain the tables that pipelines share; one that fails does not stop the other."""
+    tables = {each.table: each for each in App.from_environment().shared_maintenance()}
+    came = each_apart(list(tables), lambda name: _maintained(tables[name], params), 1)
+    errors = {
+        name: each
+        for name, each in zip(tables, came, strict=True)
+        if isinstance(each, TidemarkError)
+    }
+    if errors:
+        raise pipelines_failure(errors)
+    return [each for each in came if not isinstance(each, TidemarkError)]
+
+
+def prune_pages(params: Mapping[str, Any]) -> int:
+    """Remove old pages of quality checks; how many they were."""
+    with airflow_failures():
+        keep, dry_run = timedelta(days=params["keep_docs_days"]), params["dry_run"]
+        pages = App.from_environment().quality_pages().prune(utc_now(), keep, dry_run=dry_run)
+        log.info("quality pages removed=%d dry_run=%s", pages, params["dry_run"])
+        return pages
+
+
+def _maintained(each: Maintenance, params: Mapping[str, Any]) -> dict[str, Any]:
+    done = each.maintain(timedelta(hours=params["keep_hours"]), dry_run=params["dry_run"])
+    return done.as_record()

@@ -1,0 +1,296 @@
+"""The operators that run Tidemark's jobs on Spark."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from airflow.sdk import BaseOperator, Context
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+
+from tidemark.airflow.connections import (
+    checked_engine,
+    connected_app,
+    kafka_environment,
+    registry_environment,
+)
+from tidemark.airflow.failures import airflow_failures, job_failure, pipelines_failure
+from tidemark.airflow.tasks import plan_of_chunk
+from tidemark.app import SPARK_CONNECTION, App
+from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.core.plan import PlanKind, PlanRef
+from tidemark.ingest.together import ASKED_AT_ONCE, each_apart
+from tidemark.run import run
+from tidemark.spark.engine import Engine, Stop
+from tidemark.spec.model import TYPED, UPSERT
+from tidemark.spec.upsert import Merge
+
+log = logging.getLogger(__name__)
+
+_LAST_LINES = 20
+"""Number of output lines in the error of a task whose job reports no named error."""
+
+
+class JobOperator(BaseOperator):
+    """Runs a job for the plans that `plans` returns when the task runs.
+
+    The type of the Spark connection decides where the job runs: `spark` means spark-submit, and
+    `spark_connect` means a session on a server, in this process. The task builds settings and
+    credentials when it runs, so Airflow's database contains neither.
+
+    Args:
+        job: Name of the job: `ingest`, `quality` or `upsert`.
+        spark_connection: Airflow connection id of Spark.
+    """
+
+    ui_color = "#e8f1f8"
+
+    def __init__(
+        self, *, job: str, spark_connection: str = SPARK_CONNECTION, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.job = job
+        self.spark_connection = spark_connection
+        self._stop = Stop()
+        self._checked: Engine | None = None
+
+    def plans(self) -> list[PlanRef]:
+        """The plans of the job, of pipelines with the same Spark settings."""
+        raise NotImplementedError
+
+    def execute(self, context: Context) -> None:  # noqa: ARG002  the signature is Airflow's
+        """Run the job and wait for it; skip the job if there are no plans.
+
+        Raises:
+            AirflowFailException: A retry would fail again, or the quality suite failed.
+            AirflowException: A retry can end differently.
+        """
+        with airflow_failures():
+            plans = self.plans()
+            if plans:
+                self._run(plans)
+
+    def on_kill(self) -> None:
+        """End the job; Spark commits nothing for it afterwards."""
+        self._stop()
+
+    def _engine(self, *pipelines: str) -> Engine:
+        """Return the engine, checked once per task before the task records a plan or runs a job."""
+        self._stop.check()
+        if self._checked is None:
+            with airflow_failures():
+                self._checked = checked_engine(*pipelines, spark_connection=self.spark_connection)
+            log.info("engine=%s", self._checked)
+        return self._checked
+
+    def _run(self, plans: list[PlanRef]) -> None:
+        pipelines = [plan.pipeline for plan in plans]
+        engine = self._engine(*pipelines)
+        app = App.from_environment(extra=kafka_environment(*pipelines))
+        log.info("job=%s plans=%s", self.job, ", ".join(map(str, plans)))
+        last: deque[str] = deque(maxlen=_LAST_LINES)
+
+        def say(line: str) -> None:
+            log.info("%s", line)
+            last.append(line)
+
+        with airflow_failures():
+            done = run(app, engine, self.job, plans, say, self._stop)
+        if done.exit_code != ExitCode.OK:
+            raise job_failure(done, "\n".join(last))
+
+
+class TidemarkJobOperator(JobOperator):
+    """Runs a job for one plan of one pipeline.
+
+    Args:
+        job: Name of the job.
+        pipeline: Pipeline name (templated).
+        plan: Plan number (templated).
+    """
+
+    template_fields: Sequence[str] = ("pipeline", "plan")
+
+    def __init__(self, *, job: str, pipeline: str, plan: str, **kwargs: Any) -> None:
+        super().__init__(job=job, **kwargs)
+        self.pipeline = pipeline
+        self.plan = plan
+
+    def plans(self) -> list[PlanRef]:
+        """The one plan."""
+        return [PlanRef(pipeline=self.pipeline, sequence=int(self.plan))]
+
+
+class DecodeOperator(JobOperator):
+    """Decodes what has landed of pipelines, plan by plan, until nothing is left.
+
+    Args:
+        pipelines: Pipelines with the same Spark settings that have typed tables.
+    """
+
+    template_fields: Sequence[str] = ("pipelines",)
+
+    def __init__(self, *, pipelines: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(job="ingest", **kwargs)
+        self.pipelines = list(pipelines)
+
+    def execute(self, context: Context) -> None:  # noqa: ARG002  the signature is Airflow's
+        """Run jobs until all records are decoded; a refused pipeline does not stop the others.
+
+        Raises:
+            AirflowFailException, AirflowException: As for other jobs, after the others.
+        """
+        left = list(self.pipelines)
+        self._engine(*(f"{pipeline}@{TYPED}" for pipeline in left))
+        refused: dict[str, TidemarkError] = {}
+        failed: list[AirflowException] = []
+        seen: set[PlanRef] = set()
+        while left:
+            answers = each_apart(left, _next_to_decode, ASKED_AT_ONCE)
+            asked = dict(zip(left, answers, strict=True))
+            refused |= {p: each for p, each in asked.items() if isinstance(each, TidemarkError)}
+            plans = {p: each for p, each in asked.items() if isinstance(each, PlanRef)}
+            stuck = sorted(str(plan) for plan in plans.values() if plan in seen)
+            if stuck:
+                failed.append(AirflowException(f"executed, and open still: {', '.join(stuck)}"))
+            left = [pipeline for pipeline, plan in plans.items() if plan not in seen]
+            new = [plans[pipeline] for pipeline in left]
+            seen |= set(new)
+            try:
+                if new:
+                    self._run(new)
+            except AirflowException as failure:
+                # Its message names each that failed; the others have landed, and go on.
+                failed.append(failure)
+                left = [p for p in left if not _is_open(plans[p])]
+        if failed:
+            raise failed[0]
+        if refused:
+            raise pipelines_failure(refused)
+
+    def plans(self) -> list[PlanRef]:
+        """One for each pipeline at a time: see `execute`."""
+        raise NotImplementedError
+
+
+class UpsertOperator(JobOperator):
+    """Brings tables of latest rows up to date; starts no Spark if they are.
+
+    Args:
+        pipelines: Pipelines with the same Spark settings that have such tables.
+    """
+
+    template_fields: Sequence[str] = ("pipelines",)
+
+    def __init__(self, *, pipelines: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(job="upsert", **kwargs)
+        self.pipelines = list(pipelines)
+
+    def execute(self, context: Context) -> None:  # noqa: ARG002  the signature is Airflow's
+        """Run a job for outdated upsert tables; a refused pipeline does not stop the others.
+
+        Raises:
+            AirflowFailException, AirflowException: As for other jobs, after the others.
+        """
+        app = App.from_environment()
+        with airflow_failures():
+            found = each_apart(self.pipelines, lambda name: app.upserts(name).next(), ASKED_AT_ONCE)
+        asked = dict(zip(self.pipelines, found, strict=True))
+        refused = {name: each for name, each in asked.items() if isinstance(each, TidemarkError)}
+        behind = [
+            PlanRef(pipeline=f"{name}@{UPSERT}", sequence=merge.version)
+            for name, merge in asked.items()
+            if isinstance(merge, Merge)
+        ]
+        if behind:
+            self._run(behind)
+        if refused:
+            raise pipelines_failure(refused)
+
+    def plans(self) -> list[PlanRef]:
+        """Those that are behind: see `execute`."""
+        raise NotImplementedError
+
+
+def _is_open(plan: PlanRef) -> bool:
+    record = App.from_environment().control().plan_record(plan.pipeline, plan.sequence)
+    return record is None or record.is_open
+
+
+def _next_to_decode(pipeline: str) -> PlanRef | None:
+    # Spark needs no registry: the plan names schemas that are kept.
+    app = App.from_environment(extra=registry_environment(pipeline))
+    plan = app.decoding(pipeline).plan().plan
+    if plan:
+        log.info("%s", plan.explain())
+    return plan.ref if plan else None
+
+
+class ChunkJobOperator(JobOperator):
+    """Runs a job for one chunk of a backfill: plans the chunk first, or finds its recorded plan.
+
+    Args:
+        job: `ingest`, or `quality` for what it has landed.
+        pipeline: Pipeline name (templated).
+        requested_by: The run that asked for the backfill (templated).
+        chunk: Number of the chunk, from 1.
+    """
+
+    template_fields: Sequence[str] = ("pipeline", "requested_by", "chunk")
+
+    def __init__(
+        self, *, job: str, pipeline: str, requested_by: str, chunk: int, **kwargs: Any
+    ) -> None:
+        super().__init__(job=job, **kwargs)
+        self.pipeline = pipeline
+        self.requested_by = requested_by
+        self.chunk = chunk
+
+    def execute(self, context: Context) -> None:
+        """Run the job and wait for it; run it first for an unfinished chunk.
+
+        Raises:
+            AirflowSkipException: There is nothing that the job could be about.
+            AirflowException: As for other jobs.
+        """
+        self._engine(self.pipeline)
+        with airflow_failures():
+            if self.job == "ingest" and (left := self._left_open()):
+                log.info("chunk %s was left open; it has to land first", left)
+                self._run([left])
+        super().execute(context)
+
+    def plans(self) -> list[PlanRef]:
+        """The chunk's plan; none for an ingest that has landed.
+
+        Raises:
+            AirflowSkipException: There is no plan, because nothing was left to plan.
+        """
+        from tidemark.ingest.recorder import recorded_plan
+
+        app = connected_app(self.pipeline)
+        if self.job == "quality":
+            number = plan_of_chunk(self.pipeline, self.requested_by, self.chunk)
+        else:
+            plan = app.backfills(self.pipeline).plan_chunk(self.requested_by, self.chunk).plan
+            number = plan.sequence if plan else None
+        if number is None:
+            raise AirflowSkipException(f"nothing of chunk {self.chunk} is left to this run")
+        record = recorded_plan(app.control(), self.pipeline, number)
+        log.info("chunk %d\n%s", self.chunk, record.plan.explain())
+        is_done = self.job == "ingest" and record.landing is not None
+        return [] if is_done else [record.plan.ref]
+
+    def _left_open(self) -> PlanRef | None:
+        """The open plan of another chunk of this backfill."""
+        from tidemark.backfill.selection import chunk_requester, is_chunk_of
+
+        ledger = App.from_environment().control().summary(self.pipeline)
+        record = ledger.open_plan(PlanKind.BACKFILL)
+        own = chunk_requester(self.requested_by, self.chunk)
+        if record is None or record.plan.requested_by == own:
+            return None
+        is_ours = is_chunk_of(self.requested_by, record.plan.requested_by)
+        return record.plan.ref if is_ours else None

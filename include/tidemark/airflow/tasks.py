@@ -1,0 +1,194 @@
+"""What the Python tasks do. Heavy libraries load inside the calls, after Airflow's fork."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset, AssetAlias
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from tidemark.airflow.connections import checked_engine, connected_app
+from tidemark.airflow.failures import airflow_failures
+from tidemark.app import App
+from tidemark.repair.errors import PlanNotLanded
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import DagRunProtocol as DagRun
+
+    from tidemark.backfill.selection import TimeWindow
+    from tidemark.ingest.planner import Planning
+
+log = logging.getLogger(__name__)
+
+BACKFILLED = AssetAlias("tidemark_backfilled", group="tidemark")
+"""Stands for the table that a backfill turns out to write."""
+
+
+def table_asset(pipeline: str) -> Asset:
+    """The pipeline's data table, as Airflow names it. Schemes of one's own begin with `x-`."""
+    return Asset(
+        name=f"tidemark_{pipeline}", uri=f"x-tidemark://bronze/{pipeline}", group="tidemark"
+    )
+
+
+def plan_run(pipeline: str, requested_by: str, dag_run: DagRun) -> dict[str, Any] | None:
+    """Plan what this run is for, or find the plan that it has; None ends the run here."""
+    with airflow_failures():
+        app = connected_app(pipeline)
+        checked_engine(pipeline)
+        made = plan_of_run(app, pipeline, requested_by, window_of(dag_run))
+        if made.plan is None:
+            log.info("nothing to do: everything is landed or planned already")
+            return None
+        adds = app.footprint(made.plan)
+        log.info("plan outcome=%s\n%s\n%s", made.outcome, made.plan.explain(), adds.explain())
+        # What travels to the next tasks is a name and a number. Ranges stay in the control table.
+        return {"pipeline": made.plan.pipeline, "plan": made.plan.sequence}
+
+
+def window_of(dag_run: DagRun) -> TimeWindow | None:
+    """The times of a run that `airflow backfill create` has made; None for all others."""
+    from tidemark.backfill.selection import TimeWindow
+
+    start, end = dag_run.data_interval_start, dag_run.data_interval_end
+    if dag_run.run_type != "backfill" or start is None or end is None or start >= end:
+        return None
+    return TimeWindow(start=start, end=end)
+
+
+def plan_of_run(app: App, pipeline: str, requested_by: str, window: TimeWindow | None) -> Planning:
+    """The plan of a run: what is unread, or what is missing of a time window."""
+    if window is None:
+        return app.planner(pipeline).plan(requested_by)
+    return app.backfills(pipeline).plan_whole(window, requested_by)
+
+
+def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]) -> list[int]:
+    """Decide which offsets the form means and record them, or find those that this run has.
+
+    Returns:
+        The numbers of the chunks; none if everything is landed already, or for a dry run.
+    """
+    from tidemark.backfill.selection import select
+
+    with airflow_failures():
+        selection = select(
+            offsets=_split(params["offsets"]),
+            start=params["from"],
+            end=params["until"],
+            retained=params["retained"],
+            plan=params["plan"],
+            plan_of=params["pipeline"] if params["into"] else None,
+            partitions=[int(partition) for partition in _split(params["partitions"])],
+        )
+        backfills = connected_app(pipeline).backfills(pipeline)
+        count = backfills.chunk_count(requested_by)
+        if count is not None:
+            log.info("this run has asked before; what it asked for is recorded")
+        else:
+            seen = backfills.preview(
+                selection,
+                params["chunk"],
+                readable_only=params["readable_only"],
+                replaces=params["replace"],
+            )
+            log.info("preview\n%s", seen.explain())
+            if params["dry_run"]:
+                return []
+            checked_engine(pipeline)
+            count = backfills.request(
+                seen, requested_by, approved=params["approved"], reason=params["reason"]
+            )
+        return list(range(1, count + 1))
+
+
+def finish_backfill(pipeline: str, requested_by: str, chunks: list[int] | None) -> None:
+    """Fail unless all that the form meant is in the table, whatever became of single tasks."""
+    from tidemark.backfill.service import check_finished
+
+    with airflow_failures():
+        if chunks is None:
+            raise AirflowFailException("nothing was decided: see the task `request`")
+        if chunks:
+            progress = connected_app(pipeline).backfills(pipeline).progress(requested_by)
+            check_finished(pipeline, requested_by, progress)
+
+
+def _split(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").replace("\n", ",").split(",") if part.strip()]
+
+
+def has_left(pipeline: str, plan: str) -> bool:
+    """Whether there was more to read when a run's plan was made than it took."""
+    from tidemark.ingest.recorder import recorded_plan
+
+    with airflow_failures():
+        left = recorded_plan(App.from_environment().control(), pipeline, int(plan)).plan.left
+        log.info("left behind: %d offset(s)", left)
+        return left > 0
+
+
+def publish_run(pipeline: str, plan: str, outlet_events: Any) -> None:
+    """Report the landed plan of a scheduled run on its pipeline's asset, if it is published."""
+    with airflow_failures():
+        _skip_unpublished(pipeline, int(plan))
+        outlet_events[table_asset(pipeline)].extra = landed(pipeline, int(plan))
+
+
+def publish_chunk(pipeline: str, requested_by: str, chunk: int, outlet_events: Any) -> None:
+    """Report the landed plan of a backfill chunk on its pipeline's asset, if it is published."""
+    with airflow_failures():
+        plan = plan_of_chunk(pipeline, requested_by, chunk)
+        if plan is not None:
+            _skip_unpublished(pipeline, plan)
+            outlet_events[BACKFILLED].add(table_asset(pipeline), extra=landed(pipeline, plan))
+
+
+def is_published(pipeline: str, sequence: int) -> bool:
+    """Return whether the published view shows all rows of a landed plan, and log it if not."""
+    judged = App.from_environment().verdicts(pipeline).of(sequence)
+    if not judged.is_visible:
+        standing = judged.word.standing if judged.word else "not checked"
+        log.warning("not published pipeline=%s plan=%d standing=%s", pipeline, sequence, standing)
+    return judged.is_visible
+
+
+def _skip_unpublished(pipeline: str, sequence: int) -> None:
+    if not is_published(pipeline, sequence):
+        raise AirflowSkipException(f"plan {sequence} of {pipeline} is not published")
+
+
+def plan_of_chunk(pipeline: str, requested_by: str, chunk: int) -> int | None:
+    """Number of the newest plan of a backfill's chunk; None if there is none."""
+    from tidemark.backfill.selection import chunk_requester
+
+    ledger = App.from_environment().control().summary(pipeline)
+    return ledger.plan_of(chunk_requester(requested_by, chunk))
+
+
+def landed(pipeline: str, sequence: int) -> dict[str, Any]:
+    """A landed plan as the control table has it.
+
+    Raises:
+        UnknownPlan, PlanNotLanded
+    """
+    from tidemark.ingest.recorder import recorded_plan
+
+    app = App.from_environment()
+    record = recorded_plan(app.control(), pipeline, sequence)
+    if record.landing is None or record.whole is None:
+        raise PlanNotLanded(pipeline=pipeline, sequence=sequence)
+    landed = {
+        "pipeline": pipeline,
+        "plan": sequence,
+        "kind": record.plan.kind.value,
+        "table": app.layout.data_table(app.spec(pipeline).target),
+        "table_version": record.whole.table_version,
+        "records": record.whole.records,
+        "replaces": record.plan.replaces,
+        "ranges": [[r.partition, r.start, r.end] for r in record.plan.ranges],
+    }
+    log.info("published %s", " ".join(f"{key}={value}" for key, value in landed.items()))
+    return landed

@@ -1,0 +1,1 @@
+"""Requests of offset ranges, planned in chunks."""

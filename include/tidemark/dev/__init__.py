@@ -1,0 +1,1 @@
+"""Parts for development and demos: embedded broker, local Airflow, samples, fail points."""

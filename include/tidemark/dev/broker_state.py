@@ -1,0 +1,121 @@
+"""What one run of the embedded broker leaves for the next process that asks: a small JSON file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tidemark.dev.broker_settings import NodePorts
+from tidemark.lake.files import locked, read_json, replace_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """One node: its ports, and its process if it was started."""
+
+    node: int
+    ports: NodePorts
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerState:
+    """What `broker.json` holds.
+
+    Attributes:
+        cluster_id: Kafka's id of the cluster, kept over restarts.
+        bootstrap: Addresses by listener name, the main listener first.
+        nodes: Every node that was ever started here.
+    """
+
+    cluster_id: str
+    bootstrap: dict[str, str]
+    nodes: tuple[NodeState, ...]
+
+    def with_process(self, node: int, pid: int) -> BrokerState:
+        """The same state, with one node's process known."""
+        nodes = (replace(n, pid=pid) if n.node == node else n for n in self.nodes)
+        return replace(self, nodes=tuple(nodes))
+
+
+def load(home: Path) -> BrokerState | None:
+    """The state of the last start, or None before the first."""
+    raw = read_json(_file(home))
+    if raw is None:
+        return None
+    return BrokerState(
+        cluster_id=raw["cluster_id"],
+        bootstrap=raw["bootstrap"],
+        nodes=tuple(_node(node) for node in raw["nodes"]),
+    )
+
+
+def save(home: Path, state: BrokerState) -> None:
+    """Replace the state in one step."""
+    raw = {
+        "cluster_id": state.cluster_id,
+        "bootstrap": state.bootstrap,
+        "nodes": [
+            {
+                "node": node.node,
+                "pid": node.pid,
+                "controller_port": node.ports.controller,
+                "ports": dict(node.ports.listeners),
+            }
+            for node in state.nodes
+        ],
+    }
+    replace_text(_file(home), json.dumps(raw, indent=2) + "\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStatus:
+    """What is known about an embedded broker without asking it.
+
+    Attributes:
+        running: Whether every node's process lives.
+        pids: Process ids of the nodes that live.
+        bootstrap: Address list of the main listener; empty before the first start.
+        listeners: Address lists by listener name.
+        cluster_id: Kafka's cluster id; empty before the first start.
+        home: Folder of data, logs and settings.
+        logs: Log file of each node.
+    """
+
+    running: bool
+    pids: tuple[int, ...]
+    bootstrap: str
+    listeners: Mapping[str, str]
+    cluster_id: str
+    home: Path
+    logs: tuple[Path, ...]
+
+    def as_record(self) -> dict[str, Any]:
+        """The status as plain values, for `--json`."""
+        return {
+            "running": self.running,
+            "pids": list(self.pids),
+            "bootstrap": self.bootstrap,
+            "listeners": dict(self.listeners),
+            "cluster_id": self.cluster_id,
+            "home": str(self.home),
+            "logs": [str(log) for log in self.logs],
+        }
+
+
+def exclusive(home: Path) -> AbstractContextManager[None]:
+    """Let one process at a time start or stop the broker of this folder."""
+    return locked(home / "broker.lock")
+
+
+def _file(home: Path) -> Path:
+    return home / "broker.json"
+
+
+def _node(raw: dict[str, Any]) -> NodeState:
+    ports = NodePorts(controller=raw["controller_port"], listeners=raw["ports"])
+    return NodeState(node=raw["node"], ports=ports, pid=raw["pid"])

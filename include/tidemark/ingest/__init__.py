@@ -1,0 +1,1 @@
+"""Planning and execution of offset ranges from Kafka into bronze tables."""

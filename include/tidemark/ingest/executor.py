@@ -1,0 +1,174 @@
+"""Executing a plan: land, confirm, record, each of them only if it is not done already."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from tidemark.core import plan_rules as planning
+from tidemark.core.accounting import Landing
+from tidemark.core.errors import TransientError
+from tidemark.core.ledger import Ledger
+from tidemark.core.plan import Plan
+from tidemark.core.table_state import FENCED
+from tidemark.ingest.conflicts import after_conflicts
+from tidemark.ingest.errors import NotLanded, PlanFenced
+from tidemark.ingest.ports import Clock, ControlTable, DataTable, LogReader, MarkReader, Sink
+from tidemark.ingest.positions import LogComparison
+from tidemark.ingest.recorder import Recorder, checked_ledger, recorded_plan, refuse_abandoned
+from tidemark.lake.errors import TransactionConflict
+from tidemark.spec.model import PipelineSpec
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingestion:
+    """Result of executing a plan.
+
+    Attributes:
+        plan: The plan.
+        landing: Its commit and counts.
+        wrote: Whether this execution committed the rows. False if the plan had landed before, or if
+            a concurrent execution committed it first.
+    """
+
+    plan: Plan
+    landing: Landing
+    wrote: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingest:
+    """Executes recorded plans of one pipeline. Any number of executions has the effect of one.
+
+    Attributes:
+        spec: The pipeline.
+        marks: The log that plans are read from.
+        control: The control table.
+        table: The data table.
+        sink: Writes a plan's files.
+        log_reader: The second reader of the log.
+        now: The clock.
+        comparison: Compares the last landed records with the topic; None for a typed table.
+    """
+
+    spec: PipelineSpec
+    marks: MarkReader
+    control: ControlTable
+    table: DataTable
+    sink: Sink
+    log_reader: LogReader
+    now: Clock
+    comparison: LogComparison | None = None
+
+    def execute(self, sequence: int) -> Ingestion:
+        """Land one plan, or find that it has landed.
+
+        Raises:
+            UnknownPlan: No such plan.
+            PlanAbandoned: It was abandoned.
+            PlanFenced: Another process began to abandon it.
+            ForeignTable: The target is not a bronze table of this pipeline.
+            TableBehindLedger, LedgerBehindTable, TableRestored: The data table and the control
+                table are not of one history.
+            LostRange, EndBehindCommitted, TopicRecreated, ClusterChanged, PartitionsShrunk: Kafka
+                no longer has the planned records; nothing was written.
+            LogTruncated: Kafka has another record where the last row landed; nothing was written.
+            RecordsMissed: Not every visible record landed; the landed ones are recorded.
+            NotLanded: The commit was made and the table's log does not have it.
+            LandingOvertaken: A conflicting commit to the table was first; nothing was written.
+            EngineFailed: The engine failed and the table's log does not contain the plan.
+        """
+        record = recorded_plan(self.control, self.spec.name, sequence)
+        plan = record.plan
+        refuse_abandoned(record)
+        # Also for a landed plan: a RESTORE may have taken its rows out.
+        ledger = checked_ledger(self.control, plan.pipeline, self.table)
+        if record.landing and record.whole:
+            log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
+            return Ingestion(plan=plan, landing=record.whole, wrote=False)
+        landing = self._landed(plan)
+        wrote = False
+        if landing is None:
+            landing, wrote = self._land(plan, ledger)
+        return Ingestion(plan=plan, landing=self._record(plan, landing), wrote=wrote)
+
+    def _landed(self, plan: Plan) -> Landing | None:
+        """The plan's commit; None if it may still be made."""
+        # In this order: a plan that lands between the two looks is not taken for a fenced one.
+        state = self.table.state(plan.pipeline, (plan.app_id,), since=FENCED)
+        landing = self.table.find(plan)
+        if landing is None and state.transactions.get(plan.app_id, 0) >= plan.sequence:
+            # Given up meanwhile, or about to be.
+            refuse_abandoned(recorded_plan(self.control, plan.pipeline, plan.sequence))
+            raise PlanFenced(pipeline=plan.pipeline, sequence=plan.sequence)
+        return landing
+
+    def _check_log(self, plan: Plan, ledger: Ledger) -> None:
+        """Refuse a log that lacks the planned records, or is another one than the landed log."""
+        marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
+        partitions = plan.spans()
+        if self.comparison:
+            self.comparison.check_ends(ledger, marks, partitions)
+        planning.check_readable(plan, marks)
+        if self.comparison:
+            # fence: last-landed-record-before-reading
+            self.comparison.check_records(
+                ledger, marks, partitions, plan if plan.replaces else None
+            )
+
+    def _land(self, plan: Plan, ledger: Ledger) -> tuple[Landing, bool]:
+        """Land a plan. Returns its landing, and whether this execution committed it."""
+        wrote = False
+        self._check_log(plan, ledger)
+        size = self.table.prepare(plan.pipeline)
+        try:
+            records_per_task = size.records_within(
+                self.spec.records_per_task, self.spec.bytes_per_task
+            )
+            files = self.sink.write(plan, records_per_task)
+            # What was read of a topic that was made again meanwhile stays out of the table.
+            marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
+            planning.check_same_topic(plan, marks)  # fence: same-topic-before-commit
+            # An append that loses its answer may have committed.
+            wrote = True
+            wrote = self.table.append(plan, files)
+        except TransientError as failed:
+            # The commit may have happened before the failure, or by another driver of this plan.
+            landing = self._landed(plan)
+            if landing is None:
+                self._explain(plan)
+                raise
+            return landing, wrote and not isinstance(failed, TransactionConflict)
+        landing = self._landed(plan)  # fence: reported-commit-is-looked-up
+        if landing is None:
+            raise NotLanded(pipeline=plan.pipeline, sequence=plan.sequence, seen="no such commit")
+        return landing, wrote
+
+    def _explain(self, plan: Plan) -> None:
+        """Name the reason if it is that Kafka cannot give the plan any more."""
+        try:
+            marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
+        except TransientError:
+            return
+        planning.check_readable(plan, marks)
+
+    def _record(self, plan: Plan, landing: Landing) -> Landing:
+        recorder = Recorder(
+            control=self.control,
+            data_log=self.table,
+            marks=self.marks,
+            log_reader=self.log_reader,
+            now=self.now,
+        )
+        return after_conflicts(lambda: self._record_once(recorder, plan, landing))
+
+    def _record_once(self, recorder: Recorder, plan: Plan, landing: Landing) -> Landing:
+        ledger = self.control.summary(plan.pipeline)
+        record = recorded_plan(self.control, plan.pipeline, plan.sequence)
+        if record.landing and record.whole:
+            return record.whole
+        # While the plan was landing, the table may have been rewound to before it.
+        refuse_abandoned(record)  # fence: abandoned-plan-is-not-recorded
+        return recorder.record(ledger, plan, landing)

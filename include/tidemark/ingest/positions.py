@@ -1,0 +1,266 @@
+"""Compares the landed records of a topic with Kafka's current log (decisions 11 and 24)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from tidemark.core import plan_rules as planning
+from tidemark.core.accounting import Landing
+from tidemark.core.errors import EndBehindCommitted
+from tidemark.core.ledger import Ledger
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plan import Plan, PlanKind, PlannedRange
+from tidemark.core.record import LogRecord
+from tidemark.core.watermarks import IsolationLevel, Position, TopicMarks
+from tidemark.ingest.errors import LogTruncated
+from tidemark.ingest.ports import BronzeLog, ControlReader, MarkReader, TopicLogReader
+
+_NAMED = 20
+"""Most plans that an error names; running the command again names the next ones."""
+_LOOKED_BACK = 50
+"""Number of landed records to compare if Kafka no longer shows the last one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogComparison:
+    """Refuses a log that lost landed records, by a truncation or a restore from a snapshot.
+
+    Each error names the plans to undo, so that the next run lands Kafka's current records.
+    """
+
+    marks: MarkReader
+    control: ControlReader
+    landed: BronzeLog
+    log_reader: TopicLogReader
+
+    def check_ends(self, ledger: Ledger, marks: TopicMarks, partitions: Collection[int]) -> None:
+        """Refuse a log that ends before the end of a partition's landed offsets.
+
+        Raises:
+            EndBehindCommitted
+        """
+        for partition, spans in self._known(ledger, marks, partitions).items():
+            last = spans.spans[-1].end
+            end = marks.partitions[partition].end
+            if last > end:
+                raise EndBehindCommitted(
+                    pipeline=ledger.pipeline,
+                    topic=marks.topic,
+                    partition=partition,
+                    offset=last,
+                    end=end,
+                    undo=self._affected(ledger.pipeline, marks, partition),
+                )
+
+    def check_leaders(
+        self, ledger: Ledger, marks: TopicMarks, ranges: Sequence[PlannedRange]
+    ) -> None:
+        """Refuse a log that an unclean election has truncated before the start of some ranges.
+
+        Compares the positions with Kafka's history of leader epochs. Checks only partitions with
+        another leader since their last plan, so a restored log with its old epochs passes.
+
+        Args:
+            ledger: The position of each chain, and its leader epoch.
+            marks: The topic's watermarks.
+            ranges: The ranges to plan.
+
+        Raises:
+            LogTruncated: The log was truncated before a chain's position, and has grown beyond it
+                again.
+            TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: The topic was replaced
+                meanwhile.
+            OffsetsDeleted, KafkaUnavailable, KafkaRefused, TopicMissing
+        """
+        for kind in PlanKind:
+            known = planning.landed_under_others(ledger.positions(kind), marks, ranges)
+            partition = self.log_reader.first_cut(marks.topic, known) if known else None
+            if partition is not None:  # fence: positions-after-new-leader-epoch
+                raise self._truncated(ledger, marks, partition, known[partition])
+
+    def check_records(
+        self,
+        ledger: Ledger,
+        marks: TopicMarks,
+        partitions: Collection[int],
+        replacing: Plan | None = None,
+    ) -> None:
+        """Compare the last landed record of each partition with Kafka's record at its offset.
+
+        A log that was restored from a snapshot has its old leader epochs, so only the records show
+        it. Partitions without landed records that Kafka still has are left out.
+
+        Args:
+            ledger: What has landed.
+            marks: The topic's marks.
+            partitions: The partitions to compare.
+            replacing: A plan that replaces rows. It may fix changed rows, and its next chunks may
+                fix the rows behind it. So the last record before its first offset is compared.
+
+        Raises:
+            LogTruncated: Kafka has another record there.
+            TopicRecreated and so on, OffsetsDeleted: As in `check_leaders`.
+        """
+        landed = self._known(ledger, marks, partitions)
+        if replacing:
+            firsts = {p: spans.spans[0].start for p, spans in replacing.spans().items()}
+            landed = {p: kept for p in landed if (kept := _before(landed[p], firsts.get(p)))}
+        pipeline = ledger.pipeline
+        differing = [
+            p for p, differs in self._differing(pipeline, marks, landed).items() if differs
+        ]
+        if differing:
+            partition = min(differing)
+            raise self._truncated(ledger, marks, partition)
+
+    def _known(
+        self, ledger: Ledger, marks: TopicMarks, partitions: Collection[int]
+    ) -> Mapping[int, SpanSet]:
+        """Landed offsets of some partitions; none for another incarnation of the topic."""
+        there = set(partitions) & set(marks.partitions) if ledger.topic_id == marks.topic_id else ()
+        return {p: ledger.landed[p] for p in sorted(there) if ledger.landed.get(p)}
+
+    def _truncated(
+        self, ledger: Ledger, marks: TopicMarks, partition: int, known: Position | None = None
+    ) -> LogTruncated:
+        # A topic that was recreated since this read of its watermarks looks like a truncated log.
+        newest = self.marks.topic_marks(marks.topic, marks.isolation_level)
+        planning.check_identity(ledger, newest)
+        return LogTruncated(
+            pipeline=ledger.pipeline,
+            topic=marks.topic,
+            partition=partition,
+            offset=known.offset if known else ledger.landed[partition].spans[-1].end,
+            leader_epoch=known.leader_epoch if known else None,
+            undo=self._affected(
+                ledger.pipeline, newest, partition, known.offset if known else None
+            ),
+        )
+
+    def _affected(
+        self, pipeline: str, marks: TopicMarks, partition: int, cut_behind: int | None = None
+    ) -> tuple[int, ...]:
+        """Landed plans of a partition with records that Kafka no longer has, the furthest first.
+
+        Searches from the plan with the highest offset back to the first plan whose last record
+        Kafka still has. A plan without a comparable record is affected if a plan before it is.
+        Names at most `_NAMED` plans.
+
+        Args:
+            pipeline: Pipeline name.
+            marks: The topic's watermarks.
+            partition: Partition number.
+            cut_behind: Position of a chain, if the log was truncated before it; None if only
+                records show the truncation. A plan that ends at this position is affected, and
+                only a plan that ends before it can end the search.
+        """
+        found: list[int] = []
+        unknown: list[int] = []
+        for plan, _, spans in self._landings(pipeline, marks.topic_id, partition):
+            end = spans.spans[-1].end
+            is_gone = end > marks.partitions[partition].end or end == cut_behind
+            differs = is_gone or self._differing(pipeline, marks, {partition: spans}).get(partition)
+            if differs:
+                found += [*unknown, plan.sequence]
+                unknown = []
+            elif differs is None:
+                unknown.append(plan.sequence)
+            elif cut_behind is None or end < cut_behind:
+                break
+            if len(found) >= _NAMED:
+                break
+        return tuple(found[:_NAMED])
+
+    def _landings(
+        self, pipeline: str, topic_id: str, partition: int
+    ) -> Sequence[tuple[Plan, Landing, SpanSet]]:
+        landings = [
+            (record.plan, record.landing, spans)
+            for record in self.control.ledger(pipeline).plans.values()
+            if record.landing and record.plan.topic_id == topic_id
+            if (spans := record.landing.spans().get(partition))
+        ]
+        return sorted(landings, key=lambda landed: landed[2].spans[-1].end, reverse=True)
+
+    def _differing(
+        self, pipeline: str, marks: TopicMarks, landed: Mapping[int, SpanSet]
+    ) -> Mapping[int, bool]:
+        """Whether Kafka has another record at the last row of some landed offsets, by partition.
+
+        If Kafka shows no record at the last row, because compaction may have removed it, compares
+        the last of the `_LOOKED_BACK` rows before it that Kafka still has. A committed record of
+        Kafka at a landed offset without a row also counts as another record. Leaves out partitions
+        without a comparable record.
+        """
+        found: dict[int, bool] = {}
+        left = {
+            partition: kept
+            for partition, spans in landed.items()
+            if (kept := marks.partitions[partition].readable(spans))
+        }
+        for most in (1, _LOOKED_BACK):
+            rows = self.landed.last_rows(marks.topic_id, left, most) if left else {}
+            seen = self._seen(marks, {p: left[p].within(_around(some)) for p, some in rows.items()})
+            for partition, some in rows.items():
+                differs = _differs(some, seen[partition])
+                if differs is None and self._is_other_log(pipeline, marks, seen[partition]):
+                    differs = True
+                if differs is not None:
+                    found[partition] = differs
+            left = {p: left[p] for p in rows if p not in found}
+        return found
+
+    def _is_other_log(self, pipeline: str, marks: TopicMarks, seen: Sequence[LogRecord]) -> bool:
+        """Whether the log that landed had no record at the offset of one of these records.
+
+        The records have no rows. This is evidence only if they are committed, and if the table
+        still has all rows of a plan there: otherwise, a user may have deleted the row.
+        """
+        if not seen or marks.isolation_level is not IsolationLevel.READ_COMMITTED:
+            return False
+        partition = seen[0].partition
+        return any(
+            any(spans.overlap(Span(record.offset, record.offset + 1)) for record in seen)
+            and self._is_whole(plan, landing, partition)
+            for plan, landing, spans in self._landings(pipeline, marks.topic_id, partition)
+        )
+
+    def _is_whole(self, plan: Plan, landing: Landing, partition: int) -> bool:
+        """Whether the table has as many rows of a plan as were recorded, in one partition."""
+        spans = sorted((p, span) for p, some in landing.spans().items() for span in some)
+        held = self.landed.held(plan.over(spans)).by_partition()[partition]
+        # fence: deleted-row-is-no-evidence
+        return held["records"] == landing.by_partition()[partition]["records"]
+
+    def _seen(
+        self, marks: TopicMarks, spans: Mapping[int, SpanSet]
+    ) -> Mapping[int, Sequence[LogRecord]]:
+        seen: dict[int, list[LogRecord]] = {partition: [] for partition in spans}
+        if spans:
+            for record in self.log_reader.read(marks.topic, marks.isolation_level, spans):
+                seen[record.partition].append(record)
+        return seen
+
+
+def _around(rows: Sequence[LogRecord]) -> Span:
+    offsets = [row.offset for row in rows]
+    return Span(min(offsets), max(offsets) + 1)
+
+
+def _before(spans: SpanSet, start: int | None) -> SpanSet:
+    """The offsets before `start`; all if it is None."""
+    if start is None:
+        return spans
+    return spans.within(Span(0, start)) if start else SpanSet()
+
+
+def _differs(rows: Sequence[LogRecord], seen: Sequence[LogRecord]) -> bool | None:
+    """Whether Kafka's record differs at the last row that it still has; None if unknown."""
+    landed = {row.offset: row for row in rows}
+    for record in reversed(seen):
+        row = landed.get(record.offset)
+        if row is not None:
+            compared = row.without_headers() if record.headers is None else row
+            return record.checksum != compared.checksum
+    return None

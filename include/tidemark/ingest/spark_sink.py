@@ -1,0 +1,237 @@
+"""Reading a plan with Spark: exactly its ranges from Kafka, into files beside the table's."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from datetime import datetime
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
+
+from tidemark.core.datafile import DataFile, plan_folder
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plan import Plan
+from tidemark.ingest.ports import Clock, LogReader
+from tidemark.ingest.spark_exact import ExactFiles, is_exact, unkept_spans
+from tidemark.kafka.errors import KafkaRefused
+from tidemark.lake.storage import table_folder
+from tidemark.spark import parquet
+from tidemark.spark.failures import causes, named_failure, settings_of
+from tidemark.spark.java_client import headers_at
+from tidemark.spark.sessions import share_fairly
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+log = logging.getLogger(__name__)
+
+_REFUSALS = {
+    f"org.apache.kafka.common.errors.{name}Exception"
+    for name in (
+        "TopicAuthorization",
+        "GroupAuthorization",
+        "ClusterAuthorization",
+        "SaslAuthentication",
+        "SslAuthentication",
+    )
+}
+
+_OVERFLOW = "java.lang.ArithmeticException"
+"""The exception of Spark's Kafka source for a timestamp beyond 64-bit microseconds."""
+
+
+class SparkSink:
+    """Writes plans to files in the folder of one existing bronze table.
+
+    Args:
+        session: Spark, with the Kafka source on its class path.
+        uri: The bronze table.
+        kafka_options: Options of Spark's Kafka source (kafka/options.py).
+        log_reader: Reads records that Spark's source would alter or fail at.
+        now: The clock for `ingested_at`, read once for each landing.
+        write_options: Options for writing Parquet files, beside the settings of the session.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        uri: str,
+        kafka_options: Mapping[str, str],
+        log_reader: LogReader,
+        now: Clock,
+        write_options: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._session = session
+        self._uri = uri
+        self._kafka_options = kafka_options
+        self._log_reader = log_reader
+        self._now = now
+        self._write_options = write_options
+
+    def write(self, plan: Plan, records_per_task: int) -> list[DataFile]:
+        """Read the plan's ranges into files of a new folder, each of one partition.
+
+        Args:
+            plan: The plan.
+            records_per_task: Most offsets that one task reads; longer ranges are split (S12).
+
+        Raises:
+            KafkaRefused: The brokers do not let the reader read.
+            SetupError: The table's storage cannot be used from Python, or Spark misses a class.
+            StorageRefused, StorageUnavailable: The files cannot be written.
+            EngineFailed: Spark failed.
+            OffsetsDeleted, TopicMissing, KafkaUnavailable: The second reader failed.
+        """
+        what = f"plan {plan.sequence} of pipeline {plan.pipeline!r}"
+        files, table = table_folder(self._uri)
+        name = plan_folder(plan.sequence, uuid4())
+        share_fairly(self._session, plan.pipeline)
+        with ExitStack() as undo:
+            # No commit will refer to it; if that fails too, maintenance takes it.
+            undo.callback(_remove, files, f"{table}/{name}")
+            try:
+                made = self._written(plan, records_per_task, files, table, name)
+            except (PySparkException, Py4JError, OSError, ValueError) as failure:
+                refusal = _kafka_refusal(failure)
+                if refusal:
+                    raise KafkaRefused(operation=f"reading {what}", reason=refusal) from failure
+                raise named_failure(
+                    failure,
+                    f"landing {what}",
+                    location=self._uri,
+                    settings=settings_of(self._session),
+                    options=self._kafka_options,
+                    may_have_values=False,
+                ) from failure
+            undo.pop_all()
+        return made
+
+    def _written(
+        self, plan: Plan, records_per_task: int, files: FileSystem, table: str, name: str
+    ) -> list[DataFile]:
+        """Write the plan's rows: the driver writes rows with timestamps that Spark alters."""
+        now, folder = self._now(), f"{table}/{name}"
+        exact = ExactFiles(
+            log_reader=self._log_reader,
+            headers_of=partial(headers_at, self._session, self._kafka_options, plan),
+            plan=plan,
+            ingested_at=now,
+            files=files,
+            folder=folder,
+        )
+        planned = [(each.partition, SpanSet((each.span,))) for each in plan.ranges]
+        unkept: Mapping[int, SpanSet] = {}
+        try:
+            self._write_with_spark(plan, planned, records_per_task, name, now)
+        except (PySparkException, Py4JError) as failure:
+            if all(cause.kind != _OVERFLOW for cause in causes(failure)):
+                raise
+            unkept = unkept_spans(self._log_reader, plan)
+            if not unkept:
+                raise
+            _remove(files, folder)
+            kept = [(p, spans.minus(unkept.get(p, SpanSet()))) for p, spans in planned]
+            self._write_with_spark(plan, kept, records_per_task, name, now)
+            files.create_dir(folder)
+        made = parquet.written(files, table, name)
+        altered = [file for file in made if not is_exact(file)]
+        if not altered and not unkept:
+            return made
+        for file in altered:
+            exact.write_again(file, records_per_task)
+            files.delete_file(f"{table}/{file.path}")
+        for partition, spans in planned:
+            for span in spans.common(unkept.get(partition, SpanSet())):
+                exact.write(partition, span, records_per_task)
+        return parquet.written(files, table, name)
+
+    def _write_with_spark(
+        self,
+        plan: Plan,
+        wanted: Iterable[tuple[int, SpanSet]],
+        records_per_task: int,
+        name: str,
+        now: datetime,
+    ) -> None:
+        """Write the records of some offsets; Spark's source reads one range of a partition."""
+        rounds: list[dict[int, Span]] = []
+        for partition, spans in wanted:
+            for span in spans:
+                free = next((taken for taken in rounds if partition not in taken), None)
+                if free is None:
+                    rounds.append({partition: span})
+                else:
+                    free[partition] = span
+        if not rounds:
+            return
+        frames = [self._read_round(plan, taken, records_per_task) for taken in rounds]
+        read = self._with_provenance(_united(frames), plan, now)
+        read.write.options(**self._write_options).parquet(f"{self._uri}/{name}")
+
+    def _read_round(
+        self, plan: Plan, ranges: Mapping[int, Span], records_per_task: int
+    ) -> DataFrame:
+        topic = plan.topic
+        return (
+            self._session.read.format("kafka")
+            .options(**self._kafka_options)
+            # The plan's own: its end was planned with it, and the spec may say another by now.
+            # fence: reader-has-plans-isolation-level
+            .option("kafka.isolation.level", plan.isolation_level.value)
+            .option("assign", json.dumps({topic: sorted(ranges)}))
+            .option("startingOffsets", _offsets(topic, {p: r.start for p, r in ranges.items()}))
+            .option("endingOffsets", _offsets(topic, {p: r.end for p, r in ranges.items()}))
+            .option("includeHeaders", "true")
+            .option("failOnDataLoss", "true")  # fence: reader-fails-on-data-loss
+            .option("maxRecordsPerPartition", records_per_task)
+            .load()
+        )
+
+    @staticmethod
+    def _with_provenance(records: DataFrame, plan: Plan, now: datetime) -> DataFrame:
+        return records.select(
+            "key",
+            "value",
+            "headers",
+            "topic",
+            "partition",
+            "offset",
+            "timestamp",
+            # The driver writes the rows that have one.
+            F.lit(None).cast("bigint").alias("timestamp_out_of_range_ms"),
+            F.col("timestampType").alias("timestamp_type"),
+            F.lit(plan.topic_id).alias("topic_id"),
+            F.lit(plan.sequence).cast("bigint").alias("plan_sequence"),
+            F.lit(now).alias("ingested_at"),
+        )
+
+
+def _united(frames: Sequence[DataFrame]) -> DataFrame:
+    """Return the union of all frames as a balanced tree; Spark cannot plan a chain of hundreds."""
+    if len(frames) == 1:
+        return frames[0]
+    middle = len(frames) // 2
+    return _united(frames[:middle]).unionAll(_united(frames[middle:]))
+
+
+def _offsets(topic: str, by_partition: Mapping[int, int]) -> str:
+    return json.dumps({topic: {str(p): offset for p, offset in sorted(by_partition.items())}})
+
+
+def _kafka_refusal(failure: Exception) -> str | None:
+    """What Kafka's client said, if the brokers' no is the reason; None for all other failures."""
+    return next((each.message for each in causes(failure) if each.kind in _REFUSALS), None)
+
+
+def _remove(files: FileSystem, folder: str) -> None:
+    with suppress(OSError):
+        files.delete_dir(folder)

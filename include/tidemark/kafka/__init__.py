@@ -1,0 +1,1 @@
+"""Access to Kafka by librdkafka."""

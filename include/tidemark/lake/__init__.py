@@ -1,0 +1,1 @@
+"""Delta tables: the control table, data tables and their files."""

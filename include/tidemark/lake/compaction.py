@@ -1,0 +1,184 @@
+"""Compaction of one Delta table: rewrites small files as fewer, in a commit that changes no row.
+
+`DeltaTable.optimize.compact` of delta-rs is unsafe: two such compactions of one version both
+commit, and every row is in the table twice (docs/adr/0022). This module writes the files first.
+Then one commit removes the replaced files, only if all of them are live in the version before it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
+
+from tidemark.core.errors import SetupError
+from tidemark.lake.checked_commits import COMMITS_TRIED, Change, commit_checked
+from tidemark.lake.errors import CompactionConflict
+from tidemark.lake.live_files import LiveFile, live_files, merged_bounds, storage_of
+from tidemark.lake.rewriting import Rewrite, batches_of, opened_file, plain_schema, write_rows
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+    from pyarrow.fs import FileSystem
+
+_TARGET_BYTES = 100 * 1024 * 1024
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?")
+
+
+class Compaction:
+    """One compaction: `rewrite`, then `commit`.
+
+    Args:
+        uri: The table.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def rewrite(self, partition: Mapping[str, str] | None = None) -> list[Rewrite]:
+        """Write the rows of small files to larger files, which no version refers to yet.
+
+        Args:
+            partition: Partition values; compact only files of this partition.
+
+        Raises:
+            SetupError: The target size of the table cannot be parsed.
+            DeltaError, OSError: The table cannot be read, or the files cannot be written.
+        """
+        table = DeltaTable(self._uri)
+        target = _target_bytes(table.metadata().configuration)
+        wanted = (partition or {}).items()
+        small = [
+            file
+            for file in live_files(table)
+            if file.size < target and wanted <= file.partition.items()
+        ]
+        if len(small) < 2:
+            return []
+        files = storage_of(self._uri)
+        return [_rewritten(files, group) for group in _groups(files, small, target)]
+
+    def commit(self, rewrites: Sequence[Rewrite]) -> int:
+        """Replace files by their rewrites in one commit.
+
+        Leaves out a rewrite if one of the files that it replaces has left the table. Returns the
+        number of replaced files.
+
+        Raises:
+            CompactionConflict: No rewrite can be committed; nothing was changed.
+            DeltaError, OSError: The commit failed, or its answer was lost.
+        """
+        try:
+            return commit_checked(self._uri, lambda table: self._change(table, rewrites))
+        except CommitFailedError as refused:
+            raise CompactionConflict(
+                table=self._uri, reason=f"another commit was first, {COMMITS_TRIED} times"
+            ) from refused
+
+    def _change(self, table: DeltaTable, rewrites: Sequence[Rewrite]) -> Change:
+        live = {file.path for file in live_files(table)}
+        done = [each for each in rewrites if live.issuperset(each.added_paths)]
+        # fence: compaction-replaces-live-files
+        ready = [each for each in rewrites if live.issuperset(each.replaced_paths)]
+        if rewrites and not done and not ready:
+            raise CompactionConflict(
+                table=self._uri, reason="the table no longer has the files to replace"
+            )
+        return Change(
+            actions=_actions(ready),
+            metadata=json.dumps({"compacted": sum(len(each.replaced) for each in ready)}),
+            count=sum(len(each.replaced) for each in (*done, *ready)),
+        )
+
+    def run(self, partition: Mapping[str, str] | None = None) -> int:
+        """Rewrite and commit. Returns the number of replaced files.
+
+        Raises:
+            CompactionConflict, SetupError, DeltaError, OSError: As in `rewrite` and `commit`.
+        """
+        return self.commit(self.rewrite(partition))
+
+
+def _actions(rewrites: Sequence[Rewrite]) -> list[AddAction | RemoveAction]:
+    """Actions that replace files by their rewrites."""
+    now_ms = int(datetime.now(UTC).timestamp() * 1000)
+    removed = [
+        file.removal(now_ms, data_change=False) for each in rewrites for file in each.replaced
+    ]
+    added = [
+        AddAction(
+            path=new.path,
+            size=new.size,
+            partition_values=each.replaced[0].partition,
+            modification_time=now_ms,
+            data_change=False,
+            stats=new.statistics,
+        )
+        for each in rewrites
+        for new in each.added
+    ]
+    return [*removed, *added]
+
+
+def _rewritten(files: FileSystem, group: Sequence[LiveFile]) -> Rewrite:
+    rows = (batch for file in group for batch in batches_of(files, file))
+    added = write_rows(files, group[0], rows, merged_bounds(group))
+    return Rewrite(replaced=tuple(group), added=(added,))
+
+
+def _groups(
+    files: FileSystem, small: Sequence[LiveFile], target: int
+) -> Iterator[Sequence[LiveFile]]:
+    """Groups of files to merge: of one partition and one physical schema, up to the target size.
+
+    Rows are copied unchanged, so a column that a file lacks is still null afterwards.
+    """
+
+    def kind(file: LiveFile) -> str:
+        return repr(sorted(file.partition.items()))
+
+    for _, same in groupby(sorted(small, key=kind), kind):
+        group = list(same)
+        if len(group) > 1:
+            schemas: dict[str, list[LiveFile]] = {}
+            for file in group:
+                with opened_file(files, file) as source:
+                    schemas.setdefault(_schema_text(source), []).append(file)
+            for alike in schemas.values():
+                yield from _bins(alike, target)
+
+
+def _bins(alike: Sequence[LiveFile], target: int) -> Iterator[Sequence[LiveFile]]:
+    held: list[LiveFile] = []
+    for file in (*alike, None):
+        if file is not None and sum(each.size for each in held) + file.size <= target:
+            held.append(file)
+            continue
+        if len(held) > 1:
+            yield held
+        held = [] if file is None else [file]
+
+
+def _schema_text(source: pq.ParquetFile) -> str:
+    text: str = plain_schema(source).to_string(show_field_metadata=True)
+    return text
+
+
+def _target_bytes(configuration: Mapping[str, str | None]) -> int:
+    text = (configuration.get("delta.targetFileSize") or str(_TARGET_BYTES)).strip().lower()
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise SetupError(
+            subject="the target size of a table's files cannot be read",
+            needed="delta.targetFileSize in bytes, or such as 100mb",
+            seen=repr(text),
+            advice="set the table property again",
+        )
+    return int(found[1]) << 10 * " kmgt".index(found[2] or " ")

@@ -1,0 +1,311 @@
+"""What a bronze table holds: spans of a plan, rows by plan, the rows themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from deltalake import DeltaTable
+
+from tidemark.core.offsets import Span, SpanSet, spans_by_partition
+from tidemark.core.record import LogRecord, TimestampType
+from tidemark.core.table_state import Holding, Label, TableSize
+from tidemark.lake.rows import moment, query
+from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Part
+
+
+def landed_spans(table: DeltaTable, sequence: int) -> Mapping[int, SpanSet]:
+    """Offsets that have a row of one plan, by partition."""
+    return spans_where(table, f"plan_sequence = {sequence}")
+
+
+def spans_where(table: DeltaTable, condition: str) -> Mapping[int, SpanSet]:
+    """Offsets that have a row which meets a condition in SQL, by partition."""
+    islands = query(
+        table,
+        f"""
+        SELECT partition, min(place) AS first, max(place) AS last
+        FROM (
+            SELECT partition, place,
+                   place - row_number() OVER (PARTITION BY partition ORDER BY place) AS island
+            FROM (SELECT DISTINCT partition, "offset" AS place FROM t WHERE {condition})
+        )
+        GROUP BY partition, island
+        """,
+    )
+    return spans_by_partition(
+        (row["partition"], Span(row["first"], row["last"] + 1)) for row in islands
+    )
+
+
+def at_offsets(topic_id: str, spans: Mapping[int, SpanSet]) -> str:
+    """The SQL condition that rows of one incarnation at some offsets meet, and no others."""
+    places = [
+        f'(partition = {partition} AND "offset" >= {span.start} AND "offset" < {span.end})'
+        for partition, some in sorted(spans.items())
+        for span in some
+    ]
+    # fence: rows-of-other-incarnations-stay
+    return f"topic_id = '{topic_id}' AND ({_any_of(places)})"
+
+
+def _any_of(conditions: Sequence[str]) -> str:
+    """Conditions in pairs of pairs: thousands of them in a row are too deep for a parser."""
+    if len(conditions) <= 2:
+        return " OR ".join(conditions) or "false"
+    middle = len(conditions) // 2
+    return f"({_any_of(conditions[:middle])}) OR ({_any_of(conditions[middle:])})"
+
+
+def schema_ids(
+    table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet], part: Part
+) -> Mapping[tuple[int, int], int]:
+    """Ids of schemas that keys or values begin with, by partition, with their first offsets.
+
+    A record with its schema id in a header is left out.
+    """
+    there = f"{at_offsets(topic_id, spans)} AND {part} IS NOT NULL"
+    by_header = f"""
+        SELECT DISTINCT partition, "offset"
+        FROM (SELECT partition, "offset", unnest(headers) AS header FROM t WHERE {there})
+        WHERE header['key'] = '{part.schema_id_header}'
+    """
+    rows = "t"
+    if query(table, f"{by_header} LIMIT 1"):
+        rows = f"""
+            (SELECT t.* FROM t LEFT ANTI JOIN ({by_header}) named
+             ON t.partition = named.partition AND t."offset" = named."offset") t
+        """
+    found = query(
+        table,
+        f"""
+        SELECT partition, min({part}) AS begins, max({part}) AS highest, min("offset") AS first
+        FROM {rows} WHERE {there} GROUP BY partition
+        """,
+    )
+    if any(row["begins"][:FRAME_BYTES] != row["highest"][:FRAME_BYTES] for row in found):
+        # Not all begin with the same: then each has to be spelled out, which takes longer.
+        found = query(
+            table,
+            f"""
+            SELECT partition, decode(left(encode({part}, 'hex'), {2 * FRAME_BYTES}), 'hex')
+                AS begins, min("offset") AS first
+            FROM {rows} WHERE {there} GROUP BY partition, begins
+            """,
+        )
+    begins = ((row["partition"], row["begins"][:FRAME_BYTES], row["first"]) for row in found)
+    return {
+        (partition, int.from_bytes(frame)): first
+        for partition, frame, first in begins
+        if len(frame) == FRAME_BYTES and frame.startswith(FRAME_MAGIC)
+    }
+
+
+def rows_at(
+    table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]
+) -> Mapping[int, SpanSet]:
+    """Of some offsets of an incarnation those that have a row, by partition."""
+    return spans_where(table, at_offsets(topic_id, spans))
+
+
+def files_with(table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
+    """How many files may hold rows of an incarnation at some offsets, by their statistics."""
+    return len(table.file_uris(file_pruning_predicate=at_offsets(topic_id, spans)))
+
+
+_TELLING_BYTES = 64 * 2**10
+"""Of smaller files the schema and the statistics take more than the rows."""
+
+
+def size(table: DeltaTable) -> TableSize:
+    """Rows and bytes of the table's files, as far as they tell what a row takes."""
+    files = table.get_add_actions(flatten=True)
+    if "num_records" not in files.column_names:
+        return TableSize(records=0, bytes=0)
+    told = zip(
+        files.column("num_records").to_pylist(), files.column("size_bytes").to_pylist(), strict=True
+    )
+    counted = [(records, size) for records, size in told if records and size >= _TELLING_BYTES]
+    return TableSize(
+        records=sum(records for records, _ in counted), bytes=sum(size for _, size in counted)
+    )
+
+
+def row_count(table: DeltaTable) -> int | None:
+    """Number of rows by the statistics of the files; None without these statistics.
+
+    Subtracts the rows that deletion vectors mark as deleted, because the statistics count them.
+    """
+    files = table.get_add_actions(flatten=True)
+    if files.num_rows == 0:
+        return 0
+    if "num_records" not in files.column_names:
+        return None
+    counts = files.column("num_records").to_pylist()
+    return None if None in counts else sum(counts) - _deleted(table)
+
+
+def _deleted(table: DeltaTable) -> int:
+    """Number of rows that deletion vectors mark as deleted."""
+    if "deletionVectors" not in (table.protocol().reader_features or ()):
+        return 0
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kept = pc.list_flatten(pa.table(table.deletion_vectors())["selection_vector"])
+    return int(pc.sum(pc.invert(kept), min_count=0).as_py())
+
+
+def holdings(table: DeltaTable, condition: str = "true") -> tuple[Holding, ...]:
+    """Rows of the table, counted by plan, incarnation and partition, in runs of one plan."""
+
+    def counted(island: str) -> tuple[Holding, ...]:
+        sql = _HOLDINGS.format(island=island, condition=condition)
+        return tuple(Holding(**row) for row in query(table, sql))
+
+    whole = counted("0")
+    # Only if need be is it worth to sort the table.
+    return counted(_ISLAND) if _interleaved(whole) else whole
+
+
+_HOLDINGS = """
+    SELECT plan_sequence AS sequence, topic_id, partition,
+           min("offset") AS first, max("offset") AS last, count(*) AS rows
+    FROM (
+        SELECT plan_sequence, topic_id, partition, "offset", {island} AS island
+        FROM t WHERE {condition}
+    )
+    GROUP BY plan_sequence, topic_id, partition, island
+    ORDER BY plan_sequence, topic_id, partition, first
+"""
+
+_ISLAND = """
+    row_number() OVER (PARTITION BY topic_id, partition ORDER BY "offset", plan_sequence)
+    - row_number() OVER (PARTITION BY topic_id, partition, plan_sequence ORDER BY "offset")
+"""
+"""The same for rows of one plan until a row of another one lies between them."""
+
+
+def _interleaved(whole: Sequence[Holding]) -> bool:
+    """Whether rows of one plan lie between rows of another."""
+    by_place = sorted(whole, key=lambda held: (held.topic_id, held.partition, held.first))
+    return any(
+        (before.topic_id, before.partition) == (after.topic_id, after.partition)
+        and after.first <= before.last
+        for before, after in pairwise(by_place)
+    )
+
+
+def labels(table: DeltaTable, bounds: Span) -> tuple[Label, ...]:
+    """Count rows at some offsets by their origin: plan, topic, partition and time."""
+    found = query(
+        table,
+        f"""
+        SELECT plan_sequence AS sequence, topic, topic_id, partition,
+               arrow_cast(ingested_at, 'Int64') AS micros, min("offset") AS first, count(*) AS rows
+        FROM t WHERE "offset" >= {bounds.start} AND "offset" < {bounds.end}
+        GROUP BY plan_sequence, topic, topic_id, partition, micros
+        ORDER BY plan_sequence, partition, first
+        """,
+    )
+    return tuple(Label(ingested_at=moment(row.pop("micros")), **row) for row in found)
+
+
+_RECORD = """
+    "offset", key, value, headers, timestamp_type, timestamp_out_of_range_ms,
+    arrow_cast(timestamp, 'Int64') AS micros
+"""
+"""The columns that `_record` reads."""
+_FIRST_WINDOW = 1_000
+_WINDOWS = 4
+
+
+def last_rows(
+    table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet], most: int
+) -> Mapping[int, Sequence[LogRecord]]:
+    """The rows with the highest offsets of some spans, by partition, the highest first.
+
+    Searches a window at the end of the spans, and a wider window if it has no row. Statistics
+    exclude all other files and row groups from the query. Rows before the widest window are not
+    found.
+    """
+    found: dict[int, list[LogRecord]] = {}
+    left = dict(spans)
+    window = _FIRST_WINDOW
+    for _ in range(_WINDOWS):
+        if not left:
+            break
+        near = {
+            p: some.within(Span(max(0, some.spans[-1].end - window), some.spans[-1].end))
+            for p, some in left.items()
+        }
+        rows = query(
+            table,
+            f"""
+            SELECT partition, {_RECORD} FROM t JOIN (
+                SELECT partition AS p, "offset" AS o FROM (
+                    SELECT partition, "offset", row_number() OVER (
+                        PARTITION BY partition ORDER BY "offset" DESC) AS place
+                    FROM t WHERE {at_offsets(topic_id, near)}
+                ) WHERE place <= {most}
+            ) ON partition = p AND "offset" = o
+            WHERE {at_offsets(topic_id, near)}
+            ORDER BY "offset" DESC
+            """,
+        )
+        for row in rows:
+            found.setdefault(row["partition"], []).append(_record(row["partition"], row))
+        left = {p: some for p, some in left.items() if p not in found and near[p] != some}
+        window *= 50
+    return found
+
+
+def rows_of(
+    table: DeltaTable, topic_id: str, partition: int, span: Span, condition: str = "true"
+) -> Iterator[tuple[int, LogRecord]]:
+    """Rows of one incarnation's partition in a span, with their plans, in offset order."""
+    found = query(
+        table,
+        f"""
+        SELECT plan_sequence, {_RECORD}
+        FROM t
+        WHERE {condition} AND {at_offsets(topic_id, {partition: SpanSet((span,))})}
+        ORDER BY "offset", plan_sequence
+        """,
+    )
+    for row in found:
+        yield row["plan_sequence"], _record(partition, row)
+
+
+def _record(partition: int, row: Mapping[str, Any]) -> LogRecord:
+    kind = row["timestamp_type"]
+    return LogRecord(
+        partition=partition,
+        offset=row["offset"],
+        key=row["key"],
+        value=row["value"],
+        headers=tuple((header["key"], header["value"]) for header in row["headers"] or ()),
+        timestamp_ms=_milliseconds(row["micros"], row["timestamp_out_of_range_ms"]),
+        timestamp_type=TimestampType(kind) if kind in _KINDS else TimestampType.NONE,
+    )
+
+
+def _milliseconds(micros: int | None, out_of_range_ms: int | None) -> int:
+    """Return Kafka's milliseconds: exactly one of the two columns holds them.
+
+    If another program changed a row so that it has no whole millisecond, the row gets a number
+    that no Kafka record has. So it differs from every record.
+    """
+    if micros is not None and out_of_range_ms is None and micros % 1000 == 0:
+        return micros // 1000
+    if micros is None and out_of_range_ms is not None:
+        return out_of_range_ms
+    return _NO_MILLISECONDS
+
+
+_NO_MILLISECONDS = 2**63
+"""One more than Kafka's greatest timestamp."""
+
+
+_KINDS = frozenset(TimestampType)

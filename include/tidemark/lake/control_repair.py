@@ -1,0 +1,225 @@
+"""Finds damage of the control table, and repairs missing files and doubled events."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from tidemark.core.errors import SetupError
+from tidemark.lake.compaction import Compaction
+from tidemark.lake.errors import (
+    CompactionConflict,
+    ControlFileDamaged,
+    ControlFileMissing,
+    UnreadableFile,
+)
+from tidemark.lake.failures import is_of_delta
+from tidemark.lake.live_files import LiveFile, bounds_of_some_rows, left_out, live_files, storage_of
+from tidemark.lake.plan_files import check_readable, named_read_failures, refuse_unreadable
+from tidemark.lake.rewriting import NewFile, Rewrite, new_path
+from tidemark.lake.rows import opened, query, read
+
+log = logging.getLogger(__name__)
+
+_TRIED = 5
+
+# Rows of one event differ in one of these columns.
+_PLACES = (
+    "event_number",
+    "event",
+    "plan_sequence",
+    "superseded_by",
+    "chunk",
+    "partition",
+    "start_offset",
+)
+DOUBLED = f"""
+SELECT DISTINCT event_number FROM {{source}} GROUP BY {", ".join(_PLACES)}
+HAVING count(*) > 1 ORDER BY event_number
+"""
+"""Numbers of a pipeline's events that `source` contains more than once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlDamage:
+    """Damage of the control table.
+
+    Attributes:
+        missing: Files that its log refers to and that do not exist.
+        doubled: Numbers of the doubled events, by pipeline.
+    """
+
+    missing: tuple[str, ...]
+    doubled: Mapping[str, tuple[int, ...]]
+
+    def as_record(self) -> dict[str, Any]:
+        """The damage as plain values, for `--json`."""
+        return {
+            "missing_files": list(self.missing),
+            "doubled_events": {name: list(numbers) for name, numbers in self.doubled.items()},
+        }
+
+
+@contextmanager
+def damage_named(uri: str) -> Iterator[None]:
+    """Raise ControlFileMissing or ControlFileDamaged if such files caused the error of a read."""
+    with _damaged_file_named():
+        try:
+            yield
+        except Exception as failed:
+            # delta-rs raises a plain Exception for reads through Arrow's C interface.
+            missing = missing_files(uri)
+            if missing:
+                raise ControlFileMissing(table=uri, files=missing) from failed
+            if is_of_delta(failed):
+                refuse_unreadable(DeltaTable(uri), failed)
+            raise
+
+
+@contextmanager
+def _damaged_file_named() -> Iterator[None]:
+    try:
+        yield
+    except UnreadableFile as failed:
+        raise ControlFileDamaged(
+            table=failed.table, file=failed.file, reason=failed.reason
+        ) from failed
+
+
+def missing_files(uri: str) -> tuple[str, ...]:
+    """Files that the newest version refers to and that are not in the storage; none on failure."""
+    try:
+        return tuple(sorted(DeltaTable(uri).repair(dry_run=True)["files_removed"]))
+    except (DeltaError, OSError):
+        return ()
+
+
+class DeltaControlRepair:
+    """Repairs the control table.
+
+    Args:
+        uri: The control table.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def repair(self, *, dry_run: bool = False) -> ControlDamage:
+        """Remove missing files from the log, and write each doubled event once.
+
+        Events of missing files are lost; `control rebuild` records them again. Writers can
+        continue: the commit that replaces doubled rows fails if one of their files has left the
+        table, and concurrently appended events stay.
+
+        Changes nothing if a file is damaged, or if doubled events are in files that cannot be
+        replaced. Only while files are missing, the doubled events are unknown: then the missing
+        files are removed from the log first, with a warning that lists them.
+
+        Args:
+            dry_run: Only report the damage.
+
+        Raises:
+            ControlFileDamaged: A file cannot be read.
+            SetupError: Doubled events are in files that cannot be replaced; they remain.
+            EngineFailed: The repair failed, or its answer was lost.
+            CompactionConflict: Concurrent compactions prevented every try.
+        """
+        with _damaged_file_named(), named_read_failures(self._uri, "repairing the control table"):
+            missing = () if opened(self._uri) is None else missing_files(self._uri)
+            if dry_run and missing:
+                # The rest can be read once the log does not refer to these files.
+                return ControlDamage(missing=missing, doubled={})
+            if missing:
+                self._remove_missing(missing)
+            doubled = self._doubled()
+            if not dry_run:
+                self._write_all_once(doubled)
+        return ControlDamage(missing=missing, doubled=doubled)
+
+    def _remove_missing(self, missing: Sequence[str]) -> None:
+        table = DeltaTable(self._uri)
+        there = [file for file in live_files(table) if unquote(file.path) not in missing]
+        check_readable(self._uri, there)
+        removed = table.repair(dry_run=False)["files_removed"]
+        log.warning("removed missing files from the log of the control table: %s", removed)
+
+    def _doubled(self) -> Mapping[str, tuple[int, ...]]:
+        table = opened(self._uri)
+        if table is None:
+            return {}
+        found = {}
+        for row in query(table, "SELECT DISTINCT pipeline FROM t ORDER BY pipeline"):
+            own = f"(SELECT * FROM t WHERE pipeline = '{row['pipeline']}')"
+            events = query(table, DOUBLED.format(source=own))
+            found[row["pipeline"]] = tuple(each["event_number"] for each in events)
+        return {pipeline: numbers for pipeline, numbers in found.items() if numbers}
+
+    def _write_all_once(self, pipelines: Collection[str]) -> None:
+        if pipelines:
+            table = DeltaTable(self._uri)
+            _refuse_left_out(table, live_files(table), pipelines)
+        for pipeline in pipelines:
+            self._write_once(pipeline)
+
+    def _write_once(self, pipeline: str) -> None:
+        for attempt in range(_TRIED):
+            try:
+                Compaction(self._uri).commit([self._distinct(pipeline)])
+            except CompactionConflict:
+                if attempt + 1 == _TRIED:
+                    raise
+            else:
+                return
+
+    def _distinct(self, pipeline: str) -> Rewrite:
+        """Write the pipeline's distinct rows to a file that no version refers to yet."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        table = DeltaTable(self._uri)
+        live = live_files(table)
+        _refuse_left_out(table, live, [pipeline])
+        replaced = [file for file in live if file.partition["pipeline"] == pipeline]
+        rows = pa.table(read(table, f"SELECT DISTINCT * FROM t WHERE pipeline = '{pipeline}'"))
+        schema = pa.schema(table.schema().to_arrow())
+        columns = schema.remove(schema.get_field_index("pipeline"))
+        rows = rows.select(columns.names).cast(columns).sort_by("event_number")
+        path, files = new_path(), storage_of(self._uri)
+        pq.write_table(rows, path, filesystem=files, store_schema=False)
+        bounds = bounds_of_some_rows(replaced)
+        added = NewFile(
+            path=path,
+            size=files.get_file_info(path).size,
+            records=rows.num_rows,
+            statistics=json.dumps({"numRecords": rows.num_rows, **bounds}),
+        )
+        return Rewrite(replaced=tuple(replaced), added=(added,))
+
+
+def _refuse_left_out(
+    table: DeltaTable, live: Sequence[LiveFile], pipelines: Collection[str]
+) -> None:
+    """Refuse files of pipelines that a repair cannot replace: their events would stay doubled."""
+    odd = [
+        (path, partition["pipeline"])
+        for path, partition in left_out(table, live)
+        if partition["pipeline"] in pipelines
+    ]
+    if odd:  # fence: control-repair-replaces-all-rows
+        names = ", ".join(f"'{name}'" for name in sorted({name for _, name in odd}))
+        raise SetupError(
+            subject="the control table has files that `tidemark control repair` cannot replace",
+            needed="files without deletion vectors, with plain names",
+            seen=", ".join(path for path, _ in odd[:3])
+            + (f" and {len(odd) - 3} more" if odd[3:] else ""),
+            advice=f"rewrite them in Spark with OPTIMIZE delta.`{table.table_uri}` WHERE pipeline "
+            f"IN ({names}) ZORDER BY (event_number); then run `tidemark control repair` again",
+        )

@@ -1,0 +1,256 @@
+"""The control table on Delta, written by delta-rs only (docs/design.md, commit protocol)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
+
+from arro3.core import DataType, Field, Schema
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from tidemark.core.errors import TidemarkError
+from tidemark.core.event_rows import decode, encode, requested_in
+from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
+from tidemark.core.ledger import Ledger, PlanRecord
+from tidemark.core.throughput import Pace
+from tidemark.lake.compaction import Compaction
+from tidemark.lake.control_repair import damage_named
+from tidemark.lake.errors import ControlConflict
+from tidemark.lake.exclusive import missing_proofs, prove
+from tidemark.lake.failures import names_failures
+from tidemark.lake.ledger_summary import read_settled
+from tidemark.lake.retention import KEEP_LOG
+from tidemark.lake.rows import TIMESTAMP, from_rows, opened, query, to_rows
+from tidemark.lake.throughput import read_pace
+
+log = logging.getLogger(__name__)
+
+COLUMNS = Schema(
+    [
+        Field("pipeline", DataType.utf8(), nullable=False),
+        Field("event_number", DataType.int64(), nullable=False),
+        Field("event", DataType.utf8(), nullable=False),
+        Field("recorded_at", TIMESTAMP, nullable=False),
+        Field("plan_sequence", DataType.int64(), nullable=True),
+        Field("plan_kind", DataType.utf8(), nullable=True),
+        Field("topic", DataType.utf8(), nullable=True),
+        Field("partition", DataType.int32(), nullable=True),
+        Field("start_offset", DataType.int64(), nullable=True),
+        Field("end_offset", DataType.int64(), nullable=True),
+        Field("committed_offset", DataType.int64(), nullable=True),
+        Field("records", DataType.int64(), nullable=True),
+        Field("holes", DataType.int64(), nullable=True),
+        Field("unproven_holes", DataType.int64(), nullable=True),
+        Field("table_version", DataType.int64(), nullable=True),
+        Field("chunk", DataType.int32(), nullable=True),
+        Field("readable_only", DataType.bool(), nullable=True),
+        Field("replaces", DataType.bool(), nullable=True),
+        Field("superseded_by", DataType.int64(), nullable=True),
+        Field("low_water_mark", DataType.int64(), nullable=True),
+        Field("end_mark", DataType.int64(), nullable=True),
+        Field("leader_epoch", DataType.int32(), nullable=True),
+        Field("isolation_level", DataType.utf8(), nullable=True),
+        Field("cluster_id", DataType.utf8(), nullable=True),
+        Field("topic_id", DataType.utf8(), nullable=True),
+        Field("epoch", DataType.int64(), nullable=True),
+        Field("missing_events", DataType.int64(), nullable=True),
+        Field("fingerprint", DataType.utf8(), nullable=True),
+        Field("requested_by", DataType.utf8(), nullable=True),
+        Field("reason", DataType.utf8(), nullable=True),
+    ]
+)
+"""The control table's columns; docs/control-table.md explains each and shows queries."""
+
+
+COMPACT_EVERY = 50
+"""Events of a pipeline after which its files, one for each event, become one."""
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _reading(
+    read: Callable[Concatenate[DeltaControlTable, _P], _R],
+) -> Callable[Concatenate[DeltaControlTable, _P], _R]:
+    """Raise ControlFileMissing or ControlFileDamaged if files of the table make a read fail."""
+
+    @wraps(read)
+    def named(self: DeltaControlTable, /, *arguments: _P.args, **options: _P.kwargs) -> _R:
+        with damage_named(self._uri):
+            return read(self, *arguments, **options)
+
+    return named
+
+
+@names_failures
+class DeltaControlTable:
+    """Append-only events, partitioned by pipeline, one compare-and-set per pipeline.
+
+    Every commit carries the pipeline's name and event number as a Delta application transaction.
+    delta-rs refuses a commit whose snapshot has not seen a newer transaction of the same name, so
+    of several writers that read the same ledger exactly one succeeds.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._summaries: dict[str, tuple[tuple[str, int], Ledger]] = {}
+
+    @_reading
+    def ledger(self, pipeline: str) -> Ledger:
+        """The pipeline's state now."""
+        table = opened(self._uri)
+        if table is None:
+            return Ledger(pipeline=pipeline)
+        rows = to_rows(table.scan(predicate=f"pipeline = '{pipeline}'").read_all())
+        # A RESTORE takes rows away; what the log has seen of transactions stays.
+        newest = table.transaction_version(pipeline) or 0
+        return Ledger.fold(pipeline, decode(pipeline, rows), newest)
+
+    @_reading
+    def summary(self, pipeline: str) -> Ledger:
+        """The pipeline's state now, settled plans added up."""
+        table = opened(self._uri)
+        if table is None:
+            return Ledger(pipeline=pipeline)
+        version = (str(table.metadata().id), table.version())
+        known = self._summaries.get(pipeline)
+        # A run looks a dozen times, and it is mostly the run that writes.
+        if known is None or known[0] != version:
+            known = self._summaries[pipeline] = (version, self._summed_up(table, pipeline))
+        return known[1]
+
+    def _summed_up(self, table: DeltaTable, pipeline: str) -> Ledger:
+        if {field.name for field in table.schema().fields} != set(COLUMNS.names):
+            # Made before a column was added, which it gets with its next event.
+            return self.ledger(pipeline)
+        found = read_settled(table, pipeline)
+        newest = table.transaction_version(pipeline) or 0
+        return Ledger.fold(
+            pipeline,
+            decode(pipeline, found.others),
+            max(newest, found.newest),
+            settled=found.settled,
+            present=found.present,
+        )
+
+    @_reading
+    def pace(self, pipeline: str) -> Pace:
+        """The newest scheduled plans that landed."""
+        table = opened(self._uri)
+        return Pace() if table is None else read_pace(table, pipeline)
+
+    @_reading
+    def recorded_at(self, pipeline: str, event: EventKind) -> Mapping[int, datetime]:
+        """As `ControlReader.recorded_at`."""
+        table = opened(self._uri)
+        if table is None:
+            return {}
+        rows = query(
+            table,
+            f"""
+            SELECT plan_sequence, min(recorded_at) AS at FROM t
+            WHERE pipeline = '{pipeline}' AND event = '{event}' GROUP BY plan_sequence
+            """,
+        )
+        return {row["plan_sequence"]: row["at"] for row in rows}
+
+    @_reading
+    def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
+        """One plan and what became of it; None if the table has no such plan."""
+        table = opened(self._uri)
+        if table is None:
+            return None
+        wanted = f"pipeline = '{pipeline}' AND plan_sequence = {sequence}"
+        rows = to_rows(table.scan(predicate=wanted).read_all())
+        if any(row["event"] == EventKind.SUPERSEDED for row in rows):
+            # What it holds depends on what became of those that replaced rows of it.
+            return self.ledger(pipeline).plans.get(sequence)
+        return Ledger.fold(pipeline, decode(pipeline, rows)).plans.get(sequence)
+
+    @_reading
+    def backfills(
+        self, pipeline: str, requested_by: str | None = None
+    ) -> Sequence[BackfillRequested]:
+        """What was asked to be landed, oldest first; by one requester if they are named."""
+        table = opened(self._uri)
+        if table is None or "chunk" not in {field.name for field in table.schema().fields}:
+            return ()
+        wanted = f"pipeline = '{pipeline}' AND event = '{EventKind.BACKFILL_REQUESTED}'"
+        if requested_by is not None:
+            asker = requested_by.replace("'", "''")
+            wanted += f" AND requested_by = '{asker}'"
+        history = decode(pipeline, to_rows(table.scan(predicate=wanted).read_all()))
+        return requested_in(history)
+
+    def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
+        """Record `events` as the one commit after `ledger`, all or nothing.
+
+        Raises:
+            ControlConflict: Another writer recorded that event number first; nothing was written.
+            UnsafeStorage: The storage cannot detect another writer; nothing was written.
+            StorageRefused, StorageUnavailable: The storage cannot be written.
+        """
+        number = ledger.event_number + 1
+        conflict = ControlConflict(pipeline=ledger.pipeline, event_number=number)
+        table = opened(self._uri) or self._create()
+        # fence: control-storage-is-tried
+        proofs = missing_proofs(table, self._uri)
+        # delta-rs compares against its snapshot only: a snapshot that is newer than the ledger
+        # would let a second writer of the same number through.
+        # fence: control-snapshot-is-the-ledger
+        if (table.transaction_version(ledger.pipeline) or 0) != ledger.event_number:
+            raise conflict
+        rows = encode(ledger.pipeline, number, recorded_at, events)
+        try:
+            write_deltalake(
+                table,
+                from_rows(rows, COLUMNS),
+                mode="append",
+                # Tables made before a column was added get it with their next event.
+                schema_mode="merge",
+                commit_properties=CommitProperties(
+                    # fence: control-commit-is-a-transaction
+                    app_transactions=[Transaction(ledger.pipeline, number), *proofs]
+                ),
+            )
+        except CommitFailedError as refused:
+            raise conflict from refused
+        if number % COMPACT_EVERY == 0:
+            self._compact_own(ledger.pipeline)
+
+    def _compact_own(self, pipeline: str) -> None:
+        """Compact what one pipeline has written; what it recorded stands whatever comes of it."""
+        try:
+            Compaction(self._uri).run({"pipeline": pipeline})
+        except (TidemarkError, DeltaError, OSError, ValueError) as failed:
+            log.warning("not compacted pipeline=%s reason=%s", pipeline, failed)
+
+    def _create(self) -> DeltaTable:
+        try:
+            DeltaTable.create(
+                self._uri,
+                schema=COLUMNS,
+                mode="ignore",
+                partition_by=["pipeline"],
+                description="Tidemark: what was planned and what became of it, by offset range",
+                configuration={
+                    **KEEP_LOG,
+                    "delta.appendOnly": "true",
+                    # As the data table: a reader replays the commits since the newest checkpoint.
+                    "delta.checkpointInterval": "10",
+                },
+                # Tried again, a creation that lost its race becomes a later commit with another
+                # table id, which every append at that moment conflicts with.
+                commit_properties=CommitProperties(
+                    max_commit_retries=0, app_transactions=[prove(self._uri)]
+                ),
+            )
+        except CommitFailedError:
+            # Another process made the table between our look and our commit.
+            log.debug("created by another process uri=%s", self._uri)
+        return DeltaTable(self._uri)

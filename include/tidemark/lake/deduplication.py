@@ -1,0 +1,113 @@
+"""Removes copies of rows from a data table, which a compaction by another program may leave."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidemark.lake.compaction import Compaction
+from tidemark.lake.copies import CopySearch, numbered, row_numbers, rows_within
+from tidemark.lake.data_table import check_owner
+from tidemark.lake.errors import CompactionConflict
+from tidemark.lake.live_files import LiveFile, bounds_of_some_rows, left_out, live_files, storage_of
+from tidemark.lake.plan_files import named_read_failures
+from tidemark.lake.rewriting import NewFile, Rewrite, batches_of, write_rows
+from tidemark.lake.rows import opened
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem
+
+log = logging.getLogger(__name__)
+
+_TRIED = 3
+"""Searches and rewrites, if other commits remove the files meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copies:
+    """The result of a deduplication.
+
+    Attributes:
+        rows: Copies of rows that were found, and removed unless it was a dry run.
+        unread_files: Files of the table that were not searched: files with a deletion vector or
+            with unusual characters in their path.
+    """
+
+    rows: int
+    unread_files: int = 0
+
+
+class Deduplication:
+    """Leaves one of the copies of each row of a data table.
+
+    Args:
+        uri: The table.
+        pipeline: The pipeline whose table it must be.
+    """
+
+    def __init__(self, uri: str, pipeline: str) -> None:
+        self._uri = uri
+        self._pipeline = pipeline
+
+    def run(self, *, dry_run: bool = False) -> Copies:
+        """Rewrite the files with doubled rows without the copies.
+
+        Makes one commit, only if all of these files are still in the table. Otherwise it searches
+        the new version.
+
+        Args:
+            dry_run: Only count the copies.
+
+        Raises:
+            ForeignTable: It is not the pipeline's table.
+            CopiesDiffer: Rows with one key are not copies; nothing was changed.
+            UnreadableFile: A file of the table cannot be read; nothing was changed.
+            CompactionConflict: Other commits removed the files in each try; nothing was changed.
+            EngineFailed: The rewrite failed, or its answer was lost. A repetition is safe.
+        """
+        with named_read_failures(self._uri, "removing doubled rows"):
+            for attempt in range(1, _TRIED):
+                try:
+                    return self._without_copies(dry_run=dry_run)
+                except CompactionConflict as conflict:
+                    log.info("not deduplicated attempt=%d reason=%s", attempt, conflict.reason)
+            return self._without_copies(dry_run=dry_run)
+
+    def _without_copies(self, *, dry_run: bool) -> Copies:
+        table = opened(self._uri)
+        if table is None:
+            return Copies(rows=0)
+        check_owner(table, self._uri, self._pipeline)
+        files, live = storage_of(self._uri), live_files(table)
+        found = CopySearch(files, live, self._pipeline).find()
+        copies = Copies(rows=sum(map(len, found.values())), unread_files=len(left_out(table, live)))
+        if dry_run or not copies.rows:
+            return copies
+        added = [_rewritten(files, live[number], rows) for number, rows in found.items()]
+        rewrite = Rewrite(
+            replaced=tuple(live[number] for number in found),
+            added=tuple(new for new in added if new.records),
+        )
+        Compaction(self._uri).commit([rewrite])
+        return copies
+
+
+def _rewritten(files: FileSystem, file: LiveFile, copies: pa.Array) -> NewFile:
+    """A new file with the rows of a file that are not copies."""
+    rows = _without(batches_of(files, file), copies)
+    return write_rows(files, file, rows, bounds_of_some_rows([file]))
+
+
+def _without(batches: Iterator[pa.RecordBatch], rows: pa.Array) -> Iterator[pa.RecordBatch]:
+    import pyarrow.compute as pc
+
+    for first, batch in numbered(batches):
+        removed = rows_within(rows, first, batch.num_rows)
+        if len(removed):
+            numbers = row_numbers(first, batch.num_rows)
+            yield batch.filter(pc.invert(pc.is_in(numbers, value_set=removed)))
+        else:
+            yield batch

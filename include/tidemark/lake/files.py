@@ -1,0 +1,71 @@
+"""Small files that processes of this machine share: replaced whole, held by one at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tidemark.lake.errors import storage_error
+
+
+@contextmanager
+def named_failures(location: Path, operation: str) -> Iterator[None]:
+    """Raise errors of the file system as named errors.
+
+    Args:
+        location: The file or folder for the error; a file name in the `OSError` replaces it.
+        operation: The operation, in the form "writing the page".
+
+    Raises:
+        StorageRefused: The file system denies the operation to this process.
+        StorageUnavailable: The file system is full or fails.
+    """
+    try:
+        yield
+    except OSError as failed:
+        kind = storage_error(failed.errno)
+        if kind is None:
+            raise
+        place = str(failed.filename or location)
+        raise kind(location=place, operation=operation, reason=str(failed.strerror)) from failed
+
+
+def replace_text(file: Path, text: str) -> None:
+    """Write a file, and its folder, so that a reader sees the old one or the new one."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_name(f".{file.name}.{os.getpid()}")
+    new.write_text(text, encoding="utf-8")
+    new.replace(file)
+
+
+def read_json(file: Path) -> Any:
+    """What a JSON file holds; None if it is not there."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def locked(file: Path, *, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold a lock while the block runs; wait for whoever has it.
+
+    The operating system lets go of the lock when its holder dies, however it dies.
+
+    Args:
+        file: What stands for the lock; made, with its folder, and left.
+        waiting: Called if somebody else has it.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,159 @@
+"""Landing in place of rows that are there: one commit takes them out and puts the new ones in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import gettempdir, mkstemp
+from typing import TYPE_CHECKING, TypeAlias
+
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from tidemark.core.datafile import DataFile
+from tidemark.core.offsets import Span, SpanSet, spans_by_partition
+from tidemark.core.plan import Plan
+from tidemark.lake.columns import AS_LANDED
+from tidemark.lake.contents import at_offsets, rows_at
+from tidemark.lake.errors import RowsWouldBeLost
+from tidemark.lake.files import named_failures
+from tidemark.lake.storage import folder_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem
+
+Store: TypeAlias = "tuple[FileSystem, str]"
+"""A file system, and the table's folder in it."""
+
+
+_AT_ONCE = 4_096
+"""Rows in memory, several times over: a value may take megabytes."""
+
+
+def replace_rows(
+    table: DeltaTable, plan: Plan, files: Sequence[DataFile], properties: CommitProperties
+) -> None:
+    """Commit a plan's rows in place of those of the same incarnation at its offsets.
+
+    delta-rs cannot add files that lie there and take rows out in one commit, so it writes the rows
+    again; the files of the sink stay nobody's, and maintenance removes them.
+
+    Args:
+        table: As it is loaded; a commit since that touches these rows is a conflict.
+        plan: The plan.
+        files: Its rows.
+        properties: Of the commit.
+    """
+    import pyarrow as pa
+
+    # Not by delta-rs' own file system, which cannot be used while delta-rs writes.
+    store = folder_of(table.table_uri)
+    # The table's own: somebody may have added columns, which are null here as in a landing.
+    schema = pa.schema(table.schema().to_arrow())
+    with spooled(batches(store, files, schema), schema) as rows:
+        write_deltalake(
+            table,
+            rows,
+            mode="overwrite",
+            predicate=at_offsets(plan.topic_id, plan.spans()),
+            writer_properties=AS_LANDED,
+            commit_properties=properties,
+        )
+
+
+@contextmanager
+def spooled(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatchReader]:
+    """Write rows to a temporary file, and yield a reader of the file for delta-rs.
+
+    A thread of delta-rs' runtime reads the rows. A reader in Python would make this thread wait
+    for Python's global lock. A query of delta-rs in another thread holds the lock while it waits
+    for the runtime, so both threads could wait forever.
+
+    The file has no name while it contains rows, so a killed process leaves none of them.
+
+    Raises:
+        StorageRefused, StorageUnavailable: The temporary file cannot be written.
+    """
+    import pyarrow as pa
+
+    writing = partial(named_failures, Path(gettempdir()), "writing temporary rows")
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with writing():
+        descriptor, name = mkstemp(prefix="tidemark-", suffix=".arrow")
+    os.close(descriptor)
+    with pa.OSFile(name, "w") as file, pa.OSFile(name) as source:
+        os.unlink(name)
+        with writing():
+            sink = pa.ipc.new_stream(file, schema, options=options)
+        # Outside `writing`: another storage contains the rows.
+        for batch in rows:
+            with writing():
+                sink.write_batch(batch)
+        with writing():
+            sink.close()
+            file.flush()
+        yield pa.ipc.open_stream(source)
+
+
+def refuse_losses(table: DeltaTable, plan: Plan, files: Sequence[DataFile]) -> None:
+    """Refuse a replacement that would take a row out and put none in its place.
+
+    Raises:
+        RowsWouldBeLost
+    """
+    before = rows_at(table, plan.topic_id, plan.spans())
+    after = offsets_in(folder_of(table.table_uri), files)
+    lost = [
+        (partition, span.start, span.end)
+        for partition, spans in sorted(before.items())
+        for span in spans.minus(after.get(partition, SpanSet()))
+    ]
+    if lost:  # fence: no-row-is-replaced-by-nothing
+        raise RowsWouldBeLost(pipeline=plan.pipeline, sequence=plan.sequence, lost=tuple(lost))
+
+
+def offsets_in(store: Store, files: Iterable[DataFile]) -> Mapping[int, SpanSet]:
+    """Offsets that have a row in some files, by partition."""
+    return spans_by_partition(placed for file in files for placed in _spans_of(store, file))
+
+
+def _spans_of(store: Store, file: DataFile) -> Iterator[tuple[int, Span]]:
+    whole = Span(file.first, file.last + 1)
+    if file.partition is not None and whole.size == file.records:
+        yield file.partition, whole
+        return
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    with _opened(store, file) as source:
+        places = pq.read_table(source, columns=["partition", "offset"])
+    partitions, offsets = places["partition"].to_numpy(), places["offset"].to_numpy()
+    for partition in np.unique(partitions):
+        here = np.sort(offsets[partitions == partition])
+        for run in np.split(here, np.flatnonzero(np.diff(here) > 1) + 1):
+            yield int(partition), Span(int(run[0]), int(run[-1]) + 1)
+
+
+def batches(store: Store, files: Iterable[DataFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Rows of files in a table's columns; one that a file does not have is null."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for file in files:
+        with _opened(store, file) as source:
+            for batch in pq.ParquetFile(source).iter_batches(_AT_ONCE):
+                columns = [
+                    batch[field.name].cast(field.type)
+                    if field.name in batch.schema.names
+                    else pa.nulls(batch.num_rows, field.type)
+                    for field in schema
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _opened(store: Store, file: DataFile) -> pa.NativeFile:
+    files, folder = store
+    return files.open_input_file(f"{folder}/{file.path}")

@@ -1,0 +1,136 @@
+"""Rows in and out of delta-rs as plain Python values.
+
+Arrow's small Rust binding, which delta-rs brings, does it in a tenth of a second. pyarrow takes
+almost a second, because it imports pandas to convert a list, and its datasets abort processes at
+exit (docs/adr/0003).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from arro3.core import Array, DataType, Schema, Table
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import TableNotFoundError
+
+from tidemark.lake.errors import DeltaLogDamaged
+from tidemark.lake.failures import named, os_error
+
+TIMESTAMP = DataType.timestamp("us", tz="UTC")
+"""Microseconds since 1970 in UTC, the resolution of Delta and Spark."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def opened(uri: str) -> DeltaTable | None:
+    """A table; None if it does not exist.
+
+    Raises:
+        StorageRefused, StorageUnavailable: Its folder cannot be read.
+        DeltaLogDamaged: The folder has data files and no log.
+    """
+    try:
+        return DeltaTable(uri)
+    except TableNotFoundError as missing:
+        # delta-rs raises this also without access, and if a file is the parent of a folder.
+        if os_error(missing) not in {None, errno.ENOENT}:  # fence: no-access-is-no-empty-table
+            raise named(missing, uri, "reading the table") from missing
+        file = next(_data_files(uri), None)
+        if file is None:  # fence: data-files-without-a-log-are-no-empty-table
+            return None
+    try:
+        # Another process may have created the table meanwhile.
+        return DeltaTable(uri)
+    except TableNotFoundError as missing:
+        reason = (
+            f"the folder is no Delta table, or its log is missing; it has data files such as {file}"
+        )
+        raise DeltaLogDamaged(location=uri, reason=reason) from missing
+
+
+def _data_files(uri: str) -> Iterator[str]:
+    """Parquet files below a folder, without hidden files and files of other tables below it."""
+    for path in _objects_in(uri) if "://" in uri else _files_in(uri):
+        is_hidden = any(part.startswith((".", "_")) for part in path.split("/"))
+        if path.endswith(".parquet") and not is_hidden:
+            yield path
+
+
+def _files_in(folder: str) -> Iterator[str]:
+    for place, folders, files in os.walk(folder):
+        if "_delta_log" in folders and place != folder:
+            folders.clear()
+            continue
+        yield from (Path(place, file).relative_to(folder).as_posix() for file in sorted(files))
+
+
+def _objects_in(uri: str) -> Iterator[str]:
+    from deltalake.fs import DeltaStorageHandler
+    from pyarrow.fs import FileSelector
+
+    found = DeltaStorageHandler(uri).get_file_info_selector(FileSelector("", recursive=True))
+    paths = sorted(info.path for info in found)
+    tables = {path.partition("/_delta_log/")[0] for path in paths if "/_delta_log/" in path}
+    for path in paths:
+        if not any(path.startswith(f"{table}/") for table in tables):
+            yield path
+
+
+def to_rows(table: Any) -> list[dict[str, Any]]:
+    """Values by column name; `table` is what delta-rs returns."""
+    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    return [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
+
+
+def from_rows(rows: Sequence[Mapping[str, Any]], schema: Schema) -> Table:
+    """A table with the columns of `schema`; a value that a row does not have is null."""
+    arrays = [
+        _array([row.get(name) for row in rows], schema.field(name).type) for name in schema.names
+    ]
+    return Table.from_arrays(arrays, schema=schema)
+
+
+def query(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
+    """Rows of a query over `t`, by delta-rs' own engine."""
+    return to_rows(read(table, sql))
+
+
+def read(table: DeltaTable, sql: str) -> Any:
+    """The same as an Arrow table.
+
+    Raises:
+        UnreadableFile: A file of the table cannot be read.
+    """
+    try:
+        return QueryBuilder().register("t", table).execute(sql).read_all()
+    except Exception as failed:  # delta-rs raises nothing narrower here
+        from tidemark.lake.plan_files import refuse_unreadable
+
+        refuse_unreadable(table, failed)
+        raise
+
+
+def moment(micros: int | None) -> datetime | None:
+    """Microseconds since 1970 as a moment; None if Python cannot express it."""
+    if micros is None:
+        return None
+    try:
+        return _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return None
+
+
+def _array(values: Sequence[Any], kind: DataType) -> Array:
+    if kind != TIMESTAMP:
+        return Array(values, type=kind)
+    micros = [
+        None if value is None else (value - _EPOCH) // timedelta(microseconds=1) for value in values
+    ]
+    return Array(micros, type=DataType.int64()).cast(TIMESTAMP)

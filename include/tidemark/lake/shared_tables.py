@@ -1,0 +1,64 @@
+"""Appends to tables that pipelines share and that nothing is removed from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from tidemark.lake.exclusive import missing_proofs, prove
+from tidemark.lake.retention import KEEP_LOG
+from tidemark.lake.rows import opened
+
+_TRIED = 5
+
+
+def append_shared(
+    uri: str,
+    rows: Any,
+    schema: Any,
+    *,
+    partition_by: Sequence[str] = (),
+    schema_mode: Literal["merge"] | None = None,
+) -> None:
+    """Append rows in one commit, and create the table if it does not exist.
+
+    delta-rs commits an append as the next free version. Only the creation of the table or of a
+    column conflicts with other writers, and is tried again.
+
+    Args:
+        uri: The table.
+        rows: An Arrow table.
+        schema: The columns of a new table.
+        partition_by: Partition columns of a new table.
+        schema_mode: `merge` adds columns that the table does not have.
+
+    Raises:
+        UnsafeStorage: The storage can lose concurrent commits; nothing was written.
+        DeltaError, OSError: The append failed, or its answer was lost.
+    """
+    for tries_left in range(_TRIED - 1, -1, -1):
+        try:
+            table = opened(uri) or _created(uri, schema, partition_by)
+            properties = CommitProperties(app_transactions=missing_proofs(table, uri))
+            write_deltalake(
+                table, rows, mode="append", schema_mode=schema_mode, commit_properties=properties
+            )
+        except CommitFailedError:
+            if not tries_left:
+                raise
+        else:
+            return
+
+
+def _created(uri: str, schema: Any, partition_by: Sequence[str]) -> DeltaTable:
+    return DeltaTable.create(
+        uri,
+        schema=schema,
+        mode="ignore",
+        partition_by=list(partition_by),
+        configuration={**KEEP_LOG, "delta.appendOnly": "true"},
+        commit_properties=CommitProperties(app_transactions=[prove(uri)]),
+    )

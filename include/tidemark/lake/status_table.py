@@ -1,0 +1,80 @@
+"""The status table: one row for each pipeline, of the newest look at it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from arro3.core import DataType, Field, Schema
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from tidemark.lake.failures import named_failures
+from tidemark.lake.retention import KEEP_LOG
+from tidemark.lake.rows import TIMESTAMP, from_rows, opened
+
+log = logging.getLogger(__name__)
+
+COLUMNS = Schema(
+    [
+        Field("pipeline", DataType.utf8(), nullable=False),
+        Field("checked_at", TIMESTAMP, nullable=False),
+        Field("topic", DataType.utf8(), nullable=True),
+        Field("lag", DataType.int64(), nullable=True),
+        Field("held_back", DataType.int64(), nullable=True),
+        Field("lag_seconds", DataType.float64(), nullable=True),
+        Field("runway_seconds", DataType.float64(), nullable=True),
+        Field("arriving_per_second", DataType.float64(), nullable=True),
+        Field("records", DataType.int64(), nullable=True),
+        Field("last_landed_plan", DataType.int64(), nullable=True),
+        Field("last_landed_at", TIMESTAMP, nullable=True),
+        Field("open_plans", DataType.int64(), nullable=True),
+        Field("open_since", TIMESTAMP, nullable=True),
+        Field("runs", DataType.int64(), nullable=True),
+        Field("undecoded", DataType.int64(), nullable=True),
+        Field("quarantined", DataType.int64(), nullable=True),
+        Field("blocked_plans", DataType.int64(), nullable=True),
+        Field("state", DataType.utf8(), nullable=True),
+        Field("forecast", DataType.utf8(), nullable=True),
+        Field("caught_up_at", TIMESTAMP, nullable=True),
+        Field("problem", DataType.utf8(), nullable=True),
+        Field("alarms", DataType.utf8(), nullable=True),
+    ]
+)
+"""The status table's columns; docs/operations.md explains each."""
+
+
+def write_status(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool = False) -> None:
+    """Replace the rows of these pipelines in one commit.
+
+    If Delta refuses the commit because a concurrent process was first, writes nothing and logs a
+    warning. The table then has the previous rows of these pipelines, or those of that process.
+
+    Args:
+        uri: The table; created if it does not exist.
+        rows: At least one, each with another `pipeline`.
+        of_all: Whether to remove rows of all other pipelines.
+
+    Raises:
+        StorageRefused, StorageUnavailable, EngineFailed: The table was not written.
+    """
+    with named_failures(uri, "writing the status table"):
+        _replace(uri, rows, of_all=of_all)
+
+
+def _replace(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool) -> None:
+    if opened(uri) is None:
+        DeltaTable.create(uri, schema=COLUMNS, mode="ignore", configuration=dict(KEEP_LOG))
+    names = ", ".join(f"'{row['pipeline']}'" for row in rows)
+    try:
+        write_deltalake(
+            uri,
+            from_rows(rows, COLUMNS),
+            mode="overwrite",
+            predicate=None if of_all else f"pipeline IN ({names})",
+            # A table that was made before a column was added gets it.
+            schema_mode="merge",
+        )
+    except CommitFailedError as refused:
+        log.warning("status not written, a concurrent process was first: %s", refused)

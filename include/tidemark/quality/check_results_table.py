@@ -1,0 +1,166 @@
+"""The results table: one row for every check result of every attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pyarrow as pa
+
+from tidemark.lake.failures import names_failures
+from tidemark.lake.rows import opened, query
+from tidemark.lake.shared_tables import append_shared
+from tidemark.quality.check_results import (
+    CheckedPlan,
+    CheckResult,
+    Example,
+    QualityReport,
+    Severity,
+    SliceRef,
+)
+
+_EXAMPLE = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
+SCHEMA = pa.schema(
+    [
+        pa.field("pipeline", pa.string(), nullable=False),
+        pa.field("plan_sequence", pa.int64(), nullable=False),
+        pa.field("table_version", pa.int64(), nullable=False),
+        pa.field("run_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("verdict", pa.string(), nullable=False),
+        pa.field("position", pa.int32(), nullable=False),
+        pa.field("check", pa.string(), nullable=False),
+        pa.field("column", pa.string()),
+        pa.field("severity", pa.string(), nullable=False),
+        pa.field("passed", pa.bool_(), nullable=False),
+        pa.field("observed", pa.string()),
+        pa.field("expectation", pa.string(), nullable=False),
+        pa.field("unexpected_count", pa.int64()),
+        pa.field("unexpected_percent", pa.float64()),
+        pa.field("value", pa.float64()),
+        pa.field("kind", pa.string()),
+        pa.field("data_docs", pa.string(), nullable=False),
+        pa.field("examples", pa.list_(_EXAMPLE)),
+    ]
+)
+"""`run_at` names the attempt; the newest one of a plan counts."""
+
+
+@names_failures
+class DeltaCheckResults:
+    """The results table.
+
+    Args:
+        uri: The table, which pipelines share.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def append(self, report: QualityReport) -> None:
+        """Append a report in one commit.
+
+        Raises:
+            UnsafeStorage: The storage can lose a concurrent report; nothing was recorded.
+            StorageRefused, StorageUnavailable: Nothing was recorded.
+            EngineFailed: The append failed, or its answer was lost; nothing else has changed.
+        """
+        append_shared(
+            self._uri,
+            _rows(report),
+            SCHEMA,
+            partition_by=["pipeline"],
+            # A table that was created before a column was added gets the column.
+            schema_mode="merge",
+        )
+
+    def earlier_figures(self, ref: SliceRef, plans: int) -> dict[str, list[float]]:
+        """Figures of earlier plans of the same kind, from their newest attempts, newest plan first.
+
+        Args:
+            ref: The slice; only plans before it are read.
+            plans: The highest number of earlier plans.
+
+        Returns:
+            Figures by check. Empty without earlier results, or if the table has no column for them.
+        """
+        results = opened(self._uri)
+        if results is None or "value" not in {field.name for field in results.schema().fields}:
+            return {}
+        figures: dict[str, list[float]] = {}
+        sql = _EARLIER.format(
+            pipeline=ref.pipeline, kind=ref.kind, before=ref.plan_sequence, plans=plans
+        )
+        for row in query(results, sql):
+            figures.setdefault(row["check"], []).append(row["value"])
+        return figures
+
+    def checked(self, pipeline: str, plans: Collection[int]) -> list[CheckedPlan]:
+        """As `QualityHistory.checked`."""
+        results = opened(self._uri)
+        if results is None or not plans:
+            return []
+        wanted = ", ".join(map(str, sorted(plans)))
+        by_plan: dict[int, list[dict[str, Any]]] = {}
+        for row in query(results, _CHECKED.format(pipeline=pipeline, plans=wanted)):
+            by_plan.setdefault(row["plan_sequence"], []).append(row)
+        return [
+            CheckedPlan(sequence=sequence, results=[_result(row) for row in rows])
+            for sequence, rows in by_plan.items()
+        ]
+
+
+_EARLIER = """
+    SELECT "check", value
+    FROM (
+        SELECT "check", value, plan_sequence,
+               rank() OVER (PARTITION BY plan_sequence ORDER BY run_at DESC) AS attempt,
+               dense_rank() OVER (ORDER BY plan_sequence DESC) AS back
+        FROM t
+        WHERE pipeline = '{pipeline}' AND kind = '{kind}' AND plan_sequence < {before}
+    )
+    WHERE attempt = 1 AND back <= {plans} AND value IS NOT NULL
+    ORDER BY plan_sequence DESC
+"""
+
+_CHECKED = """
+    SELECT * FROM (
+        SELECT *, rank() OVER (PARTITION BY plan_sequence ORDER BY run_at DESC) AS attempt
+        FROM t WHERE pipeline = '{pipeline}' AND plan_sequence IN ({plans})
+    )
+    WHERE attempt = 1 ORDER BY plan_sequence, position
+"""
+
+
+def _result(row: dict[str, Any]) -> CheckResult:
+    names = ("check", "column", "observed", "expectation", "passed")
+    return CheckResult(
+        **{name: row[name] for name in names},
+        severity=Severity(row["severity"]),
+        unexpected_count=row["unexpected_count"],
+        unexpected_percent=row["unexpected_percent"],
+        # A table from before they were kept.
+        value=row.get("value"),
+        examples=tuple(Example(**each) for each in row.get("examples") or ()),
+    )
+
+
+def _rows(report: QualityReport) -> pa.Table:
+    rows = []
+    for position, result in enumerate(report.results):
+        record = result.as_record()
+        observed = record.pop("observed")
+        rows.append(
+            {
+                "pipeline": report.pipeline,
+                "plan_sequence": report.plan_sequence,
+                "table_version": report.table_version,
+                "kind": str(report.kind),
+                "run_at": report.run_at,
+                "verdict": str(report.verdict),
+                "position": position,
+                "observed": None if observed is None else str(observed),
+                "data_docs": report.data_docs,
+                **record,
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=SCHEMA)

@@ -1,0 +1,186 @@
+"""The quality check of one landed slice: built-in checks, and the rules of its suite."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Protocol
+
+from tidemark.lake.files import named_failures
+from tidemark.quality.check_results import CheckResult, QualityReport, SliceExpectation, SliceRef
+from tidemark.quality.checks import RangeFigures, TopKey, figures
+from tidemark.quality.drift import HISTORY, drifts
+from tidemark.quality.gx.docs import DocsFolders, write_checks, write_index
+from tidemark.quality.gx.suite import BUILT_IN_SUITE, Suite, load_suite
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class CheckResults(Protocol):
+    """Check results of every attempt."""
+
+    def append(self, report: QualityReport) -> None:
+        """Add the results of one attempt."""
+        ...
+
+    def earlier_figures(self, ref: SliceRef, plans: int) -> Mapping[str, Sequence[float]]:
+        """Figures of earlier plans of the same kind, by check, newest plan first."""
+        ...
+
+
+logger = logging.getLogger(__name__)
+
+
+class GreatExpectationsQuality:
+    """Checks landed slices: computes built-in checks, and runs a suite's rules on Spark.
+
+    Imports Spark and Great Expectations only for a suite with rules or columns. Checks one slice at
+    a time in a process, because Great Expectations has global state. Other processes may check at
+    the same time; those of one pipeline wait for each other while they write its pages.
+    """
+
+    def __init__(
+        self,
+        *,
+        spark: Callable[[], SparkSession],
+        suites: Path,
+        home: Path,
+        ranges: Callable[[SliceRef, Sequence[SliceExpectation]], Sequence[RangeFigures]],
+        top_key: Callable[[SliceRef], TopKey],
+        results: CheckResults,
+    ) -> None:
+        """Take the places; nothing is opened or started.
+
+        Args:
+            spark: Gives the session that reads slices; called when a check needs it.
+            suites: Folder of suite files.
+            home: Folder of Data Docs.
+            ranges: Returns the figures of each planned range of a slice.
+            top_key: Returns the most frequent key of a slice.
+            results: The results table.
+        """
+        self._spark = spark
+        self._suites = suites
+        self._home = home
+        self._ranges = ranges
+        self._top_key = top_key
+        self._results = results
+
+    def check(
+        self,
+        ref: SliceRef,
+        expected: Sequence[SliceExpectation],
+        suite: str | None,
+        run_at: datetime,
+    ) -> QualityReport:
+        """Check a slice and write its quality pages. `record` writes the results table.
+
+        Args:
+            ref: The slice.
+            expected: What the control table says landed, one for each planned range.
+            suite: Name of the suite's file without its ending; None for built-in checks alone.
+            run_at: The time of this attempt.
+
+        Raises:
+            SuiteError: The suite's file cannot be used.
+            EngineFailed: An expectation could not be evaluated.
+            StorageRefused, StorageUnavailable: A table cannot be read, or a page cannot be written.
+        """
+        chosen = BUILT_IN_SUITE if suite is None else self.load_suite(suite)
+        folders = DocsFolders(home=self._home, pipeline=ref.pipeline)
+        if chosen.expectations:
+            import_ahead()
+        results = self._built_in(ref, expected, chosen)
+        rows, publish = self._rows(ref, chosen, folders, run_at)
+        report = QualityReport(
+            pipeline=ref.pipeline,
+            plan_sequence=ref.plan_sequence,
+            table_version=ref.table_version,
+            kind=ref.kind,
+            run_at=run_at,
+            results=(*results, *rows),
+            data_docs=str(folders.index),
+        )
+        with _writing_pages(folders), folders.locked():
+            pages = {BUILT_IN_SUITE.name: write_checks(folders, ref, run_at, results), **publish()}
+            write_index(folders, report, pages)
+        logger.info(
+            "checked pipeline=%s plan=%d table_version=%d verdict=%s results=%d",
+            ref.pipeline,
+            ref.plan_sequence,
+            ref.table_version,
+            report.verdict,
+            len(report.results),
+        )
+        return report
+
+    def _built_in(
+        self, ref: SliceRef, expected: Sequence[SliceExpectation], suite: Suite
+    ) -> list[CheckResult]:
+        key = self._top_key(ref)
+        if suite.masked:
+            # A masked column may be derived from the key.
+            key = replace(key, key=None)
+        taken = figures(self._ranges(ref, expected), key, expected)
+        taken |= drifts(taken, self._results.earlier_figures(ref, HISTORY))
+        return [check.result(taken[check.name]) for check in suite.checks.values()]
+
+    def _rows(
+        self, ref: SliceRef, suite: Suite, folders: DocsFolders, run_at: datetime
+    ) -> tuple[list[CheckResult], Callable[[], Mapping[str, Path]]]:
+        """Results of the suite's rules on rows, and a function that writes their pages."""
+        if not (suite.expectations or suite.columns):
+            return [], dict
+        # Imported here: they import Great Expectations and Spark, which takes seconds.
+        from tidemark.quality.gx import batches as slices
+        from tidemark.quality.gx import validation
+        from tidemark.quality.gx.context import open_context, publish
+
+        rows = slices.with_columns(slices.read_slice(self._spark(), ref), suite)
+        if not suite.expectations:
+            return [], dict
+        with _writing_pages(folders):
+            context = open_context(folders.site)
+        validated = validation.validate_rows(context, ref.pipeline, suite, rows)
+        results = validation.row_results(suite, validated)
+        return results, partial(publish, context, validated, ref, run_at)
+
+    def load_suite(self, name: str) -> Suite:
+        """Read a suite of the folder; see `suite.load_suite`."""
+        return load_suite(self._suites / f"{name}.json")
+
+    def record(self, report: QualityReport) -> None:
+        """Append a report to the results table, as a new attempt."""
+        self._results.append(report)
+
+
+def import_ahead() -> None:
+    """Import Great Expectations in a new thread, while the caller waits for Spark or for a disk.
+
+    The function first imports all modules of PySpark that the caller will need. If two threads
+    import modules of one import cycle, a thread can see an incomplete module.
+    """
+    import pyspark.sql.functions
+    from pyspark.sql import is_remote
+
+    if is_remote():
+        import pyspark.sql.connect.session  # noqa: F401
+    Thread(target=_import).start()
+
+
+def _import() -> None:
+    # The thread that needs the module repeats the import and gets the error.
+    with suppress(Exception):
+        import_module("tidemark.quality.gx.validation")
+
+
+def _writing_pages(folders: DocsFolders) -> AbstractContextManager[None]:
+    return named_failures(folders.site, "writing the quality pages")

@@ -1,0 +1,107 @@
+"""Great Expectations, imported with its telemetry off, in memory but for its pages."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from tidemark.quality.check_results import SliceRef
+
+# Read while the library is imported: it must be in place before.
+os.environ["GX_ANALYTICS_ENABLED"] = "False"
+
+import great_expectations as gx
+from great_expectations.data_context.types.base import (
+    DataContextConfig,
+    InMemoryStoreBackendDefaults,
+)
+from great_expectations.data_context.types.resource_identifiers import (
+    ExpectationSuiteIdentifier,
+    ValidationResultIdentifier,
+)
+from great_expectations.expectations.expectation_configuration import (
+    ExpectationConfiguration,
+)
+
+__all__ = ["ExpectationConfiguration", "gx", "open_context", "publish"]
+
+_SITE = "data_docs"
+
+
+def open_context(site: Path) -> gx.data_context.EphemeralDataContext:
+    """A context that lives in memory and leaves pages on disk, and nothing else.
+
+    Suites come from files and code on every run, so no copy of them is kept that could go stale;
+    results are kept by the results table.
+
+    Args:
+        site: Folder of the pipeline's Data Docs.
+    """
+    config = DataContextConfig(
+        analytics_enabled=False,
+        progress_bars={"globally": False},
+        store_backend_defaults=InMemoryStoreBackendDefaults(),
+        data_docs_sites={
+            _SITE: {
+                "module_name": "tidemark.quality.gx.site",
+                "class_name": "OfflineSiteBuilder",
+                "store_backend": {
+                    "class_name": "TupleFilesystemStoreBackend",
+                    "base_directory": str(site),
+                },
+                "site_section_builders": {"profiling": "none"},
+            }
+        },
+    )
+    return gx.get_context(mode="ephemeral", project_config=config)
+
+
+def publish(
+    context: gx.data_context.EphemeralDataContext,
+    result: gx.core.ExpectationSuiteValidationResult,
+    ref: SliceRef,
+    run_at: datetime,
+) -> dict[str, Path]:
+    """Write the pages of a suite and of its validation; replaces those of the same run.
+
+    Args:
+        context: The context of the pages.
+        result: The result of the validation.
+        ref: The slice that was validated.
+        run_at: Time of the run.
+
+    Returns:
+        The page of the validation, by the name of its suite.
+    """
+    run = gx.RunIdentifier(run_name=f"plan-{ref.plan_sequence:06d}", run_time=run_at)
+    suite = ExpectationSuiteIdentifier(name=result.suite_name)
+    place = ValidationResultIdentifier(
+        expectation_suite_identifier=suite, run_id=run, batch_identifier=result.batch_id
+    )
+    result.meta |= {
+        "run_id": run,
+        "validation_time": run.run_time,
+        "batch_parameters": None,
+        "batch_spec": {
+            "data_asset_name": f"{ref.table}, plan {ref.plan_sequence}",
+            "table": ref.table,
+            "table_version": ref.table_version,
+            "plan_sequence": ref.plan_sequence,
+        },
+    }
+    context.validation_results_store.store_validation_results(
+        suite_validation_result=result,
+        suite_validation_result_identifier=place,
+        expectation_suite_identifier=suite,
+    )
+    context.build_data_docs(site_names=[_SITE], resource_identifiers=[suite, place])
+    return {suite.name: _page(context, place)}
+
+
+def _page(context: gx.data_context.EphemeralDataContext, place: ValidationResultIdentifier) -> Path:
+    (site,) = context.get_docs_sites_urls(
+        resource_identifier=place, site_name=_SITE, only_if_exists=True
+    )
+    return Path(unquote(urlsplit(site["site_url"]).path))

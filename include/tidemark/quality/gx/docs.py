@@ -1,0 +1,195 @@
+"""Data Docs: where a pipeline's pages live, and the start pages that lead to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from tidemark.lake.files import locked, read_json, replace_text
+from tidemark.lake.retention import checked_time
+from tidemark.quality.check_results import CheckResult, QualityReport, SliceRef
+
+TEMPLATES = Path(__file__).parent / "templates"
+RUNS_LISTED = 200
+"""Runs that a start page lists. Pages of older runs stay in their folders."""
+
+_RUNS = "runs.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocsFolders:
+    """Where one pipeline's pages live; no other pipeline writes there.
+
+    Attributes:
+        home: Folder of all quality state.
+        pipeline: Pipeline name.
+    """
+
+    home: Path
+    pipeline: str
+
+    @property
+    def site(self) -> Path:
+        """The pipeline's Data Docs."""
+        return self.home / "data_docs" / self.pipeline
+
+    @property
+    def index(self) -> Path:
+        """Start page of the pipeline's Data Docs."""
+        return self.site / "index.html"
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep a second check of the same pipeline out, in whatever process on this machine."""
+        return locked(self.site / ".lock")
+
+
+class DataDocs:
+    """The pages of all pipelines.
+
+    Args:
+        home: Folder of all quality state.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def prune(self, now: datetime, keep: timedelta, *, dry_run: bool = False) -> int:
+        """Remove old pages of checks and reports, except each pipeline's newest check.
+
+        The start pages list no run without pages. The results of the checks stay in the results
+        table.
+
+        Args:
+            now: The time by this machine's clock.
+            keep: How long pages stay.
+            dry_run: Only count them, and use this machine's clock.
+
+        Returns:
+            The number of pages.
+
+        Raises:
+            ClockDiffers: The file system's clock differs; nothing was removed.
+        """
+        # Of a pipeline that was never checked there may be reports.
+        sites = sorted(site for site in self._home.glob("data_docs/*") if site.is_dir())
+        if sites and not dry_run:
+            now = checked_time("the quality pages", now, self._storage_time())
+        return sum(self._prune_site(site.name, now - keep, dry_run) for site in sites)
+
+    def _storage_time(self) -> datetime:
+        """The time by the file system's clock."""
+        with tempfile.TemporaryFile(dir=self._home) as probe:
+            return datetime.fromtimestamp(os.fstat(probe.fileno()).st_mtime, UTC)
+
+    def _prune_site(self, pipeline: str, before: datetime, dry_run: bool) -> int:
+        folders = DocsFolders(home=self._home, pipeline=pipeline)
+        with nullcontext() if dry_run else folders.locked():
+            runs = _runs(folders.site)
+            kept = [
+                run
+                for number, run in enumerate(runs)
+                if number == 0 or datetime.fromisoformat(run["run_at"]) >= before
+            ]
+            linked = {folders.site / page for run in kept for page in run["pages"].values()}
+            pages = (*folders.site.glob("validations/**/*.html"), *folders.site.glob("reports/*"))
+            old = [
+                page
+                for page in pages
+                if page not in linked and page.stat().st_mtime < before.timestamp()
+            ]
+            if not dry_run:
+                # First: no start page leads to a page that is gone.
+                if kept != runs:
+                    _write_runs(folders, kept)
+                for page in old:
+                    page.unlink()
+                    _remove_empty(page.parent, folders.site)
+        return len(old)
+
+
+def _remove_empty(folder: Path, top: Path) -> None:
+    """Remove a folder and those above it, as far as they are empty."""
+    while folder != top and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
+
+
+def write_checks(
+    folders: DocsFolders, ref: SliceRef, run_at: datetime, results: Sequence[CheckResult]
+) -> Path:
+    """Write the page of a slice's built-in checks; replaces a page of the same plan and time.
+
+    Args:
+        folders: The pipeline's folders.
+        ref: The slice.
+        run_at: Time of the run.
+        results: Results of the checks.
+
+    Returns:
+        The page.
+    """
+    name = f"plan-{ref.plan_sequence:06d}-{run_at:%Y%m%dT%H%M%S.%fZ}.html"
+    page = folders.site / "validations" / "built_in" / name
+    page.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(page, _rendered("checks.html", ref=ref, run_at=run_at, results=results))
+    return page
+
+
+def write_index(folders: DocsFolders, report: QualityReport, pages: Mapping[str, Path]) -> None:
+    """Add a run to its pipeline's start page, and to the page over all pipelines.
+
+    Call it with the pipeline's folders locked.
+
+    Args:
+        folders: The pipeline's folders.
+        report: What the run found.
+        pages: The run's pages by suite.
+    """
+    run = {
+        "verdict": str(report.verdict),
+        "plan": report.plan_sequence,
+        "table_version": report.table_version,
+        "run_at": report.run_at.isoformat(),
+        "failed": [
+            f"{result.severity}: {result.expectation}; found: {result.observed}"
+            for result in report.results
+            if not result.passed
+        ],
+        "pages": {
+            suite: page.relative_to(folders.site).as_posix() for suite, page in pages.items()
+        },
+    }
+    runs = [run, *(old for old in _runs(folders.site) if old["pages"] != run["pages"])]
+    runs = sorted(runs, key=lambda one: str(one["run_at"]), reverse=True)[:RUNS_LISTED]
+    _write_runs(folders, runs)
+    sites = folders.site.parent
+    with locked(sites / ".lock"):
+        newest = {
+            site.name: listed[0]
+            for site in sorted(sites.iterdir())
+            if site.is_dir() and (listed := _runs(site))
+        }
+        replace_text(sites / "index.html", _rendered("pipelines.html", newest=newest))
+
+
+def _write_runs(folders: DocsFolders, runs: Sequence[Mapping[str, Any]]) -> None:
+    replace_text(folders.site / _RUNS, json.dumps(runs, indent=1))
+    replace_text(folders.index, _rendered("runs.html", pipeline=folders.pipeline, runs=runs))
+
+
+def _runs(site: Path) -> list[dict[str, Any]]:
+    return list(read_json(site / _RUNS) or ())
+
+
+def _rendered(template: str, **values: Any) -> str:
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True)
+    return environment.get_template(template).render(**values)

@@ -1,0 +1,306 @@
+"""Quality suites: files in Great Expectations' own suite form, checked before anything runs.
+
+Expectations are checked against the JSON schemas that Great Expectations ships, read as files:
+importing the library takes seconds and is left to the check itself.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from math import inf
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import jsonschema
+
+from tidemark.core.errors import SetupError
+from tidemark.quality.check_results import Severity
+from tidemark.quality.checks import BUILT_IN_CHECKS, BuiltInCheck
+from tidemark.quality.errors import SuiteError
+from tidemark.spec.errors import Problem
+
+SLICE_COLUMNS = (
+    "key",
+    "value",
+    "headers",
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestamp_out_of_range_ms",
+    "timestamp_type",
+    "topic_id",
+    "plan_sequence",
+    "ingested_at",
+    "key_text",
+    "value_text",
+)
+"""Columns that every suite may name: bronze, and key and value read as UTF-8."""
+
+_FILE_KEYS = ("name", "notes", "meta", "expectations")
+_META_KEYS = ("great_expectations_version", "tidemark")
+_TIDEMARK_KEYS = ("columns", "checks", "masked")
+_CHECK_KEYS = ("limit", "severity")
+_EXPECTATION_KEYS = ("type", "kwargs", "severity", "description", "notes", "meta")
+_TIDEMARK_DECIDES = ("id", "batch_id", "result_format", "catch_exceptions", "rendered_content")
+_SEVERITIES = tuple(str(severity) for severity in Severity)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """What to expect of every slice of a pipeline.
+
+    Attributes:
+        name: Name, which is the file's; `built_in` for a pipeline without a suite.
+        file: Where it was read from, for messages.
+        notes: A sentence about the suite, for Data Docs.
+        expectations: Expectation configurations of Great Expectations, as the file has them.
+        columns: Spark SQL expressions of the columns that the suite adds to a slice, in order.
+        checks: The built-in checks with the suite's limits and severities.
+        masked: Columns whose values no report shows.
+    """
+
+    name: str
+    file: str = ""
+    notes: str = ""
+    expectations: tuple[Mapping[str, Any], ...] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    checks: Mapping[str, BuiltInCheck] = field(default_factory=lambda: BUILT_IN_CHECKS)
+    masked: frozenset[str] = frozenset()
+
+
+BUILT_IN_SUITE = Suite(
+    name="built_in", notes="What Tidemark checks of every slice, whatever its suite."
+)
+"""The suite of a pipeline that names none: the built-in checks alone."""
+
+
+def load_suite(path: Path) -> Suite:
+    """Read a suite's file.
+
+    Raises:
+        SuiteError: Something in it cannot be used; carries every problem.
+    """
+    file = str(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _refused(file, "(file)", "a readable file", error.strerror or "none") from error
+    except ValueError as error:
+        raise _refused(file, "(file)", "JSON", str(error)) from error
+    if not isinstance(content, dict):
+        raise _refused(file, "(file)", "an object", _kind(content))
+    problems = [
+        Problem(file=file, key=key, expected=expected, found=found)
+        for key, expected, found in _problems(content, path.stem)
+    ]
+    if problems:
+        raise SuiteError(problems=tuple(problems))
+    own = content.get("meta", {}).get("tidemark", {})
+    return Suite(
+        name=content["name"],
+        file=file,
+        notes=content.get("notes", ""),
+        expectations=tuple(content["expectations"]),
+        columns=MappingProxyType(own.get("columns", {})),
+        checks=MappingProxyType(
+            {
+                name: _adjusted(check, own.get("checks", {}).get(name, {}))
+                for name, check in BUILT_IN_CHECKS.items()
+            }
+        ),
+        masked=_with_text(own.get("masked", ())),
+    )
+
+
+def _with_text(masked: Sequence[str]) -> frozenset[str]:
+    """Bytes and what they read as are one column in this."""
+    same = (frozenset({"key", "key_text"}), frozenset({"value", "value_text"}))
+    return frozenset(masked).union(*(pair for pair in same if pair.intersection(masked)))
+
+
+def _refused(file: str, key: str, expected: str, found: str) -> SuiteError:
+    return SuiteError(problems=(Problem(file=file, key=key, expected=expected, found=found),))
+
+
+def _adjusted(check: BuiltInCheck, override: Mapping[str, Any]) -> BuiltInCheck:
+    return BuiltInCheck(
+        name=check.name,
+        sentence=check.sentence,
+        limit=override.get("limit", check.limit),
+        severity=Severity(override.get("severity", check.severity)),
+        fixed=check.fixed,
+    )
+
+
+# -- what can be wrong ---------------------------------------------------------------------------
+# Each function yields (key, what was expected, what was found).
+
+_Found = Iterator[tuple[str, str, str]]
+
+
+def _problems(content: Mapping[str, Any], stem: str) -> _Found:
+    yield from _unknown(content, _FILE_KEYS, "")
+    if content.get("name") != stem:
+        yield "name", f"{stem!r}, the file's name", repr(content.get("name"))
+    if stem == BUILT_IN_SUITE.name:
+        yield "(file)", "another name: every pipeline has a suite of this one", stem
+    if not isinstance(content.get("notes", ""), str):
+        yield "notes", "a text", _kind(content["notes"])
+    columns: set[str] = set(SLICE_COLUMNS)
+    meta = content.get("meta", {})
+    if not isinstance(meta, dict):
+        yield "meta", "an object", _kind(meta)
+    else:
+        yield from _meta(meta, columns)
+    expectations = content.get("expectations")
+    if not isinstance(expectations, list):
+        yield "expectations", "a list", _kind(expectations)
+        return
+    for position, expectation in enumerate(expectations):
+        yield from _expectation(expectation, f"expectations[{position}]", columns)
+
+
+def _meta(meta: Mapping[str, Any], columns: set[str]) -> _Found:
+    yield from _unknown(meta, _META_KEYS, "meta.")
+    own = meta.get("tidemark", {})
+    if not isinstance(own, dict):
+        yield "meta.tidemark", "an object", _kind(own)
+        return
+    yield from _unknown(own, _TIDEMARK_KEYS, "meta.tidemark.")
+    yield from _columns(own.get("columns", {}), columns)
+    checks = own.get("checks", {})
+    if not isinstance(checks, dict):
+        yield "meta.tidemark.checks", "an object", _kind(checks)
+        return
+    for name, override in checks.items():
+        yield from _check(name, override, f"meta.tidemark.checks.{name}")
+    masked = own.get("masked", [])
+    if not isinstance(masked, list):
+        yield "meta.tidemark.masked", "a list of columns", _kind(masked)
+        return
+    for name in masked:
+        if not isinstance(name, str) or name not in columns:
+            known = ", ".join(sorted(columns))
+            yield "meta.tidemark.masked", f"columns, of {known}", repr(name)
+
+
+def _columns(added: Any, columns: set[str]) -> _Found:
+    """Also adds the columns to those that expectations may name."""
+    key = "meta.tidemark.columns"
+    if not isinstance(added, dict):
+        yield key, "an object", _kind(added)
+        return
+    for name, expression in added.items():
+        if name in SLICE_COLUMNS:
+            yield f"{key}.{name}", "a name that a slice does not have", repr(name)
+        if not isinstance(expression, str) or not expression.strip():
+            yield f"{key}.{name}", "a Spark SQL expression", _kind(expression)
+        columns.add(name)
+
+
+def _check(name: str, override: Any, key: str) -> _Found:
+    check = BUILT_IN_CHECKS.get(name)
+    if check is None or check.fixed:
+        free = [one.name for one in BUILT_IN_CHECKS.values() if not one.fixed]
+        found = "an unknown check" if check is None else "a check that every slice must pass"
+        yield key, f"one of {', '.join(free)}", found
+        return
+    if not isinstance(override, dict):
+        yield key, "an object", _kind(override)
+        return
+    yield from _unknown(override, _CHECK_KEYS, f"{key}.")
+    limit = override.get("limit", check.limit)
+    if limit is None:
+        yield f"{key}.limit", "a number from 0 on, or the check can never fail", "none"
+    elif isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit < inf:
+        yield f"{key}.limit", "a number from 0 on", repr(limit)
+    yield from _severity(override, key)
+
+
+def _expectation(expectation: Any, key: str, columns: set[str]) -> _Found:
+    if not isinstance(expectation, dict):
+        yield key, "an object", _kind(expectation)
+        return
+    yield from _unknown(expectation, _EXPECTATION_KEYS, f"{key}.")
+    yield from _severity(expectation, key)
+    kwargs = expectation.get("kwargs", {})
+    if not isinstance(kwargs, dict):
+        yield f"{key}.kwargs", "an object", _kind(kwargs)
+        return
+    schemas = _schemas()
+    schema = schemas.get(str(expectation.get("type")))
+    if schema is None:
+        yield f"{key}.type", f"one of {', '.join(sorted(schemas))}", repr(expectation.get("type"))
+        return
+    yield from _kwargs(kwargs, schema, f"{key}.kwargs")
+    for argument, value in named_columns(kwargs):
+        if value not in columns:
+            known = ", ".join(sorted(columns))
+            yield f"{key}.kwargs.{argument}", f"one of the columns {known}", repr(value)
+
+
+def _kwargs(kwargs: Mapping[str, Any], schema: Mapping[str, Any], key: str) -> _Found:
+    usual = (*_TIDEMARK_DECIDES, *_EXPECTATION_KEYS, "metadata", "windows")
+    known = [name for name in schema["properties"] if name not in usual]
+    yield from _unknown(kwargs, tuple(known), f"{key}.")
+    for name in schema.get("required", ()):
+        if name not in kwargs:
+            yield f"{key}.{name}", "a value", "none"
+    for name in kwargs:
+        if name in known:
+            part = {**schema["properties"][name], "definitions": schema.get("definitions", {})}
+            part.pop("multipleOf", None)  # refuses a `mostly` of 0.999, which the library takes
+            for error in jsonschema.Draft7Validator(part).iter_errors(kwargs[name]):
+                yield f"{key}.{name}", f"what {schema['title']} takes", error.message
+
+
+def named_columns(kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The columns that an expectation's arguments name, each with its argument."""
+    for argument in ("column", "column_A", "column_B"):
+        if argument in kwargs:
+            yield argument, kwargs[argument]
+    listed = kwargs.get("column_list", ())
+    for value in listed if isinstance(listed, list) else ():
+        yield "column_list", value
+
+
+def _severity(item: Mapping[str, Any], key: str) -> _Found:
+    if item.get("severity", _SEVERITIES[0]) not in _SEVERITIES:
+        yield f"{key}.severity", f"one of {', '.join(_SEVERITIES)}", repr(item["severity"])
+
+
+def _unknown(item: Mapping[str, Any], known: tuple[str, ...], prefix: str) -> _Found:
+    for name in item:
+        if name not in known:
+            yield f"{prefix}{name}", f"one of the keys {', '.join(known)}", "an unknown key"
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"{type(value).__name__} {value!r}"
+
+
+@cache
+def _schemas() -> Mapping[str, Mapping[str, Any]]:
+    """The schema of every expectation that works on Spark, by expectation type."""
+    package = importlib.util.find_spec("great_expectations")
+    if package is None or not package.submodule_search_locations:
+        raise SetupError(
+            subject="the quality check cannot read suites",
+            needed="the package great_expectations in this environment",
+            seen="none",
+            advice="install requirements.txt",
+        )
+    folder = Path(package.submodule_search_locations[0], "expectations", "core", "schemas")
+    schemas: dict[str, Mapping[str, Any]] = {}
+    for file in sorted(folder.glob("*.json")):
+        schema = json.loads(file.read_text(encoding="utf-8"))
+        about = schema.get("properties", {}).get("metadata", {}).get("properties", {})
+        if "Spark" in about.get("supported_data_sources", {}).get("const", ()):
+            schemas[about["expectation_type"]["const"]] = schema
+    return MappingProxyType(schemas)

@@ -1,0 +1,1 @@
+"""Decisions about history: abandon, undo, accepted loss, rewind and rebuild."""

@@ -1,0 +1,117 @@
+"""Telling a consumer group's name how far a pipeline has come, for tools that show lag.
+
+The one exception to I6, and only when a person asks for it: no run, job or DAG comes here
+(tests/test_architecture.py). Tidemark never reads what it wrote: the control table stays the truth.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tidemark.core import plan_rules as planning
+from tidemark.ingest.errors import NotLive
+from tidemark.ingest.ports import ControlReader, DataLog, MarkReader
+from tidemark.ingest.recorder import checked_ledger
+from tidemark.ingest.start import GroupReader
+from tidemark.kafka.errors import GroupActive
+from tidemark.repair.errors import NotBegun
+from tidemark.spec.model import PipelineSpec
+
+
+class GroupOffsets(GroupReader, Protocol):
+    """Sets what a consumer group has committed. Nothing that plans or lands gets one (I6)."""
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Set a group's offsets; the group is made if there is none. Doing it again is harmless.
+
+        Raises:
+            GroupActive: The group has members.
+            TopicMissing, KafkaUnavailable, KafkaRefused
+        """
+        ...
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedPartition:
+    """One partition's offset in the group.
+
+    Attributes:
+        partition: The partition.
+        before: What the group had; None if nothing.
+        committed: The pipeline's committed offset, which the group has now or would get.
+        end: End of the readable log.
+    """
+
+    partition: int
+    before: int | None
+    committed: int
+    end: int
+
+    def as_record(self) -> dict[str, Any]:
+        """Plain values, for `--json`."""
+        return {
+            "partition": self.partition,
+            "before": self.before,
+            "committed_offset": self.committed,
+            "end": self.end,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exports:
+    """Writes one pipeline's committed offsets to consumer groups, and nothing else."""
+
+    spec: PipelineSpec
+    marks: MarkReader
+    control: ControlReader
+    data_log: DataLog
+    groups: GroupOffsets
+
+    def export(self, group: str, *, dry_run: bool = False) -> tuple[ExportedPartition, ...]:
+        """Set the offsets of a group to the committed offsets of the live chain.
+
+        Args:
+            group: Name of a consumer group without members; it is made if there is none.
+            dry_run: Only say what would be written.
+
+        Raises:
+            NotLive: A copy, which does not follow its topic.
+            NotBegun: There are no committed offsets.
+            GroupActive: The group has members; its offsets are theirs.
+            TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk, EndBehindCommitted: The
+                committed offsets are not those of the topic that there is.
+            ControlTruncated, TableBehindLedger, LedgerBehindTable, TableRestored: First things
+                first.
+            TopicMissing, KafkaUnavailable, KafkaRefused
+        """
+        if not self.spec.is_live:
+            raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)
+        ledger = checked_ledger(self.control, self.spec.name, self.data_log)
+        if not ledger.starts:
+            raise NotBegun(pipeline=ledger.pipeline)
+        marks = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
+        planning.check_identity(ledger, marks)  # fence: export-of-same-topic
+        committed = {p: ledger.committed_offset(p) for p in sorted(ledger.starts)}
+        for partition, offset in committed.items():
+            planning.check_end(ledger.pipeline, marks, partition, offset)
+        if self.groups.has_members(group):
+            raise GroupActive(group=group, reason="it has members")
+        before = self.groups.committed(group, marks.topic, committed)
+        if not dry_run:
+            self.groups.commit(group, marks.topic, committed)
+            log.info("exported pipeline=%s group=%s offsets=%s", ledger.pipeline, group, committed)
+        return tuple(
+            ExportedPartition(
+                partition=partition,
+                before=before.get(partition),
+                committed=offset,
+                end=marks.partitions[partition].end,
+            )
+            for partition, offset in committed.items()
+        )

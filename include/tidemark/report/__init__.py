@@ -1,0 +1,1 @@
+"""Status, verification, certificate and the owner's page."""

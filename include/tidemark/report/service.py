@@ -1,0 +1,94 @@
+"""Putting together what a data owner is told of a pipeline. Reads tables, writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Protocol
+
+from tidemark.core.events import EventKind
+from tidemark.ingest.errors import NothingLanded
+from tidemark.ingest.ports import Clock, ControlReader, DataLog
+from tidemark.ingest.recorder import check_rows, checked_ledger
+from tidemark.quality.check_results import CheckedPlan
+from tidemark.quality.publication_service import Verdicts
+from tidemark.report.certificate import certify
+from tidemark.report.owner_report import PipelineReport
+from tidemark.spec.model import PipelineSpec
+from tidemark.typed.quarantine_rules import Quarantined
+
+
+class QualityHistory(Protocol):
+    """What checks have found."""
+
+    def checked(self, pipeline: str, plans: Collection[int]) -> Sequence[CheckedPlan]:
+        """The newest check of each of some plans; of plans that nobody has checked, none."""
+        ...
+
+
+_UNCHECKED = "not checked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reports:
+    """The report of one pipeline.
+
+    Attributes:
+        spec: The pipeline.
+        control: What was planned, and what became of it.
+        data_log: The data table's log, which has to agree.
+        history: What checks have found.
+        verdicts: What is published.
+        masked: Columns whose values are not shown, whatever was kept before they were masked.
+        quarantine: Reads what is in quarantine; None if the pipeline decodes nothing.
+        now: The clock.
+    """
+
+    spec: PipelineSpec
+    control: ControlReader
+    data_log: DataLog
+    history: QualityHistory
+    verdicts: Verdicts
+    masked: Collection[str]
+    quarantine: Callable[[], Sequence[Quarantined]] | None
+    now: Clock
+
+    def report(self, since: datetime, until: datetime) -> PipelineReport:
+        """All recorded facts about the landings of a period.
+
+        Args:
+            since: Its beginning.
+            until: Its exclusive end.
+
+        Raises:
+            NothingLanded: Nothing ever has.
+            TableBehindLedger, LedgerBehindTable, TableRestored: Data table and control table are
+                not of one history: nothing could be certified.
+            RowsDoubled: The data table has more rows than have landed in it.
+        """
+        checked_ledger(self.control, self.spec.name, self.data_log)
+        check_rows(self.control, self.spec.name, self.data_log)
+        ledger = self.control.ledger(self.spec.name)
+        if ledger.topic is None:
+            raise NothingLanded(pipeline=self.spec.name, topic=self.spec.topic)
+        landed_at = self.control.recorded_at(self.spec.name, EventKind.LANDED)
+        certificate = certify(ledger, landed_at, since, until)
+        plans = {plan.sequence for plan in certificate.plans}
+        standings: dict[str, list[int]] = {}
+        for judged in self.verdicts.judged():
+            if judged.plan.sequence in plans:
+                word = None if judged.unjudged else judged.word
+                said = str(word.standing) if word else _UNCHECKED
+                standings.setdefault(said, []).append(judged.plan.sequence)
+        return PipelineReport(
+            made_at=self.now(),
+            description=self.spec.description,
+            certificate=certificate,
+            checked=[
+                replace(plan, results=[result.masking(self.masked) for result in plan.results])
+                for plan in self.history.checked(self.spec.name, plans)
+            ],
+            standings=standings,
+            quarantined=None if self.quarantine is None else self.quarantine(),
+        )

@@ -1,0 +1,97 @@
+"""Errors of Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from signal import Signals
+
+from tidemark.core.errors import TerminalError, TransientError
+
+
+@dataclass(kw_only=True, eq=False)
+class EngineStopped(TransientError):
+    """The Spark process ended before it reported a result, with an exit code of no job.
+
+    Attributes:
+        status: Its exit code: negative for a signal, or 128 and more if a shell or a JVM passed
+            the signal on.
+    """
+
+    status: int
+
+    def what(self) -> str:
+        number = -self.status if self.status < 0 else self.status - 128
+        if number not in {each.value for each in Signals}:
+            return f"the Spark process ended with exit code {self.status}"
+        perhaps = " (out of memory?)" if number == Signals.SIGKILL else ""
+        return f"the Spark process was killed by signal {number}, {Signals(number).name}{perhaps}"
+
+    def expected(self) -> str:
+        return "a process that reports the result of each plan"
+
+    def found(self) -> str:
+        return f"no result and exit code {self.status}"
+
+    def remedy(self) -> str:
+        return (
+            "run the same plan again, which is safe; if memory ran out, give the machine more or "
+            "raise spark.driver.memory"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class EngineUnavailable(TransientError):
+    """A Spark Connect server does not answer, or ended during a run.
+
+    Attributes:
+        engine: The server, in the form "Spark Connect at localhost:15002".
+        reason: What the client observed, in one clause.
+    """
+
+    engine: str
+    reason: str
+
+    def what(self) -> str:
+        return f"{self.engine} does not answer"
+
+    def expected(self) -> str:
+        return "a Spark Connect server that runs"
+
+    def found(self) -> str:
+        return self.reason
+
+    def remedy(self) -> str:
+        return (
+            "start it with `tidemark spark start` and run the same plan again, which is safe; to "
+            "run without a server, use --master 'local[*]', or in Airflow a connection of type "
+            "spark"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class EngineUnsuitable(TerminalError):
+    """A Spark Connect server would land different data than spark-submit, or none.
+
+    Attributes:
+        engine: The server.
+        problem: The mismatch, in one clause.
+        needed: The required state of the server.
+        advice: The remedy.
+    """
+
+    engine: str
+    problem: str
+    needed: str
+    advice: str
+
+    def what(self) -> str:
+        return f"{self.engine} cannot be used: {self.problem}"
+
+    def expected(self) -> str:
+        return self.needed
+
+    def found(self) -> str:
+        return self.problem
+
+    def remedy(self) -> str:
+        return self.advice

@@ -1,0 +1,129 @@
+"""Settings of Spark applications and servers, each with its reason.
+
+What was measured, and what was tried and dropped, is in docs/adr/0005-settings.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from tidemark.spark.sessions import SQL_SETTINGS
+from tidemark.spec.layout import LOG_FOLDER, Layout
+
+SHORT_RUN_RECORDS = 1_000_000
+"""Up to here a job ends before the optimising compiler has paid for itself."""
+
+_SHORT_RUN_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+WRITE_OPTIONS: Mapping[str, str] = {
+    # Spark writes blocks of 32 MiB faster than blocks of 16, 64 or 128 MiB (Parquet's default).
+    "parquet.block.size": str(32 * 2**20),
+    # Keys, values and offsets hardly repeat, so Parquet would build a dictionary and discard it.
+    "parquet.enable.dictionary#key": "false",
+    "parquet.enable.dictionary#value": "false",
+    "parquet.enable.dictionary#offset": "false",
+    "parquet.page.write-checksum.enabled": "false",
+    # The commit marks the folder as complete.
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+"""Options for writing Parquet files. An application sets them as Hadoop's settings; on a Spark
+Connect server they are options of each write."""
+
+_STATIC: Mapping[str, str] = {
+    **SQL_SETTINGS,
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Plans of one application take turns, instead of each waiting for all before it.
+    "spark.scheduler.mode": "FAIR",
+    # Nobody watches the page of a short batch, and it costs start-up time.
+    "spark.ui.enabled": "false",
+    # In local mode the driver does the work: every core fills a Parquet row group.
+    "spark.driver.memory": "2g",
+    # A batch never comes back to a consumer, and Spark keeps each with what it has fetched: by
+    # default for five minutes, which over many partitions is a heap full of records nobody wants.
+    "spark.kafka.consumer.cache.timeout": "10s",
+    "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s",
+    "spark.kafka.consumer.fetchedData.cache.timeout": "10s",
+    "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
+    **{f"spark.hadoop.{key}": value for key, value in WRITE_OPTIONS.items()},
+}
+
+
+AVRO_LIMITS: Mapping[str, str] = {
+    "org.apache.avro.limits.string.maxLength": str(64 * 2**20),
+    "org.apache.avro.limits.bytes.maxLength": str(64 * 2**20),
+    "org.apache.avro.limits.collectionItems.maxLength": str(8 * 2**20),
+}
+"""Avro takes the memory for a text or a list before it looks whether the record is that long: one
+broken record of ten bytes may ask for gigabytes. Java properties, in bytes and elements; larger
+records are malformed."""
+
+
+def submit_settings(
+    layout: Layout, overrides: Mapping[str, str], records: int | None = None
+) -> dict[str, str]:
+    """Settings for `spark-submit --conf`, for every job of Tidemark.
+
+    Args:
+        layout: Where the jars and the class archive are.
+        overrides: The pipeline spec's `spark` section; wins over everything here.
+        records: How many records the job has to do with, at most; None if nobody knows, which
+            is taken for many.
+    """
+    jars = f"{layout.spark_jars}/*"
+    java_options = [
+        f"-Dlog4j2.configurationFile={_log4j(layout, 'spark')}",
+        # JDK 17 ignores an archive that does not fit the class path or the JVM, so it cannot harm.
+        f"-XX:SharedArchiveFile={layout.class_archive}",
+        "-Xshare:auto",
+        "-Xlog:cds=off",
+        "-Xlog:cds+dynamic=off",
+        *(_SHORT_RUN_OPTIONS if records is not None and records <= SHORT_RUN_RECORDS else ()),
+    ]
+    return {
+        **_STATIC,
+        # On the class path, not `--jars`: nothing is copied for each application.
+        "spark.driver.extraClassPath": jars,
+        "spark.executor.extraClassPath": jars,
+        "spark.pyspark.python": sys.executable,
+        "spark.sql.warehouse.dir": str(layout.home / "spark-warehouse"),
+        LOG_FOLDER: str(layout.logs),
+        **overrides,
+        "spark.driver.extraJavaOptions": _with_limits(overrides, "driver", java_options),
+        "spark.executor.extraJavaOptions": _with_limits(overrides, "executor", ()),
+    }
+
+
+def server_settings(
+    layout: Layout,
+    overrides: Mapping[str, str] = MappingProxyType({}),
+    *,
+    log_to_file: bool = True,
+) -> dict[str, str]:
+    """Return settings of the Spark Connect server of a home, which uses every core of its machine.
+
+    Args:
+        layout: Where the jars and the class archive are.
+        overrides: Settings that override the settings of every job.
+        log_to_file: Whether the server logs to a file of its folder, else to standard error.
+    """
+    settings = {"spark.master": "local[*]", **submit_settings(layout, overrides)}
+    if not log_to_file:
+        return settings
+    # Log4j reads both files; the second file overrides the first.
+    log = f"-Dlog4j2.configurationFile={_log4j(layout, 'spark')},{_log4j(layout, 'server')}"
+    options = "spark.driver.extraJavaOptions"
+    return {**settings, options: f"{settings[options]} {log}"}
+
+
+def _log4j(layout: Layout, name: str) -> str:
+    return f"file:{layout.project}/include/jvm/log4j2-{name}.properties"
+
+
+def _with_limits(overrides: Mapping[str, str], of: str, usual: Iterable[str]) -> str:
+    """Return Java options: Avro's limits, then the options of the spec, or else the usual ones."""
+    own = overrides.get(f"spark.{of}.extraJavaOptions")
+    limits = (f"-D{key}={value}" for key, value in AVRO_LIMITS.items())
+    return " ".join((*limits, *(usual if own is None else (own,))))

@@ -1,0 +1,1 @@
+"""What a pipeline is: its specification and the layout of its tables."""

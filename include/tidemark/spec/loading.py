@@ -1,0 +1,508 @@
+"""Pipeline specs from YAML files, parsed by Pydantic, where unknown keys are refused."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from reprlib import Repr
+from typing import Annotated, Any, Literal, Self
+
+from croniter import croniter
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from tidemark.core.watermarks import IsolationLevel
+from tidemark.spec import bounded_yaml
+from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
+from tidemark.spec.errors import Problem, SpecError
+from tidemark.spec.fields import Struct, parse_type
+from tidemark.spec.layout import Layout
+from tidemark.spec.model import SUITE_NAME, AlarmRules, PipelineSpec, StartPolicy
+from tidemark.spec.targets import conflicts
+from tidemark.spec.upsert import Deletes, Envelope, UpsertSpec
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _StartAt(_Section):
+    timestamp: datetime
+
+    @field_validator("timestamp", mode="before")
+    @classmethod
+    def _is_moment(cls, value: Any) -> datetime:
+        """YAML has made a datetime or a date of an unquoted value, and left a quoted one alone."""
+        moment = _parsed_moment(value) if isinstance(value, str) else value
+        if not isinstance(moment, datetime) or moment.tzinfo is None:
+            raise ValueError("a moment with its distance from UTC, such as 2026-03-01T00:00:00Z")
+        return moment
+
+
+def _parsed_moment(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+_Start = Annotated[
+    Annotated[Literal["earliest", "latest", "none"], Tag("_policy")]
+    | Annotated[_StartAt, Tag("_moment")],
+    # Tells the two forms apart first, so that a mistake in one is not also one in the other.
+    Discriminator(lambda value: "_moment" if isinstance(value, dict) else "_policy"),
+]
+
+
+_MOST_MINUTES = 100 * 366 * 24 * 60
+_Number = Annotated[int, Field(le=2**62)]
+"""As Kafka and Delta can store it."""
+_Minutes = Annotated[int, Field(le=_MOST_MINUTES)]
+
+
+class _Limits(_Section):
+    records_per_run: _Number | None = Field(default=None, ge=1)
+    bytes_per_run: _Number | None = Field(default=None, ge=2**20)
+    minutes_per_run: _Minutes | None = Field(default=None, ge=1)
+    catch_up: bool = False
+    records_per_task: _Number = Field(default=1_000_000, ge=1_000)
+    bytes_per_task: _Number = Field(default=256 * 2**20, ge=2**20)
+    records_per_chunk: _Number = Field(default=10_000_000, ge=1)
+    records_per_backfill: _Number = Field(default=100_000_000, ge=1)
+
+
+class _Alarms(_Section):
+    lag_records: _Number | None = Field(default=None, ge=1)
+    lag_minutes: _Minutes | None = Field(default=None, ge=1)
+    runway_minutes: _Minutes | None = Field(default=None, ge=0)
+    stalled_minutes: _Minutes | None = Field(default=None, ge=0)
+    quarantined_records: _Number | None = Field(default=None, ge=0)
+    deadline_minutes: _Minutes | None = Field(default=None, ge=1)
+
+    def to_rules(self, schedule: str) -> AlarmRules:
+        """The rules; two runs that do not come are too many, unless the file says otherwise."""
+        longest = _longest_wait(schedule)
+        two_runs = None if longest is None else 2 * longest + timedelta(hours=1)
+
+        def or_two_runs(minutes: int | None) -> timedelta | None:
+            return two_runs if minutes is None else _minutes(minutes)
+
+        return AlarmRules(
+            lag_records=self.lag_records,
+            lag_time=_minutes(self.lag_minutes),
+            runway=or_two_runs(self.runway_minutes),
+            stalled=or_two_runs(self.stalled_minutes),
+            quarantined_records=self.quarantined_records,
+            deadline=_minutes(self.deadline_minutes),
+        )
+
+
+def _minutes(number: int | None) -> timedelta | None:
+    """None for no rule, which 0 says as well."""
+    return timedelta(minutes=number) if number else None
+
+
+@cache
+def _longest_wait(schedule: str) -> timedelta | None:
+    """Return the longest time between two runs; None for a schedule that does not repeat.
+
+    Looks at the runs around many moments, because nights, weekends and months are long waits among
+    short ones. That takes milliseconds, and every command loads every spec: hence the cache.
+    """
+    if schedule == "@once":
+        return None
+    if schedule == "@continuous":
+        return timedelta(0)
+    times = croniter(schedule, _SOME_MONDAY, ret_type=datetime)
+    waits: list[timedelta] = []
+    for number in range(_MOMENTS_LOOKED_AT):
+        later = times.get_next(start_time=_SOME_MONDAY + number * _BETWEEN_MOMENTS)
+        waits.append(later - times.get_prev())
+    return max(waits)
+
+
+_CONNECTION = r"^[a-zA-Z0-9_.-]+$"
+
+
+class _Payload(_Section):
+    format: Format = Field(strict=False)
+    fields: Any = Field(default=None, alias="schema")
+
+    @field_validator("fields")
+    @classmethod
+    def _is_schema(cls, value: Any) -> Struct | None:
+        if not isinstance(value, dict):
+            raise ValueError("a mapping of the fields' names to their types")
+        parsed = parse_type(value)
+        return parsed if isinstance(parsed, Struct) else None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.format.has_fields != (self.fields is not None):
+            rule = "a schema" if self.format.has_fields else "no schema"
+            raise ValueError(f"{rule} for the format {self.format}")
+        return self
+
+    def to_spec(self) -> PayloadSpec:
+        return PayloadSpec(format=self.format, schema=self.fields)
+
+
+class _Quarantine(_Section):
+    records: _Number = Field(default=100, ge=0)
+    percent: float = Field(default=10, ge=0, le=100, strict=False)
+    schemas: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(default_factory=list)
+
+
+class _Upsert(_Section):
+    target: str | None = Field(default=None, min_length=1)
+    deletes: Literal["soft", "hard"] = "soft"
+    envelope: Literal["none", "debezium"] = "none"
+
+    def to_spec(self, pipeline: str) -> UpsertSpec:
+        return UpsertSpec(
+            target=self.target or f"silver/{pipeline}_latest",
+            deletes=Deletes(self.deletes),
+            envelope=Envelope(self.envelope),
+        )
+
+
+class _Decode(_Section):
+    key: _Payload = _Payload(format=Format.BINARY)
+    value: _Payload
+    registry: str = Field(default="schema_registry_default", pattern=_CONNECTION)
+    widen: bool = True
+    target: str | None = Field(default=None, min_length=1)
+    rules: dict[str, str] = Field(default_factory=dict)
+    quarantine: _Quarantine = _Quarantine()
+    upsert: _Upsert | None = None
+
+    @field_validator("rules")
+    @classmethod
+    def _are_rules(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if not re.fullmatch(SUITE_NAME, name):
+                raise ValueError(f"rules with names like {SUITE_NAME}, not {name!r}")
+        return value
+
+    def to_spec(self, pipeline: str) -> DecodeSpec:
+        return DecodeSpec(
+            key=self.key.to_spec(),
+            value=self.value.to_spec(),
+            target=self.target or f"silver/{pipeline}",
+            registry=self.registry,
+            widens=self.widen,
+            refused_schemas=tuple(sorted(set(self.quarantine.schemas))),
+            rules=tuple(self.rules.items()),
+            most_records=self.quarantine.records,
+            most_percent=self.quarantine.percent,
+            upsert=self.upsert.to_spec(pipeline) if self.upsert else None,
+        )
+
+
+class _Quality(_Section):
+    suite: str | None = Field(default=None, pattern=f"^{SUITE_NAME}$")
+
+
+class _Spec(_Section):
+    """The YAML file's form; docs/pipelines.md is its documentation."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    description: str = ""
+    topic: str = Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")
+    connection: str = Field(default="kafka_default", pattern=_CONNECTION)
+    target: str | None = Field(default=None, min_length=1)
+    schedule: str
+    group: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    start: _Start = "none"
+    isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    limits: _Limits = _Limits()
+    decode: _Decode | None = None
+    quality: _Quality = _Quality()
+    alarms: _Alarms = _Alarms()
+    retries: int = Field(default=3, ge=0, le=20)
+    tags: list[str] = Field(default_factory=list)
+    spark: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("schedule")
+    @classmethod
+    def _is_schedule(cls, value: str) -> str:
+        if value in _PRESETS or _is_cron(value):
+            return value
+        raise ValueError(f"a cron expression of five fields or one of {', '.join(_PRESETS)}")
+
+    @field_validator("spark")
+    @classmethod
+    def _are_spark_settings(cls, value: dict[str, str]) -> dict[str, str]:
+        for key in value:
+            if not key.startswith("spark.") or key.startswith("spark.kafka."):
+                raise ValueError(f"keys that begin with 'spark.', not {key!r}")
+            if key.startswith("spark.tidemark."):
+                raise ValueError(f"keys of Spark, not {key!r}")
+        return value
+
+    def to_spec(self) -> PipelineSpec:
+        timed = isinstance(self.start, _StartAt)
+        return PipelineSpec(
+            name=self.name,
+            description=self.description.strip(),
+            topic=self.topic,
+            connection=self.connection,
+            target=self.target or f"bronze/{self.name}",
+            schedule=self.schedule,
+            group=self.group,
+            start=StartPolicy.TIMESTAMP if timed else StartPolicy(str(self.start)),
+            start_at=self.start.timestamp if isinstance(self.start, _StartAt) else None,
+            isolation_level=IsolationLevel(self.isolation_level),
+            records_per_run=self.limits.records_per_run,
+            bytes_per_run=self.limits.bytes_per_run,
+            time_per_run=_minutes(self.limits.minutes_per_run),
+            catch_up=self.limits.catch_up,
+            records_per_task=self.limits.records_per_task,
+            bytes_per_task=self.limits.bytes_per_task,
+            records_per_chunk=self.limits.records_per_chunk,
+            records_per_backfill=self.limits.records_per_backfill,
+            decode=self.decode.to_spec(self.name) if self.decode else None,
+            suite=self.quality.suite,
+            alarms=self.alarms.to_rules(self.schedule),
+            retries=self.retries,
+            tags=tuple(self.tags),
+            spark=dict(self.spark),
+        )
+
+
+def _is_cron(value: str) -> bool:
+    """Whether a text is a cron expression of five fields that matches some moment."""
+    if len(value) > _MOST_CRON or len(value.split()) != _CRON_FIELDS:
+        return False
+    try:
+        _longest_wait(value)
+    except ValueError:
+        return False
+    return True
+
+
+_MOST_CRON = 200
+_PRESETS = ("@once", "@continuous", "@hourly", "@daily", "@weekly", "@monthly", "@yearly")
+_CRON_FIELDS = 5
+_SOME_MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
+_MOMENTS_LOOKED_AT = 140
+_BETWEEN_MOMENTS = timedelta(hours=6, minutes=11)
+"""Five weeks in all, at other minutes each time."""
+
+
+_MOST_PROBLEMS = 20
+"""Of each kind, in one file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecFolder:
+    """The specs of a folder.
+
+    Attributes:
+        specs: The valid specs, by name, sorted.
+        broken: The problems of the other specs, by file name without the extension.
+    """
+
+    specs: Mapping[str, PipelineSpec]
+    broken: Mapping[str, SpecError]
+
+    def check(self) -> None:
+        """Raise if any spec of the folder is invalid.
+
+        Raises:
+            SpecError: With every problem of every file.
+        """
+        if self.broken:
+            problems = (problem for error in self.broken.values() for problem in error.problems)
+            raise SpecError(problems=tuple(problems))
+
+
+def load_specs(folder: Path, layout: Layout) -> SpecFolder:
+    """Read every spec in a folder. A broken file does not affect the other specs.
+
+    If two specs contradict each other, the later one in the folder is broken. If a table is inside
+    another one, the spec of the inner table is broken.
+
+    Args:
+        folder: Contains one YAML file for each pipeline.
+        layout: Has the quality suites that specs name, and the locations of tables.
+
+    Raises:
+        SpecError: There is no such folder.
+    """
+    if not folder.is_dir():
+        nothing = _problem(folder, "(folder)", "a folder of YAML files", "no such folder")
+        raise SpecError(problems=(nothing,))
+    problems: list[Problem] = []
+    found: dict[Path, PipelineSpec] = {}
+    for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
+        spec, of_file = _load(path)
+        problems += of_file
+        if spec:
+            found[path] = spec
+            problems += _file_problems(path, spec, layout.expectations)
+    problems += _repeated_names(found)
+    problems += [
+        _problem(target.file, target.key, expected, found_there)
+        for target, expected, found_there in conflicts(found, layout, os.path.realpath)
+    ]
+    problems += _group_problems(found)
+    by_stem: dict[str, list[Problem]] = {}
+    for problem in problems:
+        by_stem.setdefault(Path(problem.file).stem, []).append(problem)
+    usable = (spec for path, spec in found.items() if path.stem not in by_stem)
+    return SpecFolder(
+        specs={spec.name: spec for spec in sorted(usable, key=lambda spec: spec.name)},
+        broken={stem: SpecError(problems=tuple(some)) for stem, some in by_stem.items()},
+    )
+
+
+def _load(path: Path) -> tuple[PipelineSpec | None, list[Problem]]:
+    """Read one file: its spec, if it has one, and its problems, up to the limit for each kind."""
+    try:
+        raw, repeated = bounded_yaml.load(path)
+    except bounded_yaml.Refused as refused:
+        return None, [_problem(path, "(file)", refused.expected, refused.found)]
+    problems = [
+        _problem(path, key, "each key once", f"it again in line {line}")
+        for key, line in repeated[:_MOST_PROBLEMS]
+    ]
+    if not isinstance(raw, dict):
+        return None, [_problem(path, "(file)", "a mapping of keys", type(raw).__name__)]
+    spec = None
+    try:
+        spec = _Spec.model_validate(raw).to_spec()
+    except ValidationError as invalid:
+        found = invalid.errors(include_url=False)
+        problems += [_from_pydantic(path, error) for error in found[:_MOST_PROBLEMS]]
+        more = len(found) - _MOST_PROBLEMS
+        if more > 0:
+            problems.append(_problem(path, "(file)", "no further problem", f"{more:,} more"))
+    return spec, problems
+
+
+def _problem(path: Path, key: str, expected: str, found: str) -> Problem:
+    return Problem(
+        file=path.name,
+        key=_cut(key, 100),
+        expected=_cut(expected, 1_000),
+        found=_cut(found, 300),
+    )
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def _shown(value: Any) -> str:
+    """A value as the file has it: YAML makes dates and times of some."""
+    return value.isoformat() if isinstance(value, date) else _SHORT.repr(value)
+
+
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = 200
+"""As `repr`, for values of any size."""
+
+
+def _from_pydantic(path: Path, error: Mapping[str, Any]) -> Problem:
+    location = [str(part) for part in error["loc"] if not str(part).startswith(("literal[", "_"))]
+    key = ".".join(location)
+    match error["type"]:
+        case "extra_forbidden":
+            section = _SECTIONS.get(".".join(location[:-1]), _Spec)
+            return _problem(path, key, f"one of {_keys(section)}", "unknown key")
+        case "missing":
+            return _problem(path, key, "a value", "nothing")
+        case "model_type":
+            section = _SECTIONS.get(key, _Spec)
+            expected = f"a mapping with keys among {_keys(section)}"
+            return _problem(path, key, expected, _shown(error["input"]))
+        case "value_error":
+            return _problem(path, key, str(error["ctx"]["error"]), _shown(error["input"]))
+        case "string_pattern_mismatch":
+            expected = f"text that matches {error['ctx']['pattern']}"
+            return _problem(path, key, expected, _shown(error["input"]))
+        case "literal_error" if key == "start":
+            expected = f"{error['ctx']['expected']}, or timestamp: and a moment"
+            return _problem(path, key, expected, _shown(error["input"]))
+        case _:
+            expected = error["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+            return _problem(path, key, expected, _shown(error["input"]))
+
+
+def _keys(section: type[_Section]) -> str:
+    return ", ".join(field.alias or name for name, field in section.model_fields.items())
+
+
+_SECTIONS: Mapping[str, type[_Section]] = {
+    "limits": _Limits,
+    "decode": _Decode,
+    "decode.key": _Payload,
+    "decode.value": _Payload,
+    "decode.quarantine": _Quarantine,
+    "decode.upsert": _Upsert,
+    "quality": _Quality,
+    "alarms": _Alarms,
+    "start": _StartAt,
+}
+
+
+def _file_problems(path: Path, spec: PipelineSpec, suites: Path) -> list[Problem]:
+    problems = []
+    if path.stem != spec.name:
+        problems.append(_problem(path, "name", f"{path.stem!r}, the file's name", repr(spec.name)))
+    if spec.suite and not (suites / f"{spec.suite}.json").is_file():
+        available = ", ".join(sorted(file.stem for file in suites.glob("*.json"))) or "none yet"
+        problems.append(
+            _problem(path, "quality.suite", f"a suite that exists ({available})", repr(spec.suite))
+        )
+    return problems
+
+
+def _repeated_names(found: Mapping[Path, PipelineSpec]) -> list[Problem]:
+    """Two files may not describe one pipeline."""
+    first: dict[str, Path] = {}
+    problems = []
+    for path, spec in found.items():
+        if spec.name in first:
+            as_in = f"{spec.name!r}, as in {first[spec.name].name}"
+            problems.append(_problem(path, "name", "a name of its own", as_in))
+        first.setdefault(spec.name, path)
+    return problems
+
+
+def _group_problems(found: Mapping[Path, PipelineSpec]) -> list[Problem]:
+    """A group has one DAG and one Spark application: what belongs to these is said once."""
+    first: dict[str, tuple[Path, PipelineSpec]] = {}
+    problems = []
+    for path, spec in found.items():
+        if spec.group is None:
+            continue
+        if spec.catch_up:
+            problems.append(_problem(path, "limits.catch_up", "false in a group", "true"))
+        example, other = first.setdefault(spec.group, (path, spec))
+        for key in ("schedule", "spark"):
+            wanted, value = getattr(other, key), getattr(spec, key)
+            if value != wanted:
+                expected = f"{wanted!r}, as in {example.name} of the same group"
+                problems.append(_problem(path, key, expected, repr(value)))
+    of_groups = {spec.dag_id for _, spec in first.values()}
+    problems += [
+        _problem(path, "name", "a name that is not a group's DAG as well", repr(spec.name))
+        for path, spec in found.items()
+        if spec.group is None and spec.dag_id in of_groups
+    ]
+    return problems

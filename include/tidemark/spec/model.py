@@ -1,0 +1,173 @@
+"""A pipeline spec: what to read, where to put it, how often, with which policies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from tidemark.core.watermarks import IsolationLevel
+from tidemark.spec.decode import DecodeSpec
+from tidemark.spec.upsert import UpsertSpec
+
+COPY_NAME = r"[a-z][a-z0-9_]{0,63}"
+"""What the copy of a pipeline's table may be called."""
+
+
+TYPED = "typed"
+"""What the pipeline of a typed table is called behind the `@`; no copy can be called so."""
+
+
+QUARANTINE = "quarantine"
+"""What the table of its quarantine is called there."""
+
+
+UPSERT = "upsert"
+"""What its table of latest rows is called there."""
+
+
+SUITE_NAME = r"[a-z][a-z0-9_]{0,63}"
+"""What a quality suite, and its file, may be called."""
+
+
+class StartPolicy(StrEnum):
+    """Where a pipeline begins in partitions it has never read (S9, `auto.offset.reset`)."""
+
+    EARLIEST = "earliest"
+    """At the low-water mark of the first plan."""
+    LATEST = "latest"
+    """At the end of the log of the first plan: only what comes after it."""
+    TIMESTAMP = "timestamp"
+    """At the first record at or after `start_at`; at the end of the log if there is none."""
+    NONE = "none"
+    """Nowhere: refuse to choose."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmRules:
+    """Limits of a pipeline that raise alarms; None for no alarm.
+
+    Attributes:
+        lag_records: Most unread offsets.
+        lag_time: Longest time that a record may wait unread.
+        runway: Shortest time until Kafka deletes what is unread.
+        stalled: Longest time without a landing while records wait.
+        quarantined_records: Most open records in quarantine.
+        deadline: Longest time from a scheduled run's beginning in the queue to its end.
+    """
+
+    lag_records: int | None = None
+    lag_time: timedelta | None = None
+    runway: timedelta | None = None
+    stalled: timedelta | None = None
+    quarantined_records: int | None = None
+    deadline: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSpec:
+    """One pipeline, as its YAML file says it; docs/pipelines.md explains every key.
+
+    Attributes:
+        name: Unique name, `[a-z][a-z0-9_]*`; names the DAG and the bronze table.
+        description: One or two sentences for the DAG's page.
+        topic: Kafka topic.
+        connection: Airflow connection id of the Kafka cluster.
+        target: Table path below the lakehouse, or an absolute path or URI.
+        schedule: Cron expression or Airflow preset.
+        group: Pipelines of one group share a DAG and its Spark applications; None = a DAG of its
+            own.
+        start: Where partitions without a committed offset begin.
+        start_at: The moment for `StartPolicy.TIMESTAMP`, else None.
+        isolation_level: What the reader may see.
+        records_per_run: Most offsets that one plan takes over all partitions; None = no limit.
+        bytes_per_run: Fewer, if such records as are in the table would take more; None = no limit.
+        time_per_run: Fewer, if as much as in the newest runs would take longer; None = no limit.
+        catch_up: Whether a run that left something because of a limit starts the next one at once.
+        records_per_task: Most offsets that one Spark task reads; long ranges are split by it.
+        bytes_per_task: Fewer, if such records as are in the table would make a larger file.
+        records_per_chunk: Most offsets of one plan of a backfill, unless who asks says otherwise.
+        records_per_backfill: Most offsets of a backfill that nobody has to approve.
+        decode: How records become rows of a typed table; None = there is none.
+        suite: Quality suite's file name in include/expectations without its ending; None = only
+            the built-in checks.
+        alarms: When somebody is told that the pipeline does not keep up.
+        retries: How often the DAG repeats a task that failed for a reason that may pass.
+        tags: Tags of the DAG.
+        spark: Spark settings that win over Tidemark's own.
+    """
+
+    name: str
+    topic: str
+    connection: str
+    target: str
+    schedule: str
+    group: str | None = None
+    description: str = ""
+    start: StartPolicy = StartPolicy.NONE
+    start_at: datetime | None = None
+    isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
+    records_per_run: int | None = None
+    bytes_per_run: int | None = None
+    time_per_run: timedelta | None = None
+    catch_up: bool = False
+    records_per_task: int = 1_000_000
+    bytes_per_task: int = 256 * 2**20
+    records_per_chunk: int = 10_000_000
+    records_per_backfill: int = 100_000_000
+    decode: DecodeSpec | None = None
+    suite: str | None = None
+    alarms: AlarmRules = AlarmRules()
+    retries: int = 3
+    tags: tuple[str, ...] = ()
+    spark: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def origin(self) -> str:
+        """Name of the pipeline that this one copies or decodes; its own if it does neither."""
+        return self.name.partition("@")[0]
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it follows its topic: a copy has backfills alone, a typed table its origin."""
+        return self.name == self.origin
+
+    @property
+    def reads_kafka(self) -> bool:
+        """Whether it lands records of its topic; the others are made of what has landed."""
+        return self.name not in (f"{self.origin}@{TYPED}", f"{self.origin}@{UPSERT}")
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether it is the pipeline of a typed table, which reads its origin's table."""
+        return self.name == f"{self.origin}@{TYPED}"
+
+    def typed(self, decode: DecodeSpec) -> PipelineSpec:
+        """The pipeline of the typed table: it reads what this one lands, and nothing of Kafka."""
+        return replace(
+            self, name=f"{self.name}@{TYPED}", target=decode.target, group=None, decode=decode
+        )
+
+    def upserted(self, upsert: UpsertSpec) -> PipelineSpec:
+        """The table of latest rows, as if it had a pipeline of its own."""
+        return replace(self, name=f"{self.name}@{UPSERT}", target=upsert.target, group=None)
+
+    def into(self, copy: str) -> PipelineSpec:
+        """The same records in a table of their own: a pipeline by itself, named `<name>@<copy>`.
+
+        It has nothing but what backfills put there.
+        """
+        return replace(
+            self,
+            name=f"{self.name}@{copy}",
+            target=f"{self.target.rstrip('/')}@{copy}",
+            group=None,
+            start=StartPolicy.LATEST,
+            start_at=None,
+        )
+
+    @property
+    def dag_id(self) -> str:
+        """The Airflow DAG that runs the pipeline: its group's, or its own."""
+        return f"tidemark_group_{self.group}" if self.group else f"tidemark_{self.name}"

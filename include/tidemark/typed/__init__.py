@@ -1,0 +1,1 @@
+"""Typed tables: decoded keys and values, schemas and quarantine."""

@@ -1,0 +1,205 @@
+"""A first draft of a spec's section `decode` from what has landed, for a person to keep.
+
+What a sample shows is written down once and frozen with the spec: a schema that was inferred anew
+in each run would change under its readers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+
+from tidemark.core.record import LogRecord
+from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Format
+from tidemark.spec.fields import Decimal, FieldType, ListOf, Struct, parse_type, plain
+from tidemark.typed.profile import json_object
+
+MOST_FIELDS = 200
+"""An object of more is taken for a map by names that are values, and kept as its JSON."""
+_DEEPEST = 50
+"""Levels of a value that are looked at; what is below is kept as its JSON."""
+_NEARLY_ALL = 0.99
+"""A share of the values that is taken for the rule, and the rest for what goes into quarantine."""
+_LONGS = range(-(2**63), 2**63)
+_WIDE = Decimal(28, 0)
+_FORMS: dict[str, re.Pattern[str]] = {
+    "date": re.compile(r"\d{4}-\d{2}-\d{2}"),
+    "timestamp": re.compile(
+        r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?"
+        r"(Z|[+-](0\d|1[0-7]):[0-5]\d|[+-]18:00)?"
+    ),
+}
+"""As they are decoded."""
+_UNKNOWN = "unknown"
+"""Stands for the type of values that were all null."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeDraft:
+    """A section `decode`, and what it is made of.
+
+    Attributes:
+        records: How many records were looked at.
+        key: Format of the keys.
+        value: Format of the values.
+        schema: Fields of the values, if they are JSON.
+        left_out: Fields that the schema lacks, by path, each with why.
+        is_framed: Whether values begin as those do that name a schema of a registry.
+    """
+
+    records: int
+    key: Format
+    value: Format
+    schema: Struct | None
+    left_out: Sequence[tuple[str, str]]
+    is_framed: bool
+
+    def as_section(self) -> dict[str, Any]:
+        """What stands under `decode` in a spec."""
+        value: dict[str, Any] = {"format": str(self.value)}
+        if self.schema:
+            value["schema"] = plain(self.schema)
+        return {"key": {"format": str(self.key)}, "value": value}
+
+
+def draft(records: Iterable[LogRecord]) -> DecodeDraft:
+    """Look at records once, one after the other.
+
+    JSON is decoded if nearly all values are objects, and text as text; all else stays bytes.
+    """
+    seen, objects, values, texts, framed = 0, 0, 0, 0, 0
+    key_is_text = True
+    found: FieldType = _UNKNOWN
+    for record in records:
+        seen += 1
+        key_is_text = key_is_text and _is_text(record.key)
+        if record.value is None:
+            continue
+        values += 1
+        texts += _is_text(record.value)
+        framed += record.value.startswith(FRAME_MAGIC) and len(record.value) >= FRAME_BYTES
+        content = json_object(record.value)
+        if content is not None:
+            objects += 1
+            found = _both(found, _type_of(content, 0))
+    left_out: list[tuple[str, str]] = []
+    schema = _known(found, "", left_out) if objects >= _NEARLY_ALL * values else None
+    if isinstance(schema, Struct):
+        kind = Format.JSON
+    else:
+        schema = None
+        kind = Format.STRING if values and texts == values else Format.BINARY
+    return DecodeDraft(
+        records=seen,
+        key=Format.STRING if key_is_text else Format.BINARY,
+        value=kind,
+        schema=schema,
+        left_out=left_out,
+        is_framed=0 < _NEARLY_ALL * values <= framed,
+    )
+
+
+def _is_text(data: bytes | None) -> bool:
+    try:
+        # A zero byte is text of nobody's, and the beginning of a frame.
+        return data is None or "\0" not in data.decode("utf-8")[:1]
+    except UnicodeDecodeError:
+        return False
+
+
+def _type_of(value: Any, depth: int) -> FieldType:
+    if depth > _DEEPEST:
+        return "string"
+    match value:
+        case None:
+            return _UNKNOWN
+        case bool():
+            return "boolean"
+        case int():
+            return "long" if value in _LONGS else _wide(value)
+        case float():
+            return "double"
+        case str():
+            return _type_of_text(value)
+        case list():
+            element: FieldType = _UNKNOWN
+            for each in value:
+                element = _both(element, _type_of(each, depth + 1))
+            return ListOf(element)
+        case dict():
+            return Struct(tuple((name, _type_of(each, depth + 1)) for name, each in value.items()))
+    raise AssertionError(type(value))
+
+
+def _wide(value: int) -> FieldType:
+    return _WIDE if len(str(abs(value))) <= _WIDE.precision else "string"
+
+
+def _type_of_text(text: str) -> FieldType:
+    for kind, form in _FORMS.items():
+        if form.fullmatch(text):
+            try:
+                _ = date.fromisoformat(text) if kind == "date" else datetime.fromisoformat(text)
+            except ValueError:
+                return "string"
+            return kind
+    return "string"
+
+
+def _both(one: FieldType, other: FieldType) -> FieldType:
+    """The type that takes values of both; text takes whatever there is, as its JSON."""
+    if one in (_UNKNOWN, other):
+        return other
+    if other == _UNKNOWN:
+        return one
+    match one, other:
+        case Struct(), Struct():
+            there = dict(one.fields)
+            for name, each in other.fields:
+                there[name] = _both(there[name], each) if name in there else each
+            return Struct(tuple(there.items()))
+        case ListOf(), ListOf():
+            return ListOf(_both(one.element, other.element))
+    if {one, other} == {"long", "double"}:
+        return "double"
+    return _WIDE if {one, other} == {"long", _WIDE} else "string"
+
+
+def _known(kind: FieldType, path: str, left_out: list[tuple[str, str]]) -> FieldType | None:
+    """A type without what nothing is known of; None if that is all."""
+    match kind:
+        case str() if kind == _UNKNOWN:
+            left_out.append((path, "no value but null or an empty list"))
+            return None
+        case ListOf():
+            element = _known(kind.element, f"{path}[]", left_out)
+            return None if element is None else ListOf(element)
+        case Struct():
+            return _known_fields(kind, path, left_out)
+        case _:
+            return kind
+
+
+def _known_fields(kind: Struct, path: str, left_out: list[tuple[str, str]]) -> FieldType | None:
+    if len(kind.fields) > MOST_FIELDS and path:
+        return "string"
+    fields: dict[str, tuple[str, FieldType]] = {}
+    for name, each in kind.fields:
+        place = f"{path}.{name}" if path else name
+        try:
+            parse_type({name: "string"})
+        except ValueError as why:
+            left_out.append((place, str(why)))
+            continue
+        if name.lower() in fields:
+            left_out.append((place, "another one differs in upper and lower case alone"))
+            continue
+        found = _known(each, place, left_out)
+        if found is not None:
+            fields[name.lower()] = (name, found)
+    if not fields and path:
+        left_out.append((path, "an object without fields"))
+    return Struct(tuple(fields.values())) if fields else None

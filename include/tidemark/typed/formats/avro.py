@@ -1,0 +1,371 @@
+"""Avro schemas: what they refer to put into them, and the types of the fields that they make.
+
+After the Avro 1.12 specification. What Delta has no type for is said, and nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
+from typing import Any, Self
+
+from tidemark.spec.fields import (
+    UNION_MEMBER,
+    Decimal,
+    FieldType,
+    ListOf,
+    MapOf,
+    NoColumn,
+    Struct,
+    within,
+)
+
+_PRIMITIVES = {
+    "boolean": "boolean",
+    "int": "integer",
+    "long": "long",
+    "float": "float",
+    "double": "double",
+    "bytes": "binary",
+    "string": "string",
+}
+_LOGICAL = {
+    ("int", "date"): "date",
+    ("long", "timestamp-millis"): "timestamp",
+    ("long", "timestamp-micros"): "timestamp",
+}
+
+
+class Symbols(str):
+    """The type of an enum: text, which is one of its symbols.
+
+    Attributes:
+        symbols: The symbols in their order.
+    """
+
+    symbols: tuple[str, ...]
+
+    @classmethod
+    def of(cls, symbols: Iterable[str]) -> Self:
+        """The type of an enum."""
+        made = cls("string")
+        made.symbols = tuple(symbols)
+        return made
+
+
+_RECORDS = ("record", "error")
+_NAMED = {*_RECORDS, "enum", "fixed"}
+_WIDEST_DECIMAL = 38
+_WIDE = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
+
+
+def with_references(text: str, references: Iterable[str]) -> str:
+    """A schema with the definitions of the types that it takes from other ones.
+
+    Args:
+        text: The schema.
+        references: The schemas that it refers to, and those that they refer to.
+
+    Raises:
+        ValueError: One of them is no JSON.
+    """
+    others: dict[str, Any] = {}
+    for each in references:
+        _collect(json.loads(each), "", others)
+    if not others:
+        return text
+    return json.dumps(_inlined(json.loads(text), "", others, set()))
+
+
+def _collect(schema: Any, space: str, found: dict[str, Any]) -> None:
+    """Named types by their full names."""
+    if isinstance(schema, list):
+        for each in schema:
+            _collect(each, space, found)
+    elif isinstance(schema, dict):
+        kind = schema.get("type")
+        if kind in _NAMED:
+            name = _full_name(schema, space)
+            space = name.rpartition(".")[0]
+            found[name] = {**schema, "name": name} | ({} if "." in name else {"namespace": ""})
+        for each in _inner(schema):
+            _collect(each, space, found)
+
+
+def _inner(schema: Mapping[str, Any]) -> list[Any]:
+    """The schemas in a schema."""
+    kind = schema.get("type")
+    if kind in _RECORDS:
+        return [each.get("type") for each in schema.get("fields", ())]
+    if kind in ("array", "map"):
+        return [schema.get("items" if kind == "array" else "values")]
+    return [] if isinstance(kind, str) else [kind]
+
+
+def _full_name(schema: Mapping[str, Any], space: str) -> str:
+    name = str(schema.get("name", ""))
+    within = str(schema.get("namespace", space))
+    return name if "." in name or not within else f"{within}.{name}"
+
+
+def _inlined(schema: Any, space: str, others: Mapping[str, Any], known: set[str]) -> Any:
+    """The same schema; of a type that others define the first mention is its definition."""
+    if isinstance(schema, str):
+        full = schema if "." in schema or not space else f"{space}.{schema}"
+        name = full if full in others else schema
+        if schema in _PRIMITIVES or schema == "null" or name in known or name not in others:
+            return schema
+        return _inlined(others[name], name.rpartition(".")[0], others, known)
+    if isinstance(schema, list):
+        return [_inlined(each, space, others, known) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kind = schema.get("type")
+    if kind in _NAMED:
+        name = _full_name(schema, space)
+        space = name.rpartition(".")[0]
+        known.add(name)
+    if kind in _RECORDS:
+        fields = [
+            {**each, "type": _inlined(each.get("type"), space, others, known)}
+            for each in schema.get("fields", ())
+        ]
+        return {**schema, "fields": fields}
+    if kind in ("array", "map"):
+        inner = "items" if kind == "array" else "values"
+        return {**schema, inner: _inlined(schema.get(inner), space, others, known)}
+    if kind == "enum" or kind == "fixed":
+        return schema
+    return {**schema, "type": _inlined(kind, space, others, known)}
+
+
+def is_raw(text: str) -> bool:
+    """Whether records of a schema are top-level bytes, which serializers write without a length.
+
+    Confluent's serializers for Java and Python do so, for any logical type.
+    """
+    schema = json.loads(text)
+    return bool((schema["type"] if isinstance(schema, dict) else schema) == "bytes")
+
+
+def column_of(text: str) -> FieldType:
+    """The type of the column for records of a schema.
+
+    An enum is its symbol. A union of several types is a mapping with a field for each, named after
+    it: `member_int`. Dates, timestamps and decimals keep their logical type; others are ignored.
+
+    Raises:
+        NoColumn: No column can be made of it.
+    """
+    try:
+        return _column(json.loads(text), "", {}, ())
+    except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as wrong:
+        raise NoColumn("it is no Avro schema") from wrong
+
+
+def as_spark_reads(text: str) -> str:
+    """A schema of the same binary form that Avro's reader reads without loss.
+
+    Java cuts an `int`, and the index of an enum, down to 32 bits. Their binary form is that of a
+    `long`, so they are read as `long`. An enum becomes a record with a number. An `int` in a union
+    of several types becomes such a record named `int`, so its field keeps its name. Java reads any
+    byte except 1 as false, so a `boolean` is read as a byte. Texts are bytes, also if the schema
+    requests Java's strings. Fields of type `null` are left out: they have no bytes.
+    """
+    return json.dumps(_readable(json.loads(text), count()))
+
+
+_KEPT = frozenset(
+    ("type", "name", "namespace", "fields", "items", "values", "size", "precision", "scale")
+)
+"""The parts of a schema that a reader needs: no defaults, aliases or properties."""
+
+
+def _readable(schema: Any, numbers: Iterator[int]) -> Any:
+    if isinstance(schema, list):
+        several = sum(_type_name(each) != "null" for each in schema) > 1
+        return [
+            _indexed("int", f"tidemark{next(numbers)}")
+            if several and _is_int(each)
+            else _readable(each, numbers)
+            for each in schema
+        ]
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    if kind == "int":
+        return "long"
+    if kind == "boolean":
+        space = f"tidemark{next(numbers)}"
+        return {"type": "fixed", "name": "boolean", "namespace": space, "size": 1}
+    if not isinstance(schema, dict):
+        return schema
+    if kind == "enum":
+        return _indexed(schema["name"], schema.get("namespace"))
+    kept = {
+        name: _readable(each, numbers) if name in ("type", "items", "values") else each
+        for name, each in schema.items()
+        if name in _KEPT
+    }
+    if kind in _RECORDS:
+        kept["fields"] = [
+            {"name": each["name"], "type": _readable(each["type"], numbers)}
+            for each in _fields_with_bytes(schema)
+        ]
+    if _logical(schema) is not None:
+        kept["logicalType"] = schema["logicalType"]
+    return kept
+
+
+def _fields_with_bytes(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The fields of a record without those of type `null`, which have no bytes and no column."""
+    return [each for each in schema["fields"] if each["type"] not in ("null", {"type": "null"})]
+
+
+def _is_int(schema: Any) -> bool:
+    while isinstance(schema, dict):
+        schema = schema.get("type")
+    return bool(schema == "int")
+
+
+def _indexed(name: str, space: str | None) -> dict[str, Any]:
+    """A record that is one number."""
+    placed = {"name": name} if space is None else {"name": name, "namespace": space}
+    return {"type": "record", **placed, "fields": [{"name": "index", "type": "long"}]}
+
+
+def _logical(schema: Mapping[str, Any]) -> FieldType | None:
+    """The type of a logical type that is known here."""
+    kind, logical = schema.get("type"), schema.get("logicalType")
+    if logical == "decimal" and kind in ("bytes", "fixed"):
+        precision, scale = schema.get("precision"), schema.get("scale", 0)
+        if isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision:
+            if kind == "fixed" and not _fits(precision, schema.get("size")):
+                # As Avro has it: then it is no decimal.
+                return None
+            if 1 <= precision <= _WIDEST_DECIMAL:
+                return Decimal(precision, scale)
+            raise NoColumn(f"a decimal has {precision} digits, Delta's widest {_WIDEST_DECIMAL}")
+        return None
+    return _LOGICAL.get((str(kind), str(logical)))
+
+
+def _fits(precision: int, size: Any) -> bool:
+    """Whether so many bytes hold every number of so many digits."""
+    return isinstance(size, int) and size > 0 and 10**precision <= 2 ** (8 * size - 1)
+
+
+def _column(
+    schema: Any, space: str, known: dict[str, FieldType], above: tuple[str, ...]
+) -> FieldType:
+    if isinstance(schema, list):
+        return _union(schema, space, known, above)
+    if isinstance(schema, str):
+        return _by_name(schema, space, known, above)
+    kind = schema["type"]
+    if (logical := _logical(schema)) is not None:
+        if kind == "fixed":
+            known[_full_name(schema, space)] = logical
+        return logical
+    if kind == "array":
+        with within("[]"):
+            return ListOf(_column(schema["items"], space, known, above))
+    if kind == "map":
+        with within("{}"):
+            return MapOf(_column(schema["values"], space, known, above))
+    if kind not in _NAMED:
+        return _column(kind, space, known, above)
+    name = _full_name(schema, space)
+    if kind in _RECORDS:
+        known[name] = _record(schema, name, known, above)
+    else:
+        known[name] = Symbols.of(schema["symbols"]) if kind == "enum" else "binary"
+    return known[name]
+
+
+def _by_name(
+    name: str, space: str, known: Mapping[str, FieldType], above: tuple[str, ...]
+) -> FieldType:
+    if name in _PRIMITIVES:
+        return _PRIMITIVES[name]
+    if name == "null":
+        raise NoColumn("a field is null and nothing else")
+    full = name if "." in name or not space else f"{space}.{name}"
+    for each in (full, name):
+        if each in above:
+            raise NoColumn(f"{each} contains itself, which no column can")
+        if each in known:
+            return known[each]
+    raise NoColumn(f"it has no type {name}")
+
+
+def _record(
+    schema: Mapping[str, Any], name: str, known: dict[str, FieldType], above: tuple[str, ...]
+) -> Struct:
+    space, inner = name.rpartition(".")[0], (*above, name)
+    fields = []
+    for each in _fields_with_bytes(schema):
+        field = str(each["name"])
+        with within(field):
+            fields.append((field, _column(each["type"], space, known, inner)))
+    if not fields:
+        raise NoColumn(f"{name} has no fields")
+    folded = [each.lower() for each, _ in fields]
+    if twice := sorted({each for each in folded if folded.count(each) > 1}):
+        raise NoColumn(f"{name} has fields that differ in upper and lower case alone: {twice[0]}")
+    return Struct(tuple(fields))
+
+
+def _union(
+    members: list[Any], space: str, known: dict[str, FieldType], above: tuple[str, ...]
+) -> FieldType:
+    kinds = [
+        (_type_name(each), _column(each, space, known, above))
+        for each in members
+        if _type_name(each) != "null"
+    ]
+    if not kinds:
+        raise NoColumn("a field is null and nothing else")
+    if len(kinds) == 1:
+        return kinds[0][1]
+    # Spark reads both into one column.
+    if wide := _WIDE.get(frozenset(name for name, _ in kinds)):
+        if any(_logical_name(each) for each in members):
+            both = _several(members, space)
+            raise NoColumn(f"a union of {both} makes one column, which does not show the type")
+        return wide
+    folded = [name.lower() for name, _ in kinds]
+    if twice := [each for each in members if folded.count(_type_name(each).lower()) > 1]:
+        raise NoColumn(
+            f"a union of {_several(twice, space)} makes fields of one name, "
+            f"{UNION_MEMBER}{_type_name(twice[0])}, or of names that differ in case alone"
+        )
+    return Struct(tuple((f"{UNION_MEMBER}{name}", kind) for name, kind in kinds))
+
+
+def _several(members: Iterable[Any], space: str) -> str:
+    """Members of a union by their full names, with their logical types, null left out."""
+    names = [_described(each, space) for each in members if _type_name(each) != "null"]
+    return " and ".join(names)
+
+
+def _described(schema: Any, space: str) -> str:
+    if isinstance(schema, str):
+        is_full = schema in _PRIMITIVES or "." in schema or not space
+        return schema if is_full else f"{space}.{schema}"
+    if schema.get("type") in _NAMED:
+        return _full_name(schema, space)
+    logical = _logical_name(schema)
+    return f"{_type_name(schema)} ({logical})" if logical else _type_name(schema)
+
+
+def _logical_name(schema: Any) -> str | None:
+    return schema.get("logicalType") if isinstance(schema, dict) else None
+
+
+def _type_name(schema: Any) -> str:
+    """A type's own name, without its namespace, as Spark names members of unions."""
+    while isinstance(schema, dict) and isinstance(schema.get("type"), dict):
+        schema = schema["type"]
+    if isinstance(schema, dict):
+        schema = schema["name"] if schema.get("type") in _NAMED else schema.get("type")
+    return str(schema).rpartition(".")[2]

@@ -1,0 +1,218 @@
+"""Keys and values as Spark columns: decoded, or with the reason why they cannot be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, assert_never
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
+from pyspark.sql.types import DataType
+
+from tidemark.ingest import spark_frames as frames
+from tidemark.spec.decode import Format, Part, PayloadSpec, Reason, RegisteredSchema
+from tidemark.typed.formats import json_schema, json_text
+from tidemark.typed.formats import spark_avro as avro
+from tidemark.typed.formats import spark_protobuf as protobuf
+
+SETTINGS = {**json_text.SETTINGS, **protobuf.SETTINGS}
+"""Session settings to decode with."""
+FORMS_AT_ONCE = 50
+"""Forms of schemas that one pass over the records decodes. The size of a query grows with them."""
+_FramedFormat: TypeAlias = Literal[Format.AVRO, Format.JSON_SCHEMA, Format.PROTOBUF]
+
+
+def raw(part: Part) -> str:
+    """The column that has the bytes of a key or a value, before and after it is decoded."""
+    return f"__raw_{part}"
+
+
+def reason(part: Part) -> str:
+    """The column that says why a key or a value cannot be decoded, as `Reason`; null if it can."""
+    return f"__reason_{part}"
+
+
+def detail(part: Part) -> str:
+    """The column that names the first field with a wrong value; null where nobody knows."""
+    return f"__detail_{part}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterSchemas:
+    """The schemas of keys, or values, that begin with the id of a schema, in one pass.
+
+    Attributes:
+        schemas: Schemas whose records this pass decodes.
+        refused: Ids of the quarantined schemas.
+        column: The typed table's column for the records of all schemas; None without one.
+        widens: Whether numbers of four bytes become numbers of eight.
+        elsewhere: Ids of the schemas whose records other passes decode.
+        takes_rest: Whether this pass also decodes the records without a schema of any pass.
+    """
+
+    schemas: Sequence[RegisteredSchema] = ()
+    refused: Collection[int] = ()
+    column: DataType | None = None
+    widens: bool = True
+    elsewhere: Collection[int] = ()
+    takes_rest: bool = True
+
+
+def in_passes(kind: Format, written: WriterSchemas, at_once: int) -> list[WriterSchemas]:
+    """Passes over the same records that decode each record once.
+
+    Schemas that decode alike, such as those that differ in their documentation, are of one form.
+    They are in the same pass.
+
+    Args:
+        kind: The format of the records.
+        written: All schemas of the records.
+        at_once: The most forms of a pass.
+    """
+    forms = list(_forms(kind, written).values()) if written.schemas else []
+    groups = [
+        [each for form in forms[first : first + at_once] for each in form]
+        for first in range(0, max(1, len(forms)), at_once)
+    ]
+    ids = {each.id for each in written.schemas}
+    return [
+        replace(
+            written,
+            schemas=group,
+            elsewhere=sorted(ids - {each.id for each in group}),
+            takes_rest=number == 0,
+        )
+        for number, group in enumerate(groups)
+    ]
+
+
+def _forms(kind: Format, written: WriterSchemas) -> Mapping[Hashable, list[RegisteredSchema]]:
+    """Schemas by what decides how their payloads are decoded."""
+    forms: dict[Hashable, list[RegisteredSchema]] = {}
+    for each in written.schemas:
+        forms.setdefault(_form(kind, each.text, widens=written.widens), []).append(each)
+    return forms
+
+
+def _form(kind: Format, schema: str, *, widens: bool) -> Hashable:
+    match kind:
+        case Format.AVRO:
+            return avro.form(schema, widens=widens)
+        case Format.JSON_SCHEMA:
+            return json_schema.column_of(schema)
+        case Format.PROTOBUF:
+            # Names and options of files are part of it: what they do not decide does no harm.
+            return json.dumps(json.loads(schema), sort_keys=True)
+        case Format.BINARY | Format.STRING | Format.JSON:
+            raise ValueError(f"{kind} has no schemas")
+        case _:
+            assert_never(kind)
+
+
+def with_decoded(
+    rows: DataFrame,
+    part: Part,
+    spec: PayloadSpec,
+    written: WriterSchemas | None = None,
+    *,
+    names_faults: bool = False,
+) -> DataFrame:
+    """Rows with a key, or a value, decoded.
+
+    Args:
+        rows: Have the bytes in the column `raw(part)`, and the record's `headers`.
+        part: Which half of the record.
+        spec: How to decode it.
+        written: The schemas, for a format with payloads that begin with schema ids.
+        names_faults: Whether to find the invalid field of JSON that does not fit its schema, or
+            that it is not a JSON object. This takes longer. Without it such a payload is malformed.
+
+    Returns:
+        The rows of this pass with three more columns: the part itself, `reason(part)` and
+        `detail(part)`; and `part.schema_id`, if they have ids.
+    """
+    payload, nothing = F.col(raw(part)), F.lit(None).cast("string")
+    text = payload.cast("string")
+    names = (part.value, reason(part), detail(part))
+    match spec.format:
+        case Format.BINARY:
+            return rows.withColumns(dict(zip(names, (payload, nothing, nothing), strict=True)))
+        case Format.STRING:
+            not_utf8 = F.when(~F.is_valid_utf8(text), Reason.NOT_UTF8.value)
+            return rows.withColumns(dict(zip(names, (text, not_utf8, nothing), strict=True)))
+        case Format.JSON:
+            if spec.schema is None:
+                raise ValueError("JSON without its fields")
+            place = frames.Read(*names)
+            reading = json_text.reading(text, spec.schema, place, names_faults=names_faults)
+            return frames.with_steps(rows, [reading]).select(*rows.columns, *names)
+        case Format.AVRO | Format.JSON_SCHEMA | Format.PROTOBUF:
+            return _framed(rows, part, spec.format, written or WriterSchemas(), names_faults)
+        case _:
+            assert_never(spec.format)
+
+
+def _framed(
+    rows: DataFrame,
+    part: Part,
+    kind: _FramedFormat,
+    written: WriterSchemas,
+    names_faults: bool,
+) -> DataFrame:
+    """Each payload by the schema that it names; all in the column of the typed table."""
+    payload, number = F.col(raw(part)), part.schema_id
+    made = frames.Read(part.value, reason(part), detail(part))
+    ids = [each.id for each in written.schemas]
+    in_header = frames.names_schema_in_header(part)
+    framed_id = frames.schema_id_of(payload, ids)
+    rows = rows.withColumn(number, F.when(~in_header, framed_id))
+    if not written.takes_rest:
+        rows = rows.where(frames.is_among(number, ids))
+    elif written.elsewhere:  # fence: passes-share-no-record
+        rows = rows.where(~F.coalesce(frames.is_among(number, written.elsewhere), F.lit(False)))
+    why_not = frames.unreadable(payload, in_header, number, ids, written.refused)
+    rows = frames.with_nothing_read(rows, why_not, written.column, made)
+    if not ids:
+        return rows
+    kept, body = rows.columns, frames.body_of(payload)
+    readings, read = [], []
+    for alike in _forms(kind, written).values():
+        is_mine = frames.is_among(number, [each.id for each in alike])
+        place = frames.Read.of(part, alike[0].id)
+        read.append((is_mine, place))
+        readings.append(
+            _reading(
+                kind,
+                F.when(is_mine, body),
+                alike[0].text,
+                place,
+                widens=written.widens,
+                names_faults=names_faults,
+            )
+        )
+    rows = frames.with_steps(rows, readings)
+    return frames.together(rows, read, written.column, made, kept)
+
+
+def _reading(
+    kind: _FramedFormat,
+    payload: Column,
+    schema: str,
+    place: frames.Read,
+    *,
+    widens: bool,
+    names_faults: bool,
+) -> frames.Steps:
+    """How payloads of one form are read."""
+    match kind:
+        case Format.AVRO:
+            return avro.reading(payload, schema, place, widens=widens)
+        case Format.PROTOBUF:
+            return protobuf.reading(payload, schema, place)
+        case Format.JSON_SCHEMA:
+            fields, text = json_schema.column_of(schema), payload.cast("string")
+            return json_text.reading(text, fields, place, names_faults=names_faults)
+        case _:
+            assert_never(kind)

@@ -1,0 +1,231 @@
+"""Avro records as Spark columns, each with the schema that it was written with.
+
+Spark's own reader accepts a record that is longer than its schema, and returns the same for a
+failed record and one with null fields alone. So this module appends its own bytes to each record
+and to its schema. Spark cuts numbers down to 32 bits and accepts any bytes as text. So this module
+reads numbers as 64 bits, and checks numbers and text.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Hashable, Iterator
+from typing import cast
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
+from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from tidemark.ingest.spark_frames import Read, Steps
+from tidemark.spec.decode import Reason
+from tidemark.spec.fields import UNION_MEMBER, FieldType, ListOf, MapOf, Struct, widened
+from tidemark.typed.formats.avro import Symbols, as_spark_reads, column_of, is_raw
+
+_END = secrets.token_bytes(16)
+"""What is put behind each record: no record ends with it by itself."""
+_NAME = f"tidemark_{secrets.token_hex(8)}"
+"""Prefix of the internal types: it is random, so no schema has a type of that name."""
+_END_TYPE = {"type": "fixed", "name": f"{_NAME}_end", "size": len(_END)}
+_OPTIONS = {
+    "mode": "PERMISSIVE",
+    # Days before 1582 are those of the calendar that Avro's specification means.
+    "datetimeRebaseMode": "CORRECTED",
+    # Members of unions by the names of their types, wherever they stand.
+    "enableStableIdentifiersForUnionType": "true",
+    "stableIdentifierPrefixForUnionType": UNION_MEMBER,
+}
+_BOUNDS = {
+    "integer": (-(2**31), 2**31 - 1),
+    # The years 1 to 9999, in days and in microseconds since 1970: Python readers fail on others.
+    "date": (-719_162, 2_932_896),
+    "timestamp": (-62_135_596_800_000_000, 253_402_300_799_999_999),
+}
+_OF_FIELDS = (Reason.NOT_UTF8, Reason.MALFORMED)
+"""The reasons that `_faults` finds; a record with several gets the first of them."""
+_LENGTH_BYTES = 5
+_FALSE, _TRUE = b"\x00", b"\x01"
+
+
+def reading(payload: Column, schema: str, place: Read, *, widens: bool) -> Steps:
+    """Projections that decode a payload as one Avro record.
+
+    Args:
+        payload: One record each, or null.
+        schema: The schema that they were written with, in JSON.
+        place: Name of the new columns.
+        widens: Whether numbers of four bytes become numbers of eight.
+    """
+    read = f"__read_{place.value}"
+    found_in = {reason: f"__{reason.value}_{place.value}" for reason in _OF_FIELDS}
+    written = F.concat(_length_of(payload), payload) if is_raw(schema) else payload
+    ended = F.concat(written, F.lit(_END))
+    kind = column_of(schema)
+    if widens:
+        kind = widened(kind)
+    made = yield {read: from_avro(ended, _ended(schema), _OPTIONS)}
+    have = cast("StructType", made[read].dataType)["value"].dataType
+    value = F.col(read)["value"]
+    fields: dict[Reason, list[Column]] = {reason: [] for reason in _OF_FIELDS}
+    for at, why, wrong in _faults(value, have, kind, ""):
+        fields[why].append(F.when(wrong, at))
+    nothing = F.lit(None).cast("string")
+    yield {name: F.coalesce(*fields[reason], nothing) for reason, name in found_in.items()}
+    is_whole = F.coalesce(F.col(read)["end"] == F.lit(_END), F.lit(False))
+    reason = F.when(payload.isNotNull() & ~is_whole, Reason.MALFORMED.value)
+    for each, name in found_in.items():
+        reason = reason.when(F.col(name).isNotNull(), each.value)
+    yield {
+        place.value: _value(value, have, kind),
+        place.reason: reason,
+        # The whole has no name.
+        place.detail: F.nullif(F.coalesce(*found_in.values()), F.lit("")),
+    }
+
+
+def form(schema: str, *, widens: bool) -> Hashable:
+    """A value that is equal for schemas whose payloads `reading` decodes alike.
+
+    Args:
+        schema: A schema, in JSON.
+        widens: As in `reading`.
+    """
+    kind = column_of(schema)
+    if widens:
+        kind = widened(kind)
+    read = json.dumps(json.loads(as_spark_reads(schema)), sort_keys=True)
+    return is_raw(schema), read, _with_symbols(kind)
+
+
+def _with_symbols(kind: FieldType) -> Hashable:
+    """A type that differs from another one if an enum in it has other symbols."""
+    match kind:
+        case Struct():
+            return tuple((name, _with_symbols(each)) for name, each in kind.fields)
+        case ListOf():
+            return "list", _with_symbols(kind.element)
+        case MapOf():
+            return "map", _with_symbols(kind.value)
+        case Symbols():
+            return "enum", kind.symbols
+        case _:
+            return kind
+
+
+def _ended(text: str) -> str:
+    """The schema of what is read: the record, and the bytes behind it."""
+    fields = [
+        {"name": "value", "type": json.loads(as_spark_reads(text))},
+        {"name": "end", "type": _END_TYPE},
+    ]
+    return json.dumps({"type": "record", "name": f"{_NAME}_record", "fields": fields})
+
+
+def _length_of(payload: Column) -> Column:
+    """The length of bytes as Avro writes it: seven bits a byte, the lowest first."""
+    doubled = F.length(payload).cast("bigint") * 2
+    parts = []
+    for place in range(_LENGTH_BYTES):
+        bits = F.shiftright(doubled, 7 * place).bitwiseAND(127)
+        goes_on = 0 if place == _LENGTH_BYTES - 1 else 128
+        parts.append(F.lpad(F.hex(bits.bitwiseOR(goes_on)), 2, "0"))
+    return F.unhex(F.concat(*parts))
+
+
+_TEXT = Reason.NOT_UTF8
+
+
+def _number(read: Column, have: DataType) -> Column:
+    """A number, extracted from the record that contains it."""
+    if isinstance(have, StructType):
+        return F.coalesce(*(_number(read[each.name], each.dataType) for each in have.fields))
+    return read
+
+
+def _is_read_otherwise(have: DataType, kind: FieldType) -> bool:
+    """Whether Spark's value needs a conversion for the column."""
+    match have, kind:
+        case StructType(), Struct():
+            return any(_is_read_otherwise(have[name].dataType, each) for name, each in kind.fields)
+        case ArrayType(), ListOf():
+            return _is_read_otherwise(have.elementType, kind.element)
+        case MapType(), MapOf():
+            return _is_read_otherwise(have.valueType, kind.value)
+        case _:
+            return isinstance(have, StructType) or kind in ("integer", "date", "boolean")
+
+
+def _value(read: Column, have: DataType, kind: FieldType) -> Column:
+    """Spark's value in the type of the column; null if it does not fit."""
+    if not _is_read_otherwise(have, kind):
+        return read
+    match have, kind:
+        case StructType(), Struct():
+            fields = [
+                _value(read[name], have[name].dataType, each).alias(name)
+                for name, each in kind.fields
+            ]
+            return F.when(read.isNotNull(), F.struct(*fields))
+        case ArrayType(), ListOf():
+            element = have.elementType
+            return F.transform(read, lambda each: _value(each, element, kind.element))
+        case MapType(), MapOf():
+            inner = have.valueType
+            return F.transform_values(read, lambda _, each: _value(each, inner, kind.value))
+        case _:
+            return _scalar(_number(read, have), kind)
+
+
+def _scalar(number: Column, kind: FieldType) -> Column:
+    if isinstance(kind, Symbols):
+        symbols = F.array(*(F.lit(each) for each in kind.symbols))
+        return F.get(symbols, number.try_cast("int"))
+    if kind == "boolean":
+        return number == F.lit(_TRUE)
+    if kind == "date":
+        return F.date_from_unix_date(number.try_cast("int"))
+    return number.try_cast("int") if kind == "integer" else number
+
+
+def _faults(
+    read: Column, have: DataType, kind: FieldType, path: str
+) -> Iterator[tuple[str, Reason, Column]]:
+    """The places where a value may be wrong: path, reason and condition."""
+    match have, kind:
+        case StructType(), Struct():
+            for name, each in kind.fields:
+                place = f"{path}.{name}" if path else name
+                yield from _faults(read[name], have[name].dataType, each, place)
+        case ArrayType(), ListOf():
+            yield from _faults_in(read, have.elementType, kind.element, f"{path}[]")
+        case MapType(), MapOf():
+            keys, values = F.map_keys(read), F.map_values(read)
+            yield f"{path}{{}}", _TEXT, F.exists(keys, lambda key: ~F.is_valid_utf8(key))
+            yield from _faults_in(values, have.valueType, kind.value, f"{path}{{}}")
+        case _, Symbols():
+            index = _number(read, have)
+            yield path, Reason.MALFORMED, ~index.between(0, len(kind.symbols) - 1)
+        case _, "boolean":
+            yield path, Reason.MALFORMED, ~read.isin(_FALSE, _TRUE)
+        case _, "string":
+            yield path, _TEXT, ~F.is_valid_utf8(read)
+        case _, str() if kind in _BOUNDS:
+            number = F.unix_micros(read) if kind == "timestamp" else _number(read, have)
+            yield path, Reason.MALFORMED, ~number.between(*map(F.lit, _BOUNDS[kind]))
+
+
+def _faults_in(
+    elements: Column, have: DataType, kind: FieldType, path: str
+) -> Iterator[tuple[str, Reason, Column]]:
+    """The same for the elements of a list: one result for each reason."""
+
+    def any_is_wrong(because: Reason) -> Column:
+        def is_wrong(each: Column) -> Column:
+            wrong = [found for _, why, found in _faults(each, have, kind, "") if why is because]
+            return F.coalesce(*(F.when(found, F.lit(True)) for found in wrong), F.lit(False))
+
+        return F.exists(elements, is_wrong)
+
+    for because in sorted({why for _, why, _ in _faults(elements, have, kind, "")}):
+        yield path, because, any_is_wrong(because)

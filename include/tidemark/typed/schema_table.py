@@ -1,0 +1,86 @@
+"""The schemas table: what registries have said, so that what was decoded can be so again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+
+from arro3.core import DataType, Field, Schema
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from tidemark.ingest.ports import Clock
+from tidemark.lake.failures import names_failures
+from tidemark.lake.retention import KEEP_LOG
+from tidemark.lake.rows import TIMESTAMP, from_rows, opened, query
+from tidemark.spec.decode import RegisteredSchema
+
+COLUMNS = Schema(
+    [
+        Field("registry", DataType.utf8(), nullable=False),
+        Field("schema_id", DataType.int64(), nullable=False),
+        Field("kind", DataType.utf8(), nullable=False),
+        Field("schema", DataType.utf8(), nullable=False),
+        Field("kept_at", TIMESTAMP, nullable=False),
+    ]
+)
+"""The table's columns. Two planners may both have kept one: its rows are then the same."""
+
+
+@names_failures
+class DeltaSchemas:
+    """Schemas of one registry.
+
+    Args:
+        uri: The table; made when the first is kept.
+        registry: The connection of the registry.
+        now: The clock that `kept_at` is read from.
+    """
+
+    def __init__(self, uri: str, registry: str, now: Clock) -> None:
+        self._uri = uri
+        self._registry = registry
+        self._now = now
+
+    def kept(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
+        """Those of some schemas that are here, by id."""
+        table = opened(self._uri) if ids else None
+        if table is None:
+            return {}
+        wanted = ", ".join(map(str, sorted(ids)))
+        rows = query(
+            table,
+            f"""
+            SELECT DISTINCT schema_id AS id, kind, "schema" AS text FROM t
+            WHERE registry = '{self._registry}' AND schema_id IN ({wanted})
+            """,
+        )
+        return {row["id"]: RegisteredSchema(**row) for row in rows}
+
+    def keep(self, schemas: Sequence[RegisteredSchema]) -> None:
+        """Store schemas that the table lacks.
+
+        Raises:
+            StorageRefused, StorageUnavailable, EngineFailed: The table may have them or not; do it
+                again.
+        """
+        rows = [
+            {
+                "registry": self._registry,
+                "schema_id": each.id,
+                "kind": each.kind,
+                "schema": each.text,
+                "kept_at": self._now(),
+            }
+            for each in schemas
+        ]
+        self._make()
+        write_deltalake(self._uri, from_rows(rows, COLUMNS), mode="append")
+
+    def _make(self) -> None:
+        """Make the table if it is not there; another planner may do so at the same time."""
+        if opened(self._uri) is None:
+            with suppress(DeltaError):
+                DeltaTable.create(
+                    self._uri, schema=COLUMNS, mode="ignore", configuration=dict(KEEP_LOG)
+                )

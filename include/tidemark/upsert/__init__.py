@@ -1,0 +1,1 @@
+"""Upsert tables: one row for each key."""

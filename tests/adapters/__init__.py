@@ -1,1 +1,0 @@
-"""Adapters against the real systems they speak to."""

@@ -1,1 +1,0 @@
-"""Airflow as processes of this machine."""

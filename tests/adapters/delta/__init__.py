@@ -1,1 +1,0 @@
-"""Delta tables through delta-rs."""

@@ -1,1 +1,0 @@
-"""Kafka through librdkafka."""

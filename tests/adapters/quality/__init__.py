@@ -1,1 +1,0 @@
-"""Quality checks by Great Expectations."""

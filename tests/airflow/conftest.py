@@ -1,0 +1,131 @@
+"""Airflow for the tests of the DAG files: in a process of its own, with a home of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.conftest import PROJECT
+
+OF_TASKS = (
+    *(f"tidemark.airflow.{name}" for name in ("groups", "maintenance", "operators", "tasks")),
+    *("deltalake", "tidemark.kafka.watermarks", "tidemark.spark.settings"),
+)
+"""What a task loads before it does anything."""
+
+# Says what it was given, and ends as it is told.
+SPARK_SUBMIT = """\
+#!/bin/sh
+printf '%s\\n' "$@" > "$SEEN/argv"
+env > "$SEEN/environ"
+echo "$TOLD"
+[ "$CODE" -ge 0 ] || kill "$CODE" $$
+exit "$CODE"
+"""
+
+
+class Answer(NamedTuple):
+    """What a question to the probe came to."""
+
+    value: Any
+    printed: str
+
+
+class Probe:
+    """Asks `tests/airflow/probe.py`."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def ask(self, name: str, **arguments: Any) -> Answer:
+        """Answer one question, in a fork that nothing else has touched."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{json.dumps({'name': name, 'arguments': arguments})}\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, "the probe has ended"
+        reply = json.loads(line)
+        assert "crash" not in reply, f"{reply['crash']}\n{reply['printed']}"
+        return Answer(reply["value"], reply["printed"])
+
+
+def airflow_environment(home: Path) -> dict[str, str]:
+    """The environment of an Airflow without a scheduler, and without connections."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "TIDEMARK"))}
+    return {
+        **kept,
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        "GX_ANALYTICS_ENABLED": "False",
+        "NO_COLOR": "1",
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+    }
+
+
+@pytest.fixture(scope="session")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
+    """One process with what parses DAG files loaded, for all tests of the run."""
+    with _probe(tmp_path_factory.mktemp("airflow")) as answering:
+        yield answering
+
+
+@pytest.fixture(scope="session")
+def task_probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
+    """One process with what runs tasks loaded, for all tests of the run."""
+    with _probe(tmp_path_factory.mktemp("airflow-tasks"), *OF_TASKS) as answering:
+        yield answering
+
+
+@contextmanager
+def _probe(home: Path, *modules: str) -> Iterator[Probe]:
+    with (home / "probe.log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(PROJECT / "tests" / "airflow" / "probe.py"), *modules],
+            env=airflow_environment(home),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+        with process:
+            yield Probe(process)
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+SPARK: dict[str, Any] = {
+    "conn_type": "spark",
+    "host": "local[2]",
+    "extra": {"deploy-mode": "cluster", "spark-binary": "spark9-submit"},
+}
+"""A Spark connection with the program of the fixture."""
+
+
+def calling(program: Path, spark: Mapping[str, Any] = SPARK) -> dict[str, str]:
+    """Return variables with which a process calls the program instead of spark-submit."""
+    return {
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
+        "PATH": os.pathsep.join([str(program.parent), os.environ["PATH"]]),
+    }
+
+
+@pytest.fixture
+def spark_submit(tmp_path: Path) -> Path:
+    """A program that records its calls; connection and PATH must name it (`calling`)."""
+    program = tmp_path / SPARK["extra"]["spark-binary"]
+    program.write_text(SPARK_SUBMIT)
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return program

@@ -1,0 +1,268 @@
+"""A process that has Airflow loaded and answers questions, each in a fork of its own.
+
+Airflow sets up logging, a database and warnings when it is imported, which would reach into every
+other test of the run; and a fork is what Airflow's own DAG processor parses a file in.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+DAGS = Path(__file__).resolve().parents[2] / "dags"
+TASK_INSTANCE = {"dag_id": "d", "task_id": "t", "run_id": "r"}
+"""Whose failure is told."""
+
+# -- the questions -------------------------------------------------------------------------------
+
+
+def parse(file: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """What Airflow's DAG processor gets out of one DAG file, and what that costs."""
+    from airflow.dag_processing.dagbag import BundleDagBag
+
+    os.environ.update(environ)
+    before = set(sys.modules)
+    cpu_s = time.process_time()
+    bag = BundleDagBag(dag_folder=str(DAGS / file), bundle_path=DAGS, bundle_name="dags")
+    cpu_s = time.process_time() - cpu_s
+    return {
+        "cpu_s": cpu_s,
+        "modules": sorted({name.partition(".")[0] for name in set(sys.modules) - before}),
+        "import_errors": bag.import_errors,
+        "dags": {dag_id: _described(dag) for dag_id, dag in bag.dags.items()},
+    }
+
+
+def importing(module: str) -> float:
+    """Processor seconds that it takes to import a module."""
+    cpu_s = time.process_time()
+    importlib.import_module(module)
+    return time.process_time() - cpu_s
+
+
+def listed() -> list[str]:
+    """The files that Airflow takes for DAG files."""
+    from airflow.dag_processing.importers.python_importer import PythonDagImporter
+
+    found = PythonDagImporter().list_dag_files(DAGS)
+    return sorted(str(Path(path).relative_to(DAGS)) for path in found)
+
+
+def serialized(file: str, environ: Mapping[str, str] | None = None) -> str:
+    """What Airflow's database keeps of a file's DAGs."""
+    from airflow.dag_processing.dagbag import BundleDagBag
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    os.environ.update(environ or {})
+    bag = BundleDagBag(dag_folder=str(DAGS / file), bundle_path=DAGS, bundle_name="dags")
+    return json.dumps([DagSerialization.to_dict(dag) for dag in bag.dags.values()], default=str)
+
+
+def run_job(
+    environ: Mapping[str, str], operator: str = "TidemarkJobOperator", **arguments: Any
+) -> dict[str, Any]:
+    """How an operator that submits jobs ends, and what it leaves behind."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from tidemark.airflow import groups, operators
+
+    os.environ.update(environ)
+    before = dict(os.environ)
+    module = operators if hasattr(operators, operator) else groups
+    job = getattr(module, operator)(task_id="job", **arguments)
+    failure: Exception | None = None
+    try:
+        job.execute({})
+    except Exception as error:  # noqa: BLE001  its type is the answer
+        failure = error
+    rendered = {name: str(getattr(job, name)) for name in job.template_fields}
+    return {
+        "error": str(failure) if failure else None,
+        "kind": type(failure).__name__,
+        "fails_now": isinstance(failure, AirflowFailException),
+        "rendered": rendered,
+        "environment_restored": dict(os.environ) == before,
+    }
+
+
+def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
+    """How a task callable ends."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    os.environ.update(environ)
+    result, error = _called(task, arguments)
+    if error is None:
+        return {"error": None, "result": result}
+    fails_now = isinstance(error, AirflowFailException)
+    return {"error": f"{type(error).__name__}: {error}", "fails_now": fails_now}
+
+
+def published(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
+    """How a task callable ends, and what it reports on assets that it names as it runs."""
+    from airflow.sdk.execution_time.context import OutletEventAccessors
+
+    told = OutletEventAccessors()
+    ended = call_task(task, environ, outlet_events=told, **arguments)
+    events = [event for alias in told.values() for event in alias.asset_alias_events]
+    return {**ended, "events": [{"asset": e.dest_asset_key.name, **e.extra} for e in events]}
+
+
+def tell_of(task: str, environ: Mapping[str, str], **arguments: Any) -> None:
+    """Call a task callable, which must fail, and tell of it."""
+    os.environ.update(environ)
+    _, error = _called(task, arguments)
+    if error is None:
+        raise AssertionError(f"{task} has not failed")
+    tell(environ, {"task_instance": TASK_INSTANCE, "exception": error})
+
+
+def _called(task: str, arguments: dict[str, Any]) -> tuple[Any, Exception | None]:
+    from tidemark.airflow import alarms, groups, maintenance, tasks
+
+    if task in ("plan_run", "plan_group"):
+        arguments["dag_run"] = _dag_run(**arguments.get("dag_run", {"run_type": "scheduled"}))
+    (module,) = (each for each in (tasks, groups, maintenance, alarms) if defines(each, task))
+    try:
+        return getattr(module, task)(**arguments), None
+    except Exception as error:  # noqa: BLE001  its type is the answer
+        return None, error
+
+
+def _dag_run(run_type: str, start: str | None = None, end: str | None = None) -> SimpleNamespace:
+    """A run as its tasks see it: what made it, and the time that it is for."""
+    return SimpleNamespace(
+        run_type=run_type,
+        data_interval_start=datetime.fromisoformat(start) if start else None,
+        data_interval_end=datetime.fromisoformat(end) if end else None,
+    )
+
+
+def requester(dag_id: str, run_id: str, run_type: str) -> str:
+    """Whom the tasks of a run name as who asked for its plan."""
+    from airflow.sdk import DAG
+
+    from tidemark.airflow.chain import REQUESTED_BY
+
+    dag = DAG(dag_id=dag_id, schedule=None)
+    context = {"dag": dag, "run_id": run_id, "dag_run": _dag_run(run_type)}
+    return str(dag.get_template_env().from_string(REQUESTED_BY).render(context))
+
+
+def tell(environ: Mapping[str, str], context: Mapping[str, Any]) -> None:
+    """Tell of a failed task."""
+    from tidemark.airflow.alarms import tell_failure
+
+    os.environ.update(environ)
+    tell_failure({**context, "task_instance": SimpleNamespace(**context["task_instance"])})
+
+
+def defines(module: Any, name: str) -> bool:
+    """Whether a callable is the module's own, not one that it imports."""
+    return getattr(getattr(module, name, None), "__module__", None) == module.__name__
+
+
+def _described(dag: Any) -> dict[str, Any]:
+    return {
+        "tasks": {
+            task.task_id: {
+                "downstream": sorted(task.downstream_task_ids),
+                "retries": task.retries,
+                "backoff": task.retry_exponential_backoff,
+                "owner": task.owner,
+                "on_failure": ", ".join(each.__name__ for each in task.on_failure_callback),
+                "timeout_s": task.execution_timeout.total_seconds(),
+                "template_fields": list(task.template_fields),
+                "outlets": [getattr(outlet, "uri", outlet.name) for outlet in task.outlets],
+                "trigger_rule": task.trigger_rule.value,
+                "at_once": task.max_active_tis_per_dagrun,
+                "mapped_over": _mapped_over(task),
+            }
+            for task in dag.tasks
+        },
+        "schedule": getattr(dag.schedule, "expression", None) or str(dag.schedule),
+        "start_date": dag.start_date.isoformat(),
+        "catchup": dag.catchup,
+        "max_active_runs": dag.max_active_runs,
+        "tags": sorted(dag.tags),
+        "doc_md": dag.doc_md,
+        "params": {
+            name: {
+                "schema": dag.params.get_param(name).schema,
+                "description": dag.params.get_param(name).description,
+                "value": dag.params.get_param(name).resolve(suppress_exception=True),
+            }
+            for name in dag.params
+        },
+    }
+
+
+def _mapped_over(task: Any) -> Any:
+    """What a mapped operator gets, one value for each of its tasks; None for all others.
+
+    Where that is known only when the DAG runs: whose result it is.
+    """
+    if not task.is_mapped:
+        return None
+    over = task.expand_input.value["op_kwargs"]
+    return over if isinstance(over, list) else over.operator.task_id
+
+
+# -- the process ---------------------------------------------------------------------------------
+
+QUESTIONS: dict[str, Callable[..., Any]] = {
+    call.__name__: call
+    for call in (
+        *(parse, importing, listed, serialized),
+        *(run_job, call_task, published, requester, tell, tell_of),
+    )
+}
+
+
+def main() -> None:
+    """Answer one question a line, with the modules of the command line loaded before."""
+    import airflow.dag_processing.dagbag  # noqa: F401  what the DAG processor has loaded already
+
+    sys.path.append(str(DAGS))
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
+    answers = sys.stdout
+    for line in sys.stdin:
+        question = json.loads(line)
+        with tempfile.TemporaryDirectory() as folder:
+            answer, printed = Path(folder, "answer"), Path(folder, "printed")
+            child = os.fork()
+            if child == 0:
+                _answer(question, answer, printed)
+            os.waitpid(child, 0)
+            reply = json.loads(answer.read_text()) if answer.exists() else {"crash": "no answer"}
+            reply["printed"] = printed.read_text(errors="replace")
+        answers.write(f"{json.dumps(reply)}\n")
+        answers.flush()
+
+
+def _answer(question: dict[str, Any], answer: Path, printed: Path) -> None:
+    output = os.open(printed, os.O_CREAT | os.O_WRONLY)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    try:
+        value = QUESTIONS[question["name"]](**question["arguments"])
+        answer.write_text(json.dumps({"value": value}))
+    except BaseException:  # noqa: BLE001  handed to the test, which raises it
+        answer.write_text(json.dumps({"crash": traceback.format_exc()}))
+    finally:
+        sys.stdout.flush()
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

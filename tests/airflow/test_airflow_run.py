@@ -1,0 +1,421 @@
+"""The DAGs under a real Airflow scheduler, with real Kafka and Spark.
+
+The tests that need no settings of their own share one Airflow, whose jobs run on a Spark Connect
+server. The jobs of the others are spark-submit's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
+
+from tests.conftest import PROJECT, TopicFactory
+from tests.support.crashes import command_line, wait_until
+from tests.support.kafka_judge import read_all
+from tests.support.parts import Parts
+from tests.support.proxy import ProxiedBroker, proxied_broker
+from tests.support.topics import make_topic
+from tests.support.transactions import Record, produce_records, produce_values
+from tests.support.verdict import judge
+from tests.support.webhook import listening
+from tidemark.app import App, connection_variable, kafka_connection
+from tidemark.dev.airflow_api import AirflowApi, DagRun
+from tidemark.dev.airflow_standalone import AirflowStandalone
+from tidemark.dev.broker import BrokerStatus
+from tidemark.dev.errors import AirflowRefused, AirflowUnavailable
+from tidemark.dev.producer import produce
+from tidemark.lake.rows import query
+from tidemark.sockets import free_ports
+from tidemark.spec.layout import Layout
+
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.broker, pytest.mark.e2e]
+
+DAG = "tidemark_clicks"
+FORM = "tidemark_backfill"
+GROUP_DAG = "tidemark_group_tides"
+# Yearly: switched on, it runs once for now, and not again while the test lasts.
+SPEC = "name: clicks\ntopic: {topic}\nschedule: '@yearly'\nstart: earliest\nretries: 0\n"
+DATED = "tidemark_dated"
+MEMBERS = {"ebb": "earliest", "flood": "earliest", "lost": "none"}
+# Each pipeline belongs to one test, which creates the topic of the same name.
+SHARED = {
+    "clicks": SPEC.format(topic="clicks"),
+    "dated": "name: dated\ntopic: dated\nschedule: '@monthly'\nstart: latest\nretries: 0\n",
+    **{
+        name: f"name: {name}\ntopic: {name}\nschedule: '@yearly'\nretries: 0\n"
+        f"group: tides\nstart: {start}\n"
+        for name, start in MEMBERS.items()
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def airflow(parts: Parts) -> AirflowStandalone:
+    """The Airflow that tests share."""
+    return parts.airflow(SHARED)
+
+
+@contextmanager
+def running(
+    home: Path,
+    broker: BrokerStatus | ProxiedBroker,
+    specs: Mapping[str, str],
+    connections: Mapping[str, str] | None = None,
+) -> Iterator[AirflowStandalone]:
+    """An Airflow with pipelines of these names and specs."""
+    (home / "pipelines").mkdir()
+    for name, text in specs.items():
+        (home / "pipelines" / f"{name}.yaml").write_text(text)
+    environ = {
+        **os.environ,
+        "TIDEMARK_PIPELINES": str(home / "pipelines"),
+        connection_variable("kafka_default"): kafka_connection(broker.bootstrap),
+        **(connections or {}),
+    }
+    airflow = AirflowStandalone(Layout(project=PROJECT, home=home / "home"), environ)
+    try:
+        airflow.start(progress=print)
+        yield airflow
+    finally:
+        stopped = airflow.stop()
+    assert stopped.processes == ()
+
+
+def test_runs_land_what_is_new_once_and_can_be_cleared(
+    airflow: AirflowStandalone, broker: BrokerStatus, admin: AdminClient
+) -> None:
+    """A run lands the topic, the next finds nothing, clearing the first changes nothing."""
+    topic = make_topic(admin, broker.bootstrap, "clicks", partitions=3)
+    client = {"bootstrap.servers": broker.bootstrap}
+    produce(client, "streams-intro", records=50, topic=topic)
+    api = airflow.api()
+    api.wait_for_dags([DAG, "tidemark_backfill"])
+
+    api.set_paused(DAG, False)
+    first = finished(api, scheduled_run(api))
+    assert set(first.tasks.values()) == {"success"}
+    app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
+    uri = app.layout.data_table("bronze/clicks")
+    landed = {(r.partition, r.offset) for r in read_all(broker.bootstrap, topic)}
+    assert len(landed) == 50
+    assert rows(uri) == sorted(landed)
+    version = DeltaTable(uri).version()
+
+    second = finished(api, api.trigger(DAG))
+    states = {"plan": "success", "ingest": "skipped", "quality": "skipped", "publish": "skipped"}
+    assert second.tasks == states
+
+    api.clear(DAG, first.run_id, ["ingest"], downstream=False)
+    assert set(finished(api, first.run_id).tasks.values()) == {"success"}
+    assert DeltaTable(uri).version() == version
+    assert rows(uri) == sorted(landed)
+
+    (event,) = api.asset_events(DAG)
+    record = app.control().ledger("clicks").plans[1]
+    assert record.landing is not None
+    assert event.uri == "x-tidemark://bronze/clicks"
+    assert event.run_id == first.run_id
+    assert event.extra == {
+        "pipeline": "clicks",
+        "plan": 1,
+        "kind": "live",
+        "table": uri,
+        "table_version": record.landing.table_version,
+        "records": 50,
+        "replaces": False,
+        "ranges": [[r.partition, r.start, r.end] for r in record.plan.ranges],
+    }
+    assert record.landing.table_version == version
+
+    with pytest.raises(AirflowRefused, match="No value passed"):
+        api.trigger("tidemark_backfill", conf={"retained": True})
+
+
+def test_backfills_by_form_and_by_date(
+    airflow: AirflowStandalone, broker: BrokerStatus, admin: AdminClient
+) -> None:
+    """A form's chunks land one after the other; `airflow backfill` goes by the records' times.
+
+    A form that names a copy fills that, and leaves the pipeline's own table alone.
+    """
+    forever = {"retention.ms": "-1"}
+    name = make_topic(admin, broker.bootstrap, "dated", partitions=2, config=forever)
+    for year, count in ((2024, 7), (2025, 9)):
+        stamped = int(datetime(year, 6, 1, tzinfo=UTC).timestamp() * 1000)
+        records = [
+            Record(value=b"%d" % n, partition=partition, timestamp_ms=stamped)
+            for partition in (0, 1)
+            for n in range(count)
+        ]
+        produce_records(broker.bootstrap, name, records)
+    api = airflow.api()
+    api.wait_for_dags([DATED, FORM])
+    api.set_paused(FORM, False)
+    form = {"pipeline": "dated", "retained": True, "partitions": "0", "chunk": 8}
+    filled = finished(api, api.trigger(FORM, conf=form), FORM)
+    tasks = {f"chunk.{task}[{n}]" for task in ("ingest", "quality", "publish") for n in (0, 1)}
+    assert filled.tasks == dict.fromkeys(["request", "complete", *tasks], "success")
+    app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
+    uri = app.layout.data_table("bronze/dated")
+    assert rows(uri) == [(0, offset) for offset in range(16)]
+    assert [event.extra["records"] for event in api.asset_events(FORM)] == [8, 8]
+    again = {**form, "chunk": 16, "replace": True, "reason": "a test"}
+    shown = finished(api, api.trigger(FORM, conf={**again, "dry_run": True}), FORM)
+    assert set(shown.tasks.values()) == {"success", "skipped"}
+    assert "1 (8), 2 (8)" in api.log_tail(FORM, shown.run_id, "request")
+    assert sorted(app.control().ledger("dated").plans) == [1, 2]
+    replaced = finished(api, api.trigger(FORM, conf=again), FORM)
+    assert set(replaced.tasks.values()) == {"success"}
+    assert rows(uri) == [(0, offset) for offset in range(16)]
+    assert [event.extra["replaces"] for event in api.asset_events(FORM)][-1] is True
+
+    version = DeltaTable(uri).version()
+    into = {"pipeline": "dated", "retained": True, "into": "twin"}
+    copied = finished(api, api.trigger(FORM, conf=into), FORM)
+    assert set(copied.tasks.values()) == {"success"}
+    twin = app.layout.data_table("bronze/dated@twin")
+    topic_id = app.control().ledger("dated@twin").topic_id
+    assert topic_id is not None
+    verdict = judge(whole_rows(twin), broker.bootstrap, name, topic_id)
+    assert (verdict.exact, verdict.records) == (True, 32), verdict
+    event = api.asset_events(FORM)[-1]
+    assert event.uri == "x-tidemark://bronze/dated@twin"
+    assert (event.extra["table"], event.extra["records"]) == (twin, 32)
+    assert DeltaTable(uri).version() == version
+    assert sorted(app.control().ledger("dated").plans) == [1, 2, 3]
+
+    api.set_paused(DATED, False)
+    finished(api, scheduled_run(api, DATED), DATED)
+    dates = {"from_date": "2025-06-01T00:00:00Z", "to_date": "2025-06-30T00:00:00Z"}
+    ask = {"dag_id": DATED, **dates, "max_active_runs": 1}
+    wait_until(lambda: has_begun(api, ask), timeout_s=120, pause_s=1)
+    by_date = next(run for run in api.run_ids(DATED) if run.startswith("backfill"))
+    assert set(finished(api, by_date, DATED).tasks.values()) == {"success"}
+    assert rows(uri) == [(0, offset) for offset in range(16)] + [(1, n) for n in range(7, 16)]
+
+
+@pytest.mark.faults
+def test_a_cancelled_backfill_keeps_whole_chunks_and_goes_on_when_cleared(
+    tmp_path: Path, layout: Layout
+) -> None:
+    """Set to failed while Spark reads the second of three chunks, the run leaves the first alone.
+
+    Cleared as a whole, it lands the others, each record once.
+    """
+    name, run = "cancelled", "cancelled-backfill"
+    spec = SPEC.format(topic=name).replace("earliest", "latest")
+    with proxied_broker(tmp_path / "broker", layout.kafka_jars) as kafka:
+        admin = AdminClient({"bootstrap.servers": kafka.direct, "log_level": 0})
+        make_topic(admin, kafka.direct, name, partitions=2)
+        for partition in (0, 1):
+            produce_values(kafka.direct, name, 3_000, partition)
+        # Partitions take turns by files, so each chunk has offsets of both.
+        specs = {"clicks": f"{spec}limits: {{records_per_task: 1000}}\n"}
+        with running(tmp_path, kafka, specs) as airflow:
+            api = airflow.api()
+            api.wait_for_dags([FORM])
+            api.set_paused(FORM, False)
+            form = {"pipeline": "clicks", "retained": True, "chunk": 2_000}
+            api.trigger(FORM, conf=form, run_id=run)
+            app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
+            control, uri = app.control(), app.layout.data_table("bronze/clicks")
+            # Spark takes seconds from here to its first fetch.
+            wait_until(lambda: 2 in control.ledger("clicks").plans, timeout_s=400, pause_s=0.5)
+            kafka.proxy.hold().wait_held()
+
+            tasks = api.run(FORM, run).tasks
+            assert tasks["chunk.ingest[0]"] == "success"
+            assert tasks["chunk.ingest[1]"] == "running"
+
+            path = f"/dags/{FORM}/dagRuns/{run}"
+            api.call("PATCH", path, {"state": "failed"})
+            cancelled = finished(api, run, FORM)
+            assert cancelled.state == "failed"
+            # Airflow says so of every chunk then, whatever became of it.
+            assert cancelled.tasks["chunk.ingest[0]"] == "failed"
+            assert set(cancelled.tasks.values()) == {"success", "failed", "skipped"}
+            # Still held: the job does not end by itself.
+            wait_until(lambda: jobs_of(airflow) == [], timeout_s=60, pause_s=0.5)
+            (request,) = control.backfills("clicks", f"airflow:{FORM}:{run}")
+            chunks = [
+                [
+                    (p, offset)
+                    for p, spans in chunk.items()
+                    for s in spans
+                    for offset in range(s.start, s.end)
+                ]
+                for chunk in request.chunks
+            ]
+            assert [len(chunk) for chunk in chunks] == [2_000, 2_000, 2_000]
+            assert {partition for partition, _ in chunks[1]} == {0, 1}
+            assert rows(uri) == sorted(chunks[0])
+
+            kafka.proxy.clear()
+            api.call("POST", f"{path}/clear", {"dry_run": False})
+            cleared = finished(api, run, FORM, timeout_s=800)
+            assert set(cleared.tasks.values()) == {"success"}
+            verdict = judge(whole_rows(uri), kafka.direct, name, request.topic_id)
+            assert (verdict.exact, verdict.records) == (True, 6_000), verdict
+            landed = [plan.landing for plan in control.ledger("clicks").plans.values()]
+            assert [each.records for each in landed if each] == [2_000, 2_000, 2_000]
+
+
+def test_a_group_lands_and_publishes_what_it_can_and_tells_the_rest(
+    airflow: AirflowStandalone, broker: BrokerStatus, admin: AdminClient
+) -> None:
+    """One member is refused when it is planned: the run fails, and the others have their events."""
+    for name in MEMBERS:
+        make_topic(admin, broker.bootstrap, name, partitions=2)
+        produce({"bootstrap.servers": broker.bootstrap}, "streams-intro", records=30, topic=name)
+    api = airflow.api()
+    api.wait_for_dags([GROUP_DAG])
+    api.set_paused(GROUP_DAG, False)
+    first = finished(api, scheduled_run(api, GROUP_DAG), GROUP_DAG)
+    assert first.tasks == {
+        "plan": "failed",
+        "ingest": "success",
+        "quality": "success",
+        "publish": "success",
+        "complete": "upstream_failed",
+    }
+    assert "lost: NoStartOffset" in api.log_tail(GROUP_DAG, first.run_id, "plan")
+    app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
+    for name in ("ebb", "flood"):
+        landed = [(r.partition, r.offset) for r in read_all(broker.bootstrap, name)]
+        assert rows(app.layout.data_table(f"bronze/{name}")) == sorted(landed)
+    events = {event.uri: event.extra for event in api.asset_events(GROUP_DAG)}
+    assert {uri: (extra["plan"], extra["records"]) for uri, extra in events.items()} == {
+        "x-tidemark://bronze/ebb": (1, 30),
+        "x-tidemark://bronze/flood": (1, 30),
+    }
+    second = finished(api, api.trigger(GROUP_DAG), GROUP_DAG)
+    assert second.tasks == {
+        "plan": "failed",
+        "ingest": "skipped",
+        "quality": "skipped",
+        "publish": "skipped",
+        "complete": "upstream_failed",
+    }
+
+
+def test_limited_runs_follow_each_other_and_alarms_are_told(
+    tmp_path: Path, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """A chain of runs lands a backlog; alarms, failures and late runs reach the webhook."""
+    name = topic(partitions=3)
+    client = {"bootstrap.servers": broker.bootstrap}
+    produce(client, "streams-intro", records=30, topic=name)
+    (port,) = free_ports("127.0.0.1", 1)
+    specs = {
+        "clicks": SPEC.format(topic=name)
+        + "limits: {records_per_run: 20, catch_up: true}\nalarms: {lag_records: 10}\n",
+        # Each try waits for half a minute, so that the run is late.
+        "away": "name: away\ntopic: t\nschedule: '@yearly'\nconnection: kafka_away\nretries: 5\n"
+        "alarms: {deadline_minutes: 1}\n",
+        "lost": f"name: lost\ntopic: {name}\nschedule: '@yearly'\nstart: none\nretries: 0\n",
+    }
+    with (
+        listening() as webhook,
+        running(
+            tmp_path,
+            broker,
+            specs,
+            {**webhook.environ(), "AIRFLOW_CONN_KAFKA_AWAY": kafka_connection(f"127.0.0.1:{port}")},
+        ) as airflow,
+    ):
+        api = airflow.api()
+        api.wait_for_dags([DAG, "tidemark_away", "tidemark_lost", "tidemark_status"])
+        api.set_paused("tidemark_away", False)
+        api.set_paused("tidemark_lost", False)
+        api.set_paused(DAG, False)
+        scheduled_run(api)
+        wait_until(lambda: len(api.run_ids(DAG)) == 2, timeout_s=600, pause_s=0.5)
+        for run in api.run_ids(DAG):
+            assert finished(api, run).state == "success"
+        app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
+        landed = [(r.partition, r.offset) for r in read_all(broker.bootstrap, name)]
+        assert rows(app.layout.data_table("bronze/clicks")) == sorted(landed)
+        plans = app.control().ledger("clicks").plans.values()
+        assert [record.plan.size for record in plans] == [20, 10]
+
+        produce(client, "streams-intro", records=30, topic=name)
+        api.set_paused("tidemark_status", False)
+        looked = finished(api, scheduled_run(api, "tidemark_status"), "tidemark_status")
+        alarms = {f"alarm[{number}]": "failed" for number in range(3)}
+        assert looked.tasks == {"look": "success", **alarms}
+        seen = query(DeltaTable(app.layout.status_table), "SELECT * FROM t")
+        assert {row["pipeline"]: row["alarms"] for row in seen} == {
+            "clicks": "RunwayTooShort, LagTooLarge",
+            "away": "KafkaUnavailable",
+            "lost": "NoStartOffset",
+        }
+
+        def told(words: str) -> str:
+            wait_until(lambda: any(words in body["text"] for _, body in webhook.heard))
+            return next(body["text"] for _, body in webhook.heard if words in body["text"])
+
+        assert told("A run of away has not ended in time")
+        alarm = told("clicks: RunwayTooShort: ")
+        assert alarm.startswith("tidemark_status.alarm of ")
+        assert "Next: see `tidemark status clicks` for the partitions" in alarm
+        assert "Next: land more now with `tidemark ingest clicks`" in alarm
+        failure = told("tidemark_lost.plan of ")
+        assert " has failed: NoStartOffset: " in failure
+        assert "another reader has come to: `tidemark start --help`." in failure
+
+
+def scheduled_run(api: AirflowApi, dag: str = DAG) -> str:
+    """The run that the scheduler makes once the DAG is switched on."""
+    deadline = time.monotonic() + 180
+    while not (runs := api.run_ids(dag)):
+        assert time.monotonic() < deadline, "the scheduler has made no run"
+        time.sleep(0.5)
+    return runs[0]
+
+
+def finished(api: AirflowApi, run_id: str, dag: str = DAG, timeout_s: float = 400) -> DagRun:
+    """The run once it has ended, with the logs of what failed on the test's output."""
+    run = api.wait(dag, run_id, timeout_s=timeout_s, progress=print)
+    for task in run.failed_tasks:
+        print(api.log_tail(dag, run_id, task))
+    return run
+
+
+def has_begun(api: AirflowApi, backfill: Mapping[str, Any]) -> bool:
+    """Whether Airflow takes a backfill by dates: beside its own scheduler, SQLite may be locked."""
+    try:
+        api.call("POST", "/backfills", backfill)
+    except AirflowUnavailable as error:
+        # Airflow has removed then what it had made of it.
+        if "Database is locked" in str(error):
+            return False
+        raise
+    return True
+
+
+def jobs_of(airflow: AirflowStandalone) -> list[str]:
+    """What the living Spark jobs of this Airflow were started with."""
+    commands = map(command_line, airflow.status().processes)
+    return [command for command in commands if str(PROJECT / "jobs") in command]
+
+
+def whole_rows(uri: str) -> list[dict[str, Any]]:
+    """Every row of the table with all its columns."""
+    found: list[dict[str, Any]] = pa.table(DeltaTable(uri).scan()).to_pylist()
+    return found
+
+
+def rows(uri: str) -> list[tuple[int, int]]:
+    """Partition and offset of every row of the table, doubles included."""
+    table = DeltaTable(uri).to_pyarrow_table(columns=["partition", "offset"])
+    return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))

@@ -1,0 +1,118 @@
+"""Whose plan the plan of a run is, when Airflow's backfill takes runs over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.airflow.conftest import SPARK, Probe
+from tests.conftest import TopicFactory
+from tests.support.file_lake import FileSink
+from tests.support.services import NOW
+from tests.support.transactions import produce_months
+from tidemark.app import App, connection_variable, kafka_connection
+from tidemark.dev.broker import BrokerStatus
+from tidemark.ingest.executor import Ingest
+
+DAG, RUN = "tidemark_tides", "scheduled__2025-07-01T00:00:00+00:00"
+JUNE = {"start": "2025-06-01T00:00:00+00:00", "end": "2025-07-01T00:00:00+00:00"}
+"""What the run is for, if it goes by dates."""
+
+
+class Tides:
+    """A pipeline over a real topic, which began with July; it lands without Spark."""
+
+    def __init__(self, probe: Probe, home: Path, bootstrap: str, topic: str) -> None:
+        self._probe = probe
+        specs = home / "pipelines"
+        specs.mkdir()
+        (specs / "tides.yaml").write_text(
+            f"name: tides\ntopic: {topic}\nschedule: '@monthly'\n"
+            "start: {timestamp: 2025-07-01T00:00:00Z}\n"
+        )
+        self._environ = {
+            "TIDEMARK_HOME": str(home),
+            "TIDEMARK_PIPELINES": str(specs),
+            connection_variable("kafka_default"): kafka_connection(bootstrap),
+            connection_variable("spark_default"): json.dumps(SPARK),
+        }
+        self._app = App(environ=self._environ)
+        self._uri = self._app.layout.data_table("bronze/tides")
+
+    def plan(self, run_type: str) -> Any:
+        """What the task `plan` of the one run comes to, when this has made the run."""
+        asked_by = self._probe.ask("requester", dag_id=DAG, run_id=RUN, run_type=run_type).value
+        answer = self._probe.ask(
+            "call_task",
+            task="plan_run",
+            environ=self._environ,
+            pipeline="tides",
+            requested_by=asked_by,
+            dag_run={"run_type": run_type, **JUNE},
+        ).value
+        assert answer["error"] is None
+        return answer["result"]
+
+    def land(self, plan: int) -> bool:
+        """Execute a plan; whether anything was written."""
+        spec = self._app.spec("tides")
+        ingest = Ingest(
+            spec=spec,
+            marks=self._app.marks(spec),
+            control=self._app.control(),
+            table=self._app.table(spec),
+            sink=FileSink(Path(self._uri), self._app.log_reader(spec)),
+            log_reader=self._app.log_reader(spec),
+            now=lambda: NOW,
+        )
+        return ingest.execute(plan).wrote
+
+    def planned(self) -> dict[int, list[tuple[int, int, int]]]:
+        """The ranges of every plan."""
+        plans = self._app.control().ledger("tides").plans
+        return {
+            number: [(each.partition, each.start, each.end) for each in record.plan.ranges]
+            for number, record in plans.items()
+        }
+
+    def rows(self) -> Sequence[tuple[int, int]]:
+        """Partition and offset of every row, doubles included."""
+        found = pa.table(DeltaTable(self._uri).scan()).to_pylist()
+        return sorted((row["partition"], row["offset"]) for row in found)
+
+
+@pytest.mark.broker
+def test_an_interval_that_is_made_again_lands_once(
+    task_probe: Probe, tmp_path: Path, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """`--reprocess-behavior completed` takes a run over, with its id, as often as it is asked to.
+
+    What the run had planned by then is not what it plans for its interval, and that is planned
+    once.
+    """
+    name = topic(partitions=2, config={"retention.ms": "-1"})
+    produce_months(broker.bootstrap, name, {5: 4, 6: 6, 7: 3})
+    tides = Tides(task_probe, tmp_path, broker.bootstrap, name)
+    scheduled = {"pipeline": "tides", "plan": 1}
+    by_date = {"pipeline": "tides", "plan": 2}
+    both = {1: [(0, 10, 13), (1, 10, 13)], 2: [(0, 4, 10), (1, 4, 10)]}
+
+    assert tides.plan("scheduled") == scheduled
+    # The run fails before its plan has landed, and is taken over.
+    assert tides.plan("backfill") == by_date
+    assert tides.planned() == both
+    assert tides.plan("backfill") == by_date
+    assert tides.land(2) is True
+
+    assert tides.plan("backfill") == by_date
+    assert tides.land(2) is False
+    assert tides.plan("scheduled") == scheduled
+    assert tides.land(1) is True
+    assert tides.planned() == both
+    assert tides.rows() == [(p, offset) for p in (0, 1) for offset in range(4, 13)]

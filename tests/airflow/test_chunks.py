@@ -1,0 +1,122 @@
+"""The operator of a backfill's chunks, with a real process in the place of spark-submit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.airflow.conftest import Answer, Probe, calling
+from tests.airflow.test_job_operator import KAFKA
+from tests.support.plans import make_plan
+from tests.support.services import NOW
+from tidemark.app import App
+from tidemark.backfill.selection import chunk_requester
+from tidemark.core.accounting import Landing
+from tidemark.core.errors import ExitCode
+from tidemark.core.events import BackfillRequested, Landed, Planned
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plan import PlanKind
+
+RUN = "airflow:tidemark_backfill:manual__1"
+
+
+class Chunks:
+    """A backfill of `prices` in some chunks, with a control table and no Kafka."""
+
+    def __init__(self, probe: Probe, program: Path) -> None:
+        self._probe = probe
+        self._program = program
+        self._environ = {
+            "TIDEMARK_HOME": str(program.parent),
+            **calling(program),
+            "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(KAFKA),
+            "SEEN": str(program.parent),
+            "TOLD": "",
+        }
+
+    def requested(self) -> None:
+        """Record that the offsets of two chunks were asked for."""
+        control = App(environ=self._environ).control()
+        request = BackfillRequested(
+            cluster_id="memory",
+            topic="prices",
+            topic_id="id-1",
+            requested_by=RUN,
+            readable_only=False,
+            chunks=tuple({0: SpanSet((Span(n, n + 5),))} for n in (10, 20)),
+        )
+        control.append(control.ledger("prices"), [request], NOW)
+
+    def planned(self, sequence: int, requested_by: str, *, landed: bool = False) -> None:
+        """Record a backfill's plan."""
+        control = App(environ=self._environ).control()
+        plan = make_plan(
+            (0, 10 * sequence, 10 * sequence + 5),
+            pipeline="prices",
+            sequence=sequence,
+            requested_by=requested_by,
+            kind=PlanKind.BACKFILL,
+        )
+        control.append(control.ledger("prices"), [Planned(plan=plan)], NOW)
+        if landed:
+            event = Landed(plan=plan, landing=Landing.of(plan, 1, {0: 5}), committed={0: 0})
+            control.append(control.ledger("prices"), [event], NOW)
+
+    def run(self, job: str, chunk: int, code: int = ExitCode.REFUSED) -> Answer:
+        """Run the operator of a chunk; every job ends with this code."""
+        return self._probe.ask(
+            "run_job",
+            environ={**self._environ, "CODE": str(int(code))},
+            operator="ChunkJobOperator",
+            job=job,
+            pipeline="prices",
+            requested_by=RUN,
+            chunk=chunk,
+        )
+
+    def submitted(self) -> list[str]:
+        """Plans that a job was submitted for."""
+        file = self._program.parent / "argv"
+        words = file.read_text().splitlines() if file.exists() else []
+        return [word for word in words if word.startswith("prices=")]
+
+
+@pytest.fixture
+def chunks(task_probe: Probe, spark_submit: Path) -> Chunks:
+    """A backfill of this test's own."""
+    return Chunks(task_probe, spark_submit)
+
+
+def test_quality_is_of_what_its_chunk_has_landed_and_plans_nothing(chunks: Chunks) -> None:
+    """Cleared after the plan was given up, it would otherwise leave a new one open."""
+    chunks.planned(1, chunk_requester(RUN, 1), landed=True)
+    chunks.planned(2, chunk_requester(RUN, 2), landed=True)
+    chunks.run("quality", 2)
+    assert chunks.submitted() == ["prices=2"]
+    assert chunks.run("quality", 3).value["kind"] == "AirflowSkipException"
+
+
+def test_a_chunk_that_was_left_half_way_lands_before_the_next(chunks: Chunks) -> None:
+    """Whichever task comes first: a chunk that waits for its retry keeps no other one waiting."""
+    chunks.planned(1, chunk_requester(RUN, 1))
+    answer = chunks.run("ingest", 2)
+    assert chunks.submitted() == ["prices=1"]
+    assert answer.value["fails_now"] is True
+
+
+def test_after_a_chunk_that_was_left_its_own_is_landed(chunks: Chunks) -> None:
+    """Airflow's operator keeps what it has submitted once, unless it is told to begin anew."""
+    chunks.requested()
+    chunks.planned(1, chunk_requester(RUN, 1))
+    chunks.planned(2, chunk_requester(RUN, 2))
+    answer = chunks.run("ingest", 2, ExitCode.OK)
+    assert (answer.value["error"], chunks.submitted()) == (None, ["prices=2"])
+
+
+def test_another_backfills_plan_is_waited_for(chunks: Chunks) -> None:
+    """It is somebody else's: nothing is submitted for it."""
+    chunks.planned(1, "cli:ann:1#1")
+    chunks.run("ingest", 2)
+    assert chunks.submitted() == []

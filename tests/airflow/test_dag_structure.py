@@ -1,0 +1,345 @@
+"""DAG files: what Airflow makes of them, and what parsing them costs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.airflow.conftest import Answer, Probe
+from tests.conftest import PROJECT
+from tidemark.app import App
+
+SPECS = App(environ={"TIDEMARK_PROJECT": str(PROJECT)}).specs
+OF_SPECS = ("pipelines.py", "backfill.py", "maintenance.py")
+FILES = (*OF_SPECS, "spec_errors.py", "status.py")
+HEAVY = {"pyspark", "deltalake", "confluent_kafka", "great_expectations", "pandas", "pyarrow"}
+OPERATOR = "airflow.providers.apache.spark.operators.spark_submit"
+
+
+@pytest.fixture(scope="module")
+def parsed(probe: Probe) -> dict[str, Any]:
+    """The answer about each DAG file."""
+    return {file: probe.ask("parse", file=file, environ={}).value for file in FILES}
+
+
+@pytest.fixture(scope="module")
+def dags(parsed: dict[str, Any]) -> dict[str, Any]:
+    """Every DAG by its id."""
+    return {dag_id: dag for answer in parsed.values() for dag_id, dag in answer["dags"].items()}
+
+
+def test_airflow_takes_these_files_and_no_other_for_dag_files(probe: Probe) -> None:
+    """What the DAG files share is not parsed by itself."""
+    assert probe.ask("listed").value == sorted(FILES)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_files_have_no_import_error(parsed: dict[str, Any], file: str) -> None:
+    """Airflow can load every file."""
+    assert parsed[file]["import_errors"] == {}
+
+
+def test_every_spec_has_a_dag_and_backfills_and_maintenance_have_one(dags: dict[str, Any]) -> None:
+    """The factory makes one DAG for each spec."""
+    others = {"tidemark_backfill", "tidemark_maintenance", "tidemark_status"}
+    assert set(dags) == {f"tidemark_{name}" for name in SPECS} | others
+
+
+def test_every_dag_is_the_same_chain(dags: dict[str, Any]) -> None:
+    """Four tasks in a row, each only after the one before has succeeded."""
+    for dag in (dags[f"tidemark_{name}"] for name in SPECS):
+        chain = {name: task["downstream"] for name, task in dag["tasks"].items()}
+        assert chain == {
+            "plan": ["ingest"],
+            "ingest": ["quality"],
+            "quality": ["publish"],
+            "publish": [],
+        }
+        assert {task["trigger_rule"] for task in dag["tasks"].values()} == {"all_success"}
+
+
+def test_a_backfill_is_a_request_and_its_chunks_one_at_a_time(dags: dict[str, Any]) -> None:
+    """The data table takes the plans of a pipeline's backfills in their order."""
+    tasks = dags["tidemark_backfill"]["tasks"]
+    assert {name: task["downstream"] for name, task in tasks.items()} == {
+        "request": ["chunk.ingest", "chunk.publish", "chunk.quality", "complete"],
+        "chunk.ingest": ["chunk.quality", "complete"],
+        "chunk.quality": ["chunk.publish"],
+        "chunk.publish": [],
+        "complete": [],
+    }
+    at_once = {name: task["at_once"] for name, task in tasks.items()}
+    assert (at_once["chunk.ingest"], at_once["chunk.quality"]) == (1, 1)
+    rules = {name: task["trigger_rule"] for name, task in tasks.items()}
+    assert rules == {**dict.fromkeys(tasks, "all_success"), "complete": "all_done"}
+
+
+def test_maintenance_is_a_task_for_each_table_and_none_waits_for_another(
+    dags: dict[str, Any],
+) -> None:
+    """One that fails stops no other, and fails the run: it is behind nothing and before nothing."""
+    dag = dags["tidemark_maintenance"]
+    assert {name: task["downstream"] for name, task in dag["tasks"].items()} == {
+        "tables": [],
+        "control": [],
+        "quality_docs": [],
+    }
+    mapped = {name: task["mapped_over"] for name, task in dag["tasks"].items()}
+    assert mapped == {
+        "tables": [{"pipeline": name} for name in SPECS],
+        "control": None,
+        "quality_docs": None,
+    }
+    assert dag["tasks"]["tables"]["at_once"] == 1
+    assert dag["schedule"] == "0 0 * * *"
+    assert {name: param["value"] for name, param in dag["params"].items()} == {
+        "keep_hours": 168,
+        "keep_docs_days": 90,
+        "dry_run": False,
+    }
+
+
+def test_alarms_are_raised_of_what_the_look_has_returned(dags: dict[str, Any]) -> None:
+    """One task for each pipeline, and no second try: the next look comes soon."""
+    tasks = dags["tidemark_status"]["tasks"]
+    assert {name: task["downstream"] for name, task in tasks.items()} == {
+        "look": ["alarm"],
+        "alarm": [],
+    }
+    assert (tasks["alarm"]["mapped_over"], tasks["alarm"]["retries"]) == ("look", 0)
+
+
+@pytest.mark.parametrize("name", sorted(SPECS))
+def test_a_dag_says_what_its_spec_says(dags: dict[str, Any], name: str) -> None:
+    """Schedule, tags, retries and the asset come from the spec."""
+    spec, dag = SPECS[name], dags[f"tidemark_{name}"]
+    assert dag["schedule"] == spec.schedule
+    assert dag["tags"] == sorted(["tidemark", *spec.tags])
+    assert {task["retries"] for task in dag["tasks"].values()} == {spec.retries}
+    assert dag["tasks"]["publish"]["outlets"] == [f"x-tidemark://bronze/{name}"]
+
+
+def test_no_run_is_made_for_the_past_and_one_runs_at_a_time(dags: dict[str, Any]) -> None:
+    """A fixed start, no catch-up, one run; waiting grows from retry to retry."""
+    for dag in dags.values():
+        assert dag["start_date"] == "2025-01-01T00:00:00+00:00"
+        assert dag["catchup"] is False
+        assert dag["max_active_runs"] == 1
+        for task in dag["tasks"].values():
+            assert task["owner"] == "tidemark"
+            assert task["backoff"] == 2
+            assert 0 < task["timeout_s"] <= 6 * 3600
+    assert dags["tidemark_backfill"]["schedule"] == "None"
+
+
+@pytest.mark.parametrize("name", sorted(SPECS))
+def test_a_dags_page_says_where_and_how(dags: dict[str, Any], name: str) -> None:
+    """Topic, tables, and how to repair and to backfill are on the DAG's page."""
+    page = dags[f"tidemark_{name}"]["doc_md"]
+    layout = App(environ={"TIDEMARK_PROJECT": str(PROJECT)}).layout
+    told = (
+        SPECS[name].description,
+        f"`{SPECS[name].topic}`",
+        layout.data_table(SPECS[name].target),
+        layout.control_table,
+        "`tidemark_backfill`",
+        "Clearing a task is safe",
+    )
+    assert [text for text in told if text not in page] == []
+
+
+def test_the_backfill_form_teaches_and_bounds_its_fields(dags: dict[str, Any]) -> None:
+    """Every field has a title, a description and bounds; left alone it says nothing."""
+    params = dags["tidemark_backfill"]["params"]
+    assert params["pipeline"]["schema"]["enum"] == list(SPECS)
+    minima = {name: params[name]["schema"].get("minimum") for name in params}
+    assert {name for name, least in minima.items() if least == 1} == {"plan", "chunk"}
+    assert {name: param["value"] for name, param in params.items() if param["value"]} == {}
+    for param in params.values():
+        assert param["schema"]["title"]
+        assert len(param["description"]) > 20
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_parsing_loads_nothing_heavy(parsed: dict[str, Any], file: str) -> None:
+    """The DAG processor pays for Airflow's own modules alone."""
+    assert HEAVY & set(parsed[file]["modules"]) == set()
+
+
+@pytest.mark.e2e
+def test_parsing_is_fast(probe: Probe) -> None:
+    """At most three times what importing Airflow's own Spark operator takes of the processor."""
+    parsing: dict[str, list[float]] = {file: [] for file in FILES}
+    importing: list[float] = []
+    for _ in range(2):
+        importing.append(probe.ask("importing", module=OPERATOR).value)
+        for file, seconds in parsing.items():
+            seconds.append(probe.ask("parse", file=file, environ={}).value["cpu_s"])
+    print(f"importing {min(importing):.3f} s, parsing {parsing}")
+    slow = {file: seconds for file, seconds in parsing.items() if min(seconds) > 3 * min(importing)}
+    assert slow == {}
+
+
+def test_a_broken_spec_is_an_import_error_and_takes_no_other_dag_down(
+    probe: Probe, tmp_path: Path
+) -> None:
+    """The error is that of a file of its own, and names every problem."""
+    (tmp_path / "mended.yaml").write_text("name: mended\ntopic: t\nschedule: '@daily'\n")
+    (tmp_path / "broken.yaml").write_text("name: broken\ntopic: t\nschedule: often\nstrat: x\n")
+    environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
+    dags: set[str] = set()
+    for file in OF_SPECS:
+        answer: Answer = probe.ask("parse", file=file, environ=environ)
+        assert answer.value["import_errors"] == {}
+        dags |= set(answer.value["dags"])
+    assert dags == {"tidemark_mended", "tidemark_backfill", "tidemark_maintenance"}
+    shown = probe.ask("parse", file="spec_errors.py", environ=environ).value
+    (text,) = shown["import_errors"].values()
+    assert "SpecError" in text
+    assert "broken.yaml: strat: expected one of" in text
+    assert "broken.yaml: schedule" in text
+
+
+def test_a_pipeline_that_catches_up_starts_its_next_run(probe: Probe, tmp_path: Path) -> None:
+    """Behind the usual chain, and only there; a group's pipelines do not."""
+    spec = "name: {0}\ntopic: t\nschedule: '@daily'\nlimits: {{catch_up: true}}\n"
+    (tmp_path / "eager.yaml").write_text(spec.format("eager"))
+    environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
+    tasks = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"]["tidemark_eager"]
+    chain = {name: task["downstream"] for name, task in tasks["tasks"].items()}
+    assert (chain["publish"], chain["more"], chain["again"]) == (["more"], ["again"], [])
+    (tmp_path / "grouped.yaml").write_text(spec.format("grouped") + "group: tides\n")
+    answer = probe.ask("parse", file="spec_errors.py", environ=environ).value
+    (text,) = answer["import_errors"].values()
+    assert "limits.catch_up: expected false in a group" in text
+
+
+def test_a_typed_table_is_decoded_beside_the_quality_check(probe: Probe, tmp_path: Path) -> None:
+    """Also when nothing was planned: what was landed before may be left. Its tables are kept."""
+    decode = "{value: {format: string}, upsert: {}}"
+    spec = f"name: typed\ntopic: t\nschedule: '@daily'\ndecode: {decode}\n"
+    (tmp_path / "typed.yaml").write_text(spec)
+    environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
+    dag = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"]["tidemark_typed"]
+    assert "silver/typed_quarantine" in dag["doc_md"]
+    tasks = dag["tasks"]
+    assert tasks["ingest"]["downstream"] == ["decode", "quality"]
+    assert tasks["decode"]["trigger_rule"] == "none_failed"
+    assert tasks["decode"]["downstream"] == ["complete", "upsert"]
+    assert tasks["upsert"]["trigger_rule"] == "all_done"
+    (tmp_path / "typed.yaml").write_text(spec + "group: tides\n")
+    tasks = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"][
+        "tidemark_group_tides"
+    ]["tasks"]
+    assert (tasks["decode"]["downstream"], tasks["decode"]["trigger_rule"]) == (
+        ["complete", "upsert"],
+        "all_done",
+    )
+    assert tasks["upsert"]["downstream"] == ["complete"]
+    kept = probe.ask("serialized", file="maintenance.py", environ=environ).value
+    assert all(
+        f'"{name}"' in kept for name in ("typed", "typed@typed", "typed@quarantine", "typed@upsert")
+    )
+
+
+def test_a_run_that_is_late_is_told(probe: Probe, tmp_path: Path) -> None:
+    """Where the spec says how long a run may take; Airflow's database has what it calls then."""
+    spec = "name: {0}\ntopic: t\nschedule: '@daily'\n"
+    (tmp_path / "slow.yaml").write_text(spec.format("slow"))
+    environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
+    stored = probe.ask("serialized", file="pipelines.py", environ=environ).value
+    assert "tell_late" not in stored
+    with (tmp_path / "slow.yaml").open("a") as file:
+        file.write("alarms: {deadline_minutes: 90}\n")
+    stored = probe.ask("serialized", file="pipelines.py", environ=environ).value
+    assert "tidemark.airflow.alarms.tell_late" in stored
+    assert "5400" in stored
+
+
+def test_every_task_that_fails_for_good_is_told(dags: dict[str, Any]) -> None:
+    """In every DAG."""
+    tasks = [task for dag in dags.values() for task in dag["tasks"].values()]
+    assert {task["on_failure"] for task in tasks} == {"tell_failure"}
+
+
+def test_a_spec_without_a_limit_and_a_suite_has_a_page_too(probe: Probe, tmp_path: Path) -> None:
+    """The optional keys of a spec are optional for its DAG."""
+    spec = "name: small\ntopic: t\nschedule: '@daily'\nstart: {timestamp: 2025-01-01T00:00:00Z}\n"
+    (tmp_path / "small.yaml").write_text(spec)
+    answer = probe.ask("parse", file="pipelines.py", environ={"TIDEMARK_PIPELINES": str(tmp_path)})
+    page = answer.value["dags"]["tidemark_small"]["doc_md"]
+    assert "built-in checks only" in page
+    assert "no limit" in page
+    assert "2025-01-01T00:00:00+00:00" in page
+
+
+@pytest.mark.parametrize("file", OF_SPECS)
+def test_what_airflow_stores_has_no_settings_and_no_credentials(probe: Probe, file: str) -> None:
+    """Spark settings and the environment of a job are put together when it runs."""
+    stored = json.loads(probe.ask("serialized", file=file).value)
+    text = json.dumps(stored)
+    assert "PythonOperator" in text
+    assert "spark.driver.extraClassPath" not in text
+    assert "env_vars" not in text
+    assert "AIRFLOW_CONN_" not in text
+
+
+# -- groups --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def grouped(probe: Probe, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """DAGs of two pipelines in a group and one outside of it."""
+    folder = tmp_path_factory.mktemp("grouped")
+    keys = {
+        "alone": "",
+        "one": "group: tides\nretries: 2\ntags: [sea]\ndescription: the first",
+        "two": "group: tides\nretries: 5\ntags: [sea, land]\ndescription: the second",
+    }
+    for name, more in keys.items():
+        text = f"name: {name}\ntopic: topic-{name}\nschedule: '@hourly'\n{more}\n"
+        (folder / f"{name}.yaml").write_text(text)
+    environ = {"TIDEMARK_PIPELINES": str(folder)}
+    answer = probe.ask("parse", file="pipelines.py", environ=environ)
+    assert answer.value["import_errors"] == {}
+    found: dict[str, Any] = answer.value["dags"]
+    return found
+
+
+def test_a_group_has_one_dag_instead_of_one_for_each_pipeline(grouped: dict[str, Any]) -> None:
+    """Schedule, the most retries of any member, all tags; a page that names each member."""
+    assert set(grouped) == {"tidemark_alone", "tidemark_group_tides"}
+    dag = grouped["tidemark_group_tides"]
+    assert dag["schedule"] == "0 * * * *"
+    assert (dag["catchup"], dag["max_active_runs"]) == (False, 1)
+    assert dag["tags"] == ["land", "sea", "tidemark"]
+    assert {task["retries"] for task in dag["tasks"].values()} == {5}
+    for text in ("topic-one", "topic-two", "the first", "the second", "bronze/one", "bronze/two"):
+        assert text in dag["doc_md"]
+    assert "alone" not in dag["doc_md"]
+
+
+def test_a_groups_tasks_go_on_after_a_failure_and_the_last_one_tells(
+    grouped: dict[str, Any],
+) -> None:
+    """A run is as good as its last task: `complete` needs all the others."""
+    tasks = grouped["tidemark_group_tides"]["tasks"]
+    assert {name: task["downstream"] for name, task in tasks.items()} == {
+        "plan": ["complete", "ingest"],
+        "ingest": ["complete", "quality"],
+        "quality": ["complete", "publish"],
+        "publish": ["complete"],
+        "complete": [],
+    }
+    rules = {name: task["trigger_rule"] for name, task in tasks.items()}
+    assert rules == {
+        "plan": "all_success",
+        "ingest": "all_done",
+        "quality": "all_done",
+        "publish": "all_done",
+        "complete": "all_success",
+    }
+    assert tasks["publish"]["outlets"] == ["tidemark_group_tides"]

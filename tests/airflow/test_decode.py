@@ -1,0 +1,159 @@
+"""The operator that decodes, with a real process in the place of spark-submit."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.airflow.conftest import Answer, Probe, calling
+from tests.airflow.test_job_operator import SECRET
+from tests.conftest import PROJECT
+from tests.support.registry import connection_environ, framed, guarded, known
+from tests.support.typed_lake import HomeTypedLake, home_typed_lake
+from tidemark.core.errors import ExitCode
+from tidemark.spec.decode import DecodedFrom, Part
+
+# Says what it was given each time, and does what Spark would.
+DECODING = f"""\
+#!/bin/sh
+printf '%s\\n' "$@" >> "$SEEN/argv"
+export PYTHONPATH="{PROJECT}:{PROJECT}/include"
+exec {sys.executable} -m tests.support.typed_job "$@"
+"""
+_SCHEMA = {"type": "record", "name": "Trade", "fields": [{"name": "n", "type": "int"}]}
+
+
+@pytest.fixture
+def lake(spark_submit: Path) -> HomeTypedLake:
+    """Pipeline `events`, of which two records have landed."""
+    lake = home_typed_lake(spark_submit.parent)
+    lake.land_values(b"a", b"b")
+    return lake
+
+
+def run(task_probe: Probe, spark_submit: Path, code: int = ExitCode.OK, **more: str) -> Answer:
+    """Run the operator; there is no Kafka.
+
+    Args:
+        task_probe: Where Airflow is.
+        spark_submit: Called in the place of Spark's own.
+        code: With which every job ends, unless it does something.
+        more: Further variables of the environment.
+    """
+    return task_probe.ask(
+        "run_job",
+        environ=environ_of(spark_submit, code) | more,
+        operator="DecodeOperator",
+        pipelines=["events"],
+    )
+
+
+def environ_of(spark_submit: Path, code: int) -> dict[str, Any]:
+    """Of an operator without Kafka, whose jobs end with this code unless they do something."""
+    return {
+        "TIDEMARK_HOME": str(spark_submit.parent),
+        "TIDEMARK_PIPELINES": str(spark_submit.parent / "pipelines"),
+        **calling(spark_submit),
+        "SEEN": str(spark_submit.parent),
+        "CODE": str(int(code)),
+        "TOLD": "",
+    }
+
+
+def submitted(spark_submit: Path) -> list[str]:
+    """The plans that jobs were submitted for."""
+    words = (spark_submit.parent / "argv").read_text().splitlines()
+    return [word for word in words if "@typed=" in word]
+
+
+@pytest.mark.parametrize(
+    ("code", "told", "fails_now"),
+    [
+        (ExitCode.OK, "executed, and open still: events@typed=1", False),
+        (ExitCode.REFUSED, "65", True),
+        (ExitCode.TRANSIENT, "75", False),
+    ],
+)
+@pytest.mark.usefixtures("lake")
+def test_what_has_landed_is_decoded_by_a_plan_of_its_own(
+    task_probe: Probe, spark_submit: Path, code: int, told: str, fails_now: bool
+) -> None:
+    """Without Kafka; a job that does not do it is not submitted for ever."""
+    answer = run(task_probe, spark_submit, code)
+    assert submitted(spark_submit) == ["events@typed=1"]
+    assert told in answer.value["error"]
+    assert answer.value["fails_now"] is fails_now
+
+
+@pytest.mark.usefixtures("lake")
+def test_a_missing_spark_submit_is_not_tried_again(task_probe: Probe, spark_submit: Path) -> None:
+    """No retry brings it."""
+    spark_submit.unlink()
+    answer = run(task_probe, spark_submit)
+    assert answer.value["error"].startswith("SetupError: ")
+    assert answer.value["fails_now"] is True
+
+
+def test_plans_are_submitted_until_all_is_decoded(
+    task_probe: Probe, spark_submit: Path, lake: HomeTypedLake
+) -> None:
+    """One after the other, and then no more; a run with nothing left starts no Spark."""
+    spark_submit.write_text(DECODING)
+    spec = spark_submit.parent / "pipelines" / "events.yaml"
+    spec.write_text(f"{spec.read_text()}limits: {{records_per_chunk: 1}}\n")
+    for expected in (["events@typed=1", "events@typed=2"], []):
+        (spark_submit.parent / "argv").write_text("")
+        answer = run(task_probe, spark_submit)
+        assert answer.value["error"] is None
+        assert submitted(spark_submit) == expected
+    assert lake.decoded() == [(0, 0, "a"), (0, 1, "b")]
+    lake.check()
+
+
+@pytest.mark.usefixtures("lake")
+def test_the_registry_is_a_connection_of_airflows(task_probe: Probe, spark_submit: Path) -> None:
+    """Looked up where Airflow keeps its connections; one that is not there is named."""
+    spec = spark_submit.parent / "pipelines" / "events.yaml"
+    spec.write_text(spec.read_text().replace("format: string", "format: avro"))
+    answer = run(task_probe, spark_submit)
+    assert "connection 'schema_registry_default' is not defined" in answer.value["error"]
+    assert answer.value["fails_now"] is True
+    assert not (spark_submit.parent / "argv").exists()
+
+
+def test_the_registrys_password_is_for_planning_alone(
+    task_probe: Probe, spark_submit: Path
+) -> None:
+    """The registry is asked with it; the job gets it neither in its environment nor as a word."""
+    home = spark_submit.parent
+    lake = home_typed_lake(home, "registry: trades, value: {format: avro}")
+    lake.land_values(framed(7, b"\x02"))
+    with guarded(known({7: _SCHEMA}), f"reader:{SECRET}") as door:
+        extra = {"url": f"http://{door.place}", "basic.auth.user.info": f"reader:{SECRET}"}
+        # A backend of Airflow's: in the worker's own environment every process would have it.
+        (defined,) = connection_environ(extra).values()
+        (home / "connections.json").write_text(f'{{"trades": {defined}}}')
+        backend = "airflow.secrets.local_filesystem.LocalFilesystemBackend"
+        kept = {"connections_file_path": str(home / "connections.json")}
+        environ = {
+            "AIRFLOW__SECRETS__BACKEND": backend,
+            "AIRFLOW__SECRETS__BACKEND_KWARGS": json.dumps(kept),
+        }
+        answer = run(task_probe, spark_submit, ExitCode.CRASH, **environ)
+    assert door.asked == ["/schemas/ids/7"]
+    (record,) = lake.control.ledger("events@typed").plans.values()
+    source = DecodedFrom.parse(record.plan.requested_by)
+    assert source is not None
+    assert source.schemas == {Part.VALUE: (7,)}
+    assert submitted(spark_submit) == ["events@typed=1"]
+    assert answer.value["environment_restored"] is True
+    for told in ("argv", "environ"):
+        assert SECRET not in (home / told).read_text()
+    assert "plans=events@typed=1" in answer.printed
+    assert "plan" not in answer.printed.partition("engine=")[0], "the engine comes first"
+    assert SECRET not in answer.printed
+    assert SECRET not in json.dumps(answer.value)

@@ -1,0 +1,204 @@
+"""The operator that submits Spark jobs, with a real process in the place of spark-submit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.airflow.conftest import SPARK, Answer, Probe, calling
+from tests.support.plans import make_plan
+from tests.support.services import NOW
+from tidemark.core.errors import ExitCode
+from tidemark.core.events import Planned
+from tidemark.kafka.errors import TopicMissing
+from tidemark.lake.control_table import DeltaControlTable
+
+SECRET = "correct-horse-battery"
+KAFKA = {
+    "conn_type": "kafka",
+    "extra": {
+        "bootstrap.servers": "127.0.0.1:1",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "reader",
+        "sasl.password": SECRET,
+    },
+}
+
+
+def run(
+    task_probe: Probe,
+    program: Path,
+    code: int,
+    printed: str = "",
+    spark: dict[str, Any] | None = SPARK,
+    kafka: dict[str, Any] | None = KAFKA,
+) -> Answer:
+    """Run the ingest operator on plan 7 of `prices`."""
+    environ = {"SEEN": str(program.parent), "CODE": str(code), "TOLD": printed}
+    environ["TIDEMARK_LAKEHOUSE"] = str(program.parent / "lakehouse")
+    environ |= {} if spark is None else calling(program, spark)
+    environ |= {} if kafka is None else {"AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka)}
+    return task_probe.ask(
+        "run_job",
+        environ=environ,
+        job="ingest",
+        pipeline="prices",
+        plan="7",
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "fails_now"),
+    [
+        (ExitCode.CRASH, False),
+        (ExitCode.USAGE, True),
+        (ExitCode.REFUSED, True),
+        (ExitCode.QUALITY_FAILED, True),
+        (ExitCode.TRANSIENT, False),
+        (ExitCode.UNKNOWN_OUTCOME, False),
+        (137, False),
+        (127, True),
+    ],
+)
+def test_the_exit_code_alone_decides_between_retry_and_failure(
+    task_probe: Probe, spark_submit: Path, code: int, fails_now: bool
+) -> None:
+    """What a job prints cannot turn a retry into a failure, or the other way round."""
+    answer = run(task_probe, spark_submit, code, printed="retryable: AirflowFailException 3 75")
+    assert answer.value["error"] is not None
+    assert answer.value["fails_now"] is fails_now
+
+
+def test_a_job_that_ends_well_is_no_failure(task_probe: Probe, spark_submit: Path) -> None:
+    """Exit code 0."""
+    assert run(task_probe, spark_submit, 0).value["error"] is None
+
+
+def test_the_jobs_named_error_is_the_tasks_error(task_probe: Probe, spark_submit: Path) -> None:
+    """People see what the job said, not how it was called."""
+    named = TopicMissing(topic="prices")
+    landed = {"pipeline": "orders", "plan": 3, "wrote": True}
+    results = [landed, {"pipeline": "prices", "plan": 7, **named.as_record()}]
+    printed = f"TIDEMARK_RESULT {json.dumps(results)}"
+    answer = run(task_probe, spark_submit, ExitCode.REFUSED, printed=printed)
+    assert answer.value["error"] == f"prices: TopicMissing: {named}"
+
+
+def test_without_a_named_error_the_jobs_last_lines_are_the_tasks_error(
+    task_probe: Probe, spark_submit: Path
+) -> None:
+    """A crash shows what it printed."""
+    answer = run(
+        task_probe, spark_submit, ExitCode.CRASH, printed="java.lang.OutOfMemoryError: heap"
+    )
+    assert "java.lang.OutOfMemoryError: heap" in answer.value["error"]
+
+
+def test_a_result_line_that_is_not_an_error_is_not_taken_for_one(
+    task_probe: Probe, spark_submit: Path
+) -> None:
+    """A job is killed after it reports success, or its result line is truncated."""
+    for told in ('[{"pipeline": "prices", "plan": 7}]', '[{"plan": 7}]', "[not json", "5", "[5]"):
+        answer = run(task_probe, spark_submit, 137, printed=f"TIDEMARK_RESULT {told}")
+        assert answer.value["error"].startswith("EngineStopped: ")
+        assert answer.value["fails_now"] is False
+
+
+def test_a_wrong_master_is_named_and_not_retried(task_probe: Probe, spark_submit: Path) -> None:
+    """spark-submit also ends with exit code 1 after a crash, which is retried."""
+    said = "Master must either be yarn or start with spark, k8s, or local"
+    answer = run(task_probe, spark_submit, ExitCode.CRASH, printed=f"SparkException: {said}")
+    first = answer.value["error"].splitlines()[0]
+    assert first.startswith(f"SetupError: Spark cannot start: {said}")
+    assert answer.value["fails_now"] is True
+
+
+@pytest.mark.parametrize("code", [137, -9])
+def test_a_killed_job_is_named_and_retried(
+    task_probe: Probe, spark_submit: Path, code: int
+) -> None:
+    """`tidemark ingest` maps the codes in the same way."""
+    answer = run(task_probe, spark_submit, code)
+    first = answer.value["error"].splitlines()[0]
+    assert first.startswith("EngineStopped: the Spark process was killed by signal 9, SIGKILL")
+    assert answer.value["fails_now"] is False
+
+
+def test_the_command_line_names_pipeline_and_plan(task_probe: Probe, spark_submit: Path) -> None:
+    """Client mode, the connection's master, the spec's Spark settings."""
+    assert run(task_probe, spark_submit, 0).value["error"] is None
+    argv = (spark_submit.parent / "argv").read_text().splitlines()
+    assert argv[argv.index("--master") + 1] == "local[2]"
+    assert argv[argv.index("--deploy-mode") + 1] == "client"
+    assert argv[argv.index("--name") + 1] == "tidemark-ingest-prices"
+    assert argv[-2:] == ["--plan", "prices=7"]
+    assert argv[-3].endswith("/jobs/ingest.py")
+    assert any(value.startswith("spark.driver.extraClassPath=") for value in argv)
+
+
+def test_a_small_plan_gets_the_quick_compiler(task_probe: Probe, spark_submit: Path) -> None:
+    """Its size is looked up in the control table when the task runs."""
+    quick = "-XX:TieredStopAtLevel=1"
+    assert run(task_probe, spark_submit, 0).value["error"] is None
+    assert quick not in (spark_submit.parent / "argv").read_text()
+    control = DeltaControlTable(str(spark_submit.parent / "lakehouse" / "control/offset_ranges"))
+    plan = make_plan((0, 0, 5), pipeline="prices", sequence=7)
+    control.append(control.ledger("prices"), [Planned(plan=plan)], NOW)
+    assert run(task_probe, spark_submit, 0).value["error"] is None
+    assert quick in (spark_submit.parent / "argv").read_text()
+
+
+@pytest.mark.parametrize(
+    "spark",
+    [SPARK, {**SPARK, "host": "yarn"}, {**SPARK, "host": "spark://h:1"}],
+    ids=["local", "yarn", "standalone"],
+)
+def test_credentials_reach_the_job_and_no_log_or_command_line(
+    task_probe: Probe, spark_submit: Path, spark: dict[str, Any]
+) -> None:
+    """On YARN, Airflow's own `env_vars` would put the password on the command line."""
+    answer = run(task_probe, spark_submit, ExitCode.CRASH, spark=spark)
+    environ = (spark_submit.parent / "environ").read_text()
+    assert "AIRFLOW_CONN_KAFKA_DEFAULT=" in environ
+    assert SECRET in environ
+    assert "PYSPARK_PYTHON=" in environ
+    assert SECRET not in (spark_submit.parent / "argv").read_text()
+    assert SECRET not in answer.printed
+    assert "plans=prices=7" in answer.printed
+    assert SECRET not in json.dumps(answer.value)
+
+
+def test_nothing_secret_is_rendered_and_the_environment_is_put_back(
+    task_probe: Probe, spark_submit: Path
+) -> None:
+    """Rendered fields are stored in Airflow's database."""
+    answer = run(task_probe, spark_submit, 0)
+    assert sorted(answer.value["rendered"]) == ["pipeline", "plan"]
+    assert answer.value["environment_restored"] is True
+
+
+def test_a_missing_spark_connection_is_refused(task_probe: Probe, spark_submit: Path) -> None:
+    """Airflow's hook would submit to YARN instead, without a word."""
+    answer = run(task_probe, spark_submit, 0, spark=None)
+    assert answer.value["error"].startswith("UnknownConnection: connection 'spark_default'")
+    assert answer.value["fails_now"] is True
+    assert not (spark_submit.parent / "argv").exists()
+
+
+def test_a_missing_kafka_connection_is_refused(task_probe: Probe, spark_submit: Path) -> None:
+    """Before Spark is started."""
+    answer = run(task_probe, spark_submit, 0, kafka=None)
+    assert answer.value["error"].startswith("UnknownConnection: connection 'kafka_default'")
+    assert answer.value["fails_now"] is True
+    assert not (spark_submit.parent / "argv").exists()
+
+
+def test_a_missing_spark_submit_is_named(task_probe: Probe, tmp_path: Path) -> None:
+    """One clear line instead of a FileNotFoundError."""
+    answer = run(task_probe, tmp_path / "nowhere", 0)
+    assert answer.value["error"].startswith("SetupError: spark9-submit cannot be started")
+    assert answer.value["fails_now"] is True

@@ -1,0 +1,185 @@
+"""What the Python tasks refuse, and whether Airflow tries again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.airflow.conftest import Probe
+from tests.support.plans import make_marks, make_plan
+from tests.support.quality_reports import REPORT
+from tests.support.services import NOW
+from tidemark.app import App
+from tidemark.backfill.selection import chunk_requester
+from tidemark.core.accounting import Landing
+from tidemark.core.events import BackfillRequested, Landed, Planned, Started
+from tidemark.core.ledger import Ledger
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plan import Plan, PlanKind
+from tidemark.lake.data_table import DeltaDataTable
+from tidemark.quality.publication import Word
+from tidemark.quality.publication_table import DeltaVerdictTable
+
+RUN = "airflow:tidemark_backfill:manual__1"
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """A Kafka connection that leads to nobody, and a home without tables."""
+    kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}}
+    return {"TIDEMARK_HOME": str(tmp_path), "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka)}
+
+
+@pytest.mark.parametrize(
+    ("filled", "seen"),
+    [
+        ({}, "none of them"),
+        ({"offsets": "0:0-3,\n1:5-5"}, "'1:5-5'"),
+        ({"offsets": "0:0-3", "plan": 7}, "offset ranges and a plan's ranges"),
+        ({"from": "2026-03-01T00:00:00Z"}, "both ends of a time window"),
+        ({"offsets": "0:0-3", "partitions": "1, 2"}, "partitions beside offset ranges"),
+    ],
+)
+def test_a_backfill_that_cannot_be_meant_is_refused_before_kafka_is_asked(
+    task_probe: Probe, environ: dict[str, str], filled: dict[str, Any], seen: str
+) -> None:
+    """The fields of the form contradict each other, or do not say enough."""
+    names = ("offsets", "from", "until", "plan", "partitions", "chunk", "into")
+    params = {"pipeline": "prices", "retained": False, **dict.fromkeys(names), **filled}
+    answer = task_probe.ask("call_task", task="request_backfill", environ=environ, params=params,
+                       pipeline="prices", requested_by="test")  # fmt: skip
+    assert "InvalidSelection" in answer.value["error"]
+    assert seen in answer.value["error"]
+    assert answer.value["fails_now"] is True
+
+
+def test_an_unknown_pipeline_fails_now(task_probe: Probe, environ: dict[str, str]) -> None:
+    """No retry makes a spec."""
+    answer = task_probe.ask("call_task", task="plan_run", environ=environ, pipeline="nope",
+                       requested_by="test")  # fmt: skip
+    assert "UnknownPipeline" in answer.value["error"]
+    assert answer.value["fails_now"] is True
+
+
+@pytest.mark.parametrize(("end_mark", "left"), [(9, False), (12, True)])
+def test_a_run_that_left_something_is_followed_by_another(
+    task_probe: Probe, environ: dict[str, str], end_mark: int, left: bool
+) -> None:
+    """What it could have read when it was planned, and did not."""
+    plan = make_plan((0, 0, 9))
+    plan = replace(plan, ranges=(replace(plan.ranges[0], end_mark=end_mark),))
+    app = App(environ=environ)
+    app.control().append(Ledger(pipeline="prices"), [Planned(plan=plan)], NOW)
+    answer = task_probe.ask("call_task", task="has_left", environ=environ, pipeline="prices",
+                       plan="1")  # fmt: skip
+    assert answer.value == {"error": None, "result": left}
+
+
+def test_publishing_a_plan_that_is_not_there_fails_now(
+    task_probe: Probe, environ: dict[str, str]
+) -> None:
+    """The control table, not XCom, says what has landed."""
+    answer = task_probe.ask("call_task", task="publish_run", environ=environ, pipeline="prices",
+                       plan="3", outlet_events={})  # fmt: skip
+    assert "UnknownPlan" in answer.value["error"]
+    assert answer.value["fails_now"] is True
+
+
+def test_what_an_operator_rejected_is_not_published(
+    task_probe: Probe, environ: dict[str, str]
+) -> None:
+    """Neither a run nor a chunk; what an operator released is."""
+    app = App(environ=environ)
+    control, uri = app.control(), app.layout.data_table(app.spec("prices").target)
+    DeltaDataTable(uri).prepare("prices")
+    for number in (1, 2):
+        plan = make_plan(
+            (0, number, number + 1),
+            pipeline="prices",
+            sequence=number,
+            kind=PlanKind.BACKFILL,
+            requested_by=chunk_requester(RUN, number),
+        )
+        landing = Landing.of(plan, number, {0: 1})
+        for event in (Planned(plan=plan), Landed(plan=plan, landing=landing, committed={})):
+            control.append(control.ledger("prices"), [event], NOW)
+        report = replace(REPORT, pipeline="prices", plan_sequence=number)
+        DeltaVerdictTable(app.layout.verdict_table, uri).say(plan, landing, Word.of(report))
+    app.verdicts("prices").reject(1, "ada", "wrong prices")
+
+    def chunk(number: int) -> dict[str, Any]:
+        answer: dict[str, Any] = task_probe.ask(
+            "published", task="publish_chunk", environ=environ, pipeline="prices",
+            requested_by=RUN, chunk=number,
+        ).value  # fmt: skip
+        return answer
+
+    skipped = chunk(1)
+    assert "AirflowSkipException" in skipped["error"]
+    assert skipped["events"] == []
+    assert [each["plan"] for each in chunk(2)["events"]] == [2]
+    run = task_probe.ask("call_task", task="publish_run", environ=environ, pipeline="prices",
+                         plan="1", outlet_events={})  # fmt: skip
+    assert "AirflowSkipException" in run.value["error"]
+    app.verdicts("prices").release(1, "ada", "they were right")
+    assert [each["plan"] for each in chunk(1)["events"]] == [1]
+
+
+def test_complete_refuses_what_is_not_whole(task_probe: Probe, environ: dict[str, str]) -> None:
+    """It names the chunks that the table does not have, and how to go on; no retry helps."""
+    control = App(environ=environ).control()
+    chunks = ({0: SpanSet.of([Span(0, 5)])}, {0: SpanSet.of([Span(5, 9)])})
+    marks = make_marks({0: (0, 9)})
+    asked = BackfillRequested(
+        cluster_id=marks.cluster_id,
+        topic=marks.topic,
+        topic_id=marks.topic_id,
+        requested_by=RUN,
+        readable_only=False,
+        chunks=chunks,
+    )
+    began = Started.at(marks, {0: 9}, RUN)
+    control.append(Ledger(pipeline="prices"), [began, asked], NOW)
+
+    def planned(number: int, start: int, end: int) -> Plan:
+        plan = make_plan(
+            (0, start, end),
+            pipeline="prices",
+            sequence=number,
+            kind=PlanKind.BACKFILL,
+            requested_by=chunk_requester(RUN, number),
+        )
+        control.append(control.ledger("prices"), [Planned(plan=plan)], NOW)
+        return plan
+
+    def land(plan: Plan) -> None:
+        landing = Landing.of(plan, plan.sequence, {0: plan.size})
+        event = Landed(plan=plan, landing=landing, committed={0: 9})
+        control.append(control.ledger("prices"), [event], NOW)
+
+    def complete(chunks: list[int] | None) -> dict[str, Any]:
+        answer: dict[str, Any] = task_probe.ask(
+            "call_task", task="finish_backfill", environ=environ, pipeline="prices",
+            requested_by=RUN, chunks=chunks,
+        ).value  # fmt: skip
+        return answer
+
+    land(planned(1, 0, 5))
+    second = planned(2, 5, 9)
+    refused = complete([1, 2])
+    assert "BackfillUnfinished" in refused["error"]
+    assert "not whole: chunk(s) 2." in refused["error"]
+    assert f"`tidemark backfill prices --resume {RUN}`" in refused["error"]
+    assert refused["fails_now"] is True
+    # `request` has failed, so that nobody knows what was meant.
+    undecided = complete(None)
+    assert "the task `request`" in undecided["error"]
+    assert undecided["fails_now"] is True
+    land(second)
+    assert complete([1, 2]) == {"error": None, "result": None}
+    # A dry run, or nothing was missing.
+    assert complete([]) == {"error": None, "result": None}

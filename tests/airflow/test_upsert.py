@@ -1,0 +1,87 @@
+"""The operator that merges latest rows, with a real process in the place of spark-submit."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.airflow.conftest import Answer, Probe
+from tests.airflow.test_decode import DECODING, environ_of
+from tests.support.typed_lake import HomeTypedLake, home_typed_lake
+from tidemark.core.errors import ExitCode
+
+
+@pytest.fixture
+def lake(spark_submit: Path) -> HomeTypedLake:
+    """Pipeline `events` has a table of latest rows, `plain` has none; nothing has landed."""
+    home = spark_submit.parent
+    lake = home_typed_lake(home, "value: {format: string}, upsert: {deletes: hard}")
+    text = (home / "pipelines" / "events.yaml").read_text().replace(", upsert: {deletes: hard}", "")
+    (home / "pipelines" / "plain.yaml").write_text(text.replace("name: events", "name: plain"))
+    return lake
+
+
+def decoded(lake: HomeTypedLake, *values: bytes) -> str:
+    """Land and decode records with these values; the plan that merges them."""
+    lake.land_values(*values)
+    lake.run()
+    return f"events@upsert={DeltaTable(lake.typed_uri).version()}"
+
+
+def run(
+    task_probe: Probe, spark_submit: Path, *pipelines: str, code: int = ExitCode.OK
+) -> tuple[Answer, list[str]]:
+    """Run the operator; what came of it, and the plans that a job was submitted for."""
+    seen = spark_submit.parent / "argv"
+    seen.unlink(missing_ok=True)
+    answer = task_probe.ask(
+        "run_job",
+        environ=environ_of(spark_submit, code),
+        operator="UpsertOperator",
+        pipelines=pipelines,
+    )
+    words = seen.read_text().splitlines() if seen.exists() else []
+    return answer, [plan for word, plan in pairwise(words) if word == "--plan"]
+
+
+def test_what_is_behind_is_merged_and_what_is_not_starts_no_spark(
+    task_probe: Probe, spark_submit: Path, lake: HomeTypedLake
+) -> None:
+    """By the job for it, up to the typed table's version."""
+    spark_submit.write_text(DECODING)
+    for values in ((), (b"a",), (b"b", b"c")):
+        expected = [decoded(lake, *values)] if values else []
+        for submitted in (expected, []):
+            answer, plans = run(task_probe, spark_submit, "events")
+            assert answer.value["error"] is None
+            assert plans == submitted
+            if plans:
+                words = (spark_submit.parent / "argv").read_text().splitlines()
+                assert words[-3].endswith("/jobs/upsert.py")
+
+
+def test_a_missing_spark_submit_is_not_tried_again(
+    task_probe: Probe, spark_submit: Path, lake: HomeTypedLake
+) -> None:
+    """No retry brings it."""
+    decoded(lake, b"a")
+    spark_submit.unlink()
+    answer, _ = run(task_probe, spark_submit, "events")
+    assert answer.value["error"].startswith("SetupError: ")
+    assert answer.value["fails_now"] is True
+
+
+@pytest.mark.parametrize("code", [ExitCode.OK, ExitCode.REFUSED, ExitCode.TRANSIENT])
+def test_one_that_is_refused_does_not_stop_the_others(
+    task_probe: Probe, spark_submit: Path, lake: HomeTypedLake, code: ExitCode
+) -> None:
+    """It is told after them, unless their job has failed: that decides whether a retry helps."""
+    behind = decoded(lake, b"a")
+    answer, plans = run(task_probe, spark_submit, "plain", "events", code=code)
+    assert plans == [behind]
+    told = "plain: NotUpserted: " if code == ExitCode.OK else str(int(code))
+    assert told in answer.value["error"]
+    assert answer.value["fails_now"] is not code.retryable

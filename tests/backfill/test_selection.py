@@ -1,0 +1,109 @@
+"""Which offsets somebody means, and the chunks that they are cut into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.backfill.errors import TooManyChunks
+from tidemark.backfill.selection import (
+    MAX_CHUNKS,
+    OffsetRanges,
+    RangesOfPlan,
+    RetainedLog,
+    TimeWindow,
+    chunks,
+    select,
+)
+from tidemark.core.errors import InvalidSelection
+from tidemark.core.offsets import Span, SpanSet, size_of
+
+
+def test_ranges_may_come_in_any_order_and_overlap() -> None:
+    """Adjacent ones are one."""
+    asked = select(offsets=["1:7-9", "0:5-10", "0:1-5", "0:8-12", " 1 : 20 - 30 "])
+    assert asked == OffsetRanges(
+        spans={0: SpanSet((Span(1, 12),)), 1: SpanSet((Span(7, 9), Span(20, 30)))}
+    )
+
+
+def test_each_way_to_say_it_is_understood() -> None:
+    """A window, the retained log, what a plan was about."""
+    window = select(start="2026-03-01T00:00:00Z", end="2026-03-01T02:00:00+01:00", partitions=[3])
+    assert isinstance(window, TimeWindow)
+    assert (window.end - window.start).total_seconds() == 3600
+    assert list(window.partitions) == [3]
+    assert select(retained=True) == RetainedLog()
+    assert select(plan=7) == RangesOfPlan(sequence=7)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({}, "Expected: one of: offset ranges.*Found: none of them"),
+        ({"retained": True, "plan": 7}, "Found: the retained log and a plan's ranges"),
+        ({"offsets": ["0:1-2"], "end": "2026-03-01T00:00:00Z"}, "offset ranges and a time window"),
+        ({"offsets": ["0:5-5"]}, "START < END.*Found: '0:5-5'"),
+        ({"offsets": ["5-9"]}, "PARTITION:START-END"),
+        ({"offsets": ["0:-1-9"]}, "PARTITION:START-END"),
+        ({"start": "2026-03-01T00:00:00Z"}, "both ends of a time window.*Found: None"),
+        ({"start": "2026-03-01", "end": "2026-03-02"}, "Found: '2026-03-01'"),
+        ({"start": "2026-03-01T02:00+02:00", "end": "2026-03-01T00:00Z"}, "is before its end"),
+        ({"start": "yesterday", "end": "today"}, "Found: 'yesterday'"),
+        ({"plan": 7, "partitions": [1]}, "Found: partitions beside a plan's ranges"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(said: dict[str, Any], message: str) -> None:
+    """By a name, before anything is looked at."""
+    with pytest.raises(InvalidSelection, match=message):
+        select(**said)
+
+
+spans = st.builds(
+    lambda start, size: Span(start, start + size), st.integers(0, 400), st.integers(1, 60)
+)
+wanted_offsets = st.dictionaries(
+    st.integers(0, 5), st.lists(spans, min_size=1).map(SpanSet.of), min_size=1
+)
+
+
+@given(wanted=wanted_offsets, chunk=st.integers(5, 200), task=st.integers(1, 80))
+def test_chunks_are_all_of_it_once(wanted: Mapping[int, SpanSet], chunk: int, task: int) -> None:
+    """I2: nothing is left out, nothing is in two, and no chunk is larger than it may be."""
+    parts = chunks("events", wanted, chunk, task)
+    assert sum(size_of(part) for part in parts) == size_of(wanted)
+    for partition, spans in wanted.items():
+        own = [part[partition] for part in parts if partition in part]
+        assert SpanSet.of(span for some in own for span in some) == spans
+        # Lowest first: a cancelled backfill has begun at the beginning.
+        firsts = [next(iter(some)).start for some in own]
+        assert firsts == sorted(firsts)
+        assert all(len(some.spans) <= 20 for some in own)
+    assert all(0 < size_of(part) <= chunk for part in parts)
+
+
+def test_many_partitions_do_not_make_files_small() -> None:
+    """A chunk is filled by a few partitions with a file's worth each, not by all with little."""
+    wanted = {partition: SpanSet.of([Span(0, 1_000)]) for partition in range(50)}
+    parts = chunks("events", wanted, 3_000, 500)
+    assert {size_of(part) for part in parts} == {3_000, 2_000}
+    assert {spans.size for part in parts for spans in part.values()} == {500}
+    assert [sorted(part) for part in parts[:2]] == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+
+
+def test_a_scattered_partition_is_read_in_few_ranges_at_a_time() -> None:
+    """Spark reads every further range of a partition by itself."""
+    wanted = {0: SpanSet.of(Span(10 * n, 10 * n + 1) for n in range(50))}
+    assert [len(part[0].spans) for part in chunks("events", wanted, 1_000, 1_000)] == [20, 20, 10]
+
+
+def test_a_backfill_of_more_chunks_than_a_run_can_have_is_refused() -> None:
+    """With the size that would do, and at once, however many there would be."""
+    wanted = {0: SpanSet.of([Span(0, 10**15)])}
+    with pytest.raises(TooManyChunks, match=f"{10**12:,} offsets or more"):
+        chunks("events", wanted, 1, 1)
+    assert len(chunks("events", wanted, 10**12, 1_000_000)) == MAX_CHUNKS

@@ -1,0 +1,560 @@
+"""Backfills: decided once, shown before, landed chunk by chunk, gone on with after a stop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.support.memory import MemoryKafka, MemoryTable
+from tests.support.plans import MemoryPipeline, make_spec
+from tidemark.backfill.errors import (
+    BackfillAhead,
+    BackfillTooLarge,
+    BackfillUnfinished,
+    UnknownBackfill,
+)
+from tidemark.backfill.selection import Selection, TimeWindow, select
+from tidemark.backfill.service import Preview, check_finished
+from tidemark.core.errors import (
+    InvalidRange,
+    OtherIncarnation,
+    TopicChanged,
+    TopicRecreated,
+    UnknownPartition,
+)
+from tidemark.core.offsets import Span, SpanSet, spans_by_partition
+from tidemark.ingest.errors import (
+    LogTruncated,
+    NoStartOffset,
+    NotLive,
+    PlanOpen,
+    RecordsMissed,
+    UnknownPlan,
+)
+from tidemark.ingest.planner import PlanOutcome
+from tidemark.spec.model import StartPolicy
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def begun(records: int = 10) -> MemoryPipeline:
+    """A pipeline that began at the end of two partitions; partition 1 has half as many records."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, records)
+    pipeline.produce(1, records // 2)
+    pipeline.planner.plan("begin")
+    return pipeline
+
+
+def preview(
+    pipeline: MemoryPipeline,
+    selection: Selection,
+    chunk: int | None = None,
+    *,
+    readable_only: bool = False,
+    replaces: bool = False,
+) -> Preview:
+    """What a backfill would do."""
+    return pipeline.backfills.preview(
+        selection, chunk, readable_only=readable_only, replaces=replaces
+    )
+
+
+def ask(pipeline: MemoryPipeline, selection: Selection, chunk: int, asked_by: str = "ops") -> int:
+    """Record a backfill; the number of its chunks."""
+    seen = preview(pipeline, selection, chunk)
+    return pipeline.backfills.request(seen, asked_by, approved=False)
+
+
+def land(pipeline: MemoryPipeline, number: int, asked_by: str = "ops") -> None:
+    """Plan and land one chunk."""
+    plan = pipeline.backfills.plan_chunk(asked_by, number).plan
+    assert plan is not None
+    pipeline.ingest.execute(plan.sequence)
+
+
+def missing(seen: Preview) -> dict[int, list[tuple[int, int]]]:
+    """What would be landed, by partition."""
+    return {p: [(s.start, s.end) for s in some] for p, some in seen.found.missing.items()}
+
+
+# -- which offsets ---------------------------------------------------------------------------------
+
+
+def test_a_preview_tells_what_is_missing_and_why_the_rest_is_not() -> None:
+    """Landed, planned, deleted: nobody has to compare numbers by hand."""
+    pipeline = begun(20)
+    ask(pipeline, select(offsets=["0:4-6"]), 10, "landed")
+    land(pipeline, 1, "landed")
+    pipeline.produce(0, 5)
+    pipeline.planner.plan("live")
+    pipeline.kafka.delete_records("events", 0, 3)
+    seen = preview(pipeline, select(offsets=["0:0-25", "1:2-4"]), readable_only=True)
+    assert seen.as_record() == {
+        "pipeline": "events",
+        "topic": "events",
+        "topic_id": "id-1",
+        "offsets": 17,
+        "chunks": 1,
+        "files": 3,
+        "bytes": 17,
+        "ranges": [[0, 3, 4], [0, 6, 20], [1, 2, 4]],
+        "landed_or_given_up": [[0, 4, 6]],
+        "planned": [[0, 20, 25]],
+        "deleted": [[0, 0, 3]],
+        "replaces": False,
+        "replaced": [],
+        "files_rewritten": 0,
+        "plans_replaced": {},
+        "notes": [],
+    }
+    assert preview(begun(), select(offsets=["0:0-5"])).footprint.bytes is None
+
+
+def test_a_request_that_has_not_landed_is_told() -> None:
+    """Whoever asks for the same once more sees who has asked before, until it has landed."""
+    pipeline = begun()
+    ask(pipeline, select(offsets=["0:0-6"]), 3, "yesterday")
+    land(pipeline, 1, "yesterday")
+    again = select(offsets=["0:2-8", "1:0-2"])
+    (note,) = preview(pipeline, again).notes
+    assert "yesterday has asked for 3 of these offsets" in note
+    assert "tidemark backfill events --resume yesterday" in note
+    assert preview(pipeline, select(offsets=["0:6-8"])).notes == ()
+    land(pipeline, 2, "yesterday")
+    assert preview(pipeline, again).notes == ()
+
+
+def test_a_time_window_is_resolved_in_each_partition() -> None:
+    """From the first record that is late enough; idle partitions and the future give nothing."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    for hour in range(5):
+        pipeline.kafka.produce("events", 0, 3, timestamp_ms=hour * 3_600_000)
+    pipeline.kafka.produce("events", 1, 4, timestamp_ms=3_600_000)
+
+    def window(first: int, last: int, *partitions: int) -> Selection:
+        hours = (EPOCH + timedelta(hours=hour) for hour in (first, last))
+        return TimeWindow(**dict(zip(("start", "end"), hours, strict=True)), partitions=partitions)
+
+    assert missing(preview(pipeline, window(1, 3))) == {0: [(3, 9)], 1: [(0, 4)]}
+    assert missing(preview(pipeline, window(2, 9))) == {0: [(6, 15)]}
+    assert missing(preview(pipeline, window(1, 3, 1))) == {1: [(0, 4)]}
+    assert missing(preview(pipeline, window(7, 9))) == {}
+    with pytest.raises(UnknownPartition):
+        preview(pipeline, window(1, 3, 7))
+
+
+def test_the_retained_log_is_what_kafka_has() -> None:
+    """Of all partitions or of some."""
+    pipeline = begun()
+    pipeline.kafka.delete_records("events", 0, 4)
+    assert missing(preview(pipeline, select(retained=True))) == {0: [(4, 10)], 1: [(0, 5)]}
+    assert missing(preview(pipeline, select(retained=True, partitions=[1]))) == {1: [(0, 5)]}
+
+
+def test_what_a_plan_was_about_is_landed_again_if_it_is_not_there() -> None:
+    """A plan that was given up, by its number."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 10)
+    plan = pipeline.planner.plan("run").plan
+    assert plan is not None
+    pipeline.abandon.give_up(plan.sequence, "ops", "too much")
+    assert missing(preview(pipeline, select(plan=plan.sequence))) == {0: [(0, 10)]}
+    with pytest.raises(UnknownPlan):
+        preview(pipeline, select(plan=9))
+
+
+def test_a_copy_is_a_pipeline_by_itself() -> None:
+    """What a plan landed, once more in another table; nothing of it reaches the first one."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 10)
+    pipeline.run("live")
+    copy = replace(
+        pipeline, spec=pipeline.spec.into("checked"), table=MemoryTable(kafka=pipeline.kafka)
+    )
+    assert (copy.spec.name, copy.spec.target) == ("events@checked", "bronze/events@checked")
+    assert ask(copy, select(plan=1, plan_of="events"), 5) == 2
+    for number in (1, 2):
+        land(copy, number)
+    # Its own plan 1 is another one.
+    assert missing(preview(copy, select(plan=1), replaces=True)) == {0: [(0, 5)]}
+    assert missing(preview(copy, select(plan=1, plan_of="events"), replaces=True)) == {0: [(0, 10)]}
+    assert copy.landed_identities() == pipeline.landed_identities() != []
+    assert (sorted(pipeline.ledger.plans), sorted(copy.ledger.plans)) == ([1], [1, 2])
+    assert len(pipeline.table.commits) == 1
+    pipeline.produce(0, 5)
+    with pytest.raises(NotLive):
+        copy.planner.plan("run")
+    with pytest.raises(NotLive):
+        copy.planner.preview()
+    shown = copy.status()
+    assert (shown.problem, shown.lag, shown.records) == (None, None, 10)
+    assert pipeline.spec.into("x").target == make_spec(target="bronze/events/").into("x").target
+
+
+def test_offsets_outside_the_log_are_refused_before_anything_is_written() -> None:
+    """Deleted ones too, unless it is said that what is left will do."""
+    pipeline = begun()
+    pipeline.kafka.delete_records("events", 0, 4)
+    events = len(pipeline.control.rows)
+    for offsets, error in (
+        ("0:5-11", InvalidRange),
+        ("0:2-6", InvalidRange),
+        ("2:0-1", UnknownPartition),
+    ):
+        with pytest.raises(error):
+            preview(pipeline, select(offsets=[offsets]))
+    assert missing(preview(pipeline, select(offsets=["0:2-6"]), readable_only=True)) == {
+        0: [(4, 6)]
+    }
+    assert len(pipeline.control.rows) == events
+
+
+def test_deleted_offsets_that_have_landed_are_no_matter() -> None:
+    """They are in the table; only what is missing has to be in Kafka."""
+    pipeline = begun()
+    ask(pipeline, select(offsets=["0:0-4"]), 10, "first")
+    land(pipeline, 1, "first")
+    pipeline.kafka.delete_records("events", 0, 4)
+    assert missing(preview(pipeline, select(offsets=["0:0-6"]))) == {0: [(4, 6)]}
+
+
+# -- chunks ----------------------------------------------------------------------------------------
+
+
+def test_chunks_land_one_after_the_other_and_end_where_they_should() -> None:
+    """I1, I2, I3: each is a plan; the live chain does not move."""
+    pipeline = begun()
+    assert ask(pipeline, select(retained=True), 4) == 4
+    for number in range(1, 5):
+        assert [each.done for each in pipeline.backfills.progress("ops")] == [
+            chunk < number for chunk in range(1, 5)
+        ]
+        land(pipeline, number)
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+    progress = pipeline.backfills.progress("ops")
+    assert [(each.offsets, each.plan) for each in progress] == [(4, 1), (4, 2), (4, 3), (3, 4)]
+    assert pipeline.committed() == {0: 10, 1: 5}
+
+
+def test_what_was_decided_stays_whatever_the_log_becomes() -> None:
+    """A window that ends in the future does not grow while it lands."""
+    pipeline = begun()
+    asked = ask(pipeline, select(retained=True), 4)
+    pipeline.produce(0, 50)
+    assert pipeline.backfills.chunk_count("ops") == asked
+    assert sum(each.offsets for each in pipeline.backfills.progress("ops")) == 15
+    # Asking again is asking for the same.
+    seen = preview(pipeline, select(retained=True), 1)
+    assert pipeline.backfills.request(seen, "ops", approved=False) == asked
+    assert pipeline.backfills.chunk_count("nobody") is None
+
+
+def test_a_window_is_frozen_by_its_request_as_it_was_shown() -> None:
+    """What arrives inside it between the look and the word is not what somebody approved."""
+    pipeline = begun()
+    window = TimeWindow(start=EPOCH, end=EPOCH + timedelta(hours=1))
+    seen = preview(pipeline, window, 6)
+    pipeline.produce(0, 7)
+    pipeline.produce(1, 7)
+    assert missing(preview(pipeline, window)) == {0: [(0, 17)], 1: [(0, 12)]}
+    assert pipeline.backfills.request(seen, "ops", approved=False) == 3
+    rows = [row for row in pipeline.control.rows if row["event"] == "backfill_requested"]
+    recorded = spans_by_partition(
+        (row["partition"], Span(row["start_offset"], row["end_offset"])) for row in rows
+    )
+    assert recorded == seen.found.missing
+    for number, chunk in enumerate(seen.chunks, start=1):
+        plan = pipeline.backfills.plan_chunk("ops", number).plan
+        assert plan is not None
+        assert plan.spans() == chunk
+        pipeline.ingest.execute(plan.sequence)
+    assert pipeline.landed_identities() == [
+        ("id-1", partition, offset) for partition, end in ((0, 10), (1, 5)) for offset in range(end)
+    ]
+    assert missing(preview(pipeline, window)) == {0: [(10, 17)], 1: [(5, 12)]}
+
+
+def test_a_request_for_nothing_leaves_no_trace() -> None:
+    """An event without rows would be taken for a lost one."""
+    pipeline = begun()
+    assert ask(pipeline, select(offsets=["0:0-4"]), 4, "first") == 1
+    land(pipeline, 1, "first")
+    before = pipeline.ledger.event_number
+    assert ask(pipeline, select(offsets=["0:0-4"]), 4, "second") == 0
+    assert (pipeline.ledger.event_number, pipeline.ledger.missing_events) == (before, 0)
+
+
+def test_a_chunk_that_was_stopped_is_gone_on_with() -> None:
+    """I4: the plan it has; the next chunk waits for it, and so does another backfill."""
+    pipeline = begun()
+    ask(pipeline, select(retained=True), 4)
+    opened = pipeline.backfills.plan_chunk("ops", 1).plan
+    with pytest.raises(BackfillAhead):
+        pipeline.backfills.plan_chunk("ops", 2)
+    with pytest.raises(PlanOpen):
+        preview(pipeline, select(offsets=["0:0-1"]))
+    again = pipeline.backfills.plan_chunk("ops", 1)
+    assert (again.outcome, again.plan) == (PlanOutcome.KEPT, opened)
+    land(pipeline, 1)
+    land(pipeline, 2)
+
+
+def test_a_chunk_that_has_landed_otherwise_needs_no_plan() -> None:
+    """Somebody else's backfill may have been faster."""
+    pipeline = begun()
+    ask(pipeline, select(offsets=["0:0-4"]), 2)
+    ask(pipeline, select(offsets=["0:0-2"]), 2, "other")
+    land(pipeline, 1, "other")
+    assert pipeline.backfills.plan_chunk("ops", 1).outcome is PlanOutcome.NOTHING
+    assert [each.done for each in pipeline.backfills.progress("ops")] == [True, False]
+
+
+def test_a_chunk_that_was_given_up_is_planned_anew() -> None:
+    """Giving up a chunk's plan frees its offsets for the chunk."""
+    pipeline = begun()
+    ask(pipeline, select(offsets=["0:0-4"]), 2)
+    plan = pipeline.backfills.plan_chunk("ops", 1).plan
+    assert plan is not None
+    pipeline.abandon.give_up(plan.sequence, "ops", "a test")
+    land(pipeline, 1)
+    assert pipeline.backfills.progress("ops")[0].done
+
+
+def test_offsets_of_a_topic_that_was_made_again_are_not_the_same() -> None:
+    """Also if somebody has accepted the new one meanwhile."""
+    pipeline = begun()
+    ask(pipeline, select(retained=True), 4)
+    pipeline.kafka.create("events", 2, "id-2")
+    pipeline.produce(0, 30)
+    with pytest.raises(TopicRecreated):
+        pipeline.backfills.plan_chunk("ops", 1)
+    pipeline.decisions.new_incarnation("ops", "moved")
+    with pytest.raises(OtherIncarnation):
+        pipeline.backfills.plan_chunk("ops", 1)
+    assert not any(each.done for each in pipeline.backfills.progress("ops"))
+
+
+def test_a_plan_of_an_incarnation_that_is_gone_cannot_be_asked_for() -> None:
+    """S5: its numbers are other records now. Neither by the pipeline nor by a copy of it."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 5)
+    pipeline.run("live")
+    pipeline.kafka.create("events", 2, "id-2")
+    pipeline.produce(0, 20)
+    with pytest.raises(TopicRecreated):
+        preview(pipeline, select(plan=1))
+    pipeline.decisions.new_incarnation("ops", "moved")
+    copy = replace(
+        pipeline, spec=pipeline.spec.into("checked"), table=MemoryTable(kafka=pipeline.kafka)
+    )
+    before = list(pipeline.control.rows)
+    for each in (pipeline, copy):
+        selection = select(plan=1, plan_of="events")
+        with pytest.raises(OtherIncarnation) as refused:
+            preview(each, selection, readable_only=True)
+        assert (refused.value.topic_id, refused.value.current) == ("id-1", "id-2")
+        with pytest.raises(OtherIncarnation):
+            each.backfills.plan_whole(selection, "run")
+    assert pipeline.control.rows == before
+    assert missing(preview(pipeline, select(retained=True))) == {0: [(0, 20)]}
+
+
+def test_offsets_of_another_topic_are_another_pipelines() -> None:
+    """I7: a spec whose topic was changed is refused before anything is written."""
+    pipeline = begun()
+    ask(pipeline, select(retained=True), 4)
+    pipeline.kafka.create("other", 2, "id-2")
+    pipeline.kafka.produce("other", 0, 10)
+    pipeline.spec = replace(pipeline.spec, topic="other")
+    before = list(pipeline.control.rows)
+    for selection in (
+        select(offsets=["0:0-4"]),
+        select(retained=True),
+        TimeWindow(start=EPOCH, end=EPOCH + timedelta(hours=1)),
+    ):
+        with pytest.raises(TopicChanged):
+            preview(pipeline, selection, readable_only=True)
+        with pytest.raises(TopicChanged):
+            pipeline.backfills.plan_whole(selection, "run")
+    with pytest.raises(TopicChanged):
+        pipeline.backfills.plan_chunk("ops", 1)
+    assert pipeline.control.rows == before
+
+
+def test_a_time_window_can_be_one_plan() -> None:
+    """A run by dates is one plan; of several at once, the others wait for the first."""
+    pipeline = begun()
+    hours = [EPOCH + timedelta(hours=hour) for hour in range(3)]
+    first, second = TimeWindow(start=EPOCH, end=hours[1]), TimeWindow(start=hours[1], end=hours[2])
+    plan = pipeline.backfills.plan_whole(first, "one").plan
+    assert plan is not None
+    assert plan.size == 15
+    with pytest.raises(BackfillAhead):
+        pipeline.backfills.plan_whole(first, "two")
+    assert pipeline.backfills.plan_whole(first, "one").plan == plan
+    pipeline.ingest.execute(plan.sequence)
+    assert pipeline.backfills.plan_whole(first, "two").outcome is PlanOutcome.NOTHING
+    assert pipeline.backfills.plan_whole(second, "three").outcome is PlanOutcome.NOTHING
+
+
+def test_records_that_a_chunk_has_missed_are_planned_again() -> None:
+    """I1: nobody else would ever read them, so the chunk is not over with its first plan."""
+    pipeline = begun()
+    ask(pipeline, select(offsets=["0:0-6"]), 3)
+    plan = pipeline.backfills.plan_chunk("ops", 1).plan
+    assert plan is not None
+    pipeline.table.append(plan, [f for f in pipeline.table.write(plan, 1) if f.first != 1])
+    with pytest.raises(RecordsMissed):
+        pipeline.ingest.execute(plan.sequence)
+    assert [each.done for each in pipeline.backfills.progress("ops")] == [False, False]
+    again = pipeline.backfills.plan_chunk("ops", 1)
+    assert again.outcome is PlanOutcome.NEW
+    assert again.plan is not None
+    assert [(r.start, r.end) for r in again.plan.ranges] == [(1, 2)]
+    assert pipeline.backfills.plan_chunk("ops", 1).plan == again.plan
+    pipeline.ingest.execute(again.plan.sequence)
+    assert pipeline.backfills.plan_chunk("ops", 1).plan == again.plan
+    land(pipeline, 2)
+    assert [each.done for each in pipeline.backfills.progress("ops")] == [True, True]
+    assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(6)]
+
+
+def test_retention_that_overtakes_a_chunk_is_refused_or_left_out() -> None:
+    """As it was asked for; the other chunks land either way."""
+    pipeline = begun()
+    ask(pipeline, select(offsets=["0:0-3"]), 2, "strict")
+    lenient = preview(pipeline, select(offsets=["0:0-6"]), 4, readable_only=True)
+    pipeline.backfills.request(lenient, "lenient", approved=False)
+    pipeline.kafka.delete_records("events", 0, 1)
+    with pytest.raises(InvalidRange, match="at least 1"):
+        pipeline.backfills.plan_chunk("strict", 1)
+    land(pipeline, 2, "strict")
+    land(pipeline, 1, "lenient")
+    land(pipeline, 2, "lenient")
+    assert [each.done for each in pipeline.backfills.progress("lenient")] == [True, True]
+    assert [each.done for each in pipeline.backfills.progress("strict")] == [False, True]
+    with pytest.raises(BackfillUnfinished, match=r"chunk\(s\) 1\."):
+        check_finished("events", "strict", pipeline.backfills.progress("strict"))
+    assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(1, 6)]
+
+
+def test_a_window_says_where_it_may_have_lost_something() -> None:
+    """Kafka's time index begins where the log does, and ends where it can be read."""
+    pipeline = begun()
+    window = TimeWindow(start=EPOCH, end=EPOCH + timedelta(hours=1))
+    assert preview(pipeline, window).notes == ()
+    pipeline.kafka.delete_records("events", 1, 2)
+    (note,) = preview(pipeline, window).notes
+    assert "Kafka has deleted what was before it" in note
+    assert note.endswith("partition(s) 1")
+
+
+def test_a_backfill_that_nobody_recorded_is_in_nobodys_way() -> None:
+    """Its driver died between the commit and the record."""
+    pipeline = begun()
+    ask(pipeline, select(offsets=["0:0-4"]), 10, "dead")
+    plan = pipeline.backfills.plan_chunk("dead", 1).plan
+    assert plan is not None
+    pipeline.land(plan)
+    seen = preview(pipeline, select(offsets=["0:2-6"]))
+    assert (missing(seen), seen.found.covered) == ({0: [(4, 6)]}, {0: SpanSet((Span(2, 4),))})
+    assert missing(preview(pipeline, select(offsets=["0:2-6"]), replaces=True)) == {0: [(2, 6)]}
+    pipeline.backfills.request(seen, "next", approved=False)
+    land(pipeline, 1, "next")
+    assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(6)]
+
+
+def test_a_replacement_that_nobody_recorded_keeps_nothing_from_the_next() -> None:
+    """All that was asked for is replaced: also what the one before it has just landed."""
+    pipeline = begun()
+    ask(pipeline, select(offsets=["0:0-4"]), 10, "first")
+    land(pipeline, 1, "first")
+    for name in ("dead", "next"):
+        seen = preview(pipeline, select(offsets=["0:0-4"]), replaces=True)
+        assert (seen.offsets, seen.found.planned) == (4, {})
+        pipeline.backfills.request(seen, name, approved=False, reason="rows were changed")
+        plan = pipeline.backfills.plan_chunk(name, 1).plan
+        assert plan is not None
+        assert plan.replaces
+        pipeline.land(plan)
+    pipeline.ingest.execute(pipeline.ledger.last_sequence)
+    assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(4)]
+
+
+def test_what_could_never_be_planned_is_refused_in_the_preview() -> None:
+    """Before it is recorded: what was asked for stays asked for."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.NONE))
+    pipeline.produce(0, 5)
+    with pytest.raises(NoStartOffset):
+        preview(pipeline, select(retained=True))
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 10)
+    pipeline.run("live")
+    pipeline.kafka.elect("events", 0, 5)
+    pipeline.produce(0, 10)
+    before = pipeline.ledger.event_number
+    with pytest.raises(LogTruncated):
+        ask(pipeline, select(offsets=["0:10-15"]), 10)
+    assert pipeline.ledger.event_number == before
+
+
+def test_a_large_backfill_needs_somebodys_word() -> None:
+    """Before anything is written."""
+    pipeline = begun()
+    pipeline.spec = make_spec(start=StartPolicy.LATEST, records_per_backfill=14)
+    seen = preview(pipeline, select(retained=True))
+    with pytest.raises(BackfillTooLarge, match="15 offsets to land"):
+        pipeline.backfills.request(seen, "ops", approved=False)
+    assert pipeline.backfills.chunk_count("ops") is None
+    assert pipeline.backfills.request(seen, "ops", approved=True) == 1
+
+
+class Forgetful(MemoryKafka):
+    """Deletes records right after it was asked for a moment's offsets."""
+
+    def offsets_at(
+        self, topic: str, partitions: Sequence[int], moment: datetime
+    ) -> Mapping[int, int]:
+        found = super().offsets_at(topic, partitions, moment)
+        self.delete_records(topic, 0, 3)
+        return found
+
+
+def test_a_time_window_takes_what_is_left_of_it() -> None:
+    """Retention works on while a run by date is planned; nobody has named those offsets."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST), kafka=Forgetful())
+    pipeline.produce(0, 10)
+    pipeline.planner.plan("begin")
+    window = TimeWindow(start=EPOCH, end=EPOCH + timedelta(days=1))
+    plan = pipeline.backfills.plan_whole(window, "by date").plan
+    assert plan is not None
+    assert [(r.partition, r.start, r.end) for r in plan.ranges] == [(0, 3, 10)]
+
+
+def test_a_chunk_or_a_backfill_that_is_not_there_is_named() -> None:
+    """With those that are."""
+    pipeline = begun()
+    ask(pipeline, select(offsets=["0:0-4"]), 2)
+    with pytest.raises(UnknownBackfill, match=r"one of its 2 chunk\(s\)"):
+        pipeline.backfills.plan_chunk("ops", 3)
+    with pytest.raises(UnknownBackfill, match="nobody, chunk 1"):
+        pipeline.backfills.progress("nobody")
+
+
+def test_a_backfill_can_be_what_a_pipeline_begins_with() -> None:
+    """Where its live chain begins is recorded with it, or asked for."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, 10)
+    ask(pipeline, select(retained=True), 100)
+    pipeline.produce(0, 5)
+    land(pipeline, 1)
+    pipeline.run("live")
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+    undecided = MemoryPipeline(spec=make_spec(start=StartPolicy.NONE))
+    undecided.produce(0, 10)
+    with pytest.raises(NoStartOffset):
+        ask(undecided, select(retained=True), 100)

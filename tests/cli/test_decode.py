@@ -1,0 +1,470 @@
+"""`tidemark decode | quarantine` on real parts, judged by librdkafka and Python's own parser."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.conftest import TopicFactory
+from tests.support.commands import Command
+from tests.support.kafka_judge import Judged, read_ranges
+from tests.support.protobuf import proto_bytes
+from tests.support.registry import Registry, avro_bytes, connection_environ, framed, guarded
+from tests.support.transactions import (
+    Record,
+    produce_aborted,
+    produce_committed,
+    produce_records,
+)
+from tidemark.app import connection_variable, kafka_connection
+from tidemark.core.errors import ExitCode
+from tidemark.dev.broker import BrokerStatus
+from tidemark.dev.samples import SAMPLES
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
+
+_SPEC = """
+name: events
+topic: {topic}
+schedule: "@daily"
+start: earliest
+decode:
+  key: {{format: string}}
+  value:
+    format: json
+    schema: {schema}
+  rules: {rules}
+  quarantine: {{records: 1000}}
+"""
+
+
+_KAFKA = connection_variable("kafka_default")
+_FIELDS = '{n: long, price: "decimal(18,4)", name: string}'
+_GROWN = '{n: long, flag: boolean, price: "decimal(18,4)", name: string}'
+
+
+class Pipeline:
+    """A pipeline with a typed table, and all of its tables as an outsider reads them."""
+
+    def __init__(self, home: Path, bootstrap: str, topic: str) -> None:
+        self._home = home
+        self._bootstrap = bootstrap
+        self._topic = topic
+        (home / "pipelines").mkdir()
+        self.write()
+
+    def write(self, rules: str = "{}", schema: str = _FIELDS) -> None:
+        """Write the spec anew."""
+        text = _SPEC.format(topic=self._topic, rules=rules, schema=schema)
+        (self._home / "pipelines" / "events.yaml").write_text(text)
+
+    def produce(self, records: list[Record]) -> None:
+        """Write to the topic."""
+        produce_records(self._bootstrap, self._topic, records)
+
+    def judged(self) -> list[Judged]:
+        """What librdkafka sees in the topic."""
+        return read_ranges(self._bootstrap, self._topic, {0: (0, 10**9), 1: (0, 10**9)})
+
+    def rows(self, target: str) -> list[dict[str, Any]]:
+        """Rows of a table, by place."""
+        table = DeltaTable(self._home / "lakehouse" / target)
+        found: list[dict[str, Any]] = pa.table(table.scan()).to_pylist()
+        return sorted(found, key=lambda row: (row["partition"], row["offset"]))
+
+    def check(self, rule: str | None = None) -> tuple[int, int]:
+        """Each record is decoded as Python's parser would, or in quarantine with its bytes."""
+        typed = {(row["partition"], row["offset"]): row for row in self.rows("silver/events")}
+        quarantine = [
+            row for row in self.rows("silver/events_quarantine") if row["closed_by"] is None
+        ]
+        kept = {(row["partition"], row["offset"]): row for row in quarantine}
+        assert len(typed) == len(self.rows("silver/events"))
+        assert len(kept) == len(quarantine)
+        for record in self.judged():
+            place = (record.partition, record.offset)
+            expected, reason = expectation(record, rule)
+            if reason is None:
+                row = typed.pop(place)
+                if row["value"] is not None:
+                    # A field that came later; whoever has one was decoded with it.
+                    row["value"].setdefault("flag", None)
+                assert (row["key"], row["value"]) == expected, record
+            else:
+                row = kept.pop(place)
+                assert (row["key"], row["value"]) == (record.key, record.value)
+                assert row["reason"] == reason, record
+        # Nothing else: no transaction marker, no record that was aborted.
+        assert (typed, kept) == ({}, {})
+        return len(self.rows("silver/events")), len(quarantine)
+
+
+def expectation(record: Judged, rule: str | None) -> tuple[tuple[Any, Any], str | None]:
+    """What a record decodes to, and why not, by Python alone."""
+    try:
+        key = None if record.key is None else record.key.decode()
+        text = None if record.value is None else record.value.decode()
+    except UnicodeDecodeError:
+        return (None, None), "not_utf8"
+    if text is None:
+        return (key, None), None
+    try:
+        raw = json.loads(text, parse_float=Decimal)
+    except ValueError:
+        return (None, None), "not_json"
+    if not isinstance(raw, dict):
+        return (None, None), "not_json"
+    try:
+        n: Any = raw.get("n")
+        price: Any = raw.get("price")
+        if not isinstance(n, int | None) or isinstance(n, bool):
+            raise TypeError(n)
+        exact = None if price is None else Decimal(price).quantize(Decimal("0.0001"))
+        if exact is not None and exact != Decimal(price):
+            raise ValueError(price)
+        value = {"n": n, "flag": raw.get("flag"), "price": exact, "name": raw.get("name")}
+    except (ValueError, TypeError, InvalidOperation):
+        return (None, None), "malformed"
+    if rule == "small" and n is not None and n >= 50:
+        return (None, None), "rule_broken"
+    return (key, value), None
+
+
+def payloads(seed: int, count: int, flagged: Sequence[str] = ()) -> list[Record]:
+    """Good ones, and some of everything else."""
+    random = Random(seed)
+    made = []
+    for number in range(count):
+        good = json.dumps({"n": number, "price": f"{random.randrange(10**6)}.{number % 100:02}"})
+        value = random.choice(
+            [good, good, good, good, good[:-1], good + "x", "", "null", '{"n": 1.5}', '{"n": "1"}',
+             '{"price": 1.00001}', "{}", *flagged, f'{{"name": "{number}"}}']
+        ).encode()  # fmt: skip
+        if number % 17 == 3:
+            value = b"\xff" + value
+        key = None if number % 5 == 0 else (b"\xfe" if number % 29 == 7 else b"k%d" % number)
+        tombstone = number % 11 == 5
+        made.append(Record(value=None if tombstone else value, key=key, partition=number % 2))
+    return made
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, broker: BrokerStatus, topic: TopicFactory) -> Pipeline:
+    """With a topic of two partitions: plain, committed and aborted records."""
+    name = topic(partitions=2)
+    made = Pipeline(tmp_path, broker.bootstrap, name)
+    made.produce(payloads(1, 60))
+    produce_aborted(broker.bootstrap, name, [Record(value=b"{}", partition=p) for p in (0, 1)])
+    produce_committed(broker.bootstrap, name, [Record(value=b"{}", partition=p) for p in (0, 1)])
+    return made
+
+
+@pytest.mark.parametrize("sample", ["prices", "orders"])
+def test_a_drafted_schema_takes_what_it_was_drafted_from(
+    tmp_path: Path, broker: BrokerStatus, topic: TopicFactory, tidemark: Command, sample: str
+) -> None:
+    """Nothing of it goes into quarantine, and what Python reads is what the table has."""
+    name = topic()
+    records = list(SAMPLES[sample].records(seed=1, start=0, count=200, base_ms=0))
+    produce_records(broker.bootstrap, name, [Record(value=r.value, key=r.key) for r in records])
+    spec = tmp_path / "pipelines" / "events.yaml"
+    spec.parent.mkdir()
+    spec.write_text(f'name: events\ntopic: {name}\nschedule: "@daily"\nstart: earliest\n')
+    assert tidemark("ingest", "events").code == ExitCode.OK
+    spec.write_text(spec.read_text() + tidemark("schema", "init", "events").out)
+    (done,) = [each for each in tidemark("decode", "events", "--json").json if "records" in each]
+    assert (done["records"], done["quarantined"]) == (200, 0)
+    rows = pa.table(DeltaTable(tmp_path / "lakehouse" / "silver" / "events").scan()).to_pylist()
+    for row in rows:
+        key, value = records[row["offset"]].key, records[row["offset"]].value
+        assert row["key"] == (key and key.decode())
+        if value is None:
+            assert row["value"] is None
+            continue
+        plain = {k: v for k, v in json.loads(value).items() if not k.endswith(("time", "_at"))}
+        assert plain.items() <= row["value"].items()
+
+
+def test_bronze_to_typed_and_quarantine_and_back(
+    pipeline: Pipeline, tidemark: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every record is decoded once or in quarantine; a mended rule brings back what it had kept.
+
+    All of it without Kafka.
+    """
+    pipeline.write(rules="{small: value.n < 50}")
+    assert tidemark("ingest", "events").code == ExitCode.OK
+    kafka = os.environ[_KAFKA]
+    monkeypatch.setenv(_KAFKA, kafka_connection("127.0.0.1:1"))
+    waiting = tidemark("decode", "events", "--dry-run", "--json").json
+    assert waiting[0]["missing"] > 60
+    done = tidemark("decode", "events", "--json").json
+    decoded, quarantined = pipeline.check(rule="small")
+    assert [each.get("outcome") for each in done] == [None, "nothing to do"]
+    assert (done[0]["records"], done[0]["quarantined"]) == (decoded + quarantined, quarantined)
+    assert tidemark("verify", "events@typed").code == ExitCode.OK
+    assert (
+        f"{quarantined:,} record(s) of events in quarantine"
+        in tidemark("quarantine", "list", "events").out
+    )
+
+    # Nothing is left: no Spark is started.
+    again = tidemark("decode", "events")
+    assert (again.code, "nothing to do" in again.out) == (ExitCode.OK, True)
+
+    # The rule is gone, and there is a field more, which the table gets by itself.
+    pipeline.write(schema=_GROWN)
+    broken = [
+        each
+        for each in tidemark("quarantine", "list", "events", "--json").json
+        if each["reason"] == "rule_broken"
+    ]
+    draft = tidemark("quarantine", "replay", "events", "--reason", "rule_broken", "--dry-run")
+    assert f"{len(broken)} record(s) would be decoded again" in draft.out
+    replayed = tidemark("quarantine", "replay", "events", "--reason", "rule_broken", "--json").json
+    assert (replayed[0]["records"], replayed[0]["quarantined"]) == (len(broken), 0)
+    assert pipeline.check() == (decoded + len(broken), quarantined - len(broken))
+    closed = [
+        each
+        for each in tidemark("quarantine", "list", "events", "--all", "--json").json
+        if each["closed_by"]
+    ]
+    assert [each["offset"] for each in closed] == [each["offset"] for each in broken]
+    assert {each["closed_by"] for each in closed} == {replayed[0]["plan"]}
+    assert tidemark("verify", "events@typed").code == ExitCode.OK
+
+    monkeypatch.setenv(_KAFKA, kafka)
+    pipeline.produce(payloads(2, 30, ['{"flag": true}', '{"flag": false, "n": 5}']))
+    tidemark("ingest", "events")
+    tidemark("decode", "events")
+    pipeline.check()
+    assert tidemark("verify", "events@typed", "--json").json["equal"] is True
+
+
+def test_what_goes_wrong_is_named_and_nothing_is_written(
+    pipeline: Pipeline, tidemark: Command, tmp_path: Path
+) -> None:
+    """Too much that cannot be decoded, and rules that are none."""
+    tidemark("ingest", "events")
+    spec = tmp_path / "pipelines" / "events.yaml"
+    spec.write_text(spec.read_text().replace("records: 1000", "records: 3, percent: 1"))
+    refused = tidemark("decode", "events", "--json")
+    assert (refused.code, refused.json[0]["error"]) == (ExitCode.REFUSED, "TooManyQuarantined")
+    assert "at most 3 of" in refused.json[0]["expected"]
+    assert "malformed value n" in refused.json[0]["found"]
+    assert "not_json value" in refused.json[0]["found"]
+    assert pipeline.rows("silver/events") == []
+    left = [
+        each.name
+        for table in ("events", "events_quarantine")
+        for each in (tmp_path / "lakehouse" / "silver" / table).iterdir()
+    ]
+    assert left == ["_delta_log", "_delta_log"]
+
+    pipeline.write(rules='{wrong: "value.n"}')
+    refused = tidemark("decode", "events", "--json")
+    assert (refused.code, refused.json[0]["error"]) == (ExitCode.REFUSED, "InvalidRule")
+    assert "bigint" in refused.json[0]["found"].lower()
+    assert pipeline.rows("silver/events") == []
+
+    # Spark sees that nothing can come out of this one, and leaves the counting out as well.
+    pipeline.write(rules='{never: "false"}')
+    done = tidemark("decode", "events", "--json").json[0]
+    assert done["records"] == done["quarantined"] == len(pipeline.judged())
+    pipeline.write()
+    assert tidemark("quarantine", "replay", "events").code == ExitCode.OK
+    pipeline.check()
+
+
+def test_a_rule_that_fails_tells_no_value_to_any_log(pipeline: Pipeline, tidemark: Command) -> None:
+    """Neither in the error nor in Spark's own log, which the job hands on."""
+    pipeline.produce([Record(value=b'{"name": "tell\\n nobody"}', partition=0)])
+    tidemark("ingest", "events")
+    pipeline.write(
+        rules="""{wrong: "if(value.name LIKE 'tell%', CAST(value.name AS int), 1) > 0"}"""
+    )
+    failed = tidemark("decode", "events", "--json")
+    assert failed.code == ExitCode.TRANSIENT
+    assert "[CAST_INVALID_INPUT]" in failed.json[0]["found"]
+    log = failed.out + failed.err
+    assert "SparkNumberFormatException [CAST_INVALID_INPUT]" in log
+    assert "nobody" not in log
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        (("plan", "events@typed"), "IsTyped"),
+        (("backfill", "events@typed", "--retained", "--dry-run"), "IsTyped"),
+        (("quality", "events@typed"), "IsTyped"),
+        (("accept-loss", "events@typed", "--reason", "x"), "IsTyped"),
+        (("verify", "events@typed"), "NothingLanded"),
+        (("backfill", "events", "--into", "quarantine", "--retained"), "InvalidSelection"),
+        (("backfill", "events", "--into", "typed", "--retained"), "IsTyped"),
+    ],
+)
+def test_only_what_fits_a_typed_table_can_be_asked_of_it(
+    pipeline: Pipeline,
+    tidemark: Command,
+    command: tuple[str, ...],
+    error: str,
+) -> None:
+    """With a named error, before anything is recorded."""
+    refused = tidemark(*command, "--json")
+    assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, error)
+
+
+def test_a_pipeline_without_a_decoder_says_so(
+    pipeline: Pipeline, tidemark: Command, tmp_path: Path
+) -> None:
+    """And what to add."""
+    spec = tmp_path / "pipelines" / "events.yaml"
+    spec.write_text(spec.read_text().partition("decode:")[0])
+    assert tidemark("ingest", "events").code == ExitCode.OK
+    for words in (("decode", "events"), ("quarantine", "list", "events")):
+        refused = tidemark(*words, "--json")
+        assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "NotDecoded")
+    assert pipeline.judged()
+
+
+_TRADE = {
+    "type": "record",
+    "name": "Trade",
+    "fields": [
+        {"name": "n", "type": "int"},
+        {
+            "name": "price",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        },
+    ],
+}
+_NOTED = {**_TRADE, "fields": [*_TRADE["fields"], {"name": "note", "type": ["null", "string"]}]}
+_OTHER = {**_TRADE, "fields": [{"name": "n", "type": "string"}]}
+
+
+@pytest.mark.registry
+def test_avro_from_kafka_by_the_schemas_of_a_registry(
+    tmp_path: Path,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    registry: Registry,
+    tidemark: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S27: real Kafka, registry, Spark and Delta, judged by librdkafka and fastavro.
+
+    The registry asks for a password, and is away once its schemas are kept.
+    """
+    name = topic(partitions=2)
+    pipeline = Pipeline(tmp_path, broker.bootstrap, name)
+    spec = tmp_path / "pipelines" / "events.yaml"
+    head = spec.read_text().partition("decode:")[0]
+    decode = "decode:\n  registry: trades\n  key: {format: string}\n  value: {format: avro}\n"
+    spec.write_text(f"{head}{decode}")
+    old, new, other = (
+        registry.register(f"{name}-value", each) for each in (_TRADE, _NOTED, _OTHER)
+    )
+    first = [framed(old, avro_bytes(_TRADE, {"n": n, "price": Decimal("1.25")})) for n in range(5)]
+    second = [
+        framed(new, avro_bytes(_NOTED, {"n": n, "price": Decimal("0"), "note": "x"}))
+        for n in range(5)
+    ]
+    text = framed(other, avro_bytes(_OTHER, {"n": "five"}))
+    values = [*first, None, b"broken", *second, text, *first]
+    pipeline.produce([Record(value=each, key=b"k", partition=0) for each in values])
+    pipeline.produce([Record(value=each, key=b"k", partition=1) for each in second])
+    assert tidemark("ingest", "events").code == ExitCode.OK
+
+    missing = tidemark("decode", "events", "--json")
+    assert missing.json[0]["error"] == "UnknownConnection"
+    with guarded(registry.answer, "reader:s3cret") as door:
+        extra = {"url": f"http://{door.place}", "basic.auth.user.info": "reader:s3cret"}
+        for variable, connection in connection_environ(extra, "trades").items():
+            monkeypatch.setenv(variable, connection)
+        stopped = tidemark("decode", "events", "--json")
+    assert stopped.code == ExitCode.REFUSED
+    assert "s3cret" not in stopped.out + stopped.err
+    done, conflict = stopped.json
+    assert (done["records"], done["quarantined"], conflict["error"]) == (17, 1, "SchemaConflict")
+    assert "value.n is long in the table, not string" in conflict["found"]
+    spec.write_text(f"{head}{decode}  quarantine: {{schemas: [{other}]}}\n")
+    # Nobody answers at the door any more.
+    assert tidemark("decode", "events").code == ExitCode.OK
+    assert tidemark("verify", "events@typed").code == ExitCode.OK
+    listed = tidemark("quarantine", "list", "events", "--json").json
+    assert [(each["reason"], each["schema_id"]) for each in listed] == [
+        ("not_framed", None),
+        ("refused_schema", other),
+    ]
+    kept = {(each["partition"], each["offset"]) for each in listed}
+    rows = {
+        (row["partition"], row["offset"]): row["value"] for row in pipeline.rows("silver/events")
+    }
+    for record in pipeline.judged():
+        place = (record.partition, record.offset)
+        if place in kept:
+            continue
+        expected: dict[str, Any] | None = None
+        if record.value is not None:
+            schema = _NOTED if int.from_bytes(record.value[1:5], "big") == new else _TRADE
+            body = io.BytesIO(record.value[5:])
+            read = fastavro.schemaless_reader(body, fastavro.parse_schema(schema))
+            assert isinstance(read, dict)
+            expected = {"note": None, **read}
+        assert rows.pop(place) == expected
+    assert rows == {}
+
+
+_LEG = 'syntax = "proto3"; package desk; message Leg { int64 quantity = 1; }'
+_ORDER = """
+syntax = "proto3";
+import "desk/leg.proto";
+message Order { int32 n = 1; repeated desk.Leg legs = 2; }
+"""
+
+
+@pytest.mark.registry
+def test_protobuf_from_kafka_in_whole_processes(
+    tmp_path: Path,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    registry: Registry,
+    tidemark: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark's workers find Python and what it needs, whatever PATH says."""
+    name = topic(partitions=1)
+    pipeline = Pipeline(tmp_path, broker.bootstrap, name)
+    spec = tmp_path / "pipelines" / "events.yaml"
+    head = spec.read_text().partition("decode:")[0]
+    spec.write_text(f"{head}decode: {{key: {{format: string}}, value: {{format: protobuf}}}}\n")
+    registry.register(f"{name}-leg", _LEG, "PROTOBUF")
+    leg = {"name": "desk/leg.proto", "subject": f"{name}-leg", "version": 1}
+    number = registry.register(f"{name}-value", _ORDER, "PROTOBUF", references=[leg])
+    imports = {"desk/leg.proto": _LEG}
+    orders = [{"n": n, "legs": [{"quantity": str(2**40 + n)}] * (n % 3)} for n in range(1, 6)]
+    values = [framed(number, proto_bytes(_ORDER, "Order", each, imports)) for each in orders]
+    values += [framed(number, b"\x00\x08"), b"broken"]
+    pipeline.produce([Record(value=each, key=b"k", partition=0) for each in values])
+    for variable, connection in registry.environ().items():
+        monkeypatch.setenv(variable, connection)
+    assert tidemark("ingest", "events").code == ExitCode.OK
+    assert tidemark("decode", "events").code == ExitCode.OK
+    assert tidemark("verify", "events@typed").code == ExitCode.OK
+    listed = tidemark("quarantine", "list", "events", "--json").json
+    assert [each["reason"] for each in listed] == ["malformed", "not_framed"]
+    rows = sorted(pipeline.rows("silver/events"), key=lambda row: row["offset"])
+    assert [row["value"] for row in rows] == [
+        {"n": n, "legs": [{"quantity": 2**40 + n}] * (n % 3)} for n in range(1, 6)
+    ]

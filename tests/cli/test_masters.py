@@ -1,0 +1,73 @@
+"""`tidemark ingest` with a Spark that cannot start, without Kafka."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import Command, Ran
+from tests.support.file_lake import home_lake
+from tidemark.core.errors import ExitCode
+from tidemark.dev.broker_settings import HOST
+from tidemark.sockets import free_ports
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+
+
+@pytest.fixture
+def ingest(tmp_path: Path, offline: Command) -> Command:
+    """Execute the open plan 4 of pipeline `events`, with more options."""
+    home_lake(tmp_path).plan(1)
+
+    def run(*options: str) -> Ran:
+        return offline("ingest", "events", "--plan", "4", "--json", *options)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("master", "cause"),
+    [
+        ("spak://x", "Master must either be yarn or start with spark, k8s, or local"),
+        ("local[x]", "Could not parse Master URL: 'local[x]'"),
+    ],
+)
+def test_a_wrong_master_is_a_set_up_error(ingest: Command, master: str, cause: str) -> None:
+    """spark-submit refuses the first, and the Spark context the second."""
+    ran = ingest("--master", master)
+    (error,) = ran.json
+    assert (error["error"], error["retryable"]) == ("SetupError", False)
+    assert error["what"] == f"Spark cannot start: {cause}"
+    assert ran.code == ExitCode.REFUSED
+
+
+@pytest.mark.parametrize("home", [None, "/nowhere"])
+def test_a_missing_java_is_a_set_up_error(
+    ingest: Command, monkeypatch: pytest.MonkeyPatch, home: str | None
+) -> None:
+    """Neither the PATH nor JAVA_HOME contains a Java."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    if home is not None:
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
+        monkeypatch.setenv("JAVA_HOME", home)
+    ran = ingest()
+    (error,) = ran.json
+    assert (error["error"], error["retryable"]) == ("SetupError", False)
+    assert error["what"].startswith("Spark cannot start: ")
+    assert home is None or f"{home}/bin/java: No such file or directory" in error["what"]
+    assert ran.code == ExitCode.REFUSED
+
+
+@pytest.mark.faults
+def test_a_master_that_does_not_answer_is_retried(ingest: Command) -> None:
+    """Spark gives up after three attempts of 20 seconds; a master may come back."""
+    (port,) = free_ports(HOST, 1)
+    ran = ingest("--master", f"spark://{HOST}:{port}")
+    (error,) = ran.json
+    assert (error["error"], error["retryable"]) == ("EngineFailed", True)
+    assert error["what"] == (
+        "starting Spark failed: the Spark application has ended; perhaps its master does not answer"
+    )
+    assert ran.code == ExitCode.TRANSIENT

@@ -1,0 +1,277 @@
+"""Beginnings and exports through the command line, on a real broker; Spark where rows count."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from tests.cli.test_main import tidemark
+from tests.cli.test_repairs import lake_over
+from tests.conftest import TopicFactory
+from tests.support.commands import command_in
+from tests.support.kafka_judge import Judged, as_delivered, group_names, read_all
+from tests.support.lake import Lake, as_judged
+from tests.support.topics import delete_records
+from tests.support.transactions import (
+    Record,
+    produce_aborted,
+    produce_committed,
+    produce_records,
+    produce_values,
+)
+from tidemark.app import App, connection_variable, kafka_connection
+from tidemark.core.errors import ExitCode
+from tidemark.dev.broker import BrokerStatus
+from tidemark.kafka.groups import KafkaGroupOffsets
+from tidemark.spec.model import StartPolicy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.broker
+
+
+@dataclass(frozen=True)
+class Home:
+    """A home with pipeline `events`, which does not begin by itself, over a topic of its own."""
+
+    path: Path
+    topic: str
+    bootstrap: str
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Where the command finds all that."""
+        return {
+            "TIDEMARK_HOME": str(self.path),
+            "TIDEMARK_PIPELINES": str(self.path / "pipelines"),
+            connection_variable("kafka_default"): kafka_connection(self.bootstrap),
+        }
+
+    @property
+    def groups(self) -> KafkaGroupOffsets:
+        """The cluster's groups."""
+        return KafkaGroupOffsets({"bootstrap.servers": self.bootstrap})
+
+    def run(self, *arguments: str) -> tuple[int, Any]:
+        """The exit code of a command, and its document."""
+        ran = tidemark(*arguments, "--json", home=self.path, environ=self.environ)
+        assert ran.stdout, ran.stderr
+        return ran.returncode, json.loads(ran.stdout)
+
+    def starts(self) -> Mapping[int, int]:
+        """Where the pipeline began."""
+        return App(environ=self.environ).control().ledger("events").starts
+
+
+@pytest.fixture
+def home(topic: TopicFactory, broker: BrokerStatus, tmp_path: Path) -> Home:
+    """Five records in each of two partitions."""
+    made = Home(path=tmp_path, topic=topic(partitions=2), bootstrap=broker.bootstrap)
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "events.yaml").write_text(
+        f'name: events\ntopic: {made.topic}\nschedule: "@daily"\n', encoding="utf-8"
+    )
+    for partition in (0, 1):
+        produce_values(broker.bootstrap, made.topic, 5, partition=partition)
+    return made
+
+
+def offsets(document: Mapping[str, Any]) -> dict[int, int]:
+    """Where each partition begins, of a command's document."""
+    return {each["partition"]: each["offset"] for each in document["partitions"]}
+
+
+def test_from_a_group_to_a_plan_and_to_another_group(home: Home, admin: AdminClient) -> None:
+    """The whole way: look, begin, ask again, plan, export."""
+    old, lag = f"{home.topic}-old", f"{home.topic}-lag"
+    assert home.run("plan", "events")[1]["error"] == "NoStartOffset"
+    assert home.run("start", "events", "--from-group", old)[1]["error"] == "UnusableSource"
+    home.groups.commit(old, home.topic, {0: 2})
+    delete_records(admin, home.topic, 3)
+    code, told = home.run("start", "events", "--from-group", old)
+    assert (code, told["error"]) == (ExitCode.REFUSED, "PartitionsUnsaid")
+
+    ask = ("start", "events", "--from-group", old, "--others", "latest", "--reason", "moved")
+    code, told = home.run(*ask, "--dry-run")
+    assert (code, told["outcome"], offsets(told)) == (ExitCode.OK, "draft", {0: 2, 1: 5})
+    assert [each["deleted_unread"] for each in told["partitions"]] == [1, 0]
+    assert home.starts() == {}
+    assert home.run("export-offsets", "events", "--group", lag)[1]["error"] == "NotBegun"
+    for outcome in ("begun", "nothing to do"):
+        code, told = home.run(*ask)
+        assert (code, told["outcome"], offsets(told)) == (ExitCode.OK, outcome, {0: 2, 1: 5})
+    assert home.starts() == {0: 2, 1: 5}
+    code, told = home.run("start", "events", "--offsets", "0:4,1:4")
+    assert (code, told["error"]) == (ExitCode.REFUSED, "AlreadyBegun")
+    assert f"consumer group '{old}'; other partitions at latest; moved" in told["found"]
+
+    assert home.run("plan", "events")[1]["error"] == "LostRange"
+    assert home.run("accept-loss", "events", "--reason", "known")[0] == ExitCode.OK
+    code, told = home.run("plan", "events")
+    assert (code, told["plan"]["ranges"]) == (ExitCode.OK, [[0, 3, 5]])
+
+    exported = {"partition": 0, "before": None, "committed_offset": 3, "end": 5}
+    code, told = home.run("export-offsets", "events", "--group", lag, "--dry-run")
+    assert (code, told["outcome"], told["partitions"][0]) == (ExitCode.OK, "draft", exported)
+    assert lag not in group_names(home.bootstrap)
+    assert home.run("export-offsets", "events", "--group", lag)[1]["outcome"] == "exported"
+    assert home.groups.committed(lag, home.topic, [0, 1]) == {0: 3, 1: 5}
+    assert home.groups.committed(old, home.topic, [0, 1]) == {0: 2}
+
+
+def test_from_given_offsets_in_words(home: Home) -> None:
+    """A table for people; what the first plan will meet is on standard error."""
+    ask = ("start", "events", "--offsets", "0:4,1:5")
+    ran = tidemark(*ask, "--dry-run", home=home.path, environ=home.environ)
+    assert ran.returncode == ExitCode.OK, ran.stderr
+    assert "begun at the offsets given by hand" in ran.stdout
+    assert "dry run: nothing was written" in ran.stdout
+    assert home.starts() == {}
+    ran = tidemark(*ask, home=home.path, environ=home.environ)
+    assert ran.stdout.splitlines()[-1] == "begun"
+    assert home.starts() == {0: 4, 1: 5}
+    ran = tidemark(
+        "export-offsets",
+        "events",
+        "--group",
+        f"{home.topic}-lag",
+        home=home.path,
+        environ=home.environ,
+    )
+    assert ran.stdout.splitlines()[-1] == "exported"
+
+
+def test_from_a_checkpoint(home: Home) -> None:
+    """With the batch that was not committed told beside it."""
+    folder = home.path / "checkpoint"
+    for batch, end in enumerate((1, 3)):
+        for name in ("offsets", "commits")[: 2 - batch]:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            places = json.dumps({home.topic: {"0": end, "1": end}})
+            text = f"v1\n{{}}\n{places}" if name == "offsets" else "v1\n{}"
+            (folder / name / str(batch)).write_text(text, encoding="utf-8")
+    code, told = home.run("start", "events", "--from-checkpoint", str(folder))
+    assert (code, told["outcome"], offsets(told)) == (ExitCode.OK, "begun", {0: 1, 1: 1})
+    assert told["reason"] == f"begun at the Structured Streaming checkpoint {folder}, batch 0"
+    (note,) = told["notes"]
+    assert note.startswith("batch 1 was begun")
+    assert home.starts() == {0: 1, 1: 1}
+
+
+def test_from_a_table_of_kafka_delta_ingest(home: Home) -> None:
+    """Its last written offsets, each plus one; a partition too many is another topic's."""
+    table = home.path / "ingested"
+
+    def commit(**last: int) -> None:
+        transactions = [Transaction(f"job-{p.removeprefix('p')}", at) for p, at in last.items()]
+        properties = CommitProperties(app_transactions=transactions)
+        rows = pa.table({"id": pa.array(["a"])})
+        write_deltalake(table, rows, mode="append", commit_properties=properties)
+
+    commit(p0=4, p1=0)
+    ask = ("start", "events", "--from-table", str(table), "--app-id")
+    assert home.run(*ask, "another")[1]["error"] == "UnusableSource"
+    code, told = home.run(*ask, "job", "--dry-run")
+    assert (code, offsets(told)) == (ExitCode.OK, {0: 5, 1: 1})
+    commit(p2=0)
+    assert home.run(*ask, "job")[1]["error"] == "UnknownPartition"
+    assert home.starts() == {}
+
+
+# -- where the other reader has ended, Tidemark begins ---------------------------------------------
+
+
+def streamed(lake: Lake, home: Path) -> tuple[list[Judged], tuple[str, ...]]:
+    """A Structured Streaming query lands what there is, in a table of its own."""
+    checkpoint, table = str(home / "checkpoint"), str(home / "streamed")
+    query = (
+        lake.session.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", lake.connection["bootstrap.servers"])
+        .option("kafka.isolation.level", "read_committed")
+        .option("subscribe", lake.spec.topic)
+        .option("startingOffsets", "earliest")
+        .option("includeHeaders", True)
+        .load()
+        .withColumnRenamed("timestampType", "timestamp_type")
+        .writeStream.format("delta")
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start(table)
+    )
+    assert query.awaitTermination(120)
+    rows = pa.table(DeltaTable(table).scan()).to_pylist()
+    return [as_judged(row) for row in rows], ("--from-checkpoint", checkpoint)
+
+
+def consumed(lake: Lake, home: Path) -> tuple[list[Judged], tuple[str, ...]]:
+    """A member of a consumer group takes some records, commits and leaves."""
+    group = f"{lake.spec.topic}-old"
+    consumer = Consumer(
+        {
+            **lake.connection,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([lake.spec.topic])
+    taken: list[Judged] = []
+    try:
+        while len(taken) < 6:
+            messages = consumer.consume(6 - len(taken), timeout=120)
+            assert messages
+            assert [m.error() for m in messages if m.error()] == []
+            taken += map(as_delivered, messages)
+        consumer.commit(asynchronous=False)
+    finally:
+        consumer.close()
+    # Where nothing was taken yet nothing is committed.
+    return taken, ("--from-group", group, "--others", "earliest")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("read", [streamed, consumed])
+def test_another_readers_records_and_those_that_land_are_all_there_are(
+    read: Callable[[Lake, Path], tuple[list[Judged], tuple[str, ...]]],
+    spark: SparkSession,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """I1 across both: none twice, none missing, whatever arrives around the beginning."""
+    name, bootstrap = topic(partitions=3), broker.bootstrap
+    lake = lake_over(name, spark, broker, tmp_path, start=StartPolicy.NONE)
+    command = command_in(tmp_path, bootstrap, monkeypatch, capsys)
+    headers = (("a", None), ("a", b""))
+    produce_records(bootstrap, name, [Record(key=b"k", value=None, headers=headers)] * 4)
+    produce_values(bootstrap, name, 3, partition=1)
+    produce_aborted(bootstrap, name, [Record(partition=1)] * 2)
+    produce_committed(bootstrap, name, [Record(partition=1)] * 2)
+
+    theirs, beginning = read(lake, tmp_path)
+    for partition in (0, 1):
+        produce_values(bootstrap, name, 2, partition=partition)
+    begun = command("start", "events", *beginning, "--json")
+    assert (begun.code, begun.json["outcome"]) == (ExitCode.OK, "begun"), begun.err
+    for partition in (0, 2):
+        produce_values(bootstrap, name, 2, partition=partition)
+    lake.run("first")
+
+    ours = lake.judged()
+    assert len(theirs) >= 6
+    assert {r[:2] for r in theirs}.isdisjoint(r[:2] for r in ours)
+    assert sorted([*theirs, *ours], key=lambda r: r[:2]) == read_all(bootstrap, name)
+    assert {r.partition for r in ours} == {0, 1, 2}
+    assert command("verify", "events").code == ExitCode.OK

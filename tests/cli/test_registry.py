@@ -1,0 +1,135 @@
+"""`tidemark decode` where the registry is away, hangs or refuses: all of it before any Spark."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.commands import Command, Ran
+from tests.support.registry import avro_bytes, connection_environ, framed, guarded, known
+from tests.support.typed_lake import HomeTypedLake, home_typed_lake
+from tidemark.app import App
+from tidemark.cli import spark as cli_spark
+from tidemark.core.errors import ExitCode
+from tidemark.core.plan import PlanRef
+from tidemark.ingest.planner import PlanOutcome
+from tidemark.spark.engine import Engine, JobRun
+
+_SECRET = "s3cret"
+_TRADE = {"type": "record", "name": "Trade", "fields": [{"name": "n", "type": "int"}]}
+_OTHER = {**_TRADE, "fields": [{"name": "n", "type": "string"}]}
+_DECODE = "registry: trades, key: {format: avro}, value: {format: avro}"
+
+
+def traded(schema_id: int) -> bytes:
+    """A trade in the frame of a schema."""
+    return framed(schema_id, avro_bytes(_TRADE, {"n": 1}))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> HomeTypedLake:
+    """Two records have landed, whose keys and values are written with schemas 3 and 5."""
+    lake = home_typed_lake(tmp_path, _DECODE)
+    lake.bronze.land_payloads([(traded(3), traded(5)), (traded(3), traded(3))])
+    return lake
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, place: str, **extra: Any) -> None:
+    """Define the connection `trades`."""
+    settings = {"url": f"http://{place}", "max.retries": 0, **extra}
+    for variable, text in connection_environ(settings, "trades").items():
+        monkeypatch.setenv(variable, text)
+
+
+def refused(lake: HomeTypedLake, ran: Ran) -> dict[str, Any]:
+    """The error of a command that has planned nothing and made no table."""
+    assert lake.control.ledger("events@typed").plans == {}
+    assert not lake.typed_uri.exists()
+    (told,) = ran.json
+    assert "'trades'" in told["what"]
+    assert "nothing was planned" in told["next"]
+    return dict(told)
+
+
+def test_a_wrong_password_is_refused_and_told_by_the_connections_name(
+    lake: HomeTypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the right one nor the wrong one is in any output."""
+    with guarded(known({3: _TRADE, 5: _TRADE}), f"reader:{_SECRET}") as door:
+        connect(monkeypatch, door.place, **{"basic.auth.user.info": f"reader:not-{_SECRET}"})
+        as_json, plain = offline("decode", "events", "--json"), offline("decode", "events")
+    assert as_json.code == plain.code == ExitCode.REFUSED
+    told = refused(lake, as_json)
+    assert (told["error"], told["found"]) == ("RegistryRefused", "HTTP 401")
+    assert "credentials of the connection" in told["next"]
+    assert "connection 'trades'" in plain.out + plain.err
+    for ran in (as_json, plain):
+        assert _SECRET not in ran.out + ran.err
+    assert door.asked == []
+
+
+def test_a_registry_that_never_answers_is_not_waited_for_for_ever(
+    lake: HomeTypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the connection and says nothing: a retry may find it well."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        connect(monkeypatch, f"127.0.0.1:{silent.getsockname()[1]}", timeout=1)
+        ran = offline("decode", "events", "--json")
+        # As often as the connection says, and no further.
+        silent.setblocking(False)
+        silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+    assert ran.code == ExitCode.TRANSIENT
+    told = refused(lake, ran)
+    assert (told["error"], told["found"]) == ("RegistryUnavailable", "ReadTimeout")
+    assert "run the same command again" in told["next"]
+
+
+def test_schemas_that_are_kept_are_planned_with_while_the_registry_is_away(
+    lake: HomeTypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An open plan goes on, and a new one is made; one that needs another schema is not."""
+    submitted: list[str] = []
+
+    def run(
+        _: App, engine: Engine, job: str, plans: Sequence[PlanRef], say: Callable[[str], None]
+    ) -> JobRun:
+        submitted.extend(map(str, plans))
+        return JobRun(exit_code=ExitCode.TRANSIENT, results=None)
+
+    monkeypatch.setattr(cli_spark, "run", run)
+    with guarded(known({3: _TRADE, 5: _TRADE})) as door:
+        connect(monkeypatch, door.place)
+        offline("decode", "events")
+    offline("decode", "events")
+    App.from_environment().abandon("events@typed").give_up(1, "ops", "a test")
+    offline("decode", "events")
+    assert submitted == ["events@typed=1", "events@typed=1", "events@typed=2"]
+    App.from_environment().abandon("events@typed").give_up(2, "ops", "a test")
+    lake.bronze.land_payloads([(traded(3), traded(4))])
+    away = offline("decode", "events", "--json")
+    assert (away.code, away.json[0]["error"]) == (ExitCode.TRANSIENT, "RegistryUnavailable")
+    assert len(submitted) == 3
+
+
+def test_a_run_asks_for_each_schema_once(tmp_path: Path, lake: HomeTypedLake) -> None:
+    """Also for one of keys and values, and where a plan is cut off or looked at again."""
+    lake.bronze.land_payloads([(traded(3), framed(4, b"")), (traded(3), traded(5))])
+    with guarded(known({3: _TRADE, 4: _OTHER, 5: _TRADE})) as door:
+        environ = {
+            "TIDEMARK_HOME": str(tmp_path),
+            "TIDEMARK_PIPELINES": str(tmp_path / "pipelines"),
+            **connection_environ({"url": f"http://{door.place}"}, "trades"),
+        }
+        decoding = App(environ=environ).decoding("events")
+        for outcome in (PlanOutcome.NEW, PlanOutcome.KEPT):
+            planning = decoding.plan()
+            assert planning.outcome is outcome
+            assert planning.plan is not None
+            assert planning.plan.size == 2
+    assert sorted(door.asked) == [f"/schemas/ids/{number}" for number in (3, 4, 5)]

@@ -1,0 +1,456 @@
+"""What a person decides, and verification, through the command line on real parts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
+
+from tests.conftest import TopicFactory
+from tests.support.commands import Command
+from tests.support.kafka_judge import group_names, read_all, read_ranges
+from tests.support.lake import Lake
+from tests.support.topics import (
+    COMPACTED,
+    delete_records,
+    make_again,
+    produce_rolled,
+    wait_for_compaction,
+)
+from tests.support.transactions import Record, produce_aborted, produce_values
+from tidemark.core.errors import ExitCode, LostRange, TopicRecreated
+from tidemark.dev.broker import BrokerStatus
+from tidemark.lake.control_table import DeltaControlTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+@dataclass(kw_only=True)
+class HomeLake(Lake):
+    """A lake where the command line looks for it."""
+
+    @property
+    def control(self) -> DeltaControlTable:
+        """The control table, in its place below the lakehouse."""
+        return DeltaControlTable(str(self.control_uri))
+
+    @property
+    def control_uri(self) -> Path:
+        """Where it is."""
+        return self.root / "control" / "offset_ranges"
+
+
+@pytest.fixture
+def lake(
+    spark: SparkSession,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    tmp_path: Path,
+) -> HomeLake:
+    """Pipeline `events` over a topic of two partitions, defined for the command line as well."""
+    return lake_over(topic(partitions=2), spark, broker, tmp_path)
+
+
+def lake_over(
+    topic: str, spark: SparkSession, broker: BrokerStatus, home: Path, **spec: Any
+) -> HomeLake:
+    """Pipeline `events` over a topic."""
+    connection = {"bootstrap.servers": broker.bootstrap}
+    made = HomeLake(session=spark, root=home / "lakehouse", connection=connection)
+    of = made.of(topic, **spec)
+    assert isinstance(of, HomeLake)
+    (home / "pipelines").mkdir()
+    (home / "pipelines" / "events.yaml").write_text(
+        f'name: events\ntopic: {topic}\ntarget: bronze/events\nschedule: "@daily"\n'
+        f"start: {of.spec.start}\n",
+        encoding="utf-8",
+    )
+    return of
+
+
+def events(lake: HomeLake, where: str) -> list[Mapping[str, Any]]:
+    """Rows of the control table, as anybody reads them with SQL."""
+    query = f"SELECT * FROM control WHERE {where} ORDER BY event_number, partition"
+    found = QueryBuilder().register("control", DeltaTable(lake.control_uri)).execute(query)
+    rows: list[Mapping[str, Any]] = found.read_all().to_struct_array().to_pylist()
+    return rows
+
+
+# -- decisions -----------------------------------------------------------------------------------
+
+
+def test_a_loss_is_accepted_with_who_when_and_why(
+    lake: HomeLake, broker: BrokerStatus, admin: AdminClient, tidemark: Command
+) -> None:
+    """LostRange names the command; a dry run writes nothing; the other partition is not touched."""
+    name = lake.spec.topic
+    for partition in (0, 1):
+        produce_values(broker.bootstrap, name, 4, partition=partition)
+    lake.run("first")
+    produce_values(broker.bootstrap, name, 6)
+    produce_values(broker.bootstrap, name, 2, partition=1)
+    delete_records(admin, name, 7)
+    with pytest.raises(LostRange) as caught:
+        lake.planner.plan("second")
+    assert "tidemark accept-loss" in caught.value.remedy()
+
+    before = lake.ledger
+    shown = tidemark("accept-loss", "events", "--reason", "known", "--dry-run", "--json")
+    lost = {"partition": 0, "start": 4, "end": 7, "offsets": 3, "committed_offset": 7}
+    assert (shown.code, shown.json) == (ExitCode.OK, {"outcome": "draft", "rows": [lost]})
+    assert lake.ledger == before
+    wrong = tidemark("accept-loss", "events", "--partition", "1", "--reason", "x", "--json")
+    assert (wrong.code, wrong.json["error"]) == (ExitCode.REFUSED, "NothingLost")
+    assert lake.ledger == before
+    unexplained = tidemark("accept-loss", "events")
+    assert unexplained.code == ExitCode.USAGE
+
+    done = tidemark("accept-loss", "events", "--partition", "0", "--reason", "known", "--json")
+    assert (done.code, done.json) == (ExitCode.OK, {"outcome": "accepted", "rows": [lost]})
+    (told,) = events(lake, "event = 'loss_accepted'")
+    assert (told["partition"], told["start_offset"], told["end_offset"]) == (0, 4, 7)
+    assert told["committed_offset"] == 7
+    assert told["requested_by"].startswith("cli:")
+    assert told["reason"] == "known"
+    assert told["recorded_at"] is not None
+    assert lake.committed() == {0: 7, 1: 4}
+
+    assert lake.run("second").landing.records == 5
+    kept = read_ranges(broker.bootstrap, name, {0: (7, 10), 1: (0, 6)})
+    assert [row for row in lake.judged() if row.partition or row.offset >= 7] == kept
+    assert lake.committed() == {0: 10, 1: 6}
+    again = tidemark("accept-loss", "events", "--reason", "known")
+    assert (again.code, again.out) == (ExitCode.REFUSED, "")
+    assert again.err.startswith("NothingLost")
+    assert tidemark("verify", "events").code == ExitCode.OK
+
+
+def test_a_plan_is_undone_with_who_when_and_why(
+    lake: HomeLake, broker: BrokerStatus, tidemark: Command
+) -> None:
+    """I1: exactly its rows leave the table; the next run reads its offsets again."""
+    name = lake.spec.topic
+    for number, records in enumerate((4, 3, 2)):
+        produce_values(broker.bootstrap, name, records)
+        lake.run(f"run {number}")
+    shown = tidemark("undo", "events", "--plan", "2", "--reason", "wrong", "--dry-run", "--json")
+    assert (shown.json["outcome"], shown.json["plan"]["rows"]) == ("draft", 3)
+    assert lake.judged() == read_all(broker.bootstrap, name)
+    done = tidemark("undo", "events", "--plan", "2", "--reason", "wrong")
+    assert (done.code, done.out) == (ExitCode.OK, "plan 2 of events is undone: 3 row(s)\n")
+    kept = ({0: (0, 4)}, {0: (7, 9)})
+    assert lake.judged() == [r for each in kept for r in read_ranges(broker.bootstrap, name, each)]
+    told = [(row["event"], row["reason"]) for row in events(lake, "event_number > 6")]
+    assert told == [("undo_begun", "wrong"), ("rewound", "wrong")]
+    assert lake.committed() == {0: 4, 1: 0}
+    lake.run("next")
+    assert lake.judged() == read_all(broker.bootstrap, name)
+    assert tidemark("verify", "events").code == ExitCode.OK
+
+
+def test_a_new_incarnation_is_accepted_with_who_when_and_why(
+    lake: HomeLake, broker: BrokerStatus, admin: AdminClient, tidemark: Command
+) -> None:
+    """TopicRecreated names the command; the old rows stay under their topic id."""
+    name = lake.spec.topic
+    produce_values(broker.bootstrap, name, 4)
+    same = tidemark("new-incarnation", "events", "--reason", "x", "--json")
+    assert (same.code, same.json["error"]) == (ExitCode.REFUSED, "SameIncarnation")
+    old = lake.run("first").plan.topic_id
+    make_again(admin, broker.bootstrap, name)
+    produce_values(broker.bootstrap, name, 6)
+    with pytest.raises(TopicRecreated) as caught:
+        lake.planner.plan("second")
+    assert "tidemark new-incarnation" in caught.value.remedy()
+
+    before = lake.ledger
+    shown = tidemark("new-incarnation", "events", "--reason", "moved", "--dry-run", "--json")
+    rows = [{"partition": 0, "offset": 0}]
+    assert (shown.code, shown.json) == (ExitCode.OK, {"outcome": "draft", "rows": rows})
+    assert lake.ledger == before
+    done = tidemark("new-incarnation", "events", "--reason", "moved")
+    assert done.code == ExitCode.OK, done.err
+    assert "accepted" in done.out
+    (told,) = events(lake, "event = 'new_incarnation'")
+    new = caught.value.current_topic_id
+    assert (told["topic_id"], told["committed_offset"]) == (new, 0)
+    assert told["requested_by"].startswith("cli:")
+    assert told["reason"] == "moved"
+    assert told["recorded_at"] is not None
+
+    assert lake.run("second").landing.records == 6
+    by_incarnation = {
+        topic_id: [row["offset"] for row in lake.rows() if row["topic_id"] == topic_id]
+        for topic_id in (old, new)
+    }
+    assert {i: sorted(found) for i, found in by_incarnation.items()} == {
+        old: [0, 1, 2, 3],
+        new: [0, 1, 2, 3, 4, 5],
+    }
+    verified = tidemark("verify", "events", "--json")
+    assert (verified.code, verified.json["topic_id"]) == (ExitCode.OK, new)
+
+
+# -- repair --------------------------------------------------------------------------------------
+
+
+def test_rewind_and_rebuild_show_what_they_would_do_and_do_it(
+    lake: HomeLake, broker: BrokerStatus, tidemark: Command
+) -> None:
+    """A RESTORE, then the loss of the control table; each refused until its command has run."""
+    name = lake.spec.topic
+    for run in ("first", "second"):
+        produce_values(broker.bootstrap, name, 3)
+        lake.run(run)
+    nothing = tidemark("rewind", "events", "--reason", "x", "--json")
+    assert (nothing.code, nothing.json["error"]) == (ExitCode.REFUSED, "NothingToRepair")
+    landing = lake.ledger.plans[1].landing
+    assert landing is not None
+    DeltaTable(lake.uri).restore(landing.table_version)
+    refused = tidemark("plan", "events", "--json")
+    assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "TableRestored")
+    before = lake.ledger
+    shown = tidemark("rewind", "events", "--reason", "bad deploy", "--dry-run", "--json")
+    assert [(row["plan"], row["becomes"]) for row in shown.json["rows"]] == [(2, "unread again")]
+    assert lake.ledger == before
+    assert tidemark("rewind", "events", "--reason", "bad deploy").code == ExitCode.OK
+    assert {row["reason"] for row in events(lake, "event = 'rewound'")} == {"bad deploy"}
+    lake.run("third")
+
+    shutil.rmtree(lake.control_uri)
+    refused = tidemark("plan", "events", "--json")
+    assert refused.code != ExitCode.OK
+    assert "tidemark control rebuild events" in refused.json["next"]
+    unsaid = tidemark("control", "rebuild", "events")
+    assert unsaid.code == ExitCode.USAGE
+    shown = tidemark("control", "rebuild", "events", "--dry-run", "--json")
+    assert shown.json["outcome"] == "draft"
+    assert {row["becomes"] for row in shown.json["rows"]} == {"recorded again"}
+    assert not lake.control_uri.exists()
+    done = tidemark("control", "rebuild", "events", "--apply", "--reason", "disk", "--json")
+    assert (done.code, done.json["rows"]) == (ExitCode.OK, shown.json["rows"])
+    produce_values(broker.bootstrap, name, 2)
+    lake.run("fourth")
+    assert lake.judged() == read_all(broker.bootstrap, name)
+    assert tidemark("verify", "events").code == ExitCode.OK
+    assert lake.committed() == {0: 8, 1: 0}
+
+
+# -- verification --------------------------------------------------------------------------------
+
+
+def double(lake: Lake) -> None:
+    """Append a row that is there already."""
+    table = DeltaTable(lake.uri)
+    row = (
+        QueryBuilder()
+        .register("t", table)
+        .execute('SELECT * FROM t WHERE partition = 1 AND "offset" = 3')
+    )
+    write_deltalake(lake.uri, row.read_all(), mode="append")
+
+
+def add_foreign(offset: int) -> Callable[[Lake], None]:
+    """Append a row at an offset that no record has."""
+
+    def add(lake: Lake) -> None:
+        found = (
+            QueryBuilder()
+            .register("t", DeltaTable(lake.uri))
+            .execute(
+                f'SELECT * REPLACE (CAST({offset} AS BIGINT) AS "offset") FROM t '
+                'WHERE partition = 0 AND "offset" = 0'
+            )
+        )
+        write_deltalake(lake.uri, found.read_all(), mode="append")
+
+    return add
+
+
+def by_sql(statement: str) -> Callable[[Lake], None]:
+    """Change the table with Spark."""
+
+    def change(lake: Lake) -> None:
+        lake.session.sql(statement.format(table=f"delta.`{lake.uri}`")).collect()
+
+    return change
+
+
+def by_delta_rs(predicate: str, **updates: str) -> Callable[[Lake], None]:
+    """Change rows with delta-rs, or delete them."""
+
+    def change(lake: Lake) -> None:
+        table = DeltaTable(lake.uri)
+        table.update(predicate=predicate, updates=updates) if updates else table.delete(predicate)
+
+    return change
+
+
+TAMPERING: Mapping[str, tuple[Callable[[Lake], None], str, int, int]] = {
+    "delete_by_delta_rs": (by_delta_rs('partition = 0 AND "offset" = 2'), "lost", 0, 2),
+    "delete_by_spark": (
+        by_sql("DELETE FROM {table} WHERE partition = 1 AND offset = 5"),
+        "lost",
+        1,
+        5,
+    ),
+    "double": (double, "doubled", 1, 3),
+    "value": (by_delta_rs('partition = 0 AND "offset" = 1', value="X'00'"), "altered", 0, 1),
+    "null_is_not_empty": (
+        by_sql("UPDATE {table} SET key = X'' WHERE partition = 1 AND offset = 0"),
+        "altered",
+        1,
+        0,
+    ),
+    "time": (
+        by_sql(
+            "UPDATE {table} SET timestamp = timestamp + INTERVAL 1 MILLISECOND "
+            "WHERE partition = 1 AND offset = 4"
+        ),
+        "altered",
+        1,
+        4,
+    ),
+    "header": (
+        by_sql(
+            "UPDATE {table} SET headers = array(named_struct('key', 'a', 'value', X'00')) "
+            "WHERE partition = 1 AND offset = 4"
+        ),
+        "altered",
+        1,
+        4,
+    ),
+    "topic": (by_delta_rs('partition = 0 AND "offset" = 1', topic="'x'"), "mislabelled", 0, 1),
+    "plan": (
+        by_sql("UPDATE {table} SET plan_sequence = 9 WHERE partition = 1 AND offset = 4"),
+        "mislabelled",
+        1,
+        4,
+    ),
+    "foreign_in_a_hole": (add_foreign(6), "foreign", 0, 6),
+    "foreign_beyond_what_landed": (add_foreign(10**6), "foreign", 0, 10**6),
+}
+"""What is done to the table, what kind of difference it is, and where."""
+
+
+@pytest.mark.parametrize(
+    "tampering",
+    [
+        name if name in ("double", "value") else pytest.param(name, marks=pytest.mark.faults)
+        for name in TAMPERING
+    ],
+)
+def test_verify_names_the_first_difference(
+    lake: HomeLake, broker: BrokerStatus, tidemark: Command, tampering: str
+) -> None:
+    """Exit code 65, what and where, on both outputs; ranges beside it are equal."""
+    name = lake.spec.topic
+    produce_values(broker.bootstrap, name, 5)
+    produce_aborted(broker.bootstrap, name, [Record()] * 2)
+    produce_values(broker.bootstrap, name, 6, partition=1)
+    lake.run("first")
+    equal = tidemark("verify", "events")
+    assert (equal.code, "equal" in equal.out) == (ExitCode.OK, True), equal.err
+
+    tamper, kind, partition, offset = TAMPERING[tampering]
+    tamper(lake)
+    found = tidemark("verify", "events")
+    assert found.code == ExitCode.REFUSED
+    assert f"{kind} partition {partition} offset {offset}" in found.err
+    assert found.err.startswith("TableDiffers") or "\nTableDiffers" in found.err
+    found = tidemark("verify", "events", "--json")
+    assert found.code == ExitCode.REFUSED
+    assert found.json["equal"] is False
+    assert found.json["differences"] == {kind: 1}
+    assert found.json["first"] == [
+        {"difference": kind, "partition": partition, "offset": offset, "rows": 1}
+    ]
+
+    other = str(1 - partition)
+    assert tidemark("verify", "events", "--partition", other).code == ExitCode.OK
+    only = ("--partition", str(partition), "--start", str(offset), "--end", str(offset + 1))
+    assert tidemark("verify", "events", *only).code == ExitCode.REFUSED
+    if offset > 0:
+        before = ("--partition", str(partition), "--end", str(offset))
+        assert tidemark("verify", "events", *before).code == ExitCode.OK
+
+
+def test_verify_tells_what_it_looked_at(
+    lake: HomeLake, broker: BrokerStatus, admin: AdminClient, tidemark: Command
+) -> None:
+    """S1: no group; what was deleted since is told; what did not land is nothing to verify."""
+    name = lake.spec.topic
+    produce_values(broker.bootstrap, name, 5)
+    before = tidemark("verify", "events", "--json")
+    assert (before.code, before.json["error"]) == (ExitCode.REFUSED, "NothingToVerify")
+    lake.run("first")
+    produce_values(broker.bootstrap, name, 2)
+    delete_records(admin, name, 2)
+    groups = group_names(broker.bootstrap)
+    ran = tidemark("verify", "events", "--json")
+    assert ran.code == ExitCode.OK
+    assert ran.json["partitions"] == [
+        {
+            "partition": 0,
+            "offsets": 3,
+            "records": 3,
+            "rows": 3,
+            "compacted": 0,
+            "gone": 2,
+            "headers_unread": 0,
+        }
+    ]
+    assert group_names(broker.bootstrap) == groups
+    for wrong in (("--partition", "1"), ("--start", "5"), ("--start", "3", "--end", "2")):
+        refused = tidemark("verify", "events", *wrong, "--json")
+        assert refused.code == ExitCode.REFUSED
+        assert refused.json["error"] in ("NothingToVerify", "InvalidRange")
+
+
+def test_verify_raises_no_alarm_over_compaction(
+    spark: SparkSession,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    tmp_path: Path,
+    tidemark: Command,
+) -> None:
+    """Rows whose records Kafka has compacted since are told as such; a lost one still is lost.
+
+    What is still to be landed lies in the active segment, which the cleaner never touches.
+    """
+    lake = lake_over(topic(config=COMPACTED), spark, broker, tmp_path)
+    name = lake.spec.topic
+    versions = [Record(key=b"a", value=b"%d" % number) for number in range(5)]
+    for run in ("first", "second"):
+        produce_rolled(broker.bootstrap, name, versions, [])
+        lake.run(run)
+    produce_rolled(broker.bootstrap, name, [Record(key=b"b")])
+    lake.run("third")
+    left = wait_for_compaction(broker.bootstrap, name, {9, 10})
+    assert [record.offset for record in left] == [9, 10]
+    ran = tidemark("verify", "events", "--json")
+    assert ran.code == ExitCode.OK, ran.out
+    assert ran.json["partitions"] == [
+        {
+            "partition": 0,
+            "offsets": 11,
+            "records": 2,
+            "rows": 11,
+            "compacted": 9,
+            "gone": 0,
+            "headers_unread": 0,
+        }
+    ]
+    DeltaTable(lake.uri).delete('"offset" = 9')
+    ran = tidemark("verify", "events", "--json")
+    assert ran.code == ExitCode.REFUSED
+    assert {"difference": "lost", "partition": 0, "offset": 9, "rows": 1} in ran.json["first"]

@@ -1,0 +1,70 @@
+"""`tidemark quarantine replay` on real tables, with files that are written without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import Command
+from tests.support.typed_lake import HomeTypedLake, home_typed_lake
+from tidemark.app import App
+from tidemark.cli import spark as cli_spark
+from tidemark.core.errors import ExitCode
+from tidemark.core.plan import PlanRef
+from tidemark.spark.engine import Engine, JobRun
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HomeTypedLake:
+    """Every job executes its plans in this process."""
+    lake = home_typed_lake(tmp_path)
+
+    def run(
+        app: App, engine: Engine, job: str, plans: Sequence[PlanRef], say: Callable[[str], None]
+    ) -> JobRun:
+        (plan,) = plans
+        assert plan.sequence < 10, "there is no end to it"
+        landing = lake.ingest.execute(plan.sequence).landing
+        told = {"wrote": True, "records": landing.records, "quarantined": app.quarantined(plan)}
+        result = {"pipeline": plan.pipeline, "plan": plan.sequence, **told}
+        return JobRun(exit_code=ExitCode.OK, results=[result])
+
+    monkeypatch.setattr(cli_spark, "run", run)
+    return lake
+
+
+def test_one_partition_is_replayed_and_the_others_stay_open(
+    lake: HomeTypedLake, offline: Command
+) -> None:
+    """What is shown before is what is done."""
+    for partition in (0, 1):
+        lake.land_values(b"a", b"b", b"c", partition=partition)
+    lake.broken, lake.broken_in = {1}, (0, 1)
+    assert offline("decode", "events").code == ExitCode.OK
+    assert lake.quarantined() == [(0, 1), (1, 1)]
+    lake.broken = ()
+    only = ("quarantine", "replay", "events", "--partition", "1")
+    assert "1 record(s) would be decoded again" in offline(*only, "--dry-run").out
+    done, nothing = offline(*only, "--json").json
+    assert (done["records"], done["quarantined"]) == (1, 0)
+    assert nothing["outcome"] == "nothing to do"
+    assert lake.quarantined() == [(0, 1)]
+    lake.check()
+
+
+def test_more_records_than_one_plan_takes_are_replayed_by_several(
+    lake: HomeTypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each record once, also those that fail again; then it ends."""
+    monkeypatch.setattr("tidemark.typed.decoder._MOST_REPLAYED", 2)
+    lake.land_values(*(b"%d" % n for n in range(8)))
+    lake.broken = {0, 2, 4, 6, 7}
+    offline("decode", "events")
+    lake.broken = {2}
+    *plans, nothing = offline("quarantine", "replay", "events", "--json").json
+    assert [(each["records"], each["quarantined"]) for each in plans] == [(2, 1), (2, 0), (1, 0)]
+    assert nothing["outcome"] == "nothing to do"
+    assert lake.quarantined() == [(0, 2)]
+    lake.check()

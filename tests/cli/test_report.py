@@ -1,0 +1,356 @@
+"""`tidemark report`: the page and its JSON, over real tables without Spark or Kafka."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.browser import seen
+from tests.support.commands import Command
+from tests.support.file_lake import FileLake, home_lake
+from tests.support.services import NOW
+from tests.support.typed_lake import TypedLake
+from tidemark.core.errors import ExitCode
+from tidemark.core.plan import PlanKind
+from tidemark.quality.check_results import CheckResult, Example, QualityReport, Severity
+from tidemark.quality.check_results_table import DeltaCheckResults
+from tidemark.quality.publication import Standing, Word
+from tidemark.quality.publication_table import DeltaVerdictTable
+
+_SINCE, _UNTIL = (f"{NOW + timedelta(days=days):%Y-%m-%d}" for days in (-1, 1))
+PERIOD = ("--since", _SINCE, "--until", _UNTIL)
+_SCRIPT = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileLake:
+    """Three plans of three records; the second was blocked."""
+    lake = home_lake(tmp_path)
+    for sequence in (1, 2, 3):
+        passed = sequence != 2
+        result = CheckResult(
+            check="null_key_percent",
+            column=None,
+            severity=Severity.CRITICAL,
+            passed=passed,
+            observed=f"{sequence * 10} {_SCRIPT}",
+            expectation="at most 15",
+            value=sequence * 10.0,
+        )
+        low = CheckResult(
+            check="expect_column_values_to_be_between",
+            column="price",
+            severity=Severity.WARNING,
+            passed=passed,
+            observed="2 of 3 unexpected",
+            expectation="every price is above 0",
+            unexpected_count=2,
+            examples=() if passed else (Example(0, 4, f"-1 {_SCRIPT}"), Example(0, 5, None)),
+        )
+        report = QualityReport(
+            pipeline="events",
+            plan_sequence=sequence,
+            table_version=sequence,
+            kind=PlanKind.LIVE,
+            run_at=NOW,
+            results=(result, low),
+            data_docs="none",
+        )
+        DeltaCheckResults(str(tmp_path / "lakehouse" / "quality" / "results")).append(report)
+        record = lake.control.plan_record("events", sequence)
+        assert record is not None
+        assert record.landing is not None
+        verdicts(lake).say(record.plan, record.landing, Word.of(report))
+    return lake
+
+
+def verdicts(lake: FileLake) -> DeltaVerdictTable:
+    """What was said of the lake's plans."""
+    return DeltaVerdictTable(str(lake.root / "quality" / "verdicts"), str(lake.uri))
+
+
+def decoded(lake: FileLake, home: Path) -> TypedLake:
+    """The lake's typed table, of 30 more records as well: 2 are no text, 23 break a rule."""
+    with (home / "pipelines" / "events.yaml").open("a") as spec:
+        spec.write("decode:\n  value: {format: string}\n")
+    lake.run(30)
+    rules = dict.fromkeys(range(10, 33), f"above_0 {_SCRIPT}")
+    typed = TypedLake(root=lake.root, broken={4, 35}, rules=rules)
+    typed.bronze = lake
+    return typed
+
+
+class Page(HTMLParser):
+    """What a page shows, and what it would fetch."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[tuple[str, Any]] = []
+        self.texts: list[str] = []
+        self.feed(file.read_text())
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        """Keep elements that have an end, and whatever names another place."""
+        if tag not in ("meta", "br", "link", "polyline", "circle"):
+            self.open.append(tag)
+        self.fetched += [each for each in attrs if each[0] in ("src", "href", "srcset", "data")]
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:  # noqa: ARG002  the parser's
+        """Elements without an end."""
+        self.fetched += [each for each in attrs if each[0] in ("src", "href", "srcset", "data")]
+
+    def handle_endtag(self, tag: str) -> None:
+        """Elements end in the order in which they began."""
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        """Text, as a reader sees it."""
+        if self.open and self.open[-1] != "style":
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return " ".join(" ".join(self.texts).split())
+
+
+def test_the_page_says_what_landed_and_that_it_is_complete(
+    lake: FileLake, offline: Command
+) -> None:
+    """With what is published, what rules found, and how figures went; one file, all escaped."""
+    done = offline("report", "events", *PERIOD)
+    assert (done.code, "3 plan(s), 9 record(s): complete" in done.out) == (ExitCode.OK, True)
+    page = Page(Path(done.out.splitlines()[-1]))
+    assert "Complete. Every offset from the first to the last of the period" in page.text
+    assert "published 2 1, 3" in page.text
+    assert "blocked 1 2" in page.text
+    assert "at most 15 null_key_percent critical" in page.text
+    assert "1 of 3" in page.text
+    # Nothing is fetched, and what a table says is text.
+    assert (page.fetched, page.open) == ([], [])
+    assert _SCRIPT in page.text
+    assert not re.search(r"url\(|@import|https?:", Path(done.out.splitlines()[-1]).read_text())
+
+    told = offline("report", "events", *PERIOD, "--json").json
+    assert told["certificate"]["complete"] is True
+    (account,) = told["certificate"]["partitions"]
+    rows = [offset for _, offset in lake.rows()]
+    assert (account["start"], account["end"]) == (min(rows), max(rows) + 1)
+    assert (account["records"], account["missing"]) == (len(rows), [])
+    assert told["standings"] == {"published": [1, 3], "blocked": [2]}
+    rule, low = told["rules"]
+    assert (rule["broken_by"], rule["values"]) == ([2], [[1, 10.0], [2, 20.0], [3, 30.0]])
+    assert told["quarantine"] is None
+    assert low["examples"] == [
+        {"partition": 0, "offset": 4, "value": f"-1 {_SCRIPT}"},
+        {"partition": 0, "offset": 5, "value": None},
+    ]
+    assert f"0 4 -1 {_SCRIPT} 0 5 nothing Of plan 2" in page.text
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("width", [1000, 500])
+def test_a_browser_shows_it_whole(
+    lake: FileLake, offline: Command, tmp_path: Path, width: int
+) -> None:
+    """Nothing is fetched, nothing complained about, nothing hidden or cut, on a phone as well."""
+    decoded(lake, tmp_path).run()
+    lake.undo.undo(3, "test", "not meant")
+    done = offline("report", "events", *PERIOD)
+    shown = seen(Path(done.out.splitlines()[-1]), tmp_path, width=width)
+    assert (shown.fetched, shown.words, shown.overflow) == ([], [], 0)
+    headings = [text for tag, text in shown.elements if tag == "H2"]
+    assert headings == ["Completeness", "Published", "Rules", "In quarantine", "Trends"]
+    texts = [text for tag, text in shown.elements if tag == "TD"]
+    assert "every price is above 0expect_column_values_to_be_between of column price" in texts
+    assert {f"-1 {_SCRIPT}", "nothing"} <= set(texts)
+    assert texts.count(f"above_0 {_SCRIPT}") == 1 + 19
+    assert [tag for tag, _ in shown.elements].count("polyline") == 2
+    assert [each for each in shown.unseen if each[1]] == []
+    assert (tmp_path / "page.png").stat().st_size > 0
+
+
+def test_what_is_in_quarantine_is_counted_and_shown_without_content(
+    lake: FileLake, offline: Command, tmp_path: Path
+) -> None:
+    """By reason, the most first; of all places the first twenty, and of no record what it is."""
+    typed = decoded(lake, tmp_path)
+    done = offline("report", "events", *PERIOD)
+    assert "Nothing: every record" in Page(Path(done.out.splitlines()[-1])).text
+
+    typed.run()
+    done = offline("report", "events", *PERIOD)
+    file = Path(done.out.splitlines()[-1])
+    page = Page(file)
+    rule = f"above_0 {_SCRIPT}"
+    assert "25 record(s) could not be decoded, or break a row rule" in page.text
+    assert f"records rule_broken {rule} 23 malformed value 2 Where, the first 20" in page.text
+    assert f"rule bytes 0 4 malformed 1 0 10 rule_broken {rule} 2 0 11" in page.text
+    assert page.text.count(rule) == 1 + 19
+    assert (_SCRIPT in page.text, _SCRIPT in file.read_text()) == (True, False)
+
+    record = offline("report", "events", *PERIOD, "--json").json
+    assert record["standings"] == {"published": [1, 3], "blocked": [2], "not checked": [4]}
+    told = record["quarantine"]
+    assert (told["open"], told["reasons"]) == (
+        25,
+        [["rule_broken", "", rule, 23], ["malformed", "value", "", 2]],
+    )
+    assert [each["offset"] for each in told["examples"]] == [4, *range(10, 29)]
+    assert told["examples"][0] == {
+        "topic_id": "id-1",
+        "partition": 0,
+        "offset": 4,
+        "plan": 1,
+        "reason": "malformed",
+        "part": "value",
+        "detail": None,
+        "schema_id": None,
+        "value_bytes": 1,
+        "closed_by": None,
+        "closed_at": None,
+    }
+
+
+def test_what_a_suite_masks_now_is_not_shown_of_earlier_checks(
+    lake: FileLake, offline: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their values are in the results table; the report has where they are, and no value."""
+    monkeypatch.setenv("TIDEMARK_PROJECT", str(tmp_path))
+    suites = tmp_path / "include" / "expectations"
+    suites.mkdir(parents=True)
+    suite = {
+        "name": "prices",
+        "meta": {"tidemark": {"columns": {"price": "value_text"}, "masked": ["price"]}},
+        "expectations": [],
+    }
+    (suites / "prices.json").write_text(json.dumps(suite))
+    with (tmp_path / "pipelines" / "events.yaml").open("a") as spec:
+        spec.write("quality: {suite: prices}\n")
+    done = offline("report", "events", *PERIOD)
+    text = Page(Path(done.out.splitlines()[-1])).text
+    assert "0 4 (masked) 0 5 (masked) Of plan 2" in text
+    assert f"-1 {_SCRIPT}" not in text
+
+    told = offline("report", "events", *PERIOD, "--json")
+    low = told.json["rules"][1]
+    assert low["examples"] == [
+        {"partition": 0, "offset": offset, "value": "(masked)"} for offset in (4, 5)
+    ]
+    assert f"-1 {_SCRIPT}" not in told.out
+
+
+def test_a_plan_is_not_checked_while_a_part_of_it_is_not(lake: FileLake, offline: Command) -> None:
+    """What was said of its other offsets says nothing of these."""
+    lake.run(3)
+    record = lake.control.plan_record("events", 4)
+    assert record is not None
+    assert record.landing is not None
+    (count,) = record.landing.counts
+    part = replace(record.landing, counts=(replace(count, end=count.end - 1, records=2),))
+    word = Word(sequence=4, standing=Standing.PUBLISHED, said_at=NOW)
+    verdicts(lake).say(record.plan, part, word)
+    told = offline("report", "events", *PERIOD, "--json").json
+    assert told["standings"] == {"published": [1, 3], "blocked": [2], "not checked": [4]}
+    verdicts(lake).say(record.plan, record.landing, word)
+    told = offline("report", "events", *PERIOD, "--json").json
+    assert told["standings"] == {"published": [1, 3, 4], "blocked": [2]}
+
+
+def test_what_is_missing_in_between_is_told(lake: FileLake, offline: Command) -> None:
+    """It was undone, so the period is not complete any more; a script can ask for that."""
+    lake.undo.undo(2, "test", "not meant")
+    done = offline("report", "events", *PERIOD, "--check")
+    assert (done.code, "NOT complete" in done.out) == (ExitCode.REFUSED, True)
+    page = Page(Path(done.out.splitlines()[-1]))
+    assert "Not complete: 3 offset(s) between the first and the last" in page.text
+    assert "3 of them had landed and were taken out again" in page.text
+    told = offline("report", "events", *PERIOD, "--json").json["certificate"]
+    assert (told["missing"], told["partitions"][0]["missing"]) == (3, [[3, 6]])
+    assert told["undone"] == 3
+    # The newest as well: what is left would be complete by itself.
+    lake.undo.undo(3, "test", "not meant")
+    told = offline("report", "events", *PERIOD, "--json").json["certificate"]
+    assert (told["complete"], told["partitions"][0]["end"]) == (False, 9)
+
+
+def test_what_a_restore_took_out_is_missing_until_it_lands_again(
+    lake: FileLake, offline: Command
+) -> None:
+    """A rewind has the ledger follow the table; the owner is told that something is not there."""
+    version = DeltaTable(lake.uri).version()
+    replacing = lake.land_again((0, 2, 4))
+    newest = lake.run(3)
+    assert newest.sequence == replacing.sequence + 1
+    DeltaTable(lake.uri).restore(version - 1)
+    lake.repair.rewind("test", "restored")
+    assert [offset for _, offset in lake.rows()] == list(range(6))
+    checked = offline("report", "events", *PERIOD, "--check")
+    assert checked.code == ExitCode.REFUSED
+    assert "2 plan(s), 6 record(s): NOT complete" in checked.out
+    page = Page(Path(checked.out.splitlines()[-1]))
+    assert "Not complete: 6 offset(s) between the first and the last" in page.text
+    told = offline("report", "events", *PERIOD, "--json").json["certificate"]
+    assert (told["missing"], told["undone"]) == (6, 6)
+    assert [each["plan"] for each in told["plans"]] == [1, 2]
+
+    lake.run(3)
+    done = offline("report", "events", *PERIOD, "--check")
+    assert (done.code, "3 plan(s), 15 record(s): complete" in done.out) == (ExitCode.OK, True)
+    told = offline("report", "events", *PERIOD, "--json").json["certificate"]
+    assert (told["complete"], told["records"], told["undone"]) == (True, 15, 0)
+
+
+def test_a_period_of_a_topic_that_was_made_again_is_told_as_such(
+    lake: FileLake, offline: Command
+) -> None:
+    """Plans landed, of offsets that nobody adds up any more: that is not nothing."""
+    lake.kafka.create("events", 2, "id-2")
+    lake.decisions.new_incarnation("test", "made again")
+    done = offline("report", "events", *PERIOD, "--check")
+    assert done.code == ExitCode.REFUSED
+    assert "0 plan(s), 0 record(s): NOT complete" in done.out
+    assert "3 plan(s) of the period are of a topic that was made again since" in done.out
+    assert "nothing landed" not in done.out
+    page = Page(Path(done.out.splitlines()[-1]))
+    assert "Not complete: the topic was made again since" in page.text
+    assert "3 plan(s) of the period are of a topic that was made again since" in page.text
+    assert "Nothing landed" not in page.text
+
+
+def test_a_period_without_landings_certifies_nothing(lake: FileLake, offline: Command) -> None:
+    """It is told as such; a period that ends before it begins is wrong usage."""
+    done = offline("report", "events", "--since", "2001-01-01", "--until", "2001-02-01")
+    assert "Nothing landed in this period" in Page(Path(done.out.splitlines()[-1])).text
+    assert "0 plan(s), 0 record(s): nothing landed" in done.out
+    checked = offline("report", "events", "--since", "2001-01-01", "--until", "2001-02-01",
+                       "--check", "--json")  # fmt: skip
+    assert (checked.code, checked.json["certificate"]["complete"]) == (ExitCode.REFUSED, False)
+    wrong = offline("report", "events", "--since", "2001-02-01", "--until", "2001-01-01")
+    assert wrong.code == ExitCode.USAGE
+    nothing = offline("report", "idle", "--json")
+    assert (nothing.code, nothing.json["error"]) == (ExitCode.REFUSED, "NothingLanded")
+
+
+def test_old_pages_go_with_the_others(lake: FileLake, offline: Command, tmp_path: Path) -> None:
+    """`maintain` removes them."""
+    done = offline("report", "events", *PERIOD)
+    page = Path(done.out.splitlines()[-1])
+    assert page.parent == tmp_path / "quality" / "data_docs" / "events" / "reports"
+    assert offline("maintain", "events").code == ExitCode.OK
+    assert page.exists()
+    old = datetime(2001, 1, 1, tzinfo=UTC).timestamp()
+
+    os.utime(page, (old, old))
+    assert offline("maintain", "events").code == ExitCode.OK
+    assert not page.exists()

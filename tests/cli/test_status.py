@@ -1,0 +1,141 @@
+"""`tidemark status` over a real topic: the document, the table for people, the table for SQL."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
+
+from tests.support.commands import Command
+from tests.support.topics import make_topic
+from tests.support.transactions import Record, produce_records
+from tidemark.app import App
+from tidemark.core.errors import ExitCode
+from tidemark.dev.broker import BrokerStatus
+
+pytestmark = pytest.mark.broker
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+RETENTION = timedelta(days=7)
+OLDEST = timedelta(days=3, hours=5, minutes=30)
+"""How long the oldest record has waited: half an hour from what its words would be next."""
+SPECS = {
+    "calm": ("stalled_minutes: 10000, runway_minutes: 5000", ""),
+    "slow": ("stalled_minutes: 0, runway_minutes: 5430, lag_records: 3", "records_per_run: 2"),
+    "tides": ("stalled_minutes: 4600, runway_minutes: 0", ""),
+}
+"""Alarms and limits. The oldest record has waited for 4650 minutes and has 5430 left."""
+
+
+def begin(tidemark: Command, home: Path, topic: str) -> None:
+    """All pipelines begin on the topic before anything is there."""
+    (home / "pipelines").mkdir()
+    for name, (alarms, limits) in SPECS.items():
+        (home / "pipelines" / f"{name}.yaml").write_text(
+            f'name: {name}\ntopic: {topic}\nschedule: "@daily"\nstart: earliest\n'
+            f"alarms: {{{alarms}}}\nlimits: {{{limits}}}\n",
+            encoding="utf-8",
+        )
+    for name in SPECS:
+        assert tidemark("plan", name).code == ExitCode.OK
+
+
+def by_duckdb() -> list[dict[str, Any]]:
+    """The status table, as DuckDB reads it."""
+    status = pa.table(DeltaTable(App.from_environment().layout.status_table).scan())
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("status", status)
+        rows = connection.execute("SELECT * FROM status ORDER BY pipeline").fetchall()
+        names = [column[0] for column in connection.description]
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def names(errors: list[dict[str, Any]]) -> str | None:
+    """Named errors of a document, as the table has them."""
+    return ", ".join(each["error"] for each in errors) or None
+
+
+def test_a_look_is_the_same_in_json_in_words_and_in_sql(
+    broker: BrokerStatus, admin: AdminClient, tmp_path: Path, tidemark: Command
+) -> None:
+    """Age and runway go by the records' own stamps; each pipeline has alarms by its own rules."""
+    # Short, so that the table for people has it in one line.
+    topic = f"tide-{uuid.uuid4().hex[:6]}"
+    kept_ms = str(RETENTION // timedelta(milliseconds=1))
+    make_topic(admin, broker.bootstrap, topic, partitions=3, config={"retention.ms": kept_ms})
+    begin(tidemark, tmp_path, topic)
+    (empty,) = tidemark("status", "calm", "--json").json
+    assert (empty["lag"], empty["lag_seconds"], empty["runway_seconds"]) == (0, None, None)
+    assert (empty["forecast"], empty["arriving_per_second"]) == ("caught up", 0)
+
+    now_ms = int(time.time() * 1000)
+    old_ms, new_ms = (
+        now_ms - age // timedelta(milliseconds=1) for age in (OLDEST, timedelta(days=1))
+    )
+    stamps = [(0, old_ms), (0, new_ms), (0, new_ms), (1, new_ms)]
+    records = [Record(timestamp_ms=stamp, partition=partition) for partition, stamp in stamps]
+    produce_records(broker.bootstrap, topic, records)
+    assert tidemark("plan", "calm").code == ExitCode.OK
+
+    looked = tidemark("status", "--record", "--check", "--json")
+    assert looked.code == ExitCode.REFUSED
+    told = {each["pipeline"]: each for each in looked.json}
+    for each in told.values():
+        checked_at = datetime.fromisoformat(each["checked_at"])
+        old, new = (checked_at - EPOCH - timedelta(milliseconds=ms) for ms in (old_ms, new_ms))
+        left = [(RETENTION - age).total_seconds() for age in (old, new)]
+        expected = {
+            "lag": [3, 1, 0],
+            "lag_seconds": [old.total_seconds(), new.total_seconds(), None],
+            "runway_seconds": [*left, None],
+        }
+        assert {key: [here[key] for here in each["partitions"]] for key in expected} == expected
+        assert (each["lag"], each["lag_seconds"]) == (4, old.total_seconds())
+        assert each["runway_seconds"] == left[0]
+        arriving = 3 / old.total_seconds() + 1 / new.total_seconds()
+        assert each["arriving_per_second"] == pytest.approx(arriving)
+        assert (each["topic"], each["records"], each["problem"]) == (topic, 0, None)
+    assert {name: each["forecast"] for name, each in told.items()} == {
+        "calm": "with the next run",
+        "slow": "unknown",
+        "tides": "with the next run",
+    }
+    assert {name: names(each["alarms"]) for name, each in told.items()} == {
+        "calm": None,
+        "slow": "RunwayTooShort, LagTooLarge",
+        "tides": "PipelineStalled",
+    }
+
+    assert by_duckdb() == [
+        {
+            **{key: value for key, value in each.items() if key != "partitions"},
+            "checked_at": datetime.fromisoformat(each["checked_at"]),
+            "open_plans": len(each["open_plans"]),
+            "open_since": each["open_since"] and datetime.fromisoformat(each["open_since"]),
+            "blocked_plans": len(each["blocked_plans"]),
+            "alarms": names(each["alarms"]),
+        }
+        for _, each in sorted(told.items())
+    ]
+
+    shown = tidemark("status", "calm", "tides", "--check")
+    assert shown.code == ExitCode.REFUSED
+    rows = [[cell.strip() for cell in line.split("│")] for line in shown.out.splitlines()]
+    waits = ["4", "3 d 5 h", "3 d 18 h", "with the next run", "0", "-", "-"]
+    assert ["", "calm", topic, *waits, "1", "open", ""] in rows
+    assert ["", "tides", topic, *waits, "-", "PipelineStalled", ""] in rows
+    assert re.search(r"^calm: plan 1 is open for \d+ s \(1 run\)$", shown.out, re.MULTILINE)
+    assert ["", "0", "0", "0", "3", "3", "3 d 5 h", "3 d 18 h", ""] in rows
+    assert "tides: PipelineStalled" in shown.err
+    assert "calm: " not in shown.err
+    assert tidemark("status", "calm", "--check").code == ExitCode.OK

@@ -1,0 +1,137 @@
+"""`tidemark suite init` and `schema init` over real tables; neither Spark nor Kafka is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import Command
+from tests.support.file_lake import HomeFileLake
+from tests.support.memory import MemoryKafka
+from tidemark.core.errors import ExitCode
+from tidemark.core.offsets import SpanSet
+from tidemark.core.record import LogRecord
+from tidemark.core.watermarks import IsolationLevel
+from tidemark.quality.gx.suite import load_suite
+
+
+@dataclass
+class JsonLog(MemoryKafka):
+    """Its values are JSON."""
+
+    def read(
+        self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
+    ) -> Iterator[LogRecord]:
+        """As `LogReader.read`."""
+        for record in super().read(topic, isolation_level, spans):
+            value = {"price": record.offset + 1, "side": "buy"}
+            yield replace(record, key=b"buy", value=json.dumps(value).encode())
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> HomeFileLake:
+    """Pipeline `events`, defined for the command line as well."""
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "events.yaml").write_text(
+        'name: events\ntopic: events\ntarget: bronze/events\nschedule: "@daily"\nstart: earliest\n',
+        encoding="utf-8",
+    )
+    return HomeFileLake(root=tmp_path / "lakehouse", kafka=JsonLog())
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A project in a folder of its own."""
+    monkeypatch.setenv("TIDEMARK_PROJECT", str(tmp_path))
+
+
+def test_a_draft_is_written_and_never_written_over(
+    lake: HomeFileLake, offline: Command, tmp_path: Path
+) -> None:
+    """What somebody has edited stays; the newest records are looked at."""
+    lake.run(300)
+    file = tmp_path / "include" / "expectations" / "events.json"
+    shown = offline("suite", "init", "events", "--dry-run")
+    assert (shown.code, file.exists()) == (ExitCode.OK, False)
+    ran = offline("suite", "init", "events")
+    assert ran.code == ExitCode.OK, ran.err
+    assert json.loads(shown.out) == json.loads(file.read_text(encoding="utf-8"))
+    assert "quality: {suite: events}" in ran.out
+    suite = load_suite(file)
+    (between,) = (r for r in suite.expectations if r["type"].endswith("_be_between"))
+    assert between["description"] == "price is above 0 and at most 3,000; seen were 1 to 300"
+
+    file.write_text("mine", encoding="utf-8")
+    refused = offline("suite", "init", "events", "--json")
+    assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "SuiteExists")
+    assert file.read_text(encoding="utf-8") == "mine"
+    other = offline("suite", "init", "events", "--name", "strict", "--records", "20", "--json")
+    assert other.json["profile"]["records"] == 20
+    assert load_suite(Path(other.json["file"])).name == "strict"
+    assert other.json["suite"]["notes"].startswith("Drafted from 20 record(s)")
+
+
+@pytest.mark.parametrize("name", ["../evil", "Strict", "built_in", "ü", "", "a" * 300])
+def test_a_name_that_no_spec_could_say_is_refused(
+    lake: HomeFileLake, offline: Command, tmp_path: Path, name: str
+) -> None:
+    """Before anything is read."""
+    lake.run(3)
+    ran = offline("suite", "init", "events", "--name", name)
+    assert (ran.code, "a suite is called like" in ran.err.replace("\n", " ")) == (
+        ExitCode.USAGE,
+        True,
+    )
+    assert not (tmp_path / "include").exists()
+
+
+def test_the_newest_records_are_looked_at_and_not_the_newest_offsets(
+    lake: HomeFileLake, offline: Command
+) -> None:
+    """A transaction's marker is the last offset of every commit."""
+    lake.kafka.produce("events", 0, 50)
+    lake.kafka.add_holes("events", 0, 30)
+    lake.run(1, partition=1)
+    ran = offline("suite", "init", "events", "--records", "20", "--dry-run", "--json")
+    assert ran.json["profile"]["records"] == 10 + 1
+
+
+def test_without_records_there_is_nothing_to_draft_from(
+    lake: HomeFileLake, offline: Command, tmp_path: Path
+) -> None:
+    """Before anything is written."""
+    assert not lake.uri.exists()
+    refused = offline("suite", "init", "events", "--json")
+    assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "NothingToProfile")
+    assert not (tmp_path / "include").exists()
+    unknown = offline("suite", "init", "nosuch", "--json")
+    assert unknown.json["error"] == "UnknownPipeline"
+
+
+def test_a_section_of_the_spec_is_drafted(
+    lake: HomeFileLake, offline: Command, tmp_path: Path
+) -> None:
+    """What is printed can be put behind the spec as it is; nothing is written."""
+    refused = offline("schema", "init", "events", "--json")
+    assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "NothingToProfile")
+    lake.run(300)
+    spec = tmp_path / "pipelines" / "events.yaml"
+    before = spec.read_text(encoding="utf-8")
+    shown = offline("schema", "init", "events")
+    assert (shown.code, spec.read_text(encoding="utf-8")) == (ExitCode.OK, before)
+    spec.write_text(before + shown.out, encoding="utf-8")
+    assert offline("decode", "events", "--dry-run").code == ExitCode.OK
+    found = offline("schema", "init", "events", "--records", "20", "--json").json
+    assert found == {
+        "records": 20,
+        "decode": {
+            "key": {"format": "string"},
+            "value": {"format": "json", "schema": {"price": "long", "side": "string"}},
+        },
+        "left_out": [],
+        "framed": False,
+    }

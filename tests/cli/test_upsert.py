@@ -1,0 +1,115 @@
+"""`tidemark upsert` on real parts: from Kafka to one row for each key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.conftest import TopicFactory
+from tests.support.commands import Command
+from tests.support.kafka_judge import read_ranges
+from tests.support.transactions import Record, produce_records
+from tidemark.core.errors import ExitCode
+from tidemark.dev.broker import BrokerStatus
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
+
+_SPEC = """
+name: events
+topic: {topic}
+schedule: "@daily"
+start: {start}
+decode:
+  key: {{format: string}}
+  value: {{format: string}}
+  upsert: {{deletes: hard}}
+"""
+
+
+def test_from_kafka_to_the_latest_rows(
+    tmp_path: Path, broker: BrokerStatus, topic: TopicFactory, tidemark: Command
+) -> None:
+    """Judged by librdkafka: the last record of each key in its partition, tombstones left out.
+
+    In the order of offsets, though what came first lands last: as a backfill.
+    """
+    name = topic(partitions=2)
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "events.yaml").write_text(_SPEC.format(topic=name, start="latest"))
+
+    def produce(number: int) -> None:
+        produce_records(
+            broker.bootstrap,
+            name,
+            [
+                Record(
+                    value=None if (n + number) % 7 == 0 else b"%d" % (n + 100 * number),
+                    key=None if n % 11 == 0 else b"k%d" % (n % 9),
+                    partition=n % 2,
+                )
+                for n in range(40)
+            ],
+        )
+
+    def latest() -> dict[tuple[int, str], tuple[int, str]]:
+        rows = pa.table(
+            DeltaTable(tmp_path / "lakehouse" / "silver" / "events_latest").scan()
+        ).to_pylist()
+        found = {(row["partition"], row["key"]): (row["offset"], row["value"]) for row in rows}
+        assert len(found) == len(rows)
+        return found
+
+    def judged(start: int) -> dict[tuple[int, str], tuple[int, str]]:
+        found: dict[tuple[int, str], tuple[int, str]] = {}
+        for record in read_ranges(broker.bootstrap, name, dict.fromkeys((0, 1), (start, 10**9))):
+            if record.key is None:
+                continue
+            place = (record.partition, record.key.decode())
+            found.pop(place, None)
+            if record.value is not None:
+                found[place] = (record.offset, record.value.decode())
+        return found
+
+    assert "nothing to do" in tidemark("upsert", "events").out
+    produce(0)
+    begun = len(read_ranges(broker.bootstrap, name, {0: (0, 10**9)}))
+    assert tidemark("ingest", "events").code == ExitCode.OK
+    produce(1)
+    rounds = (
+        (("ingest", "events"), "all rows", begun),
+        (("backfill", "events", "--retained"), "all rows of their keys", 0),
+    )
+    for landing, how, start in rounds:
+        for words in (landing, ("decode", "events")):
+            assert tidemark(*words).code == ExitCode.OK
+        (draft,) = tidemark("upsert", "events", "--dry-run", "--json").json
+        (done,) = tidemark("upsert", "events", "--json").json
+        assert draft["how"] == done["how"] == how
+        assert draft["pipeline"] == done["pipeline"] == "events"
+        silver = DeltaTable(tmp_path / "lakehouse" / "silver" / "events")
+        assert draft["typed_version"] == done["typed_version"] == silver.version()
+        assert latest() == judged(start)
+        assert "nothing to do" in tidemark("upsert", "events").out
+    # A key that was deleted after all that the backfill has of it.
+    assert (0, "k7") not in latest()
+    first = read_ranges(broker.bootstrap, name, {0: (0, begun)})
+    assert any(record.key == b"k7" and record.value for record in first)
+
+
+def test_a_pipeline_without_the_section_says_so(
+    tmp_path: Path, topic: TopicFactory, tidemark: Command
+) -> None:
+    """And its table is no pipeline that reads Kafka."""
+    (tmp_path / "pipelines").mkdir()
+    spec = tmp_path / "pipelines" / "events.yaml"
+    spec.write_text(_SPEC.format(topic=topic(), start="earliest"))
+    refused = tidemark("plan", "events@upsert", "--json")
+    assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "IsTyped")
+    spec.write_text(spec.read_text().partition("  upsert:")[0])
+    for words in (("upsert", "events"), ("plan", "events@upsert")):
+        refused = tidemark(*words, "--json")
+        told = refused.json[0] if isinstance(refused.json, list) else refused.json
+        assert (refused.code, told["error"]) == (ExitCode.REFUSED, "NotUpserted")

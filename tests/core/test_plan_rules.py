@@ -1,0 +1,161 @@
+"""What is planned, from a ledger and marks alone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.plans import make_marks, make_plan
+from tidemark.core.errors import (
+    ClusterChanged,
+    EndBehindCommitted,
+    InvalidRange,
+    LostRange,
+    PartitionsShrunk,
+    TopicChanged,
+    TopicRecreated,
+    UnknownPartition,
+)
+from tidemark.core.ledger import Ledger
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plan_rules import (
+    backfill_ranges,
+    check_identity,
+    check_readable,
+    live_ranges,
+    new_partitions,
+    share,
+)
+
+backlogs = st.dictionaries(st.integers(0, 20), st.integers(1, 1000), max_size=12)
+
+
+def ledger(starts: dict[int, int], landed: dict[int, list[Span]] | None = None) -> Ledger:
+    """A ledger that began at `starts` and landed some spans."""
+    return Ledger(
+        pipeline="events",
+        cluster_id="memory",
+        topic="events",
+        topic_id="id-1",
+        starts=starts,
+        landed={p: SpanSet.of(spans) for p, spans in (landed or {}).items()},
+    )
+
+
+@given(backlogs, st.integers(1, 5000))
+def test_a_limit_is_used_up_and_shared_fairly(unread: dict[int, int], limit: int) -> None:
+    """Shares use the limit up and none is empty; a smaller share is all there is, or one less."""
+    shares = share(unread, limit)
+    assert sum(shares.values()) == min(max(limit, len(unread)), sum(unread.values()))
+    assert all(shares.values())
+    for partition, granted in shares.items():
+        assert 0 <= granted <= unread[partition]
+        if granted < unread[partition]:
+            assert all(other <= granted + 1 for other in shares.values())
+
+
+def test_no_limit_takes_everything() -> None:
+    """Without a limit each partition gets its whole backlog."""
+    assert share({0: 5, 1: 7}, None) == {0: 5, 1: 7}
+
+
+def test_live_ranges_begin_at_the_committed_offset() -> None:
+    """S3: the next range starts at the end of contiguous coverage, and ends at the end mark."""
+    ranges = live_ranges(
+        ledger({0: 2, 1: 0}, {0: [Span(2, 6)]}), {}, make_marks({0: (0, 9), 1: (0, 0)}), None
+    )
+    assert [(r.partition, r.start, r.end) for r in ranges] == [(0, 6, 9)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "planned"), [(None, [(5, 8), (10, 20)]), (6, [(5, 8), (10, 13)]), (2, [(5, 7)])]
+)
+def test_live_ranges_go_around_what_a_backfill_landed(
+    limit: int | None, planned: list[tuple[int, int]]
+) -> None:
+    """I2: offsets that a backfill landed ahead of the live chain are not read again."""
+    known = ledger({0: 0}, {0: [Span(0, 5), Span(8, 10)]})
+    ranges = live_ranges(known, {}, make_marks({0: (0, 20)}), limit)
+    assert [(r.start, r.end) for r in ranges] == planned
+
+
+def test_s7_a_low_water_mark_past_the_committed_offset_is_a_lost_range() -> None:
+    """The error names exactly the offsets that are gone."""
+    with pytest.raises(LostRange) as lost:
+        live_ranges(ledger({0: 3}), {}, make_marks({0: (7, 9)}), None)
+    assert lost.value.lost == ((0, 3, 7),)
+
+
+def test_an_end_behind_the_committed_offset_is_refused() -> None:
+    """An unclean truncation shows as a log that ends before what was landed."""
+    with pytest.raises(EndBehindCommitted):
+        live_ranges(ledger({0: 0}, {0: [Span(0, 9)]}), {}, make_marks({0: (0, 5)}), None)
+
+
+def test_s10_new_partitions_are_read_from_their_very_start() -> None:
+    """A partition that appears later starts at 0, whatever the policy said at first."""
+    known = ledger({0: 100})
+    assert new_partitions(known, make_marks({0: (0, 100), 1: (0, 4)})) == {1: 0}
+    assert new_partitions(Ledger(pipeline="events"), make_marks({0: (0, 1)})) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "partitions", "error"),
+    [
+        ({"cluster_id": "other"}, {0: (0, 1), 1: (0, 1)}, ClusterChanged),
+        ({"topic": "other"}, {0: (0, 1), 1: (0, 1)}, TopicChanged),
+        ({"topic_id": "id-2"}, {0: (0, 1), 1: (0, 1)}, TopicRecreated),
+        ({}, {0: (0, 1)}, PartitionsShrunk),
+    ],
+)
+def test_a_topic_that_is_not_the_one_we_know_is_refused(
+    changes: dict[str, str], partitions: dict[int, tuple[int, int]], error: type[Exception]
+) -> None:
+    """S5, S10: offsets belong to a cluster, a topic id and partitions that cannot go away."""
+    with pytest.raises(error):
+        check_identity(ledger({0: 0, 1: 0}), make_marks(partitions, **changes))
+
+
+@pytest.mark.parametrize(
+    ("partitions", "error"),
+    [({0: (6, 10)}, LostRange), ({0: (0, 9)}, EndBehindCommitted)],
+)
+def test_a_plan_that_kafka_can_no_longer_give_is_refused(
+    partitions: dict[int, tuple[int, int]], error: type[Exception]
+) -> None:
+    """The check before landing: the plan's bounds against the marks of now."""
+    plan = make_plan((0, 5, 10))
+    check_readable(plan, make_marks({0: (5, 10)}))
+    with pytest.raises(error):
+        check_readable(plan, make_marks(partitions))
+
+
+def test_a_backfill_takes_only_what_is_missing() -> None:
+    """I2: the landed part of a wanted range is left out."""
+    known = ledger({0: 0}, {0: [Span(3, 5), Span(7, 20)]})
+    ranges = backfill_ranges(
+        known, make_marks({0: (0, 30)}), {0: SpanSet.of([Span(1, 10)])}, readable_only=False
+    )
+    assert [(r.start, r.end) for r in ranges] == [(1, 3), (5, 7)]
+
+
+@pytest.mark.parametrize(
+    ("partition", "start", "end", "rule"),
+    [
+        (9, 0, 1, "partition from 0 to 0"),
+        (0, 1, 5, "low-water mark"),
+        (0, 5, 31, "end of the readable log"),
+    ],
+)
+def test_a_backfill_outside_the_log_is_refused(
+    partition: int, start: int, end: int, rule: str
+) -> None:
+    """Each impossible request names the rule it breaks."""
+    with pytest.raises((InvalidRange, UnknownPartition), match=rule):
+        backfill_ranges(
+            ledger({0: 2}),
+            make_marks({0: (2, 30)}),
+            {partition: SpanSet.of([Span(start, end)])},
+            readable_only=False,
+        )

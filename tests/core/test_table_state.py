@@ -1,0 +1,80 @@
+"""A ledger against a data table's log."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.plans import make_plan
+from tidemark.core.accounting import Landing
+from tidemark.core.errors import LedgerBehindTable, OverfullRange, TableBehindLedger, TableRestored
+from tidemark.core.events import Abandoned, Landed, Planned
+from tidemark.core.ledger import Ledger
+from tidemark.core.table_state import Restore, TableState, check_table
+
+LIVE = "tidemark:events:0"
+
+
+def ledger() -> Ledger:
+    """Plan 1 landed in version 1, plan 2 was given up, plan 3 is open."""
+    first, second, third = (make_plan((0, n, n + 1), sequence=n) for n in (1, 2, 3))
+    landing = Landing.of(first, 1, {0: 1})
+    return Ledger.fold(
+        "events",
+        [
+            (1, [Planned(plan=first)]),
+            (2, [Landed(plan=first, landing=landing, committed={0: 2})]),
+            (3, [Planned(plan=second)]),
+            (4, [Abandoned(sequence=2, requested_by="ops", reason="too large")]),
+            (5, [Planned(plan=third)]),
+        ],
+    )
+
+
+def state(newest: int, *restores: Restore, backfill: int = 0) -> TableState:
+    """A table that has seen live plans up to `newest`."""
+    seen = {LIVE: newest, f"{LIVE}:backfill": backfill}
+    return TableState(
+        transactions={app_id: number for app_id, number in seen.items() if number},
+        restores=restores,
+    )
+
+
+@pytest.mark.parametrize("newest", [2, 3])
+def test_a_table_that_saw_all_that_is_settled_fits(newest: int) -> None:
+    """Whether the open plan has landed is for recovery to say."""
+    check_table(ledger(), state(newest))
+
+
+@pytest.mark.parametrize(
+    ("seen", "error"),
+    [
+        (state(0), TableBehindLedger),
+        (state(1), TableBehindLedger),
+        (state(4), LedgerBehindTable),
+        (state(3, backfill=1), LedgerBehindTable),
+        (state(3, Restore(at=2, to=0)), TableRestored),
+    ],
+)
+def test_a_table_of_another_history_is_refused(seen: TableState, error: type[Exception]) -> None:
+    """I5: behind, ahead in either chain, or restored to before a landing."""
+    with pytest.raises(error):
+        check_table(ledger(), seen)
+
+
+def test_a_restore_that_kept_every_landing_is_no_matter() -> None:
+    """To the version of the newest landing, or to one after it."""
+    check_table(ledger(), state(3, Restore(at=5, to=1)))
+
+
+def test_a_restore_that_was_undone_is_no_matter() -> None:
+    """Back to 0, then back to 3, which had everything; and the other way about it is a matter."""
+    back, forth = Restore(at=4, to=0), Restore(at=5, to=3)
+    check_table(ledger(), state(3, forth, back))
+    with pytest.raises(TableRestored):
+        check_table(ledger(), state(3, Restore(at=4, to=3), Restore(at=5, to=0)))
+
+
+def test_more_records_than_offsets_is_no_landing() -> None:
+    """I1: something doubled the rows; a negative number of holes would hide it."""
+    with pytest.raises(OverfullRange):
+        Landing.of(make_plan((0, 0, 5)), 1, {0: 6})

@@ -1,0 +1,140 @@
+"""Rates, runway and forecast: pure functions of what was seen."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tidemark.core.throughput import Forecast, Pace, Run, Unread, forecast, runway
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def make_run(sequence: int, planned: int, landed: int, offsets: int) -> Run:
+    """A run by minutes after noon."""
+    return Run(
+        sequence=sequence,
+        planned_at=NOW + timedelta(minutes=planned),
+        landed_at=NOW + timedelta(minutes=landed),
+        offsets=offsets,
+    )
+
+
+def make_unread(committed: int = 50, low: int = 0, size: int = 100, hours: int = 10) -> Unread:
+    """A partition whose oldest unread record is some hours old."""
+    return Unread(low=low, committed=committed, size=size, oldest=NOW - hours * HOUR)
+
+
+def test_one_outage_does_not_make_a_pipeline_slow() -> None:
+    """The usual time from one landing to the next counts."""
+    runs = [make_run(n, 60 * n, 60 * n + 10, 5) for n in range(4)]
+    pace = Pace(runs=[*runs, make_run(5, 9_000, 9_010, 5)])
+    assert pace.seconds_between_runs == 3600
+    assert pace.last_landed_at == NOW + timedelta(minutes=9_010)
+    assert Pace(runs=runs[:1]).seconds_between_runs is None
+    assert Pace().last_landed_at is None
+
+
+def test_what_a_run_takes_in_some_time_is_as_the_fastest_did() -> None:
+    """From plan to landing; a plan that lay open for days says nothing of how fast a run is."""
+    pace = Pace(runs=[make_run(1, 0, 10, 1000), make_run(2, 60, 70, 3000)])
+    assert pace.offsets_within(timedelta(minutes=5)) == 1500
+    slow = make_run(3, 100, 5_000, 3000)
+    assert Pace(runs=[*pace.runs, slow]).offsets_within(timedelta(minutes=5)) == 1500
+    assert Pace().offsets_within(HOUR) is None
+
+
+def test_the_runway_is_what_is_left_of_the_retention_time() -> None:
+    """Of the oldest unread record; never less than nothing."""
+    assert runway(make_unread(hours=10), NOW, 24 * HOUR, None) == 14 * HOUR
+    assert runway(make_unread(hours=30), NOW, 24 * HOUR, None) == timedelta(0)
+
+
+def test_the_runway_of_a_log_that_is_limited_by_size_follows_its_low_water_mark() -> None:
+    """20 offsets in two hours: 30 more are gone in three."""
+    before = (NOW - 2 * HOUR, 0)
+    assert runway(make_unread(committed=50, low=20), NOW, None, before) == 3 * HOUR
+    assert runway(make_unread(committed=50, low=20), NOW, 168 * HOUR, before) == 3 * HOUR
+    assert runway(make_unread(committed=50, low=20, hours=23), NOW, 24 * HOUR, before) == HOUR
+
+
+@pytest.mark.parametrize(
+    ("unread", "retention", "before"),
+    [
+        (make_unread(), None, None),
+        (make_unread(low=20), None, (NOW - HOUR, 20)),
+        (make_unread(size=0), 24 * HOUR, None),
+        (Unread(low=0, committed=0, size=5, oldest=None), 24 * HOUR, None),
+    ],
+    ids=["kept for ever", "low-water mark stands", "nothing unread", "no timestamp"],
+)
+def test_nothing_says_that_anything_is_deleted(
+    unread: Unread, retention: timedelta | None, before: tuple[datetime, int] | None
+) -> None:
+    """No runway is not a short one."""
+    assert runway(unread, NOW, retention, before) is None
+
+
+def test_of_a_record_from_the_future_nobody_knows_how_long_it_waits() -> None:
+    """Producers set timestamps; no rate follows from it, and nothing overflows."""
+    ahead = make_unread(hours=-5)
+    assert (ahead.age(NOW), ahead.arriving(NOW)) == (None, 0.0)
+    last = Unread(low=0, committed=0, size=1, oldest=datetime.max.replace(tzinfo=UTC))
+    assert (runway(last, NOW, 24 * HOUR, None) or HOUR) > 1000 * HOUR
+
+
+def test_what_is_far_away_does_not_overflow() -> None:
+    """A mark that moved by one in ten days, and a rate that hardly gains."""
+    still = Unread(low=1, committed=200_000_000, size=5, oldest=None)
+    far = runway(still, NOW, None, (NOW - 240 * HOUR, 0))
+    assert far == timedelta(days=3_650)
+    assert forecast(10**15, 0, 3_600, 1 - 1e-12, 3_600, NOW) == (Forecast.NEVER, None)
+    assert make_unread(size=36_000, hours=10).arriving(NOW) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("lag", "held_back", "limit", "arriving", "between_runs", "expected"),
+    [
+        (None, 0, None, 0.0, None, Forecast.UNKNOWN),
+        (0, 0, 10, 5.0, None, Forecast.CAUGHT_UP),
+        (0, 3, 10, 5.0, None, Forecast.HELD_BACK),
+        (50, 0, None, 5.0, None, Forecast.NEXT_RUN),
+        (50, 3, 50, 5.0, None, Forecast.NEXT_RUN),
+        (51, 0, 50, 5.0, None, Forecast.UNKNOWN),
+        (51, 0, 50, 5.0, 10.0, Forecast.NEVER),
+        (51, 0, 50, 5.0, 12.0, Forecast.NEVER),
+    ],
+)
+def test_forecast(
+    lag: int | None,
+    held_back: int,
+    limit: int | None,
+    arriving: float,
+    between_runs: float | None,
+    expected: Forecast,
+) -> None:
+    """Every way it can come out but the one with a moment."""
+    assert forecast(lag, held_back, limit, arriving, between_runs, NOW) == (expected, None)
+
+
+@pytest.mark.parametrize(
+    ("lag", "limit", "expected"),
+    [
+        (10, None, Forecast.NEXT_RUN),
+        (1_010, None, Forecast.NEXT_BUT_ONE),
+        (1_010, 1_000, Forecast.NEXT_BUT_ONE),
+        (1_010, 999, Forecast.LATER),
+    ],
+)
+def test_a_plan_that_was_left_open_comes_first(
+    lag: int, limit: int | None, expected: Forecast
+) -> None:
+    """The next run takes over its ten offsets, and no others."""
+    assert forecast(lag, 0, limit, 1.0, 10.0, NOW, 10)[0] is expected
+
+
+def test_a_backlog_is_gone_when_the_difference_of_the_rates_has_taken_it() -> None:
+    """7,200 offsets at two a second more than arrive: an hour."""
+    assert forecast(7200, 0, 30, 1.0, 10.0, NOW) == (Forecast.LATER, NOW + HOUR)

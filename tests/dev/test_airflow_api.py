@@ -1,0 +1,133 @@
+"""The client of Airflow's REST API, against a server that answers late, or a part of an answer."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tidemark.dev.airflow_api import AirflowApi
+from tidemark.dev.errors import AirflowUnavailable
+
+
+@contextmanager
+def server_that_leaves_requests_open(count: int) -> Iterator[tuple[AirflowApi, list[str]]]:
+    """A client of a server that does not answer the first `count` requests, and the requests."""
+    requests: list[str] = []
+    ended = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests.append(f"{self.command} {self.path}")
+            if len(requests) <= count:
+                ended.wait()
+                return
+            self._answer({"dags": [{"dag_id": "tidemark_prices", "is_paused": False}]})
+
+        def do_POST(self) -> None:
+            if self.path == "/auth/token":
+                self._answer({"access_token": "t"})
+            else:
+                self.do_GET()
+
+        def _answer(self, body: object) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Write nothing to standard error."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}"
+        yield AirflowApi(url, "admin", "x", timeout_s=0.5), requests
+    finally:
+        ended.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_read_without_an_answer_in_time_is_sent_again() -> None:
+    """A busy server may miss one request and answer the next."""
+    with server_that_leaves_requests_open(2) as (api, requests):
+        assert api.dags() == {"tidemark_prices": False}
+        assert len(requests) == 3
+
+
+def test_a_server_that_never_answers_is_unavailable() -> None:
+    """The client gives up after three requests."""
+    with server_that_leaves_requests_open(9) as (api, requests):
+        with pytest.raises(AirflowUnavailable, match="timed out"):
+            api.dags()
+        assert len(requests) == 3
+
+
+def test_a_request_that_changes_something_is_sent_once() -> None:
+    """The server may have executed a request that it did not answer."""
+    with server_that_leaves_requests_open(9) as (api, requests):
+        with pytest.raises(AirflowUnavailable, match="timed out"):
+            api.trigger("tidemark_prices")
+        assert requests == ["POST /api/v2/dags/tidemark_prices/dagRuns"]
+
+
+def test_a_connection_that_is_not_accepted_in_time_is_tried_again() -> None:
+    """The queue of connections of a busy server may be full."""
+    sent: list[str] = []
+
+    class Recorder(urllib.request.BaseHandler):
+        def http_request(self, request: urllib.request.Request) -> urllib.request.Request:
+            sent.append(request.get_method())
+            return request
+
+    with ExitStack() as sockets, socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        address = server.getsockname()
+        is_full = False
+        while not is_full:
+            try:
+                sockets.enter_context(socket.create_connection(address, timeout=0.2))
+            except TimeoutError:
+                is_full = True
+        api = AirflowApi(f"http://127.0.0.1:{address[1]}", "admin", "x", timeout_s=0.2)
+        api._token = "t"
+        api._opener.add_handler(Recorder())
+        with pytest.raises(AirflowUnavailable, match="timed out"):
+            api.dags()
+    assert sent == ["GET"] * 3
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{",
+        b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 100\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\n\r\n<html>",
+        b"HTTP/1.1 200 OK\r\n\r\n\xff",
+        b"SSH-2.0\r\n",
+        b"",
+    ],
+)
+def test_an_answer_that_is_cut_off_or_no_json_is_named(answer: bytes) -> None:
+    """The server was stopped while it answered, or another program listens on the port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(AirflowUnavailable, match="monitor/health"):
+            AirflowApi(f"http://127.0.0.1:{server.getsockname()[1]}", "admin", "x").health()
+        thread.join()

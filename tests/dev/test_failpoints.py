@@ -1,0 +1,175 @@
+"""Fail points: a process dies where it was told to, and nothing happens to one that was not."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import pkgutil
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import tidemark
+from tests.support.services import NOW
+from tidemark.app import App, kafka_connection
+from tidemark.core.errors import SetupError
+from tidemark.core.events import Adopted
+from tidemark.dev.failpoints import PORTS, STEPS, VARIABLE, FailPoint, farewell
+from tidemark.kafka.watermarks import KafkaMarkReader
+from tidemark.lake.control_table import DeltaControlTable
+from tidemark.lake.data_table import DeltaDataTable
+
+SPEC = "name: events\ntopic: events\nschedule: '@daily'\n"
+
+APPEND_TWICE = """
+import sys
+from datetime import UTC, datetime
+from tidemark.core.events import Started
+from tidemark.app import App
+
+app = App.from_environment()
+for _ in range(2):
+    # Opened anew for each step, as the commands do: calls are counted over all of a process.
+    control = app.control()
+    started = Started(cluster_id="c", topic="t", topic_id="i", requested_by="test", offsets={0: 0})
+    control.append(control.ledger("events"), [started], datetime.now(UTC))
+print("survived")
+"""
+
+
+def app(home: Path, **environ: str) -> App:
+    """An app with one pipeline, whose broker nobody asks for anything."""
+    (home / "events.yaml").write_text(SPEC)
+    return App(
+        environ={
+            "TIDEMARK_HOME": str(home),
+            "TIDEMARK_PIPELINES": str(home),
+            "AIRFLOW_CONN_KAFKA_DEFAULT": kafka_connection("127.0.0.1:1"),
+            **environ,
+        }
+    )
+
+
+def append_twice(home: Path, fail_at: str | None) -> subprocess.CompletedProcess[str]:
+    """A process that appends two events to the control table of a home."""
+    armed = {} if fail_at is None else {VARIABLE: fail_at}
+    return subprocess.run(
+        [sys.executable, "-c", APPEND_TWICE],
+        env={**os.environ, "TIDEMARK_HOME": str(home), **armed},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_without_the_variable_adapters_are_what_they_are(tmp_path: Path) -> None:
+    """Production: the adapters themselves, no wrapper that could do anything."""
+    plain = app(tmp_path)
+    assert type(plain.control()) is DeltaControlTable
+    assert type(plain.table(plain.spec("events"))) is DeltaDataTable
+    assert type(plain.marks(plain.spec("events"))) is KafkaMarkReader
+
+
+def test_only_the_adapter_of_the_step_is_wrapped(tmp_path: Path) -> None:
+    """And its other methods are its own."""
+    armed = app(tmp_path, TIDEMARK_FAIL_AT="control.append:after:1")
+    assert type(armed.control()) is not DeltaControlTable
+    assert armed.control().ledger("events").event_number == 0
+    assert type(armed.table(armed.spec("events"))) is DeltaDataTable
+
+
+@pytest.mark.parametrize(
+    ("fail_at", "events"),
+    [
+        ("control.append:before:1", 0),
+        ("control.append:after:1", 1),
+        ("control.append:before:2", 1),
+        ("control.append:after:2", 2),
+        ("control.ledger:after:2", 1),
+    ],
+)
+def test_the_process_dies_by_sigkill_at_the_call_that_was_meant(
+    tmp_path: Path, fail_at: str, events: int
+) -> None:
+    """Before or after the n-th call, and it has said which on its way out."""
+    ended = append_twice(tmp_path, fail_at)
+    assert ended.returncode == -signal.SIGKILL
+    assert farewell(fail_at) in ended.stderr
+    assert "survived" not in ended.stdout
+    assert app(tmp_path).control().ledger("events").event_number == events
+
+
+@pytest.mark.parametrize("fail_at", [None, "control.append:after:3", "table.append:before:1"])
+def test_a_step_that_is_not_reached_kills_nobody(tmp_path: Path, fail_at: str | None) -> None:
+    """Nor does another step."""
+    ended = append_twice(tmp_path, fail_at)
+    assert (ended.returncode, ended.stdout.strip()) == (0, "survived")
+
+
+def test_a_step_that_fails_does_so_as_ever(tmp_path: Path) -> None:
+    """`after` is after it has come back; an error goes on to whoever handles it."""
+    point = FailPoint("control.append:after:1")
+    control = point.armed("control", DeltaControlTable(str(tmp_path / "control")))
+    ledger = control.ledger("events")
+    adopted = Adopted(sequence=1, requested_by="test")
+    with pytest.raises(TypeError):
+        control.append(ledger, [adopted], NOW, timedelta())  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "control.append",
+        "control.append:after",
+        "control.append:during:1",
+        "control.append:after:0",
+        "control.append:after:-1",
+        "control.append:after:first",
+        "control.append:after:1:2",
+        "control.forget:after:1",
+        "append:after:1",
+    ],
+)
+def test_an_unknown_fail_point_is_refused(tmp_path: Path, text: str) -> None:
+    """The error lists the known ones; a test that mistypes one must not pass by it."""
+    with pytest.raises(SetupError) as refused:
+        app(tmp_path, TIDEMARK_FAIL_AT=text).control()
+    assert repr(text) in str(refused.value)
+    for step in STEPS:
+        assert step in str(refused.value)
+
+
+def test_every_port_has_fail_points() -> None:
+    """A port that comes later is not forgotten: each Protocol is one of PORTS, or part of one."""
+    protocols = {
+        value
+        for module in pkgutil.walk_packages(tidemark.__path__, "tidemark.")
+        if module.name.split(".")[1] not in {"airflow", "cli", "spark"}
+        for value in vars(importlib.import_module(module.name)).values()
+        if inspect.isclass(value) and getattr(value, "_is_protocol", False)
+        if value.__module__ == module.name
+    }
+    covered = {each for some in PORTS.values() for port in some for each in port.__mro__}
+    assert protocols <= covered
+    assert {"control.append", "control.ledger", "table.append", "table.find"} <= set(STEPS)
+
+
+def test_the_call_that_was_meant_dies_whatever_other_threads_call() -> None:
+    """Plans of one job share a fail point: the first call ends while the second one runs."""
+    code = """
+import threading
+from tidemark.dev.failpoints import FailPoint
+
+point, together = FailPoint("table.append:after:1"), threading.Barrier(2)
+threads = [threading.Thread(target=point.call, args=(together.wait,)) for _ in range(2)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+    assert ran.returncode == -signal.SIGKILL, ran.stderr

@@ -1,0 +1,503 @@
+"""Planning over in-memory adapters: policies, ownership, recovery, races."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.support.memory import MemoryKafka
+from tests.support.plans import MemoryPipeline, make_spec, wanted
+from tests.support.services import NOW
+from tidemark.backfill.selection import select
+from tidemark.core.errors import LostRange, TopicRecreated
+from tidemark.core.ledger import Ledger
+from tidemark.core.plan import Plan
+from tidemark.core.watermarks import IsolationLevel, Position
+from tidemark.ingest.errors import LogTruncated, NoStartOffset, PlanOpen
+from tidemark.ingest.planner import PlanOutcome
+from tidemark.kafka.errors import KafkaUnavailable, TopicMissing
+from tidemark.lake.errors import ControlConflict
+from tidemark.spec.model import AlarmRules, StartPolicy
+
+
+def ranges(pipeline: MemoryPipeline, sequence: int) -> list[tuple[int, int, int]]:
+    """(partition, start, end) of a recorded plan."""
+    plan = pipeline.ledger.plans[sequence].plan
+    return [(r.partition, r.start, r.end) for r in plan.ranges]
+
+
+def test_s9_earliest_begins_at_the_low_water_mark() -> None:
+    """The first plan takes all that is still in the log."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 10)
+    pipeline.kafka.delete_records("events", 0, before=4)
+    assert pipeline.planner.plan("a").outcome is PlanOutcome.NEW
+    assert ranges(pipeline, 1) == [(0, 4, 10)]
+
+
+def test_s9_latest_takes_nothing_at_first_and_everything_after() -> None:
+    """The position is recorded by the first run, so that later records are not skipped."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, 10)
+    assert pipeline.planner.plan("a").outcome is PlanOutcome.NOTHING
+    pipeline.produce(0, 5)
+    pipeline.planner.plan("b")
+    assert ranges(pipeline, 1) == [(0, 10, 15)]
+
+
+def test_s9_a_timestamp_begins_at_the_first_record_not_before_it() -> None:
+    """A partition without such a record begins at its end."""
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    ms = int(moment.timestamp() * 1000)
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.TIMESTAMP, start_at=moment))
+    pipeline.produce(0, 3, timestamp_ms=ms - 1)
+    pipeline.produce(0, 4, timestamp_ms=ms)
+    pipeline.produce(1, 2, timestamp_ms=ms - 1)
+    pipeline.planner.plan("a")
+    assert ranges(pipeline, 1) == [(0, 3, 7)]
+    assert pipeline.committed() == {0: 3, 1: 2}
+
+
+def test_s9_none_refuses_to_choose() -> None:
+    """Nothing is recorded."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.NONE))
+    with pytest.raises(NoStartOffset):
+        pipeline.planner.plan("a")
+    assert pipeline.control.rows == []
+
+
+def test_s8_a_plan_ends_at_the_last_stable_offset() -> None:
+    """Records of an open transaction stay unread until it ends; then they are planned."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 10)
+    pipeline.kafka.topics["events"][0].stable = 6
+    pipeline.run("a")
+    assert ranges(pipeline, 1) == [(0, 0, 6)]
+    pipeline.kafka.topics["events"][0].stable = None
+    pipeline.run("b")
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+
+
+def test_s8_read_uncommitted_plans_to_the_high_water_mark() -> None:
+    """The end is planned with the reading's isolation level."""
+    spec = make_spec(isolation_level=IsolationLevel.READ_UNCOMMITTED)
+    pipeline = MemoryPipeline(spec=spec)
+    pipeline.produce(0, 10)
+    pipeline.kafka.topics["events"][0].stable = 6
+    pipeline.planner.plan("a")
+    assert ranges(pipeline, 1) == [(0, 0, 10)]
+
+
+def test_nothing_new_is_no_plan() -> None:
+    """A second run over an unchanged log records nothing."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 3)
+    pipeline.run("a")
+    before = list(pipeline.control.rows)
+    assert pipeline.planner.plan("b").outcome is PlanOutcome.NOTHING
+    assert pipeline.control.rows == before
+
+
+def test_asking_again_returns_the_same_plan() -> None:
+    """I4: a run keeps its plan, although the log has grown; also after it landed."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 3)
+    first = pipeline.planner.plan("run-1")
+    pipeline.produce(0, 3)
+    again = pipeline.planner.plan("run-1")
+    assert (again.outcome, again.plan) == (PlanOutcome.KEPT, first.plan)
+    pipeline.ingest.execute(1)
+    landed = pipeline.planner.plan("run-1")
+    assert (landed.outcome, landed.plan) == (PlanOutcome.KEPT, first.plan)
+
+
+def test_an_open_plan_is_taken_over_unchanged() -> None:
+    """The next run executes the same plan, and keeps it when asked again."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 3)
+    first = pipeline.planner.plan("run-1").plan
+    pipeline.produce(0, 3)
+    taken = pipeline.planner.plan("run-2")
+    assert (taken.outcome, taken.plan) == (PlanOutcome.ADOPTED, first)
+    pipeline.ingest.execute(1)
+    assert pipeline.planner.plan("run-2").outcome is PlanOutcome.KEPT
+
+
+def test_i5_a_plan_that_landed_unrecorded_is_found_and_recorded_by_the_planner() -> None:
+    """The data table's log is the truth: no Spark is needed to finish the bookkeeping."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 3)
+    plan = pipeline.planner.plan("run-1").plan
+    assert plan is not None
+    pipeline.table.land(plan)
+    pipeline.produce(0, 2)
+    assert pipeline.planner.plan("run-2").outcome is PlanOutcome.NEW
+    assert pipeline.committed() == {0: 3, 1: 0}
+    assert ranges(pipeline, 2) == [(0, 3, 5)]
+
+
+def test_i2_two_planners_that_find_a_landing_do_not_make_two_plans() -> None:
+    """Recording another's landing takes time: whoever planned meanwhile is seen afterwards.
+
+    Two open plans of one chain would strand the older one: once the younger has landed, Delta
+    takes the older one's transaction for stale.
+    """
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 3)
+    plan = pipeline.planner.plan("run-1").plan
+    assert plan is not None
+    pipeline.table.land(plan)
+    pipeline.produce(0, 2)
+    rival = MemoryPipeline(kafka=pipeline.kafka, control=pipeline.control, table=pipeline.table)
+    seen = []
+
+    def rival_plans_after_our_record(ledger: Ledger) -> None:
+        seen.append(ledger.event_number)
+        if len(seen) == 2:  # our `landed` is in, our plan is not
+            pipeline.control.before_append = lambda _ledger: None
+            rival.planner.plan("rival")
+
+    pipeline.control.before_append = rival_plans_after_our_record
+    mine = pipeline.planner.plan("mine")
+    assert mine.outcome is PlanOutcome.ADOPTED
+    assert len(pipeline.ledger.open_plans()) == 1
+
+
+def test_limits_are_shared_and_the_rest_is_taken_by_later_runs() -> None:
+    """Runs with a limit add up to everything, each record once."""
+    pipeline = MemoryPipeline(spec=make_spec(records_per_run=100))
+    pipeline.produce(0, 250)
+    pipeline.produce(1, 30)
+    sizes: list[int] = []
+    while plan := pipeline.run(f"run-{len(sizes)}"):
+        sizes.append(plan.size)
+    assert sizes == [100, 100, 80]
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+
+
+def test_s10_a_new_partition_is_picked_up_from_its_start() -> None:
+    """Also by a pipeline that began at the latest offset."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST), partitions=1)
+    pipeline.run("a")
+    pipeline.kafka.topics["events"][1] = type(pipeline.kafka.topics["events"][0])()
+    pipeline.produce(1, 4)
+    pipeline.run("b")
+    assert pipeline.landed_identities() == [("id-1", 1, offset) for offset in range(4)]
+
+
+def test_s7_a_lost_range_stops_the_pipeline_and_writes_nothing() -> None:
+    """I7: a named error, and everything as it was."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 5)
+    pipeline.run("a")
+    pipeline.produce(0, 5)
+    pipeline.kafka.delete_records("events", 0, before=8)
+    before = list(pipeline.control.rows)
+    with pytest.raises(LostRange):
+        pipeline.planner.plan("b")
+    assert pipeline.control.rows == before
+
+
+def test_i7_a_log_that_was_cut_and_has_grown_again_stops_the_pipeline() -> None:
+    """Its marks look as ever; the history of leaders tells. Nothing is written."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 10)
+    pipeline.run("a")
+    pipeline.kafka.elect("events", 0, end=6)
+    pipeline.produce(0, 20)
+    before = list(pipeline.control.rows)
+    with pytest.raises(LogTruncated) as caught:
+        pipeline.planner.plan("b")
+    assert (caught.value.partition, caught.value.offset, caught.value.leader_epoch) == (0, 10, 0)
+    with pytest.raises(LogTruncated):
+        pipeline.planner.preview()
+    assert pipeline.control.rows == before
+
+
+def test_i7_a_backfill_far_ahead_hides_no_cut_behind_it() -> None:
+    """The live chain read before the cut and committed after the backfill was planned."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 10)
+    live = pipeline.planner.plan("a").plan
+    assert live is not None
+
+    def cut_and_backfill(_: Plan) -> None:
+        pipeline.table.before_commit = lambda _plan: None
+        pipeline.kafka.elect("events", 0, end=6)
+        pipeline.produce(0, 30)
+        request = wanted((0, 20, 30))
+        plan = pipeline.planner.backfill(request, "ops").plan
+        assert plan is not None
+        pipeline.ingest.execute(plan.sequence)
+
+    pipeline.table.before_commit = cut_and_backfill
+    pipeline.ingest.execute(live.sequence)
+    with pytest.raises(LogTruncated) as caught:
+        pipeline.planner.plan("b")
+    assert (caught.value.offset, caught.value.leader_epoch) == (10, 0)
+
+
+def test_i7_a_cut_before_anything_has_landed_is_noticed() -> None:
+    """A pipeline that begins at the end has read nothing, and knows where it began all the same."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, 10)
+    pipeline.planner.plan("begin")
+    pipeline.kafka.elect("events", 0, end=6)
+    pipeline.produce(0, 20)
+    with pytest.raises(LogTruncated) as caught:
+        pipeline.planner.plan("a")
+    assert (caught.value.offset, caught.value.leader_epoch) == (10, 0)
+
+
+class MadeAgain(MemoryKafka):
+    """A cluster where the topic is deleted and made again right before positions are checked."""
+
+    def first_cut(self, topic: str, positions: Mapping[int, Position]) -> int | None:
+        """As in every cluster, of another topic."""
+        self.create(topic, 2, "id-2")
+        return super().first_cut(topic, positions)
+
+
+def test_i1_a_topic_made_again_is_not_taken_for_a_log_that_was_cut() -> None:
+    """Both have other records at known offsets; what to do about them differs."""
+    pipeline = MemoryPipeline(kafka=MadeAgain())
+    pipeline.produce(0, 10)
+    pipeline.run("a")
+    pipeline.kafka.elect("events", 0)
+    pipeline.produce(0, 10)
+    with pytest.raises(TopicRecreated):
+        pipeline.planner.plan("b")
+
+
+def test_another_leader_with_the_same_log_is_no_matter() -> None:
+    """S17: once what it leads has landed, its own epoch is the one to compare with."""
+    pipeline = MemoryPipeline()
+    for epoch in range(3):
+        pipeline.produce(0, 10)
+        plan = pipeline.planner.plan(f"run-{epoch}").plan
+        assert plan is not None
+        assert [(r.partition, r.leader_epoch) for r in plan.ranges] == [(0, epoch)]
+        pipeline.ingest.execute(plan.sequence)
+        pipeline.kafka.elect("events", 0)
+    assert pipeline.committed() == {0: 30, 1: 0}
+
+
+def test_a_missing_topic_is_named() -> None:
+    """The error says which topic."""
+    pipeline = MemoryPipeline()
+    del pipeline.kafka.topic_ids["events"]
+    with pytest.raises(TopicMissing, match="events"):
+        pipeline.planner.plan("a")
+
+
+def test_s2_of_two_planners_one_wins_and_the_other_takes_its_plan_over() -> None:
+    """The compare-and-set makes the loser look again."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 3)
+    rival = MemoryPipeline(kafka=pipeline.kafka, control=pipeline.control, table=pipeline.table)
+
+    def rival_first(_: Ledger) -> None:
+        pipeline.control.before_append = lambda _ledger: None
+        rival.planner.plan("rival")
+
+    pipeline.control.before_append = rival_first
+    mine = pipeline.planner.plan("mine")
+    assert mine.outcome is PlanOutcome.ADOPTED
+    assert len(pipeline.ledger.plans) == 1
+
+
+def test_conflicts_without_end_are_an_error() -> None:
+    """The planner gives up after some attempts, with the conflict's own error."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 3)
+
+    def refuse(ledger: Ledger) -> None:
+        raise ControlConflict(pipeline="events", event_number=ledger.event_number + 1)
+
+    pipeline.control.before_append = refuse
+    with pytest.raises(ControlConflict):
+        pipeline.planner.plan("a")
+    assert pipeline.control.rows == []
+
+
+def test_s13_two_pipelines_over_one_topic_have_their_own_progress() -> None:
+    """Neither sees or moves the other's offsets."""
+    first = MemoryPipeline()
+    first.produce(0, 4)
+    first.run("a")
+    second = MemoryPipeline(
+        spec=make_spec(name="strategy"), kafka=first.kafka, control=first.control
+    )
+    assert second.planner.plan("b").outcome is PlanOutcome.NEW
+    assert first.committed() == {0: 4, 1: 0}
+    assert second.committed() == {0: 0, 1: 0}
+
+
+def test_a_run_is_limited_by_what_the_tables_records_take() -> None:
+    """Both limits hold; a table that says nothing yet limits nothing."""
+    pipeline = MemoryPipeline(spec=make_spec(bytes_per_run=6))
+    pipeline.produce(0, 10)
+    pipeline.run("first")
+    assert pipeline.committed() == {0: 10, 1: 0}
+    pipeline.produce(0, 10)
+    pipeline.run("second")
+    assert pipeline.committed() == {0: 16, 1: 0}
+    pipeline.spec = make_spec(bytes_per_run=6, records_per_run=3)
+    pipeline.run("third")
+    assert pipeline.committed() == {0: 19, 1: 0}
+
+
+def test_a_run_is_limited_by_the_time_that_runs_take() -> None:
+    """At first to what one task takes; then to what the newest runs' rate gives."""
+    pipeline = MemoryPipeline(
+        spec=make_spec(records_per_task=3, time_per_run=timedelta(minutes=10))
+    )
+    pipeline.produce(0, 40)
+    pipeline.run("first")
+    assert pipeline.committed() == {0: 3, 1: 0}
+    for row in pipeline.control.rows:
+        row["recorded_at"] -= timedelta(minutes=5) * (row["event"] == "planned")
+    pipeline.run("second")
+    assert pipeline.committed() == {0: 9, 1: 0}
+
+
+def test_what_kafka_deletes_soon_is_read_first() -> None:
+    """Of a limited run; then the others get their share, and nothing is left out for good."""
+    rules = AlarmRules(runway=timedelta(hours=2))
+    pipeline = MemoryPipeline(spec=make_spec(records_per_run=6, alarms=rules))
+    pipeline.kafka.retention = timedelta(hours=24)
+
+    def produce(partition: int, count: int, hours: int) -> None:
+        stamp = (NOW - timedelta(hours=hours)).timestamp() * 1000
+        pipeline.kafka.produce("events", partition, count, int(stamp))
+
+    produce(0, 20, hours=1)
+    produce(1, 4, hours=23)
+    produce(1, 4, hours=1)
+    pipeline.run("first")
+    assert pipeline.committed() == {0: 1, 1: 5}
+    pipeline.run("second")
+    assert pipeline.committed() == {0: 4, 1: 8}
+    # Behind younger records none is deleted before them.
+    produce(1, 9, hours=23)
+    pipeline.run("third")
+    assert pipeline.committed() == {0: 7, 1: 11}
+    while pipeline.run(f"run-{pipeline.ledger.next_sequence}"):
+        pass
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+
+
+def test_what_waits_behind_what_kafka_deletes_soon_is_told() -> None:
+    """A run that takes nothing else has left something, so that the next one is started."""
+    rules = AlarmRules(runway=timedelta(hours=2))
+    pipeline = MemoryPipeline(spec=make_spec(records_per_run=10, catch_up=True, alarms=rules))
+    pipeline.kafka.retention = timedelta(hours=24)
+    old, new = (int((NOW - timedelta(hours=hours)).timestamp() * 1000) for hours in (23, 1))
+    pipeline.kafka.produce("events", 0, 10, old)
+    pipeline.kafka.produce("events", 1, 1_000, new)
+    plan = pipeline.run("first")
+    assert plan is not None
+    assert (plan.size, plan.left) == (11, 999)
+    assert pipeline.status().lag == 999
+
+
+def test_a_run_whose_order_nobody_can_tell_is_planned_all_the_same() -> None:
+    """What is read first is a kindness: a broker that does not tell stops nothing."""
+    rules = AlarmRules(runway=timedelta(hours=2))
+    pipeline = MemoryPipeline(
+        spec=make_spec(records_per_run=6, alarms=rules), kafka=Tongueless(retention=timedelta(1))
+    )
+    pipeline.produce(0, 20)
+    pipeline.run("first")
+    assert pipeline.committed() == {0: 6, 1: 0}
+
+
+class Tongueless(MemoryKafka):
+    """Does not tell what it keeps for how long."""
+
+    def retention_time(self, topic: str) -> timedelta | None:
+        raise KafkaUnavailable(operation=f"describe_configs of {topic}", reason="no answer")
+
+
+def test_a_backfill_lands_only_what_is_missing_and_moves_nothing_back() -> None:
+    """I2, I3: the live chain's committed offset stays, older records appear once."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, 10)
+    pipeline.planner.plan("a")
+    pipeline.produce(0, 5)
+    pipeline.run("b")
+    asked = wanted((0, 4, 12))
+    plan = pipeline.planner.backfill(asked, "fill").plan
+    assert plan is not None
+    assert ranges(pipeline, plan.sequence) == [(0, 4, 10)]
+    pipeline.ingest.execute(plan.sequence)
+    assert pipeline.committed() == {0: 15, 1: 0}
+    assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(4, 15)]
+    assert pipeline.planner.backfill(asked, "again").outcome is PlanOutcome.NOTHING
+
+
+def test_a_second_backfill_waits_for_the_first() -> None:
+    """The error names the open plan; the same requester gets its own plan back."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, 10)
+    request = wanted((0, 0, 5))
+    opened = pipeline.planner.backfill(request, "first").plan
+    assert pipeline.planner.backfill(request, "first").plan == opened
+    with pytest.raises(PlanOpen):
+        pipeline.planner.backfill(wanted((0, 5, 9)), "second")
+
+
+def test_a_live_plan_leaves_an_open_backfills_range_alone() -> None:
+    """I2: two live ranges of one pipeline never overlap, landed or not."""
+    pipeline = MemoryPipeline()
+    pipeline.planner.plan("a")
+    pipeline.produce(0, 10)
+    pipeline.planner.backfill(wanted((0, 4, 6)), "fill")
+    pipeline.planner.plan("b")
+    assert ranges(pipeline, 2) == [(0, 0, 4), (0, 6, 10)]
+
+
+def test_a_preview_of_what_would_be_refused_is_refused() -> None:
+    """A dry run answers as the real one would."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, 10)
+    pipeline.planner.backfill(wanted((0, 0, 5)), "first")
+    with pytest.raises(PlanOpen):
+        pipeline.backfills.preview(select(offsets=["0:5-9"]), None, readable_only=False)
+    pipeline.produce(0, 1)
+    pipeline.planner.plan("run")
+    assert pipeline.planner.preview().outcome is PlanOutcome.ADOPTED
+
+
+@pytest.mark.parametrize("more", [0, 4])
+def test_a_preview_goes_by_what_has_landed_and_nobody_has_recorded(more: int) -> None:
+    """The run records it first, and so answers something else than that it takes the plan over."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 3)
+    plan = pipeline.planner.plan("dead").plan
+    assert plan is not None
+    pipeline.land(plan)
+    pipeline.produce(0, more)
+    before = pipeline.ledger.event_number
+    seen = pipeline.planner.preview()
+    assert pipeline.ledger.event_number == before
+    made = pipeline.planner.plan("next")
+    drafted = PlanOutcome.DRAFT if more else PlanOutcome.NOTHING
+    assert (seen.outcome, made.outcome is PlanOutcome.NEW) == (drafted, bool(more))
+    if seen.plan and made.plan:
+        assert seen.plan.ranges == made.plan.ranges
+
+
+def test_a_preview_writes_nothing() -> None:
+    """A dry run shows the plan that would be recorded."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 3)
+    preview = pipeline.planner.preview()
+    assert preview.outcome is PlanOutcome.DRAFT
+    assert pipeline.control.rows == []
+    recorded = pipeline.planner.plan("a").plan
+    assert preview.plan is not None
+    assert recorded is not None
+    assert preview.plan.fingerprint == recorded.fingerprint

@@ -1,0 +1,438 @@
+"""A log that lost landed records is detected and named, and `undo` fixes the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.file_lake import FileLake
+from tests.support.memory import MemoryKafka
+from tests.support.plans import MemoryPipeline, make_spec, wanted
+from tidemark.core.errors import EndBehindCommitted, TopicRecreated
+from tidemark.core.offsets import SpanSet
+from tidemark.core.record import LogRecord
+from tidemark.core.watermarks import IsolationLevel
+from tidemark.ingest.errors import LogTruncated
+from tidemark.report.errors import TableDiffers
+from tidemark.spec.model import StartPolicy
+
+LATER_MS = 1_000
+"""Timestamp of what is written after a cut: other records than before."""
+
+
+def put_back(pipeline: MemoryPipeline, end: int, partition: int = 0) -> None:
+    """Put a partition back from a snapshot that ended there, its leader epochs as well."""
+    pipeline.kafka.put_back("events", partition, end)
+
+
+def cut(pipeline: MemoryPipeline, end: int, partition: int = 0) -> None:
+    """Have an unclean election cut a partition."""
+    pipeline.kafka.elect("events", partition, end=end)
+
+
+each_way = pytest.mark.parametrize("lose", [put_back, cut])
+
+
+def landed(*counts: int) -> MemoryPipeline:
+    """A plan for each count of records in partition 0, and one record in partition 1."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(1, 1)
+    for number, count in enumerate(counts):
+        pipeline.produce(0, count)
+        pipeline.run(f"run {number}")
+    return pipeline
+
+
+def refused(pipeline: MemoryPipeline) -> Any:
+    """What the next run ends with; it must have written nothing to the data table."""
+    before = (list(pipeline.table.rows), list(pipeline.table.commits))
+    with pytest.raises((LogTruncated, EndBehindCommitted)) as caught:
+        pipeline.run("refused")
+    assert (pipeline.table.rows, pipeline.table.commits) == before
+    return caught.value
+
+
+def put_right(pipeline: MemoryPipeline) -> None:
+    """Follow the errors' remedies until runs succeed, then compare the table with Kafka."""
+    for attempt in range(10):
+        try:
+            for record in pipeline.ledger.open_plans():
+                pipeline.ingest.execute(record.plan.sequence)
+            if pipeline.run(f"after {attempt}") is None:
+                break
+        except (LogTruncated, EndBehindCommitted) as error:
+            if f"`tidemark undo events --plan {error.undo[0]} --reason TEXT`" not in str(error):
+                raise
+            for plan in error.undo:
+                pipeline.undo.undo(plan, "ops", "the log was cut")
+    pipeline.verify.verify().check()
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+    assert pipeline.status().problem is None
+
+
+@each_way
+def test_i3_a_log_with_other_records_behind_the_committed_offset_is_refused(
+    lose: Callable[[MemoryPipeline, int], None],
+) -> None:
+    """Other records have offsets that landed, and no mark shows it."""
+    pipeline = landed(60)
+    lose(pipeline, 30)
+    pipeline.produce(0, 40, LATER_MS)
+    assert isinstance(pipeline.status().problem, LogTruncated)
+    error = refused(pipeline)
+    assert isinstance(error, LogTruncated)
+    assert (error.partition, error.offset, error.undo) == (0, 60, (1,))
+    put_right(pipeline)
+
+
+@each_way
+def test_all_plans_behind_the_cut_are_named(
+    lose: Callable[[MemoryPipeline, int], None],
+) -> None:
+    """Those before it stay."""
+    pipeline = landed(10, 10, 10, 10)
+    lose(pipeline, 15)
+    pipeline.produce(0, 40, LATER_MS)
+    assert refused(pipeline).undo == (4, 3, 2)
+    put_right(pipeline)
+
+
+@each_way
+def test_a_log_that_has_grown_exactly_to_the_committed_offset_is_a_problem(
+    lose: Callable[[MemoryPipeline, int], None],
+) -> None:
+    """Nothing is unread and no run begins: the status compares the last landed record."""
+    pipeline = landed(40)
+    lose(pipeline, 20)
+    pipeline.produce(0, 20, LATER_MS)
+    shown = pipeline.status()
+    assert shown.lag == 0
+    assert isinstance(shown.problem, LogTruncated)
+    assert shown.problem.undo == (1,)
+    pipeline.undo.undo(1, "ops", "the log was cut")
+    put_right(pipeline)
+
+
+@each_way
+def test_a_log_that_was_cut_between_plan_and_landing_can_be_put_right(
+    lose: Callable[[MemoryPipeline, int], None],
+) -> None:
+    """The plan lands what the log has then; leader epochs cannot show that it read all of it."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 40)
+    plan = pipeline.planner.plan("before").plan
+    assert plan is not None
+    lose(pipeline, 20)
+    pipeline.produce(0, 30, LATER_MS)
+    pipeline.ingest.execute(plan.sequence)
+    put_right(pipeline)
+
+
+@each_way
+@pytest.mark.parametrize("regrown", [5, 20, 60])
+def test_an_undone_gap_of_a_cut_log_is_not_filled_beside_rows_that_kafka_does_not_have(
+    lose: Callable[[MemoryPipeline, int], None], regrown: int
+) -> None:
+    """The committed offset lies before the cut, and what landed behind the gap lies after it."""
+    pipeline = landed(20, 20, 20)
+    pipeline.undo.undo(2, "ops", "wrong")
+    lose(pipeline, 30)
+    pipeline.produce(0, regrown, LATER_MS)
+    assert isinstance(
+        pipeline.status().problem, LogTruncated if regrown > 30 else EndBehindCommitted
+    )
+    assert refused(pipeline).undo == (3,)
+    put_right(pipeline)
+
+
+@each_way
+def test_a_log_that_ends_before_what_landed_can_be_put_right(
+    lose: Callable[[MemoryPipeline, int], None],
+) -> None:
+    """Before it has grown again as well."""
+    pipeline = landed(10, 10, 10)
+    lose(pipeline, 15)
+    error = refused(pipeline)
+    assert isinstance(error, EndBehindCommitted)
+    assert error.undo == (3, 2)
+    assert pipeline.status().as_record()["problem"]["next"] == error.remedy()
+    put_right(pipeline)
+
+
+@each_way
+def test_an_open_plan_beyond_a_cut_can_be_given_up(
+    lose: Callable[[MemoryPipeline, int], None],
+) -> None:
+    """Its own end is not there any more."""
+    pipeline = landed(10)
+    pipeline.produce(0, 20)
+    plan = pipeline.planner.plan("before").plan
+    assert plan is not None
+    lose(pipeline, 15)
+    with pytest.raises(EndBehindCommitted) as caught:
+        pipeline.ingest.execute(plan.sequence)
+    assert (caught.value.undo, caught.value.plan) == ((), plan.sequence)
+    assert f"`tidemark abandon events --plan {plan.sequence} --reason TEXT`" in str(caught.value)
+    pipeline.abandon.give_up(plan.sequence, "ops", "the log was cut")
+    put_right(pipeline)
+
+
+def test_a_backfill_of_a_cut_partition_is_refused_and_of_another_is_not() -> None:
+    """For every planner: the execution compares the last landed records."""
+    pipeline = landed(20)
+    pipeline.undo.undo(1, "ops", "wrong")
+    fill = pipeline.planner.backfill(wanted((0, 10, 20)), "ops").plan
+    assert fill is not None
+    pipeline.ingest.execute(fill.sequence)
+    put_back(pipeline, 15)
+    pipeline.produce(0, 15, LATER_MS)
+    other = pipeline.planner.backfill(wanted((1, 0, 1)), "ops 2").plan
+    assert other is not None
+    pipeline.ingest.execute(other.sequence)
+    here = pipeline.planner.backfill(wanted((0, 0, 10)), "ops 3").plan
+    assert here is not None
+    with pytest.raises(LogTruncated) as caught:
+        pipeline.ingest.execute(here.sequence)
+    assert caught.value.undo == (fill.sequence,)
+    put_right(pipeline)
+
+
+def test_a_record_that_compaction_removed_is_not_compared() -> None:
+    """The newest landed record that Kafka still has is compared in its place."""
+    pipeline = landed(30)
+    log = pipeline.kafka.topics["events"][0]
+    for offset in (29, 28, 26):
+        del log.records[offset]
+    pipeline.produce(0, 5, LATER_MS)
+    assert pipeline.status().problem is None
+    assert pipeline.run("goes on") is not None
+    put_back(pipeline, 10)
+    pipeline.produce(0, 40, LATER_MS + 1)
+    for offset in (34, 33):
+        del log.records[offset]
+    assert isinstance(pipeline.status().problem, LogTruncated)
+    assert refused(pipeline).undo == (2, 1)
+
+
+def test_records_between_the_landed_ones_alone_are_another_log() -> None:
+    """Transactions of one record each: in the new log markers stand where records stood."""
+    pipeline = MemoryPipeline(partitions=1)
+    for _ in range(10):
+        pipeline.produce(0, 1)
+        pipeline.kafka.add_holes("events", 0, 1)
+    pipeline.run("first")
+    put_back(pipeline, 0)
+    for _ in range(15):
+        pipeline.kafka.add_holes("events", 0, 1)
+        pipeline.produce(0, 1, LATER_MS)
+    assert refused(pipeline).undo == (1,)
+    put_right(pipeline)
+
+
+# -- no false alarms -----------------------------------------------------------------------------
+
+
+def goes_on(pipeline: MemoryPipeline) -> None:
+    """Status and the next run have nothing against the log."""
+    assert pipeline.status().problem is None
+    assert pipeline.run("goes on") is not None
+    assert pipeline.status().problem is None
+
+
+def test_a_pipeline_of_which_nothing_landed_has_nothing_to_compare() -> None:
+    """It begins at an offset, and backfills before it have landed nothing that was there before."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, 10)
+    pipeline.planner.plan("begin")
+    for start, end in ((0, 3), (5, 8), (3, 5)):
+        plan = pipeline.planner.backfill(wanted((0, start, end)), f"fill {start}").plan
+        assert plan is not None
+        pipeline.ingest.execute(plan.sequence)
+    pipeline.produce(0, 10)
+    goes_on(pipeline)
+
+
+def test_retention_leaves_nothing_to_compare() -> None:
+    """The last landed record is gone, and a later loss was accepted."""
+    pipeline = landed(10)
+    pipeline.produce(0, 20)
+    pipeline.kafka.delete_records("events", 0, 15)
+    pipeline.decisions.accept_loss((), "ops", "retention")
+    goes_on(pipeline)
+
+
+@pytest.mark.parametrize("isolation_level", list(IsolationLevel))
+def test_holes_at_the_end_of_what_landed_are_no_records(isolation_level: IsolationLevel) -> None:
+    """Markers and aborted records, also as all that a plan has landed."""
+    pipeline = MemoryPipeline(spec=make_spec(isolation_level=isolation_level))
+    pipeline.produce(0, 5)
+    pipeline.kafka.add_holes("events", 0, 3)
+    pipeline.run("first")
+    pipeline.kafka.add_holes("events", 0, 4)
+    pipeline.run("holes alone")
+    pipeline.produce(0, 5, LATER_MS)
+    goes_on(pipeline)
+
+
+def test_another_leader_with_the_same_log_has_the_same_records() -> None:
+    """A clean election cuts nothing."""
+    pipeline = landed(10)
+    pipeline.kafka.elect("events", 0)
+    pipeline.produce(0, 10, LATER_MS)
+    goes_on(pipeline)
+
+
+class MadeAgain(MemoryKafka):
+    """A cluster that may recreate the topic right before a read of records."""
+
+    is_due = False
+
+    def read(
+        self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
+    ) -> Iterator[LogRecord]:
+        """As in every cluster, perhaps of another topic."""
+        if self.is_due:
+            self.create(topic, 2, "id-2")
+            self.produce(topic, 0, 30, LATER_MS)
+        return super().read(topic, isolation_level, spans)
+
+
+def test_i1_a_topic_made_again_is_not_taken_for_a_log_that_was_put_back() -> None:
+    """Its records differ as well; what to do about them differs."""
+    kafka = MadeAgain()
+    pipeline = MemoryPipeline(kafka=kafka)
+    pipeline.produce(0, 10)
+    pipeline.run("first")
+    pipeline.produce(0, 10)
+    kafka.is_due = True
+    with pytest.raises(TopicRecreated):
+        pipeline.run("second")
+
+
+# -- rows that another program changed -------------------------------------------------------------
+
+
+def compact_log(lake: FileLake, *kept: int) -> None:
+    """Produce as many records again, and have compaction remove the first ones but these."""
+    log = lake.kafka.topics["events"][0]
+    old = [offset for offset in log.records if offset not in kept]
+    lake.kafka.produce("events", 0, len(log.records), LATER_MS)
+    for offset in old:
+        del log.records[offset]
+
+
+def change_rows(lake: FileLake, condition: str, value: str = "NULL") -> None:
+    """Change the values of some rows in the table."""
+    DeltaTable(lake.uri).update(updates={"value": value}, predicate=condition)
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_deleted_row_is_no_evidence_of_another_log(tmp_path: Path, is_compacted: bool) -> None:
+    """Log compaction leaves only its record. A compacted file has rows of two plans."""
+    lake = FileLake(tmp_path)
+    lake.run(20)
+    lake.run(40)
+    if is_compacted:
+        DeltaTable(lake.uri).optimize.compact()
+    DeltaTable(lake.uri).delete('"offset" = 30')
+    compact_log(lake, 30)
+    assert lake.status().problem is None
+    lake.run(5)
+    assert len(lake.rows()) == 59 + 65
+    assert lake.status().problem is None
+
+
+@pytest.mark.parametrize("deleted", [(1, 0), (0, 2)])
+def test_a_row_deleted_elsewhere_does_not_hide_another_log(
+    tmp_path: Path, deleted: tuple[int, int]
+) -> None:
+    """In another partition, or of another plan: the plan without rows there is whole."""
+    lake = FileLake(tmp_path)
+    lake.kafka.produce("events", 1, 2, 0)
+    for _ in range(2):
+        for _ in range(10):
+            lake.kafka.produce("events", 0, 1, 0)
+            lake.kafka.add_holes("events", 0, 1)
+        lake.run(1, partition=1)
+    partition, offset = deleted
+    DeltaTable(lake.uri).delete(f'partition = {partition} AND "offset" = {offset}')
+    lake.kafka.put_back("events", 0, 0)
+    for _ in range(25):
+        lake.kafka.add_holes("events", 0, 1)
+        lake.kafka.produce("events", 0, 1, LATER_MS)
+    assert isinstance(lake.status().problem, LogTruncated)
+
+
+@pytest.mark.parametrize("value", ["NULL", "cast('other' as bytea)"])
+def test_a_changed_newest_row_can_be_replaced(tmp_path: Path, value: str) -> None:
+    """The error names this cause, and the command that it names works."""
+    lake = FileLake(tmp_path)
+    lake.run(10)
+    change_rows(lake, '"offset" >= 8', value)
+    with pytest.raises(TableDiffers):
+        lake.verified()
+    problem = lake.status().problem
+    assert isinstance(problem, LogTruncated)
+    assert "or the row was changed in the table" in problem.what()
+    for text in (
+        "`tidemark backfill events --offsets 0:START-END --replace --reason TEXT`",
+        "`tidemark undo events --plan 1 --reason TEXT`",
+        "`tidemark verify events`",
+    ):
+        assert text in problem.remedy()
+    with pytest.raises(LogTruncated):
+        lake.run(1)
+    lake.land_again((0, 8, 10))
+    assert lake.status().problem is None
+    lake.ingest.execute(lake.ledger.open_plans()[0].plan.sequence)
+    assert lake.verified() == [(11, 11)]
+
+
+def test_changed_rows_can_be_replaced_in_chunks(tmp_path: Path) -> None:
+    """The newest row is still changed when the first chunk lands."""
+    lake = FileLake(tmp_path)
+    lake.run(10)
+    change_rows(lake, '"offset" >= 2')
+    for start, end in ((2, 5), (5, 8), (8, 10)):
+        lake.land_again((0, start, end), requested_by=f"chunk {start}")
+    assert lake.verified() == [(10, 10)]
+    assert lake.status().problem is None
+
+
+@each_way
+def test_replacing_rows_behind_a_cut_is_refused(
+    lose: Callable[[MemoryPipeline, int], None],
+) -> None:
+    """Rows before the replaced ones are of the old log, though the newest one is replaced."""
+    pipeline = landed(60)
+    plan = pipeline.planner.backfill(replace(wanted((0, 40, 60)), replaces=True), "ops").plan
+    assert plan is not None
+    lose(pipeline, 30)
+    pipeline.produce(0, 40, LATER_MS)
+    before = list(pipeline.table.rows)
+    with pytest.raises(LogTruncated):
+        pipeline.ingest.execute(plan.sequence)
+    assert pipeline.table.rows == before
+
+
+def test_verify_shows_whether_the_log_was_cut_or_rows_were_changed(tmp_path: Path) -> None:
+    """Behind a cut no row equals Kafka's record; behind a changed row others do."""
+
+    def last_equal() -> str:
+        lines: list[str] = []
+        assert lake.verify.verify(say=lines.append).differences
+        return lines[-1]
+
+    lake = FileLake(tmp_path)
+    lake.run(10)
+    change_rows(lake, '"offset" IN (6, 9)')
+    assert last_equal() == "partition 0: the last row that equals Kafka's record has offset 8"
+    lake.land_again((0, 6, 10))
+    lake.kafka.put_back("events", 0, 6)
+    lake.kafka.produce("events", 0, 10, LATER_MS + 1)
+    assert last_equal() == "partition 0: the last row that equals Kafka's record has offset 5"

@@ -1,0 +1,111 @@
+"""Every offset of a landed range is accounted for, by evidence."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.plans import MemoryPipeline
+from tidemark.core.accounting import RangeCount
+from tidemark.core.errors import TopicRecreated
+from tidemark.core.plan import Plan
+from tidemark.ingest.errors import RecordsMissed
+
+
+@pytest.fixture
+def pipeline() -> MemoryPipeline:
+    """One partition: four records, three holes, two records."""
+    made = MemoryPipeline(partitions=1)
+    made.produce(0, 4)
+    made.kafka.add_holes("events", 0, 3)
+    made.produce(0, 2)
+    return made
+
+
+def forget(pipeline: MemoryPipeline, *offsets: int) -> None:
+    """Let the engine skip records in what it reads next, as a broken reader would."""
+    read = pipeline.table.read
+
+    def skipping(plan: Plan) -> list[tuple[str, int, int, int]]:
+        return [row for row in read(plan) if row[2] not in offsets]
+
+    pipeline.table.read = skipping  # type: ignore[method-assign]
+
+
+def test_i3_records_and_holes_add_up(pipeline: MemoryPipeline) -> None:
+    """S6: what no reader sees is a hole, and the committed offset passes it."""
+    pipeline.run("test")
+    landing = pipeline.ledger.plans[1].landing
+    assert landing is not None
+    assert landing.counts == (RangeCount(partition=0, start=0, end=9, records=6),)
+    assert landing.holes == 3
+    assert pipeline.committed() == {0: 9}
+
+
+def test_i3_a_record_that_the_engine_missed_is_no_hole(pipeline: MemoryPipeline) -> None:
+    """I7: it is told, stays unread, holds the committed offset back, and the next run lands it."""
+    forget(pipeline, 2)
+    with pytest.raises(RecordsMissed) as caught:
+        pipeline.run("first")
+    assert (caught.value.records, caught.value.first) == (1, (0, 2))
+    landing = pipeline.ledger.plans[1].landing
+    assert landing is not None
+    assert [(c.start, c.end, c.records, c.holes) for c in landing.counts] == [
+        (0, 2, 2, 0),
+        (3, 9, 3, 3),
+    ]
+    assert pipeline.committed() == {0: 2}
+    del pipeline.table.read
+    plan = pipeline.run("second")
+    assert plan is not None
+    assert [(r.start, r.end) for r in plan.ranges] == [(2, 3)]
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+    assert pipeline.committed() == {0: 9}
+
+
+def test_i3_a_plan_that_missed_everything_is_read_again(pipeline: MemoryPipeline) -> None:
+    """Nothing of it is landed; its number is spent."""
+    pipeline.run("first")
+    pipeline.produce(0, 1)
+    forget(pipeline, 9)
+    with pytest.raises(RecordsMissed):
+        pipeline.run("second")
+    assert pipeline.committed() == {0: 9}
+    del pipeline.table.read
+    again = pipeline.run("third")
+    assert again is not None
+    assert again.sequence == 3
+    assert pipeline.committed() == {0: 10}
+
+
+def test_holes_that_kafka_deleted_meanwhile_stay_unproven(pipeline: MemoryPipeline) -> None:
+    """A driver died before it recorded, retention went on: the engine's word is told as such."""
+    plan = pipeline.planner.plan("first").plan
+    assert plan is not None
+    pipeline.table.land(plan)
+    pipeline.kafka.delete_records("events", 0, 6)
+    pipeline.ingest.execute(plan.sequence)
+    landing = pipeline.ledger.plans[1].landing
+    assert landing is not None
+    (count,) = landing.counts
+    assert (count.records, count.holes, count.unproven_holes) == (6, 3, 2)
+    assert pipeline.committed() == {0: 9}
+
+
+def test_a_topic_made_again_while_gaps_are_looked_into_proves_nothing(
+    pipeline: MemoryPipeline,
+) -> None:
+    """The evidence must be of the planned topic until the end."""
+    plan = pipeline.planner.plan("first").plan
+    assert plan is not None
+    read = pipeline.kafka.read
+
+    def remade(*arguments):  # type: ignore[no-untyped-def]
+        yield from read(*arguments)
+        pipeline.kafka.create("events", 1, "id-2")
+        pipeline.produce(0, 20)
+
+    pipeline.kafka.read = remade  # type: ignore[method-assign]
+    with pytest.raises(TopicRecreated):
+        pipeline.ingest.execute(plan.sequence)
+    assert pipeline.ledger.plans[1].landing is None
+    assert not any(row["event"] == "landed" for row in pipeline.control.rows)

@@ -1,0 +1,128 @@
+"""Files that the driver writes itself; no Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.memory import MemoryKafka
+from tests.support.plans import make_plan
+from tests.support.services import NOW
+from tidemark.core.datafile import DataFile
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.record import Headers
+from tidemark.ingest.spark_exact import ExactFiles, is_exact, unkept_spans
+from tidemark.lake.storage import folder_of
+from tidemark.spark import parquet
+
+YEAR_1, YEAR_9999, YEAR_1901 = -62_135_596_800_000, 253_402_300_799_999, -2_177_452_800_000
+TIMES_MS = [YEAR_1 - 1, YEAR_1, -1, 0, YEAR_9999, YEAR_9999 + 1, 2**63 - 1, -(2**63)]
+
+
+@pytest.fixture
+def kafka() -> MemoryKafka:
+    """Topic `events` with a record for each time."""
+    kafka = MemoryKafka()
+    kafka.create("events", 1, "id-1")
+    for timestamp_ms in TIMES_MS:
+        kafka.produce("events", 0, 1, timestamp_ms)
+    return kafka
+
+
+def no_headers(partition: int, offset: int) -> Headers:
+    """Every record of the memory has headers that can be read."""
+    raise AssertionError(f"read {partition}, {offset}")
+
+
+@pytest.fixture
+def exact(kafka: MemoryKafka, tmp_path: Path) -> ExactFiles:
+    """Writes into a folder `made`."""
+    (tmp_path / "made").mkdir()
+    files, root = folder_of(str(tmp_path))
+    return ExactFiles(
+        log_reader=kafka,
+        headers_of=no_headers,
+        plan=make_plan((0, 0, len(TIMES_MS))),
+        ingested_at=NOW,
+        files=files,
+        folder=f"{root}/made",
+    )
+
+
+def made(tmp_path: Path) -> list[DataFile]:
+    """What the folder holds."""
+    files, root = folder_of(str(tmp_path))
+    return parquet.written(files, root, "made")
+
+
+def test_every_timestamp_is_in_one_of_two_columns(exact: ExactFiles, tmp_path: Path) -> None:
+    """With the years 1 and 9999 as bounds; files are split as Spark splits them."""
+    assert exact.write(0, Span(0, len(TIMES_MS)), 3) == len(TIMES_MS)
+    assert [file.records for file in made(tmp_path)] == [3, 3, 2]
+    rows = [
+        row for file in made(tmp_path) for row in pq.read_table(tmp_path / file.path).to_pylist()
+    ]
+    micros = [row["timestamp"] for row in rows]
+    assert [row["timestamp_out_of_range_ms"] for row in rows] == [
+        None if YEAR_1 <= ms <= YEAR_9999 else ms for ms in TIMES_MS
+    ]
+    assert [each is None for each in micros] == [not YEAR_1 <= ms <= YEAR_9999 for ms in TIMES_MS]
+    assert [row["value"] for row in rows] == [b"%d" % n for n in range(len(TIMES_MS))]
+
+
+def test_a_span_without_records_makes_no_file(
+    exact: ExactFiles, kafka: MemoryKafka, tmp_path: Path
+) -> None:
+    """Aborted transactions leave such spans."""
+    kafka.add_holes("events", 0, 5)
+    assert exact.write(0, Span(len(TIMES_MS), len(TIMES_MS) + 5), 3) == 0
+    assert made(tmp_path) == []
+
+
+def file_of(records: int, earliest_ms: int | None = 0, latest_ms: int | None = 0) -> DataFile:
+    """A file as Spark leaves it."""
+    return DataFile(
+        path="made/part-0.parquet",
+        size=1,
+        modified_ms=0,
+        partition=0,
+        records=records,
+        first=1,
+        last=4,
+        earliest_ms=earliest_ms,
+        latest_ms=latest_ms,
+    )
+
+
+def test_a_file_is_not_replaced_by_another_number_of_records(exact: ExactFiles) -> None:
+    """A compaction or a deletion came between the two readers: the plan is read again."""
+    with pytest.raises(ValueError, match=r"Spark read 5 record\(s\).*librdkafka 4"):
+        exact.write_again(file_of(5), 10)
+
+
+@pytest.mark.parametrize(
+    ("earliest_ms", "latest_ms", "expected"),
+    [
+        (YEAR_1901, YEAR_9999, True),
+        (YEAR_1901 - 1, 0, False),
+        (0, YEAR_9999 + 1, False),
+        (None, None, False),
+    ],
+)
+def test_statistics_decide_whether_a_file_is_exact(
+    earliest_ms: int | None, latest_ms: int | None, expected: bool
+) -> None:
+    """From 1901 to 9999; without statistics nothing is known."""
+    assert is_exact(file_of(4, earliest_ms, latest_ms)) is expected
+
+
+def test_the_driver_takes_what_lies_between_the_outermost_timestamps(kafka: MemoryKafka) -> None:
+    """Spark reads the offsets before and after."""
+    kafka.create("events", 2, "id-1")
+    for partition in (0, 1):
+        for timestamp_ms in (0, 2**63 - 1, 0, YEAR_1, 0)[: 5 if partition == 0 else 1]:
+            kafka.produce("events", partition, 1, timestamp_ms)
+    plan = make_plan((0, 0, 5), (1, 0, 1))
+    assert unkept_spans(kafka, plan) == {0: SpanSet((Span(1, 4),))}

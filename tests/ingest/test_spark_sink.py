@@ -1,0 +1,322 @@
+"""Landing with real Kafka, Spark and Delta, judged by a reader that knows nothing of Tidemark."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.conftest import TopicFactory
+from tests.support.disks import read_only
+from tests.support.kafka_judge import read_all, read_ranges
+from tests.support.lake import Lake
+from tests.support.plans import make_plan, wanted
+from tests.support.services import NOW
+from tests.support.transactions import produce_values
+from tidemark.core.errors import TableBehindLedger, TableRestored, TidemarkError
+from tidemark.core.plan import Plan
+from tidemark.core.watermarks import IsolationLevel
+from tidemark.dev.broker import BrokerStatus
+from tidemark.dev.producer import produce
+from tidemark.ingest.errors import PlanFenced
+from tidemark.lake.errors import (
+    DeltaLogDamaged,
+    EngineFailed,
+    ForeignTable,
+    StorageRefused,
+    TableAltered,
+)
+from tidemark.spec.model import StartPolicy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+@pytest.fixture
+def lake(spark: SparkSession, broker: BrokerStatus, tmp_path: Path) -> Lake:
+    """A lake of this test's own; `lake.of(topic)` is a pipeline over a topic."""
+    connection = {"bootstrap.servers": broker.bootstrap}
+    return Lake(session=spark, root=tmp_path, connection=connection)
+
+
+# -- what lands ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sample", ["streams-intro", "prices", "orders"])
+def test_i1_samples_land_as_the_judge_reads_them(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, sample: str
+) -> None:
+    """S22, S23: every field of every record, each once, with where it came from."""
+    name = topic(partitions=3)
+    produce({"bootstrap.servers": broker.bootstrap}, sample, topic=name, records=200)
+    done = lake.of(name).run("test")
+    judge = read_all(broker.bootstrap, name)
+    assert lake.judged() == judge
+    assert done.landing.records == len(judge) == 200
+    marks = lake.marks.topic_marks(name, IsolationLevel.READ_COMMITTED)
+    assert {
+        (row["topic"], row["topic_id"], row["plan_sequence"], row["ingested_at"])
+        for row in lake.rows()
+    } == {(name, marks.topic_id, 1, NOW)}
+
+
+def test_s3_a_second_run_takes_only_what_is_new(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """I1, I2: two runs add up to the log, and the committed offset is the next one to read."""
+    pipeline = lake.of(topic(partitions=2))
+    name = pipeline.spec.topic
+    produce_values(broker.bootstrap, name, 4, partition=0)
+    assert pipeline.run("first").landing.records == 4
+    produce_values(broker.bootstrap, name, 3, partition=0)
+    produce_values(broker.bootstrap, name, 2, partition=1)
+    assert pipeline.run("second").landing.records == 5
+    assert pipeline.planner.plan("third").plan is None
+    assert lake.judged() == read_all(broker.bootstrap, name)
+    assert pipeline.committed() == {0: 7, 1: 2}
+
+
+# -- once ----------------------------------------------------------------------------------------
+
+
+def test_i4_landing_twice_has_the_effect_of_once(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """S14: the repeated transaction is skipped; not even an empty commit is made."""
+    pipeline = lake.of(topic())
+    produce_values(broker.bootstrap, pipeline.spec.topic, 5)
+    plan = pipeline.plan("test")
+    pipeline.table.prepare(plan.pipeline)
+    pipeline.land(plan)
+    version = pipeline.version()
+    pipeline.land(plan)
+    assert pipeline.version() == version
+    assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
+
+
+def raise_transaction(lake: Lake, plan: Plan, version: int) -> None:
+    """Commit nothing under the plan's application id, with another transaction version."""
+    empty = lake.session.read.format("delta").load(lake.uri).limit(0)
+    writer = empty.write.format("delta").mode("append")
+    writer.option("txnAppId", plan.app_id).option("txnVersion", version).save(lake.uri)
+
+
+def test_i7_a_stale_transaction_is_not_taken_for_a_landing(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """The table has the transaction: the commit is skipped, and we know before."""
+    pipeline = lake.of(topic())
+    produce_values(broker.bootstrap, pipeline.spec.topic, 5)
+    pipeline.run("first")
+    produce_values(broker.bootstrap, pipeline.spec.topic, 5)
+    plan = pipeline.plan("second")
+    raise_transaction(pipeline, plan, plan.sequence)
+    pipeline.land(plan)
+    assert pipeline.table.find(plan) is None
+    with pytest.raises(PlanFenced):
+        pipeline.ingest.execute(plan.sequence)
+    assert len(lake.rows()) == 5
+    assert pipeline.committed() == {0: 5}
+
+
+def test_i5_the_commit_names_the_plan(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Transaction, fingerprint and ranges are in the data table's log itself."""
+    pipeline = lake.of(topic())
+    produce_values(broker.bootstrap, pipeline.spec.topic, 5)
+    done = pipeline.run("test")
+    table = DeltaTable(pipeline.uri)
+    assert table.transaction_version("tidemark:events:0") == 1
+    (told,) = [
+        json.loads(commit["userMetadata"])
+        for commit in table.history()
+        if commit["version"] == done.landing.table_version
+    ]
+    assert told["fingerprint"] == done.plan.fingerprint
+    assert told["ranges"] == [[0, 0, 5]]
+
+
+# -- one history ---------------------------------------------------------------------------------
+
+
+def test_i5_a_table_that_was_removed_is_not_made_again(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """The next run would land only what is new, and be green."""
+    pipeline = lake.of(topic())
+    produce_values(broker.bootstrap, pipeline.spec.topic, 3)
+    pipeline.run("first")
+    shutil.rmtree(pipeline.uri)
+    produce_values(broker.bootstrap, pipeline.spec.topic, 2)
+    with pytest.raises(TableBehindLedger):
+        pipeline.plan("second")
+    assert not Path(pipeline.uri).exists()
+
+
+def test_i5_a_restored_table_is_noticed(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """RESTORE rolls rows back and transactions not; undoing it makes the pipeline go on."""
+    pipeline = lake.of(topic())
+    for run in ("first", "second"):
+        produce_values(broker.bootstrap, pipeline.spec.topic, 3)
+        landed = pipeline.run(run).landing
+    DeltaTable(pipeline.uri).restore(landed.table_version - 1)
+    with pytest.raises(TableRestored):
+        pipeline.planner.plan("third")
+    DeltaTable(pipeline.uri).restore(landed.table_version)
+    produce_values(broker.bootstrap, pipeline.spec.topic, 3)
+    pipeline.run("fourth")
+    assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
+
+
+def test_i5_a_landing_is_found_by_its_rows_when_the_log_has_forgotten_it(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Commit metadata ends with log retention; the rows carry the plan's number themselves."""
+    pipeline = lake.of(topic(partitions=2))
+    produce_values(broker.bootstrap, pipeline.spec.topic, 5)
+    plan = pipeline.plan("first")
+    pipeline.table.prepare(plan.pipeline)
+    pipeline.land(plan)
+    log = Path(pipeline.uri) / "_delta_log"
+    DeltaTable(pipeline.uri).create_checkpoint()
+    for commit in log.glob("*.json"):
+        commit.unlink()
+    done = pipeline.ingest.execute(plan.sequence)
+    assert (done.wrote, done.landing.records) == (False, 5)
+    assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
+
+
+# -- ranges --------------------------------------------------------------------------------------
+
+
+def test_s12_a_long_range_is_split_over_tasks(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """One partition, several tasks and so several files, and every record once."""
+    pipeline = lake.of(topic(), records_per_task=1_000)
+    produce_values(broker.bootstrap, pipeline.spec.topic, 3_500)
+    assert pipeline.run("test").landing.records == 3_500
+    assert pipeline.files() == 4
+    assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
+
+
+def test_i2_a_backfill_lands_around_what_is_there(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Several ranges of one partition in one plan; nothing is doubled, nothing moves back."""
+    pipeline = lake.of(topic(), start=StartPolicy.LATEST)
+    name = pipeline.spec.topic
+    produce_values(broker.bootstrap, name, 30)
+    pipeline.planner.plan("begin here")
+
+    def backfill(start: int, end: int) -> Plan:
+        request = wanted((0, start, end))
+        plan = pipeline.planner.backfill(request, f"fill {start} to {end}").plan
+        assert plan is not None
+        pipeline.ingest.execute(plan.sequence)
+        return plan
+
+    backfill(5, 8)
+    backfill(20, 22)
+    wide = backfill(2, 25)
+    assert [(r.start, r.end) for r in wide.ranges] == [(2, 5), (8, 20), (22, 25)]
+    landing = pipeline.ledger.plans[wide.sequence].landing
+    assert landing is not None
+    assert [count.records for count in landing.counts] == [3, 12, 3]
+    assert lake.judged() == read_ranges(broker.bootstrap, name, {0: (2, 25)})
+    assert pipeline.committed() == {0: 30}
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+
+def contents(folder: Path) -> set[tuple[str, int]]:
+    """Every file below a folder, with its size."""
+    return {
+        (str(file.relative_to(folder)), file.stat().st_size)
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet", "text", "pipeline", "shape"])
+def test_i7_a_table_of_somebody_else_is_left_alone(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, kind: str
+) -> None:
+    """Another owner's Delta table, plain files, another pipeline's table, a changed one."""
+    pipeline = lake.of(topic())
+    produce_values(broker.bootstrap, pipeline.spec.topic, 2)
+    session, uri = lake.session, Path(lake.uri)
+    if kind in ("delta", "parquet"):
+        session.range(3).write.format(kind).save(lake.uri)
+    elif kind == "text":
+        uri.mkdir(parents=True)
+        (uri / "notes.txt").write_text("do not lose me")
+    elif kind == "pipeline":
+        pipeline.of(pipeline.spec.topic, name="other").run("other")
+    else:
+        owned = "TBLPROPERTIES ('tidemark.pipeline' = 'events')"
+        session.sql(f"CREATE TABLE delta.`{uri}` (offset STRING, `key` BINARY) USING delta {owned}")
+    before = contents(uri)
+    refusals: dict[str, type[TidemarkError]] = {
+        "shape": TableAltered,
+        "parquet": DeltaLogDamaged,
+    }
+    with pytest.raises(refusals.get(kind, ForeignTable)) as caught:
+        pipeline.plan("test")
+    assert lake.uri in str(caught.value)
+    assert contents(uri) == before
+    assert pipeline.ledger.event_number == 0
+
+
+def test_i7_a_table_that_somebody_else_put_there_meanwhile_is_left_alone(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Planned over nothing: the plan stays open, and lands when the place is free again."""
+    pipeline = lake.of(topic())
+    produce_values(broker.bootstrap, pipeline.spec.topic, 2)
+    plan = pipeline.plan("test")
+    lake.session.range(3).write.format("delta").save(lake.uri)
+    before = contents(Path(lake.uri))
+    with pytest.raises(ForeignTable):
+        pipeline.ingest.execute(plan.sequence)
+    assert contents(Path(lake.uri)) == before
+    shutil.rmtree(lake.uri)
+    assert pipeline.ingest.execute(plan.sequence).landing.records == 2
+
+
+def test_a_failure_of_the_engine_is_named(lake: Lake) -> None:
+    """What Spark says in a hundred lines is told in one, with what was being done."""
+    pipeline = lake.of("nowhere")
+    pipeline.table.prepare("events")
+    (Path(pipeline.uri) / "_delta_log" / f"{1:020}.json").write_text("not JSON")
+    with pytest.raises(EngineFailed, match="landing plan 1 of pipeline 'events' failed") as caught:
+        pipeline.land(make_plan((0, 0, 5), topic="nowhere"))
+    assert "\n" not in caught.value.reason
+    assert 0 < len(caught.value.reason) <= 500
+
+
+def test_files_that_cannot_be_written_are_an_error_of_the_storage(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Spark reads the plan and writes it in one job: the error is about the writing."""
+    pipeline = lake.of(topic())
+    produce_values(broker.bootstrap, pipeline.spec.topic, 2)
+    plan = pipeline.plan("test")
+    pipeline.table.prepare("events")
+    with read_only(Path(pipeline.uri)), pytest.raises(StorageRefused) as caught:
+        pipeline.sink.write(plan, 1000)
+    assert caught.value.what().startswith(
+        f"landing plan 1 of pipeline 'events' failed at {pipeline.uri}"
+    )
+    assert caught.value.reason == "Read-only file system"
+    assert pipeline.ingest.execute(plan.sequence).landing.records == 2

@@ -1,0 +1,320 @@
+"""Beginning where another reader has come to: recorded once, refused where it does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from tests.support.memory import MemoryGroups
+from tests.support.plans import MemoryPipeline, make_spec
+from tidemark.core.errors import EndBehindCommitted, LostRange, TopicRecreated, UnknownPartition
+from tidemark.core.ledger import Ledger
+from tidemark.ingest.errors import (
+    AlreadyBegun,
+    InvalidStart,
+    NotLive,
+    PartitionsUnsaid,
+    StartBehindEnd,
+    UnusableSource,
+)
+from tidemark.ingest.start import GroupSource, StartOutcome
+from tidemark.ingest.start_rules import GivenOffsets, Others, given_offsets
+from tidemark.kafka.errors import GroupActive, TopicMissing
+from tidemark.repair.errors import NotBegun
+from tidemark.repair.exports import Exports
+from tidemark.spec.model import StartPolicy
+
+WHO = "cli:ann:1"
+
+
+@pytest.fixture
+def pipeline() -> MemoryPipeline:
+    """Policy `none`, and ten records in each of two partitions."""
+    made = MemoryPipeline(spec=make_spec(start=StartPolicy.NONE))
+    for partition in (0, 1):
+        made.produce(partition, 10)
+    return made
+
+
+def given(offsets: Mapping[int, int]) -> GivenOffsets:
+    """Offsets that somebody named."""
+    return GivenOffsets(offsets=offsets)
+
+
+def of_group(offsets: Mapping[int, int], topic: str = "events") -> GroupSource:
+    """A group that has committed these."""
+    return GroupSource(groups=MemoryGroups({"old": {topic: dict(offsets)}}), group="old")
+
+
+# -- beginning -----------------------------------------------------------------------------------
+
+
+def test_a_pipeline_goes_on_where_a_group_has_come_to(pipeline: MemoryPipeline) -> None:
+    """I3: exactly what lies behind the group's offsets is read; who and why can be queried."""
+    done = pipeline.starts.begin(of_group({0: 4, 1: 10}), WHO, "moved")
+    assert done.outcome is StartOutcome.BEGUN
+    assert [(p.partition, p.offset, p.named, p.lost) for p in done.partitions] == [
+        (0, 4, True, 0),
+        (1, 10, True, 0),
+    ]
+    told = ("event", "partition", "committed_offset", "requested_by", "reason")
+    because = "begun at the offsets of consumer group 'old'; moved"
+    assert [[row[name] for name in told] for row in pipeline.control.rows] == [
+        ["started", 0, 4, WHO, because],
+        ["started", 1, 10, WHO, because],
+    ]
+    plan = pipeline.run("first")
+    assert plan is not None
+    assert [(r.partition, r.start, r.end) for r in plan.ranges] == [(0, 4, 10)]
+    assert pipeline.committed() == {0: 10, 1: 10}
+
+
+def test_a_group_that_goes_on_reading_is_told(pipeline: MemoryPipeline) -> None:
+    """Allowed, because a person may know better; whoever looks first sees it."""
+    groups = MemoryGroups({"old": {"events": {0: 4, 1: 4}}})
+    source = GroupSource(groups=groups, group="old")
+    assert pipeline.starts.begin(source, WHO, dry_run=True).notes == ()
+    groups.active.add("old")
+    (note,) = pipeline.starts.begin(source, WHO, dry_run=True).notes
+    assert note.startswith("consumer group 'old' has members")
+
+
+def test_the_leader_epoch_of_the_beginning_is_kept(pipeline: MemoryPipeline) -> None:
+    """A log that is cut behind the beginning is noticed, as after a run's own."""
+    pipeline.kafka.elect("events", 0)
+    pipeline.starts.begin(given({0: 4, 1: 4}), WHO)
+    assert pipeline.ledger.start_epochs == {0: 1, 1: 0}
+
+
+def test_a_dry_run_of_a_beginning_writes_nothing(pipeline: MemoryPipeline) -> None:
+    """It says what would be recorded, and what the first plan would meet."""
+    pipeline.kafka.delete_records("events", 0, 6)
+    seen = pipeline.starts.begin(given({0: 4, 1: 3}), WHO, dry_run=True)
+    assert seen.outcome is StartOutcome.DRAFT
+    assert [(p.offset, p.low, p.end, p.lost) for p in seen.partitions] == [
+        (4, 6, 10, 2),
+        (3, 0, 10, 0),
+    ]
+    assert [each["to_read"] for each in seen.as_record()["partitions"]] == [4, 7]
+    assert pipeline.control.rows == []
+
+
+def test_s7_a_beginning_that_kafka_has_deleted_becomes_an_accepted_loss(
+    pipeline: MemoryPipeline,
+) -> None:
+    """Nothing is skipped in silence: the first plan says LostRange."""
+    pipeline.kafka.delete_records("events", 0, 6)
+    pipeline.starts.begin(given({0: 4, 1: 10}), WHO)
+    with pytest.raises(LostRange) as refused:
+        pipeline.planner.plan("first")
+    assert refused.value.lost == ((0, 4, 6),)
+    pipeline.decisions.accept_loss((), WHO, "the old consumer stood still for too long")
+    pipeline.run("first")
+    assert pipeline.committed() == {0: 10, 1: 10}
+
+
+def test_asking_again_is_harmless_also_after_runs(pipeline: MemoryPipeline) -> None:
+    """An answer that was lost: the same source and the same offsets are nothing to do."""
+    first = pipeline.starts.begin(of_group({0: 4}), WHO, "moved", others=Others.LATEST)
+    pipeline.produce(1, 5)
+    pipeline.run("first")
+    before = list(pipeline.control.rows)
+    again = pipeline.starts.begin(of_group({0: 4}), "cli:ann:2", "moved", others=Others.LATEST)
+    assert again.outcome is StartOutcome.NOTHING
+    assert [p.offset for p in again.partitions] == [p.offset for p in first.partitions] == [4, 10]
+    assert pipeline.control.rows == before
+
+
+@pytest.mark.parametrize(
+    ("source", "reason", "others"),
+    [
+        (of_group({0: 5, 1: 4}), None, None),
+        (of_group({0: 4, 1: 4}), "another", None),
+        (of_group({0: 4, 1: 4}), None, Others.LATEST),
+        (given({0: 4, 1: 4}), None, None),
+    ],
+)
+def test_a_pipeline_begins_once(
+    pipeline: MemoryPipeline, source: GroupSource, reason: str | None, others: Others | None
+) -> None:
+    """I4: other offsets, or the same from elsewhere, are refused with what is known."""
+    pipeline.starts.begin(of_group({0: 4, 1: 4}), WHO)
+    before = list(pipeline.control.rows)
+    for dry_run in (True, False):
+        with pytest.raises(AlreadyBegun) as refused:
+            pipeline.starts.begin(source, WHO, reason, others=others, dry_run=dry_run)
+        assert refused.value.known == ((0, 4), (1, 4))
+        assert "consumer group 'old'" in str(refused.value)
+    assert pipeline.control.rows == before
+
+
+def test_a_pipeline_that_began_by_its_policy_is_refused(pipeline: MemoryPipeline) -> None:
+    """Also at the very offsets at which it began: nobody had them from the group."""
+    pipeline.spec = make_spec(start=StartPolicy.EARLIEST)
+    pipeline.run("first")
+    with pytest.raises(AlreadyBegun, match="start policy"):
+        pipeline.starts.begin(given({0: 0, 1: 0}), WHO)
+
+
+def test_the_policy_has_no_say_after_a_beginning(pipeline: MemoryPipeline) -> None:
+    """`start` speaks for pipelines that nobody gave a beginning."""
+    pipeline.starts.begin(given({0: 7, 1: 7}), WHO)
+    pipeline.spec = make_spec(start=StartPolicy.EARLIEST)
+    plan = pipeline.run("first")
+    assert plan is not None
+    assert [(r.partition, r.start) for r in plan.ranges] == [(0, 7), (1, 7)]
+
+
+def test_a_topic_that_was_made_again_is_not_the_same_beginning(pipeline: MemoryPipeline) -> None:
+    """The question was answered about another topic."""
+    pipeline.starts.begin(given({0: 0, 1: 0}), WHO)
+    pipeline.kafka.create("events", 2, "id-2")
+    with pytest.raises(AlreadyBegun):
+        pipeline.starts.begin(given({0: 0, 1: 0}), WHO)
+
+
+def test_of_two_who_begin_at_once_one_wins(pipeline: MemoryPipeline) -> None:
+    """Compare-and-set: the other one looks again, and finds that it was begun elsewhere."""
+    others = MemoryPipeline(
+        spec=pipeline.spec, kafka=pipeline.kafka, control=pipeline.control, table=pipeline.table
+    )
+
+    def overtake(_ledger: Ledger) -> None:
+        pipeline.control.before_append = lambda _ledger: None
+        others.starts.begin(given({0: 1, 1: 1}), "cli:bob:1")
+
+    pipeline.control.before_append = overtake
+    with pytest.raises(AlreadyBegun) as refused:
+        pipeline.starts.begin(given({0: 4, 1: 4}), WHO)
+    assert refused.value.known == ((0, 1), (1, 1))
+    assert pipeline.committed() == {0: 1, 1: 1}
+
+
+# -- what does not fit ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("offsets", "error"),
+    [
+        ({0: 4, 1: 4, 2: 4}, UnknownPartition),
+        ({0: 4, 1: 11}, StartBehindEnd),
+        ({0: 4, 1: -1}, InvalidStart),
+        ({0: 4}, PartitionsUnsaid),
+        ({}, PartitionsUnsaid),
+    ],
+)
+def test_i7_offsets_that_do_not_fit_are_refused(
+    pipeline: MemoryPipeline, offsets: Mapping[int, int], error: type[Exception]
+) -> None:
+    """By name, before anything is written, in a dry run as well."""
+    for dry_run in (True, False):
+        with pytest.raises(error):
+            pipeline.starts.begin(given(offsets), WHO, dry_run=dry_run)
+    assert pipeline.control.rows == []
+
+
+@pytest.mark.parametrize(("others", "begins"), [(Others.EARLIEST, 3), (Others.LATEST, 10)])
+def test_partitions_that_the_source_does_not_name_begin_where_somebody_says(
+    pipeline: MemoryPipeline, others: Others, begins: int
+) -> None:
+    """Without a word they are refused, and listed."""
+    pipeline.kafka.delete_records("events", 1, 3)
+    with pytest.raises(PartitionsUnsaid) as refused:
+        pipeline.starts.begin(of_group({0: 4}), WHO)
+    assert refused.value.partitions == (1,)
+    done = pipeline.starts.begin(of_group({0: 4}), WHO, others=others)
+    assert [(p.offset, p.named) for p in done.partitions] == [(4, True), (begins, False)]
+    assert pipeline.committed() == {0: 4, 1: begins}
+
+
+def test_a_group_without_offsets_of_the_topic_is_no_source(pipeline: MemoryPipeline) -> None:
+    """One that nobody knows, or one that reads another topic."""
+    unknown = GroupSource(groups=MemoryGroups(), group="mistyped")
+    for source in (unknown, of_group({0: 4}, topic="prices")):
+        with pytest.raises(UnusableSource, match="'events'"):
+            pipeline.starts.begin(source, WHO, others=Others.LATEST)
+    assert pipeline.control.rows == []
+
+
+def test_a_missing_topic_and_a_copy_are_refused(pipeline: MemoryPipeline) -> None:
+    """A copy has backfills alone."""
+    pipeline.spec = make_spec(topic="nosuch")
+    with pytest.raises(TopicMissing):
+        pipeline.starts.begin(given({0: 0}), WHO)
+    pipeline.spec = make_spec().into("july")
+    with pytest.raises(NotLive):
+        pipeline.starts.begin(given({0: 0, 1: 0}), WHO)
+
+
+@pytest.mark.parametrize("text", ["", "0", "0:", "0:-1", "0:1,", "0:1;1:2", "a:1", "0:1,0:2"])
+def test_offsets_by_hand_are_numbers_and_each_partition_once(text: str) -> None:
+    """What cannot be meant is named."""
+    with pytest.raises(InvalidStart):
+        given_offsets(text)
+
+
+def test_offsets_by_hand() -> None:
+    """In any order, with spaces if somebody likes."""
+    assert given_offsets("1:17, 0:5").offsets == {0: 5, 1: 17}
+
+
+# -- export --------------------------------------------------------------------------------------
+
+
+def exports(pipeline: MemoryPipeline, groups: MemoryGroups) -> Exports:
+    """The service over some groups."""
+    return Exports(
+        spec=pipeline.spec,
+        marks=pipeline.marks,
+        control=pipeline.control,
+        data_log=pipeline.table,
+        groups=groups,
+    )
+
+
+def test_committed_offsets_are_exported_where_a_run_left_them(pipeline: MemoryPipeline) -> None:
+    """The group's offsets of other topics, and the control table, stay as they are."""
+    pipeline.starts.begin(given({0: 4, 1: 9}), WHO)
+    pipeline.run("first")
+    groups = MemoryGroups({"lag": {"events": {0: 2}, "prices": {0: 1}}})
+    seen = exports(pipeline, groups).export("lag", dry_run=True)
+    assert [(p.partition, p.before, p.committed, p.end) for p in seen] == [
+        (0, 2, 10, 10),
+        (1, None, 10, 10),
+    ]
+    assert groups.offsets == {"lag": {"events": {0: 2}, "prices": {0: 1}}}
+    before = list(pipeline.control.rows)
+    assert exports(pipeline, groups).export("lag") == seen
+    assert groups.offsets == {"lag": {"events": {0: 10, 1: 10}, "prices": {0: 1}}}
+    assert pipeline.control.rows == before
+
+
+def test_i6_a_group_with_members_and_a_pipeline_without_offsets_are_refused(
+    pipeline: MemoryPipeline,
+) -> None:
+    """And a copy: it does not follow its topic."""
+    groups = MemoryGroups(active={"busy"})
+    with pytest.raises(NotBegun):
+        exports(pipeline, groups).export("lag")
+    pipeline.starts.begin(given({0: 4, 1: 9}), WHO)
+    for dry_run in (True, False):
+        with pytest.raises(GroupActive, match="busy"):
+            exports(pipeline, groups).export("busy", dry_run=dry_run)
+    pipeline.spec = make_spec().into("july")
+    with pytest.raises(NotLive):
+        exports(pipeline, groups).export("lag")
+    assert groups.offsets == {}
+
+
+def test_i6_offsets_of_another_topic_are_not_exported(pipeline: MemoryPipeline) -> None:
+    """Neither after it was made again, nor where its log was cut."""
+    groups = MemoryGroups()
+    pipeline.starts.begin(given({0: 4, 1: 9}), WHO)
+    pipeline.kafka.elect("events", 1, end=6)
+    with pytest.raises(EndBehindCommitted):
+        exports(pipeline, groups).export("lag")
+    pipeline.kafka.create("events", 2, "id-2")
+    with pytest.raises(TopicRecreated):
+        exports(pipeline, groups).export("lag")
+    assert groups.offsets == {}

@@ -1,0 +1,170 @@
+"""Checkpoints of Structured Streaming: written by hand, and by Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.support.transactions import produce_values
+from tidemark.dev.broker import BrokerStatus
+from tidemark.ingest.errors import UnusableSource
+from tidemark.ingest.start_checkpoint import StreamCheckpoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+METADATA = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": {}})
+Source = Mapping[str, Any] | str
+
+
+def kafka(**offsets: int) -> Mapping[str, Any]:
+    """The line of a source that reads topic `events`: `kafka(p0=5)`."""
+    return {"events": {name.removeprefix("p"): offset for name, offset in offsets.items()}}
+
+
+def write(folder: Path, batch: int, sources: Sequence[Source], *, committed: bool = True) -> None:
+    """A batch's files, as Spark writes them: the last line has no end."""
+    lines = ["v1", METADATA, *(s if isinstance(s, str) else json.dumps(s) for s in sources)]
+    texts = {"offsets": "\n".join(lines)}
+    if committed:
+        texts["commits"] = 'v1\n{"nextBatchWatermarkMs":0}'
+    for name, text in texts.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / str(batch)).write_text(text, encoding="utf-8")
+        (folder / name / f".{batch}.crc").write_bytes(b"crc")
+
+
+def refusal(path: Path | str) -> UnusableSource:
+    """How a checkpoint is refused."""
+    with pytest.raises(UnusableSource) as refused:
+        StreamCheckpoint(str(path)).read("events", 2)
+    assert str(path) in refused.value.source
+    return refused.value
+
+
+def test_the_newest_committed_batch_says_where(tmp_path: Path) -> None:
+    """By number, not by name: batch 10 comes after batch 9."""
+    for batch in range(11):
+        write(tmp_path, batch, [kafka(p0=batch, p1=2 * batch)])
+    found = StreamCheckpoint(str(tmp_path)).read("events", 2)
+    assert found.offsets == {0: 10, 1: 20}
+    assert found.source == f"Structured Streaming checkpoint {tmp_path}, batch 10"
+    assert found.notes == ()
+
+
+def test_a_batch_that_was_begun_and_not_committed_does_not_count(tmp_path: Path) -> None:
+    """What it wrote may be in the stream's own table: that is said."""
+    write(tmp_path, 6, [kafka(p0=5)])
+    write(tmp_path, 7, [kafka(p0=9)], committed=False)
+    found = StreamCheckpoint(str(tmp_path)).read("events", 1)
+    assert found.offsets == {0: 5}
+    (note,) = found.notes
+    assert note.startswith("batch 7 was begun and not committed")
+
+
+def test_sources_that_are_not_kafka_are_left_out(tmp_path: Path) -> None:
+    """Files, a Delta table, a rate, and a source without an offset yet."""
+    delta = {"sourceVersion": 1, "reservoirId": "id", "reservoirVersion": 4, "index": -1}
+    write(tmp_path, 0, ["-", {"logOffset": 3}, delta, "17", kafka(p0=5)])
+    assert StreamCheckpoint(str(tmp_path)).read("events", 1).offsets == {0: 5}
+
+
+@pytest.mark.parametrize(
+    ("sources", "seen"),
+    [
+        ([{"prices": {"0": 5}}], "topic(s) 'prices'"),
+        ([kafka(p0=5), kafka(p0=7)], "topic(s) 'events', 'events'"),
+        ([{"logOffset": 3}], "no offsets of Kafka"),
+        (["-"], "no offsets of Kafka"),
+    ],
+)
+def test_a_query_of_other_topics_is_refused(
+    tmp_path: Path, sources: Sequence[Source], seen: str
+) -> None:
+    """Of another topic, of one twice, of none."""
+    write(tmp_path, 0, sources)
+    assert refusal(tmp_path).seen == seen
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [[{"events": {"0": 5}, "prices": {"0": 6}}], [{"prices": {"0": 6}}, kafka(p0=5)]],
+    ids=["one source", "two sources"],
+)
+def test_of_a_query_of_several_topics_each_is_a_pipelines_own(
+    tmp_path: Path, sources: Sequence[Source]
+) -> None:
+    """The topic says which of them."""
+    write(tmp_path, 0, sources)
+    assert StreamCheckpoint(str(tmp_path)).read("events", 1).offsets == {0: 5}
+    assert StreamCheckpoint(str(tmp_path)).read("prices", 1).offsets == {0: 6}
+
+
+def test_without_a_committed_batch_nothing_is_known(tmp_path: Path) -> None:
+    """Neither before the first batch nor while it runs."""
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder).mkdir()
+    assert refusal(tmp_path).seen == "no batch at all"
+    write(tmp_path, 0, [kafka(p0=5)], committed=False)
+    assert refusal(tmp_path).seen == "batch 0 begun, none committed"
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    """A path that is not there, another folder, a file, a URI, another version, half a file."""
+    assert "offsets and commits" in refusal(tmp_path / "nosuch").rule
+    assert "offsets and commits" in refusal(tmp_path).rule
+    (tmp_path / "file").write_text("v1")
+    assert "offsets and commits" in refusal(tmp_path / "file").rule
+    for uri in ("s3://bucket/checkpoint", "file:/checkpoint", "hdfs://name/checkpoint"):
+        assert "a local path" in refusal(uri).rule
+    write(tmp_path, 0, [kafka(p0=5)])
+    offsets = tmp_path / "offsets" / "0"
+    offsets.write_text(offsets.read_text().replace("v1", "v2", 1))
+    assert refusal(tmp_path).seen == "'v2'"
+    offsets.write_text("v1")
+    assert "as Spark writes it" in refusal(tmp_path).rule
+    offsets.unlink()
+    assert "offsets/0" in refusal(tmp_path).rule
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_sparks_own_checkpoint_is_understood(
+    spark: SparkSession, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Each batch of a real query ends at the next offset to read; a batch cut short is told."""
+    name = topic(partitions=2)
+    checkpoint = tmp_path / "checkpoint"
+
+    def run() -> None:
+        query = (
+            spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", broker.bootstrap)
+            .option("subscribe", name)
+            .option("startingOffsets", "earliest")
+            .load()
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "table"))
+        )
+        assert query.awaitTermination(120)
+
+    produce_values(broker.bootstrap, name, 5)
+    run()
+    assert StreamCheckpoint(str(checkpoint)).read(name, 2).offsets == {0: 5, 1: 0}
+    produce_values(broker.bootstrap, name, 3, partition=1)
+    run()
+    found = StreamCheckpoint(str(checkpoint)).read(name, 2)
+    assert (found.offsets, found.notes) == ({0: 5, 1: 3}, ())
+    # The query was killed before it could say that its last batch was done.
+    newest = max(int(f.name) for f in (checkpoint / "commits").iterdir() if f.name.isdecimal())
+    (checkpoint / "commits" / str(newest)).unlink()
+    found = StreamCheckpoint(str(checkpoint)).read(name, 2)
+    assert found.offsets == {0: 5, 1: 0}
+    assert len(found.notes) == 1

@@ -1,0 +1,61 @@
+"""Tables of kafka-delta-ingest: where each partition's transaction says it has come to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from tidemark.ingest.errors import UnusableSource
+from tidemark.ingest.start_ingested import IngestedTable
+
+ROW = pa.table({"id": pa.array(["a"])})
+
+
+def commit(table: Path, **last: int) -> None:
+    """A commit as kafka-delta-ingest makes it: `commit(table, p0=4)`, the last offset written."""
+    transactions = [
+        Transaction(f"web_requests-{name.removeprefix('p')}", offset)
+        for name, offset in last.items()
+    ]
+    write_deltalake(
+        table,
+        ROW,
+        mode="append",
+        commit_properties=CommitProperties(app_transactions=transactions),
+    )
+
+
+def test_the_next_offset_is_the_one_after_the_last_written(tmp_path: Path) -> None:
+    """Its transactions carry the last offset, ends here are exclusive; the newest commit counts."""
+    commit(tmp_path, p0=4, p1=0)
+    commit(tmp_path, p0=9, p11=2)
+    found = IngestedTable(str(tmp_path), "web_requests").read("web_requests", 12)
+    assert found.offsets == {0: 10, 1: 1, 11: 3}
+    assert found.source == f"transactions of 'web_requests' in the Delta table {tmp_path}"
+
+
+def test_partitions_that_the_topic_does_not_have_are_told(tmp_path: Path) -> None:
+    """They are a sign of another topic, which the core refuses."""
+    commit(tmp_path, p0=4, p7=4)
+    assert IngestedTable(str(tmp_path), "web_requests").read("events", 2).offsets == {0: 5, 7: 5}
+
+
+def test_another_job_has_no_part_in_it(tmp_path: Path) -> None:
+    """An app id that the table does not know, or that merely begins alike."""
+    commit(tmp_path, p0=4)
+    for app_id in ("web", "web_requests-0", "Web_requests"):
+        with pytest.raises(UnusableSource) as refused:
+            IngestedTable(str(tmp_path), app_id).read("events", 1)
+        assert f"{app_id}-0" in refused.value.rule
+
+
+def test_what_is_no_table_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    """A folder without a log, and none at all."""
+    for path in (tmp_path, tmp_path / "nosuch"):
+        with pytest.raises(UnusableSource) as refused:
+            IngestedTable(str(path), "web_requests").read("events", 1)
+        assert refused.value.rule == "a Delta table"
+    assert list(tmp_path.iterdir()) == []

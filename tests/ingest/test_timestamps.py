@@ -1,0 +1,145 @@
+"""Every timestamp that Kafka can store lands exactly, in whatever time zone Spark runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.conftest import TopicFactory
+from tests.support.kafka_judge import read_all
+from tests.support.lake import Lake
+from tests.support.raw_batches import RawRecord, produce_raw
+from tidemark.dev.broker import BrokerStatus
+from tidemark.ingest.spark_exact import bronze_schema
+from tidemark.lake.columns import BRONZE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ANY_TIME = {
+    "message.timestamp.before.max.ms": str(2**63 - 1),
+    "message.timestamp.after.max.ms": str(2**63 - 1),
+    "retention.ms": "-1",
+}
+YEAR_1, YEAR_10000 = -62_135_596_800_000, 253_402_300_800_000
+EARLY_MS = [
+    YEAR_1,
+    # 1500-02-29 and 1500-03-01 of the Julian calendar: Spark makes one day of both.
+    -14_825_721_600_000,
+    -14_825_635_200_000,
+    -12_219_292_800_001,
+    # 1892: in Berlin and New York before the first offset that java.util.TimeZone knows.
+    -2_461_449_600_123,
+    -2_208_988_800_000,
+    -1,
+    0,
+    1,
+    YEAR_10000 - 1,
+]
+"""Moments that Spark reads, some of them wrongly."""
+FAR_MS = [
+    YEAR_1 - 1,
+    YEAR_10000,
+    9_223_372_036_854_775,
+    -9_223_372_036_854_775,
+    9_223_372_036_854_776,
+    -9_223_372_036_854_776,
+    2**63 - 1,
+    -(2**63),
+]
+"""Moments without a date; Spark fails at some of them."""
+
+
+@pytest.fixture
+def lake(spark: SparkSession, broker: BrokerStatus, tmp_path: Path) -> Lake:
+    """A lake of this test's own."""
+    connection = {"bootstrap.servers": broker.bootstrap}
+    return Lake(session=spark, root=tmp_path, connection=connection)
+
+
+@contextmanager
+def default_zone(session: SparkSession, name: str) -> Iterator[None]:
+    """Run Spark's JVM in a time zone."""
+    zones = session._jvm.java.util.TimeZone
+    before = zones.getDefault()
+    zones.setDefault(zones.getTimeZone(name))
+    try:
+        yield
+    finally:
+        zones.setDefault(before)
+
+
+def produce(lake: Lake, timestamps: list[int], partition: int = 0) -> None:
+    """Append one record for each timestamp."""
+    records = [
+        RawRecord(key=b"%d" % n, headers=((b"n", b"%d" % n),), timestamp_ms=timestamp)
+        for n, timestamp in enumerate(timestamps)
+    ]
+    # A batch of its own for each: the difference to the first is a 64-bit number too.
+    for record in records:
+        produce_raw(str(lake.connection["bootstrap.servers"]), lake.spec.topic, [record], partition)
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York"])
+def test_early_timestamps_land_exactly(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, zone: str
+) -> None:
+    """Both calendars and local mean times: the milliseconds are Kafka's."""
+    pipeline = lake.of(topic(config=ANY_TIME))
+    produce(pipeline, EARLY_MS)
+    with default_zone(lake.session, zone):
+        assert pipeline.run("test").landing.records == len(EARLY_MS)
+    assert [record.timestamp_ms for record in lake.judged()] == EARLY_MS
+    assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
+    assert {row["timestamp_out_of_range_ms"] for row in lake.rows()} == {None}
+    pipeline.verify.verify().check()
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_timestamps_without_a_date_land_beside_all_other_records(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Overflows of Spark's microseconds in one partition, and none or early ones in others."""
+    pipeline = lake.of(topic(partitions=3, config=ANY_TIME), records_per_task=6)
+    usual = [1_767_225_600_000 + n for n in range(8)]
+    produce(pipeline, [*usual, *FAR_MS, 5, *FAR_MS, *usual])
+    produce(pipeline, usual, partition=1)
+    produce(pipeline, EARLY_MS, partition=2)
+    done = pipeline.run("test")
+    judge = read_all(broker.bootstrap, pipeline.spec.topic)
+    assert done.landing.records == len(judge) == 2 * 8 + 2 * len(FAR_MS) + 1 + 8 + len(EARLY_MS)
+    assert lake.judged() == judge
+    for row in lake.rows():
+        assert (row["timestamp"] is None) == (row["timestamp_out_of_range_ms"] is not None)
+    assert {row["timestamp_out_of_range_ms"] for row in lake.rows()} == {None, *FAR_MS}
+    pipeline.verify.verify().check()
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_a_plan_of_overflows_alone_lands(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Nanoseconds sent as milliseconds: nothing is left for Spark to read."""
+    pipeline = lake.of(topic(config=ANY_TIME))
+    produce(pipeline, [1_767_225_600_000_000_000, 1_767_225_600_000_000_001])
+    assert pipeline.run("test").landing.records == 2
+    assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
+    assert [path.name for path in Path(lake.uri).glob("plan-1-*")] == [
+        DeltaTable(lake.uri).file_uris()[0].split("/")[-2]
+    ]
+
+
+def test_rows_of_the_driver_have_the_columns_of_the_table() -> None:
+    """In the table's order; Delta finds columns by name, and people read them in order."""
+    expected = pa.schema(BRONZE.to_arrow())
+    assert [(f.name, f.type) for f in bronze_schema()] == [(f.name, f.type) for f in expected]

@@ -1,0 +1,141 @@
+"""A table with a file that cannot be read: the file is named, and its plan can be undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.file_lake import WEEK, FileLake
+from tests.support.typed_lake import TypedLake
+from tidemark.lake.errors import UnreadableFile
+from tidemark.lake.retention import UpkeepOutcome
+from tidemark.report.errors import UndoUnfinished
+
+Damage = Callable[[Path], None]
+
+
+def cut(file: Path) -> None:
+    """As a disk that was full leaves it."""
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def with_broken_text(file: Path) -> None:
+    """A text column with bytes that are not UTF-8, which Parquet does not look at."""
+    table = pq.read_table(file)
+    column = next(
+        n for n, each in enumerate(table.schema) if each.name in ("value", "topic")
+        and each.type == pa.string()
+    )  # fmt: skip
+    broken = pa.array([b"\xff\xfe"] * table.num_rows).view(pa.string())
+    pq.write_table(table.set_column(column, table.schema.field(column), broken), file)
+
+
+def files(uri: Path) -> list[Path]:
+    """Of the newest version, oldest first."""
+    actions = pa.table(DeltaTable(uri).get_add_actions()).sort_by("modification_time")
+    return [uri / path for path in actions["path"].to_pylist()]
+
+
+@pytest.fixture(params=[cut, with_broken_text, Path.unlink], ids=["cut", "text", "missing"])
+def damage(request: pytest.FixtureRequest) -> Damage:
+    """What has become of a file."""
+    made: Damage = request.param
+    return made
+
+
+def test_the_plan_of_a_damaged_file_is_undone_and_lands_again(
+    tmp_path: Path, damage: Damage
+) -> None:
+    """Nothing is lost: neither its records nor those of other plans."""
+    lake = FileLake(tmp_path)
+    for _ in range(3):
+        lake.run(4)
+    broken = files(lake.uri)[1]
+    damage(broken)
+    for command in (lake.verified, lambda: lake.maintenance().maintain(WEEK)):
+        with pytest.raises(UnreadableFile, match=f"{broken.name}.*plan 2 alone") as named:
+            command()
+        assert (named.value.first_plan, named.value.last_plan) == (2, 2)
+    assert lake.undo.undo(2, "test", "a damaged file").rows == 4
+    assert lake.rows() == [(0, offset) for offset in (0, 1, 2, 3, 8, 9, 10, 11)]
+    lake.run(1)
+    assert lake.verified()[0] == (13, 13)
+    assert lake.maintenance().maintain(WEEK).outcome is UpkeepOutcome.DONE
+    assert lake.verified()[0] == (13, 13)
+
+
+def test_an_undo_that_has_to_rewrite_a_damaged_file_records_nothing(tmp_path: Path) -> None:
+    """Compaction has put rows of several plans into it; a RESTORE and a rewind are the way out."""
+    lake = FileLake(tmp_path)
+    for _ in range(2):
+        lake.run(4)
+    before = DeltaTable(lake.uri).version()
+    lake.maintenance().maintain(WEEK)
+    lake.run(3)
+    cut(files(lake.uri)[0])
+    recorded = lake.control.ledger("events").event_number
+    with pytest.raises(UnreadableFile, match="RESTORE") as named:
+        lake.undo.undo(1, "test", "a mistake")
+    assert (named.value.first_plan, named.value.last_plan) == (1, 2)
+    assert lake.control.ledger("events").event_number == recorded
+    DeltaTable(lake.uri).restore(before)
+    lake.repair.rewind("test", "a damaged file")
+    lake.run(1)
+    assert lake.verified()[0] == (12, 12)
+    lake.undo.undo(1, "test", "a mistake")
+
+
+def test_files_with_rows_of_other_plans_are_rewritten_by_an_undo(tmp_path: Path) -> None:
+    """And files of the plan alone are removed: the rows that leave are counted once."""
+    lake = FileLake(tmp_path)
+    lake.run(4)
+    lake.run(4)
+    lake.maintenance().maintain(WEEK)
+    lake.land_again((0, 2, 6))
+    undone = lake.undo.undo(3, "test", "a mistake")
+    assert undone.rows == 4
+    assert lake.undo.undo(1, "test", "a mistake").rows == 2
+    assert lake.rows() == [(0, 6), (0, 7)]
+    lake.run(1)
+    assert lake.verified()[0] == (9, 9)
+
+
+def test_a_typed_table_with_a_damaged_file_follows_its_bronze_table(tmp_path: Path) -> None:
+    """Its rows are decoded again, after an undo of either plan."""
+    lake = TypedLake(tmp_path, broken=[1])
+    for _ in range(2):
+        lake.bronze.run(3)
+        lake.run()
+    broken = files(lake.typed_uri)[0]
+    with_broken_text(broken)
+    with pytest.raises(UnreadableFile, match=f"{broken.name}.*plan 1 alone"):
+        lake.verify.verify()
+    lake.bronze.undo.undo(1, "test", "a mistake")
+    assert lake.run() == []
+    assert [place[:2] for place in lake.decoded()] == [(0, 3), (0, 4), (0, 5)]
+    assert lake.quarantined() == []
+    lake.bronze.run(1)
+    lake.run()
+    lake.check()
+    cut(files(lake.typed_uri)[0])
+    lake.undo.undo(2, "test", "a damaged file")
+    lake.run()
+    lake.check()
+
+
+def test_rows_of_a_plan_that_is_being_undone_are_not_verified(tmp_path: Path) -> None:
+    """They may be there, and are not counted on."""
+    lake = FileLake(tmp_path)
+    lake.run(2)
+    lake.run(2)
+    undo = lake.undo
+    undo._begun(2, "test", "stopped here", False)
+    with pytest.raises(UndoUnfinished):
+        lake.verify.verify()
+    undo.undo(2, "test", "again")
+    assert lake.verified()[0] == (2, 2)

@@ -1,0 +1,111 @@
+"""No client creates a topic, also on a broker that creates topics on request (S15)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.watermarks import IsolationLevel
+from tidemark.dev.broker import Broker, BrokerConfig
+from tidemark.kafka.errors import KafkaUnavailable, TopicMissing
+from tidemark.kafka.groups import KafkaGroupOffsets
+from tidemark.kafka.options import client_config, spark_options
+from tidemark.kafka.reader import KafkaLogReader
+from tidemark.kafka.watermarks import KafkaMarkReader
+from tidemark.spec.layout import Layout
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.broker
+MISSING = "missing"
+READ = IsolationLevel.READ_COMMITTED
+ONE = {0: SpanSet((Span(0, 1),))}
+
+
+@pytest.fixture(scope="module")
+def config(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The connection to a broker that creates each topic that a client allows it to create."""
+    broker = Broker(
+        BrokerConfig(
+            home=tmp_path_factory.mktemp("broker"),
+            jars=layout.kafka_jars,
+            heap_mb=256,
+            properties={"auto.create.topics.enable": "true"},
+        )
+    )
+    try:
+        yield {"bootstrap.servers": broker.start().bootstrap}
+    finally:
+        broker.stop()
+
+
+def topics(config: dict[str, str]) -> set[str]:
+    """All topics but Kafka's own."""
+    named = AdminClient({**config, "log_level": 0}).list_topics(timeout=30).topics
+    return {name for name in named if not name.startswith("__")}
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(lambda config: KafkaMarkReader(config).topic_marks(MISSING, READ), id="marks"),
+        pytest.param(lambda config: KafkaMarkReader(config).retention_time(MISSING), id="settings"),
+        pytest.param(
+            lambda config: list(KafkaLogReader(config, 2.0).read(MISSING, READ, ONE)), id="records"
+        ),
+        pytest.param(
+            lambda config: KafkaGroupOffsets(config).committed("group", MISSING, [0]), id="group"
+        ),
+    ],
+)
+def test_s15_asking_for_a_missing_topic_does_not_create_it(
+    config: dict[str, str], ask: Callable[[dict[str, str]], object]
+) -> None:
+    """Each request of librdkafka that names a topic."""
+    with suppress(TopicMissing, KafkaUnavailable):
+        ask(config)
+    assert MISSING not in topics(config)
+
+
+@pytest.mark.spark
+def test_s15_a_topic_deleted_while_spark_reads_it_stays_deleted(
+    config: dict[str, str], spark: SparkSession
+) -> None:
+    """With the Java consumer's default the broker creates it again, empty."""
+    from py4j.protocol import Py4JJavaError
+
+    topic = "deleted"
+    admin = AdminClient({**config, "log_level": 0})
+    admin.create_topics([NewTopic(topic, num_partitions=1)])[topic].result(timeout=30)
+    producer = Producer({**config, "log_level": 0})
+    producer.produce(topic, b"record")
+    assert producer.flush(30) == 0
+    read = (
+        spark.read.format("kafka")
+        .options(**spark_options(client_config("lake", config)))
+        .option("kafkaConsumer.pollTimeoutMs", "3000")
+        .option("kafka.request.timeout.ms", "3000")
+        .option("kafka.default.api.timeout.ms", "3000")
+        .option("assign", json.dumps({topic: [0]}))
+        .option("startingOffsets", json.dumps({topic: {"0": 0}}))
+        .option("endingOffsets", json.dumps({topic: {"0": 1}}))
+        .load()
+    )
+    planned = read._jdf.queryExecution().toRdd()
+    assert planned.getNumPartitions() == 1
+    admin.delete_topics([topic])[topic].result(timeout=30)
+    deadline = time.monotonic() + 30
+    while topic in topics(config):
+        assert time.monotonic() < deadline
+    with pytest.raises(Py4JJavaError, match=topic):
+        planned.count()
+    assert topic not in topics(config)

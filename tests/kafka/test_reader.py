@@ -1,0 +1,382 @@
+"""The second reader on a real broker: exactly the visible records of spans, and no group."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.conftest import TopicFactory
+from tests.support.kafka_judge import group_names, read_all
+from tests.support.proxy import proxied_broker
+from tests.support.raw_batches import RawRecord, produce_raw
+from tests.support.topics import (
+    COMPACTED,
+    delete_records,
+    make_topic,
+    produce_rolled,
+    wait_for_compaction,
+)
+from tests.support.transactions import (
+    Record,
+    open_transaction,
+    produce_aborted,
+    produce_committed,
+    produce_records,
+    produce_values,
+)
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.record import LogRecord, TimestampType
+from tidemark.core.watermarks import IsolationLevel
+from tidemark.dev.broker import BrokerStatus
+from tidemark.kafka.errors import KafkaRefused, KafkaUnavailable, OffsetsDeleted, TopicMissing
+from tidemark.kafka.reader import KafkaLogReader
+from tidemark.sockets import free_ports
+from tidemark.spec.layout import Layout
+
+pytestmark = pytest.mark.broker
+
+COMMITTED = IsolationLevel.READ_COMMITTED
+UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
+
+
+@pytest.fixture
+def reader(broker: BrokerStatus) -> KafkaLogReader:
+    """The reader under test."""
+    return KafkaLogReader({"bootstrap.servers": broker.bootstrap})
+
+
+def spans(*bounds: tuple[int, int]) -> SpanSet:
+    """Spans by their bounds."""
+    return SpanSet.of(Span(*each) for each in bounds)
+
+
+def offsets(
+    reader: KafkaLogReader,
+    topic: str,
+    *bounds: tuple[int, int],
+    level: IsolationLevel = COMMITTED,
+) -> list[int]:
+    """Offsets of partition 0 that the reader shows of some spans, in its order."""
+    return [record.offset for record in reader.read(topic, level, {0: spans(*bounds)})]
+
+
+@contextmanager
+def takes_at_most(seconds: float) -> Iterator[None]:
+    """The block must end in time."""
+    begun = time.monotonic()
+    yield
+    assert time.monotonic() - begun < seconds
+
+
+# -- what is read --------------------------------------------------------------------------------
+
+
+def test_a_record_is_told_whole(
+    reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """S4: null is not empty, headers repeat and may be null, 64 KiB are nothing special."""
+    name = topic(config={"retention.ms": "-1"})
+    headers = (("a", b"1"), ("a", None), ("é", b""))
+    produce_records(
+        broker.bootstrap,
+        name,
+        [
+            Record(key=b"k", value=b"x" * 65_536, headers=headers, timestamp_ms=1_700_000_000_123),
+            Record(key=None, value=None, timestamp_ms=1),
+            Record(key=b"", value=b"", timestamp_ms=2),
+        ],
+    )
+    shared: dict[str, Any] = {"partition": 0, "timestamp_type": TimestampType.CREATE}
+    assert list(reader.read(name, COMMITTED, {0: spans((0, 3))})) == [
+        LogRecord(
+            offset=0,
+            key=b"k",
+            value=b"x" * 65_536,
+            headers=headers,
+            timestamp_ms=1_700_000_000_123,
+            **shared,
+        ),
+        LogRecord(offset=1, key=None, value=None, headers=(), timestamp_ms=1, **shared),
+        LogRecord(offset=2, key=b"", value=b"", headers=(), timestamp_ms=2, **shared),
+    ]
+
+
+def test_any_time_of_a_producer_is_kept(
+    reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Before 1970, none at all (-1), and centuries ahead."""
+    name = topic(config={"message.timestamp.after.max.ms": str(2**62), "retention.ms": "-1"})
+    times = [-86_400_001, -1, 4_102_444_800_001, 32_503_680_000_000]
+    produce_records(broker.bootstrap, name, [Record(timestamp_ms=ms) for ms in times])
+    seen = list(reader.read(name, COMMITTED, {0: spans((0, 4))}))
+    assert [record.timestamp_ms for record in seen] == times
+    assert {record.timestamp_type for record in seen} == {TimestampType.CREATE}
+
+
+def test_a_record_with_a_header_name_that_is_not_utf8_is_read_without_its_headers(
+    reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """The records around it are whole."""
+    name = topic(config={"retention.ms": "-1"})
+    # Often enough for Python to specialise the calls.
+    names = [b"a", b"\xff", b"b"] * 50
+    records = [RawRecord(value=each, headers=((each, b"1"), (b"x", b"2"))) for each in names]
+    produce_raw(broker.bootstrap, name, records)
+    seen = list(reader.read(name, COMMITTED, {0: spans((0, len(names)))}))
+    assert [record.value for record in seen] == names
+    assert [record.headers for record in seen] == [
+        None if each == b"\xff" else ((each.decode(), b"1"), ("x", b"2")) for each in names
+    ]
+
+
+def test_the_brokers_timestamps_are_told_as_such(
+    reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """LogAppendTime: the moment is the broker's, and so says the type."""
+    name = topic(config={"message.timestamp.type": "LogAppendTime"})
+    produce_values(broker.bootstrap, name, 1)
+    (seen,) = reader.read(name, COMMITTED, {0: spans((0, 1))})
+    (judged,) = read_all(broker.bootstrap, name)
+    assert seen.timestamp_type is TimestampType.LOG_APPEND
+    assert seen.timestamp_ms == judged.timestamp_ms
+
+
+def test_spans_near_and_far_are_read_exactly(
+    reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Over short gaps the reader reads on, over long ones it seeks; the last offset is the last."""
+    name = topic()
+    for _ in range(3):
+        produce_values(broker.bootstrap, name, 30_000)
+    bounds = [(0, 1), (5, 8), (9, 10), (40_000, 40_003), (65_000, 65_001), (89_998, 90_000)]
+    wanted = [offset for start, end in bounds for offset in range(start, end)]
+    with takes_at_most(10):
+        assert offsets(reader, name, *bounds) == wanted
+
+
+def test_many_partitions_each_in_its_order(
+    broker: BrokerStatus, admin: AdminClient, topic: TopicFactory
+) -> None:
+    """More than one client reads at once; partitions that are not asked for are not read."""
+    name = topic(partitions=205)
+    filled = (0, 3, 199, 200, 204)
+    for partition in filled:
+        produce_values(broker.bootstrap, name, 5, partition=partition)
+    reader = KafkaLogReader({"bootstrap.servers": broker.bootstrap})
+    wanted = {partition: spans((1, 2), (3, 5)) for partition in filled}
+    found: dict[int, list[int]] = {}
+    for record in reader.read(name, COMMITTED, {**wanted, 1: SpanSet()}):
+        found.setdefault(record.partition, []).append(record.offset)
+    assert found == {partition: [1, 3, 4] for partition in filled}
+
+
+def test_the_first_record_of_each_partition_is_told_once(
+    reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """From where it is asked for; a partition with nothing visible there tells none."""
+    name = topic(partitions=205)
+    for partition in (0, 3, 204):
+        produce_values(broker.bootstrap, name, 2_000, partition=partition)
+    produce_aborted(broker.bootstrap, name, [Record(partition=7)] * 50)
+    wanted = {0: spans((5, 9), (20, 2_000)), 3: spans((0, 2_000)), 204: spans((1_999, 2_000))}
+    with takes_at_most(10):
+        found = list(reader.first_records(name, COMMITTED, {**wanted, 7: spans((0, 50))}))
+    assert sorted((record.partition, record.offset) for record in found) == [
+        (0, 5),
+        (3, 0),
+        (204, 1_999),
+    ]
+
+
+def test_nothing_asked_nothing_read(reader: KafkaLogReader) -> None:
+    """Not even a connection is made."""
+    assert list(reader.read("nowhere", COMMITTED, {})) == []
+    assert list(reader.read("nowhere", COMMITTED, {0: SpanSet()})) == []
+
+
+def test_a_reading_may_be_given_up_in_the_middle(
+    reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Whoever has seen enough closes the iterator, and the client is gone."""
+    name = topic()
+    produce_values(broker.bootstrap, name, 5_000)
+    reading = reader.read(name, COMMITTED, {0: spans((0, 5_000))})
+    assert next(reading).offset == 0
+    with takes_at_most(5):
+        reading.close()  # type: ignore[attr-defined]
+    assert list(reading) == []
+
+
+# -- what nobody sees ----------------------------------------------------------------------------
+
+
+def test_s6_markers_and_aborted_records_are_holes(
+    reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Wherever a span ends: in markers only, in aborted records, at the very end of the log.
+
+    Offsets: 0-2 committed, 3 marker, 4-6 aborted, 7 marker, 8 committed, 9 marker, 10-11 aborted,
+    12 marker.
+    """
+    name = topic()
+    produce_committed(broker.bootstrap, name, [Record()] * 3)
+    produce_aborted(broker.bootstrap, name, [Record()] * 3)
+    produce_committed(broker.bootstrap, name, [Record()])
+    produce_aborted(broker.bootstrap, name, [Record()] * 2)
+    with takes_at_most(20):
+        assert offsets(reader, name, (0, 13)) == [0, 1, 2, 8]
+        assert offsets(reader, name, (3, 4)) == []
+        assert offsets(reader, name, (3, 8)) == []
+        assert offsets(reader, name, (9, 10), (12, 13)) == []
+        assert offsets(reader, name, (2, 5), (7, 9)) == [2, 8]
+        assert offsets(reader, name, (12, 13)) == []
+        assert offsets(reader, name, (4, 13), level=UNCOMMITTED) == [4, 5, 6, 8, 10, 11]
+        assert offsets(reader, name, (3, 4), (7, 8), (12, 13), level=UNCOMMITTED) == []
+
+
+def test_s8_an_open_transaction_is_seen_only_uncommitted(
+    reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """The readable log ends before it, and reading to there ends."""
+    name = topic()
+    produce_values(broker.bootstrap, name, 2)
+    with open_transaction(broker.bootstrap, name, [Record()] * 2):
+        assert offsets(reader, name, (1, 2)) == [1]
+        assert offsets(reader, name, (0, 4), level=UNCOMMITTED) == [0, 1, 2, 3]
+
+
+def test_s6_compacted_offsets_are_holes(
+    reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Gaps inside the log, near its beginning and before its end."""
+    name = topic(config=COMPACTED)
+    versions = [Record(key=b"a", value=b"%d" % n) for n in range(5)]
+    produce_rolled(broker.bootstrap, name, versions, [Record(key=b"b")])
+    wait_for_compaction(broker.bootstrap, name, {4, 5})
+    assert offsets(reader, name, (0, 4)) == []
+    assert offsets(reader, name, (0, 6)) == [4, 5]
+    assert offsets(reader, name, (3, 5)) == [4]
+
+
+@pytest.mark.faults
+def test_a_long_silence_of_aborted_records_is_no_dead_broker(
+    layout: Layout, tmp_path: Path
+) -> None:
+    """Nothing is visible for longer than the reader is patient, and yet its fetches go on."""
+    with proxied_broker(tmp_path, layout.kafka_jars) as proxied:
+        admin = AdminClient({"bootstrap.servers": proxied.direct})
+        name = make_topic(admin, proxied.direct, "aborted")
+        produce_aborted(proxied.direct, name, [Record(value=b"x" * 50_000)] * 300)
+        produce_values(proxied.direct, name, 1)
+        reader = KafkaLogReader({"bootstrap.servers": proxied.bootstrap}, patience_s=7)
+        proxied.proxy.throttle(1_000_000)
+        begun = time.monotonic()
+        assert offsets(reader, name, (0, 302)) == [301]
+        assert time.monotonic() - begun > 7
+
+
+# -- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wanted", [((2, 8),), ((2, 3), (8, 9)), ((4, 6),)])
+def test_s7_deleted_offsets_are_named(
+    reader: KafkaLogReader,
+    broker: BrokerStatus,
+    admin: AdminClient,
+    topic: TopicFactory,
+    wanted: tuple[tuple[int, int], ...],
+) -> None:
+    """No other offset is read instead; the same command later starts from new marks."""
+    name = topic()
+    produce_values(broker.bootstrap, name, 10)
+    delete_records(admin, name, 5)
+    with takes_at_most(10), pytest.raises(OffsetsDeleted) as caught:
+        offsets(reader, name, *wanted)
+    assert (caught.value.topic, caught.value.partition) == (name, 0)
+    assert caught.value.offset == wanted[0][0]
+    assert caught.value.exit_code.retryable
+    assert offsets(reader, name, (5, 6), (9, 10)) == [5, 9]
+
+
+def test_a_missing_topic_is_named(reader: KafkaLogReader, admin: AdminClient) -> None:
+    """And is not made by asking for it."""
+    with takes_at_most(20), pytest.raises(TopicMissing):
+        offsets(reader, "no-such-topic", (0, 1))
+    assert "no-such-topic" not in admin.list_topics(timeout=10).topics
+
+
+def test_a_missing_partition_is_named(reader: KafkaLogReader, topic: TopicFactory) -> None:
+    """A topic that was made again with fewer partitions while it was looked at."""
+    with takes_at_most(20), pytest.raises(TopicMissing):
+        list(reader.read(topic(), COMMITTED, {7: spans((0, 1))}))
+
+
+def test_a_dead_broker_is_unavailable_in_time() -> None:
+    """Nobody listens there: the wait is as long as the reader is patient, the reason is told."""
+    (port,) = free_ports("127.0.0.1", 1)
+    reader = KafkaLogReader({"bootstrap.servers": f"127.0.0.1:{port}"}, patience_s=2)
+    with takes_at_most(8), pytest.raises(KafkaUnavailable) as caught:
+        offsets(reader, "events", (3, 5))
+    assert "events[0] from offset 3" in caught.value.operation
+    assert "refused" in caught.value.reason
+    assert caught.value.exit_code.retryable
+
+
+def test_an_end_that_does_not_come_is_unavailable_in_time(
+    broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Offsets past the end of the log, as after an unclean election: no hole, and no endless wait.
+
+    A marker or an aborted record would be passed; these offsets do not exist.
+    """
+    name = topic()
+    produce_values(broker.bootstrap, name, 3)
+    reader = KafkaLogReader({"bootstrap.servers": broker.bootstrap}, patience_s=2)
+    with takes_at_most(8), pytest.raises(KafkaUnavailable):
+        offsets(reader, name, (0, 5))
+
+
+def test_settings_that_librdkafka_does_not_take_are_refused() -> None:
+    """A connection that cannot work is no broker that does not answer."""
+    reader = KafkaLogReader({"bootstrap.servers": "127.0.0.1:1", "security.protocol": "nonsense"})
+    with pytest.raises(KafkaRefused) as caught:
+        offsets(reader, "events", (0, 1))
+    assert "security.protocol" in caught.value.reason
+
+
+# -- what is left behind -------------------------------------------------------------------------
+
+
+def test_s1_no_group_is_left_behind(
+    reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """I6: nor while it reads."""
+    name = topic()
+    produce_values(broker.bootstrap, name, 2_000)
+    before = group_names(broker.bootstrap)
+    reading = reader.read(name, COMMITTED, {0: spans((0, 2_000))})
+    next(reading)
+    assert group_names(broker.bootstrap) == before
+    assert len(list(reading)) == 1_999
+    assert group_names(broker.bootstrap) == before
+
+
+def test_reading_says_nothing_on_the_terminal(
+    reader: KafkaLogReader,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The library has a mouth of its own; what matters is in errors."""
+    name = topic()
+    produce_values(broker.bootstrap, name, 3)
+    capfd.readouterr()
+    assert offsets(reader, name, (0, 3)) == [0, 1, 2]
+    told = capfd.readouterr()
+    assert (told.out, told.err) == ("", "")

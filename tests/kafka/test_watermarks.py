@@ -1,0 +1,237 @@
+"""Marks and identities from a real broker, in requests whose number does not grow."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.conftest import TopicFactory
+from tests.support.transactions import (
+    Record,
+    open_transaction,
+    produce_aborted,
+    produce_records,
+    produce_values,
+    wait_until_stable,
+)
+from tidemark.core.watermarks import IsolationLevel, Marks
+from tidemark.dev.broker import BrokerStatus
+from tidemark.kafka.errors import KafkaRefused, KafkaUnavailable, TopicMissing
+from tidemark.kafka.watermarks import KafkaMarkReader
+from tidemark.sockets import free_ports
+
+pytestmark = pytest.mark.broker
+
+COMMITTED = IsolationLevel.READ_COMMITTED
+UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
+
+
+@pytest.fixture
+def reader(broker: BrokerStatus) -> KafkaMarkReader:
+    """The reader under test."""
+    return KafkaMarkReader({"bootstrap.servers": broker.bootstrap})
+
+
+def test_marks_of_every_partition(
+    reader: KafkaMarkReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Empty partitions, filled ones, and the identity of topic and cluster."""
+    name = topic(partitions=3)
+    produce_values(broker.bootstrap, name, 5, partition=1)
+    marks = reader.topic_marks(name, COMMITTED)
+    assert (marks.topic, marks.isolation_level) == (name, COMMITTED)
+    assert marks.cluster_id == broker.cluster_id
+    assert marks.partitions == {
+        0: Marks(low=0, end=0, leader_epoch=0),
+        1: Marks(low=0, end=5, leader_epoch=0),
+        2: Marks(low=0, end=0, leader_epoch=0),
+    }
+
+
+def test_s5_topic_ids_are_spelled_as_kafka_spells_them(
+    reader: KafkaMarkReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """As in the broker's own files: librdkafka's alphabet differs in two characters of 64."""
+    for _ in range(6):
+        name = topic()
+        # Written before the first record is, and by itself only some time after the topic is made.
+        produce_values(broker.bootstrap, name, 1)
+        file = broker.home / "node-1" / "data" / f"{name}-0" / "partition.metadata"
+        (spelled,) = (line for line in file.read_text().splitlines() if "topic_id" in line)
+        assert reader.topic_marks(name, COMMITTED).topic_id == spelled.split(":")[1].strip()
+
+
+def test_s7_the_low_water_mark_follows_deletion(
+    reader: KafkaMarkReader, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient
+) -> None:
+    """Deleting records moves the start of the log, not its end."""
+    name = topic()
+    produce_values(broker.bootstrap, name, 5)
+    for answer in admin.delete_records([TopicPartition(name, 0, 3)]).values():
+        answer.result(timeout=30)
+    assert reader.topic_marks(name, COMMITTED).partitions == {
+        0: Marks(low=3, end=5, leader_epoch=0)
+    }
+
+
+def test_s8_the_end_depends_on_the_isolation_level(
+    reader: KafkaMarkReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """An open transaction holds the last stable offset back; its end lets it go."""
+    name = topic()
+    produce_values(broker.bootstrap, name, 2)
+    with open_transaction(broker.bootstrap, name, [Record(), Record()]) as producer:
+        produce_values(broker.bootstrap, name, 1)
+        assert reader.topic_marks(name, COMMITTED).partitions == {
+            0: Marks(low=0, end=2, leader_epoch=0)
+        }
+        assert reader.topic_marks(name, UNCOMMITTED).partitions == {
+            0: Marks(low=0, end=5, leader_epoch=0)
+        }
+        producer.commit_transaction(30)
+    wait_until_stable(broker.bootstrap, name)
+    assert reader.topic_marks(name, COMMITTED).partitions == {
+        0: Marks(low=0, end=6, leader_epoch=0)
+    }
+
+
+def test_s6_markers_and_aborted_records_are_part_of_the_log(
+    reader: KafkaMarkReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Ends count offsets, not records."""
+    name = topic()
+    produce_aborted(broker.bootstrap, name, [Record()])
+    assert reader.topic_marks(name, COMMITTED).partitions == {
+        0: Marks(low=0, end=2, leader_epoch=0)
+    }
+
+
+def test_s5_a_topic_made_again_has_another_id(
+    reader: KafkaMarkReader, topic: TopicFactory, admin: AdminClient
+) -> None:
+    """Same name, same partitions, and another topic."""
+    first, second = topic(partitions=2), topic(partitions=2)
+    ids = [reader.topic_marks(name, COMMITTED).topic_id for name in (first, second)]
+    assert len(set(ids)) == 2
+    assert reader.topic_marks(first, COMMITTED).topic_id == ids[0]
+
+
+def test_s9_offsets_at_a_moment(
+    reader: KafkaMarkReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """The first record stamped at or after it, exact to the millisecond; the end where none is."""
+    name = topic(partitions=2, config={"retention.ms": "-1"})
+    base = 1_767_225_600_000
+    stamped = [Record(timestamp_ms=base + ms) for ms in (0, 1, 2, 5)]
+    produce_records(broker.bootstrap, name, stamped)
+    moment = datetime.fromtimestamp(base / 1000, UTC)
+    found = {
+        delta: reader.offsets_at(name, [0, 1], moment + delta)[0]
+        for delta in (
+            timedelta(milliseconds=-1),
+            timedelta(0),
+            timedelta(microseconds=1),
+            timedelta(milliseconds=1),
+            timedelta(milliseconds=3),
+            timedelta(milliseconds=5),
+            timedelta(milliseconds=6),
+        )
+    }
+    assert list(found.values()) == [0, 0, 1, 1, 3, 3, 4]
+    assert reader.offsets_at(name, [1], moment) == {1: 0}
+
+
+def test_s9_a_moment_before_kafkas_time_is_the_beginning(
+    reader: KafkaMarkReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Negative timestamps mean other things to Kafka: -1 is the end of the log."""
+    name = topic()
+    produce_values(broker.bootstrap, name, 3)
+    before = datetime(1970, 1, 1, tzinfo=UTC) - timedelta(milliseconds=1)
+    assert reader.offsets_at(name, [0], before) == {0: 0}
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"retention.ms": "3600000"}, timedelta(hours=1)),
+        ({"retention.ms": "-1"}, None),
+        ({"retention.ms": str(2**63 - 1)}, None),
+        ({"retention.ms": "3600000", "cleanup.policy": "compact"}, None),
+        ({"retention.ms": "3600000", "cleanup.policy": "compact,delete"}, timedelta(hours=1)),
+    ],
+)
+def test_s7_the_retention_time_is_what_the_topic_says(
+    reader: KafkaMarkReader,
+    topic: TopicFactory,
+    config: dict[str, str],
+    expected: timedelta | None,
+) -> None:
+    """None where nothing is deleted because of its age."""
+    assert reader.retention_time(topic(config=config)) == expected
+
+
+def test_the_retention_of_a_missing_topic_is_an_error(reader: KafkaMarkReader) -> None:
+    """Not one that is kept for ever."""
+    with pytest.raises(TopicMissing):
+        reader.retention_time("no-such-topic")
+
+
+def test_a_missing_topic_is_named(reader: KafkaMarkReader) -> None:
+    """By marks and by moments."""
+    with pytest.raises(TopicMissing, match="no-such-topic"):
+        reader.topic_marks("no-such-topic", COMMITTED)
+    with pytest.raises(TopicMissing, match="no-such-topic"):
+        reader.offsets_at("no-such-topic", [0], datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def test_s18_a_dead_entry_of_the_bootstrap_list_is_no_matter(
+    broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """As the first of the list, too."""
+    name = topic()
+    (dead,) = free_ports("127.0.0.1", 1)
+    reader = KafkaMarkReader({"bootstrap.servers": f"127.0.0.1:{dead},{broker.bootstrap}"})
+    assert reader.topic_marks(name, COMMITTED).partitions == {
+        0: Marks(low=0, end=0, leader_epoch=0)
+    }
+
+
+def test_a_cluster_that_does_not_answer_is_transient() -> None:
+    """The error says what was asked, and comes within the time that a request may take."""
+    (dead,) = free_ports("127.0.0.1", 1)
+    reader = KafkaMarkReader({"bootstrap.servers": f"127.0.0.1:{dead}"}, timeout_seconds=1)
+    begun = time.monotonic()
+    with pytest.raises(KafkaUnavailable, match="events"):
+        reader.topic_marks("events", COMMITTED)
+    assert time.monotonic() - begun < 20
+
+
+def test_settings_that_the_client_refuses_are_named() -> None:
+    """The certificate's text, which may be a key by mistake, is not told."""
+    settings = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SSL"}
+    with pytest.raises(KafkaRefused, match=r"ssl\.ca\.pem") as caught:
+        KafkaMarkReader({**settings, "ssl.ca.pem": "do-not-tell"})
+    assert "do-not-tell" not in str(caught.value)
+
+
+def test_s24_planning_does_not_ask_for_each_partition(
+    reader: KafkaMarkReader, topic: TopicFactory
+) -> None:
+    """A thousand partitions take a few times as long as one, not hundreds of times."""
+    small, large = topic(partitions=1), topic(partitions=1_000)
+
+    def best_of_three(name: str) -> float:
+        times = []
+        for _ in range(3):
+            begun = time.monotonic()
+            reader.topic_marks(name, COMMITTED)
+            times.append(time.monotonic() - begun)
+        return min(times)
+
+    assert len(reader.topic_marks(large, COMMITTED).partitions) == 1_000
+    assert best_of_three(large) < 100 * best_of_three(small)

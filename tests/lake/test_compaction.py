@@ -1,0 +1,436 @@
+"""A compaction commits only over files that are live: races with every other writer of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from tests.support.file_lake import WEEK, FileLake, landed_lake
+from tests.support.plans import make_plan
+from tests.support.services import NOW
+from tidemark.core.errors import SetupError, TransientError
+from tidemark.core.events import Planned
+from tidemark.lake import checked_commits
+from tidemark.lake.compaction import Compaction
+from tidemark.lake.control_table import DeltaControlTable
+from tidemark.lake.errors import CompactionConflict, EngineFailed
+from tidemark.lake.live_files import live_files
+from tidemark.lake.retention import UpkeepOutcome
+
+ROWS = [(0, offset) for offset in range(12)]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileLake:
+    """A pipeline with four plans of three records."""
+    return landed_lake(tmp_path, FileLake, plans=4)
+
+
+def compact(lake: FileLake) -> None:
+    """Maintain the data table from another process."""
+    assert lake.maintenance().maintain(WEEK).outcome is UpkeepOutcome.DONE
+
+
+def compact_by_hand(lake: FileLake) -> None:
+    """Compact with delta-rs alone."""
+    DeltaTable(lake.uri).optimize.compact()
+
+
+def undo(lake: FileLake) -> None:
+    """Undo the second plan."""
+    lake.undo.undo(2, "ops", "a wrong deploy")
+
+
+def replace_rows(lake: FileLake) -> None:
+    """Land the first three offsets again, in place of their rows."""
+    lake.land_again((0, 0, 3))
+
+
+def land(lake: FileLake) -> None:
+    """Land three more records."""
+    lake.run(3)
+
+
+REFUSED = {"compact": compact, "by hand": compact_by_hand, "undo": undo, "replace": replace_rows}
+
+
+# -- delta-rs itself -----------------------------------------------------------------------------
+
+
+def made_of_four_files(uri: Path) -> Path:
+    """A table of 40 rows in four files."""
+    for start in range(0, 40, 10):
+        write_deltalake(uri, pa.table({"x": list(range(start, start + 10))}), mode="append")
+    return uri
+
+
+def test_delta_rs_still_commits_two_compactions_of_one_version(tmp_path: Path) -> None:
+    """If this fails, delta-rs refuses the second one: docs/adr/0022 lists what to remove then."""
+    uri = made_of_four_files(tmp_path / "table")
+    one, other = DeltaTable(uri), DeltaTable(uri)
+    one.optimize.compact()
+    other.optimize.compact(commit_properties=CommitProperties(max_commit_retries=0))
+    assert DeltaTable(uri).count() == 80
+
+
+def delete_over(stale: DeltaTable) -> None:
+    """Delete two rows."""
+    stale.delete("x < 2")
+
+
+def overwrite_over(stale: DeltaTable) -> None:
+    """Replace two rows."""
+    rows = pa.table({"x": [0, 1]})
+    write_deltalake(stale, rows, mode="overwrite", predicate="x < 2")
+
+
+def merge_over(stale: DeltaTable) -> None:
+    """Merge two rows."""
+    merge = stale.merge(pa.table({"x": [0, 1]}), "s.x = t.x", source_alias="s", target_alias="t")
+    merge.when_matched_update_all().execute()
+
+
+@pytest.mark.parametrize("change", [delete_over, overwrite_over, merge_over])
+def test_delta_rs_refuses_other_changes_over_a_compaction(
+    tmp_path: Path, change: Callable[[DeltaTable], None]
+) -> None:
+    """Undo, replacement and merge rely on it: their snapshot is older than the compaction."""
+    uri = made_of_four_files(tmp_path / "table")
+    stale = DeltaTable(uri)
+    assert Compaction(str(uri)).run() == 4
+    with pytest.raises(CommitFailedError):
+        change(stale)
+    assert DeltaTable(uri).count() == 40
+
+
+# -- between the snapshot and the commit of a compaction -----------------------------------------
+
+
+@pytest.mark.parametrize("other", REFUSED.values(), ids=REFUSED)
+def test_i1_a_compaction_is_refused_once_its_files_have_left_the_table(
+    lake: FileLake, other: Callable[[FileLake], None]
+) -> None:
+    """Another maintenance, a compaction by hand, an undo, a replacement."""
+    compaction = Compaction(str(lake.uri))
+    rewrites = compaction.rewrite()
+    other(lake)
+    expected, version = lake.rows(), DeltaTable(lake.uri).version()
+    with pytest.raises(CompactionConflict):
+        compaction.commit(rewrites)
+    assert (lake.rows(), DeltaTable(lake.uri).version()) == (expected, version)
+    assert len(set(expected)) == len(expected)
+
+
+@pytest.mark.parametrize("other", REFUSED.values(), ids=REFUSED)
+def test_i1_a_commit_just_before_a_compactions_own_refuses_it(
+    lake: FileLake, other: Callable[[FileLake], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files were live when the compaction looked, and have left the table when it commits."""
+    overtake(monkeypatch, lambda: other(lake))
+    with pytest.raises(CompactionConflict):
+        Compaction(str(lake.uri)).run()
+    rows = lake.rows()
+    assert len(set(rows)) == len(rows)
+    lake.run(1)
+    assert lake.verified()[0][0] == lake.verified()[0][1]
+
+
+def overtake(monkeypatch: pytest.MonkeyPatch, other: Callable[[], object]) -> None:
+    """Run another writer once, between the last look of a compaction and its commit."""
+    commit = checked_commits._commit
+    left = iter([other])
+
+    def late(*arguments: object) -> None:
+        for each in left:
+            each()
+        commit(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(checked_commits, "_commit", late)
+
+
+def test_i1_a_landing_just_before_a_compactions_commit_delays_it(
+    lake: FileLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are still live: it commits as the version after the landing."""
+    overtake(monkeypatch, lambda: land(lake))
+    assert Compaction(str(lake.uri)).run() == 4
+    assert lake.verified() == [(15, 15)]
+    assert len(DeltaTable(lake.uri).file_uris()) == 2
+
+
+def test_a_compaction_that_others_always_overtake_is_put_off(
+    lake: FileLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of tries is bounded; nothing changes, and the next maintenance compacts."""
+    with monkeypatch.context() as patched:
+        overtake_always(patched, lake)
+        with pytest.raises(CompactionConflict, match="20 times") as refused:
+            Compaction(str(lake.uri)).run()
+        assert isinstance(refused.value, TransientError)
+        assert lake.maintenance().maintain(WEEK).outcome is UpkeepOutcome.PUT_OFF
+        assert lake.rows() == ROWS
+        assert len(DeltaTable(lake.uri).file_uris()) == 4
+    compact(lake)
+    assert len(DeltaTable(lake.uri).file_uris()) == 1
+    assert lake.verified() == [(12, 12)]
+
+
+def test_an_undo_that_others_always_overtake_can_be_repeated(
+    lake: FileLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error is retryable, and no row has left the table."""
+    with monkeypatch.context() as patched:
+        overtake_always(patched, lake)
+        with pytest.raises(EngineFailed) as refused:
+            undo(lake)
+        assert isinstance(refused.value, TransientError)
+        assert lake.rows() == ROWS
+    undo(lake)
+    assert lake.rows() == [row for row in ROWS if not 3 <= row[1] < 6]
+    lake.run(1)
+    assert lake.verified() == [(13, 13)]
+
+
+def overtake_always(monkeypatch: pytest.MonkeyPatch, lake: FileLake) -> None:
+    """Make another commit between each check and its commit."""
+    commit = checked_commits._commit
+    properties = {"delta.logRetentionDuration": "interval 30 days"}
+
+    def late(*arguments: object) -> None:
+        DeltaTable(lake.uri).alter.set_table_properties(properties)
+        commit(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(checked_commits, "_commit", late)
+
+
+def test_a_compaction_whose_commit_was_not_acknowledged_is_not_repeated(lake: FileLake) -> None:
+    """A storage that answers late: the commit is there, and doing it again changes nothing."""
+    compaction = Compaction(str(lake.uri))
+    rewrites = compaction.rewrite()
+    assert compaction.commit(rewrites) == 4
+    version = DeltaTable(lake.uri).version()
+    assert compaction.commit(rewrites) == 4
+    assert (lake.rows(), DeltaTable(lake.uri).version()) == (ROWS, version)
+
+
+# -- between the snapshot and the commit of the others -------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["discard", "append"])
+def test_i1_an_undo_or_a_replacement_is_refused_over_a_compaction(
+    lake: FileLake, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its snapshot has the files that the compaction replaced; done again, it ends well."""
+    late = {"discard": "delete", "append": "get_add_actions"}[step]
+    original = getattr(DeltaTable, late)
+    left = iter([None])
+
+    def overtaken(self: DeltaTable, *arguments: object, **named: object) -> object:
+        for _ in left:
+            compact(lake)
+        return original(self, *arguments, **named)
+
+    monkeypatch.setattr(DeltaTable, late, overtaken)
+    again = undo if step == "discard" else replace_rows
+    try:
+        again(lake)
+    except EngineFailed:
+        again(lake)
+    expected = [row for row in ROWS if step != "discard" or not 3 <= row[1] < 6]
+    assert lake.rows() == expected
+
+
+# -- the control table ---------------------------------------------------------------------------
+
+
+def control_of(tmp_path: Path) -> tuple[DeltaControlTable, str]:
+    """A control table with three events of two pipelines."""
+    uri = str(tmp_path / "control")
+    control = DeltaControlTable(uri)
+    for sequence in (1, 2, 3):
+        for name in ("events", "prices@july"):
+            plan = make_plan((0, sequence, sequence + 1), sequence=sequence, pipeline=name)
+            control.append(control.ledger(name), [Planned(plan=plan)], NOW)
+    return control, uri
+
+
+@pytest.mark.parametrize("name", ["events", "prices@july"])
+def test_i2_two_maintenances_of_the_control_table_keep_each_event_once(
+    tmp_path: Path, name: str
+) -> None:
+    """Of one pipeline and of the whole table, in both orders; the part that is free is done."""
+    control, uri = control_of(tmp_path)
+    ledgers = [control.ledger(each) for each in ("events", "prices@july")]
+    whole, part = Compaction(uri), Compaction(uri)
+    all_files, own_files = whole.rewrite(), part.rewrite({"pipeline": name})
+    assert part.commit(own_files) == 3
+    assert whole.commit(all_files) == 3
+    assert [control.ledger(each) for each in ("events", "prices@july")] == ledgers
+    assert DeltaTable(uri).count() == 6
+    plan = make_plan((0, 4, 5), sequence=4, pipeline=name)
+    control.append(control.ledger(name), [Planned(plan=plan)], NOW)
+    assert set(control.ledger(name).plans) == {1, 2, 3, 4}
+
+
+# -- what is written -----------------------------------------------------------------------------
+
+
+def test_statistics_hold_for_all_rows_of_a_compacted_file(tmp_path: Path) -> None:
+    """Numbers, texts, dates, times, fields in fields; a column that one file lacks has none."""
+    moment, uri = datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC), tmp_path / "table"
+    first = {"n": 5, "s": "b", "d": moment.date(), "t": moment, "o": {"x": 1}, "z": None}
+    second = {"n": 3, "s": "ü", "d": None, "t": moment, "o": {"x": 9}, "z": 1.5}
+    for row in (first, second):
+        schema = pa.schema(
+            {
+                "n": pa.int64(),
+                "s": pa.string(),
+                "d": pa.date32(),
+                "t": pa.timestamp("us", "UTC"),
+                "o": pa.struct({"x": pa.int32()}),
+                "z": pa.float64(),
+            }
+        )
+        write_deltalake(uri, pa.Table.from_pylist([row], schema), mode="append")
+    rows = pa.table(DeltaTable(uri).scan()).to_pylist()
+    assert Compaction(str(uri)).run() == 2
+    (file,) = live_files(DeltaTable(uri))
+    told = {name: file.bounds[name] for name in ("min", "max", "null_count")}
+    assert (told["min"]["n"], told["max"]["n"]) == (3, 5)
+    assert (told["min"]["s"], told["max"]["s"]) == ("b", "ü")
+    assert told["min"]["t"] <= moment
+    late = DeltaTable(uri).scan(predicate="t > '2026-01-02T03:04:05.678900Z'").read_all()
+    assert late.num_rows == 2
+    assert (told["min"]["o"], told["max"]["o"]) == ({"x": 1}, {"x": 9})
+    assert (told["null_count"]["d"], told["null_count"]["z"]) == (1, 1)
+    assert told["min"].get("d") is None
+    after = pa.table(DeltaTable(uri).scan()).to_pylist()
+    assert sorted(after, key=lambda row: row["n"]) == sorted(rows, key=lambda row: row["n"])
+
+
+def test_files_with_other_columns_stay_apart_and_keep_their_rows(tmp_path: Path) -> None:
+    """A column that was added later is null in older rows, before and after."""
+    uri = tmp_path / "table"
+    for columns in ({"x": [1]}, {"x": [2]}, {"x": [3], "y": [3]}, {"x": [4], "y": [None]}):
+        table = pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
+        write_deltalake(uri, table, mode="append", schema_mode="merge")
+    assert Compaction(str(uri)).run() == 4
+    assert len(DeltaTable(uri).file_uris()) == 2
+    rows = pa.table(DeltaTable(uri).scan()).to_pylist()
+    assert sorted((row["x"], row["y"]) for row in rows if row["y"]) == [(3, 3)]
+    assert sorted(row["x"] for row in rows) == [1, 2, 3, 4]
+    assert Compaction(str(uri)).run() == 0
+
+
+def test_files_that_an_undo_has_rewritten_are_compacted(lake: FileLake) -> None:
+    """delta-rs writes the rows that are left of a file with types that PyArrow cannot write."""
+    compact(lake)
+    undo(lake)
+    (rewritten,) = DeltaTable(lake.uri).file_uris()
+    assert pq.read_schema(rewritten).field("key").type == pa.binary_view()
+    lake.run(3)
+    compact(lake)
+    assert len(DeltaTable(lake.uri).file_uris()) == 1
+    assert lake.verified() == [(15, 15)]
+
+
+def test_files_with_nested_columns_that_lost_rows_are_compacted(tmp_path: Path) -> None:
+    """The same in structs, lists and maps, as typed tables have them."""
+    kinds = {
+        "n": pa.int64(),
+        "struct": pa.struct([("a", pa.string()), ("n", pa.int64())]),
+        "list": pa.list_(pa.struct([("a", pa.string())])),
+        "map": pa.map_(pa.string(), pa.list_(pa.binary())),
+    }
+    kept = {"struct": {"a": "é", "n": 1}, "list": [{"a": "y"}, None], "map": [("k", [b"v", None])]}
+    for number in range(0, 6, 3):
+        rows = [{"n": number}, {"n": number + 1, **kept}, {"n": number + 2}]
+        write_deltalake(tmp_path, pa.Table.from_pylist(rows, pa.schema(kinds)), mode="append")
+        DeltaTable(tmp_path).delete("n % 3 = 0")
+    before = rows_by_number(tmp_path)
+    assert Compaction(str(tmp_path)).run() == 2
+    assert rows_by_number(tmp_path) == before
+    assert [row["n"] for row in before] == [1, 2, 4, 5]
+
+
+def rows_by_number(uri: Path) -> list[dict[str, Any]]:
+    """All rows, by column `n`."""
+    rows: list[dict[str, Any]] = pa.table(DeltaTable(uri).scan()).to_pylist()
+    return sorted(rows, key=lambda row: int(row["n"]))
+
+
+@pytest.mark.parametrize("value", ["a b", "ü/%", "x=y", "prices@july", "#?"])
+def test_each_partition_is_compacted_by_itself_or_left_alone(tmp_path: Path, value: str) -> None:
+    """The path of a removed file is the same text as in the commit that added it."""
+    for number in range(3):
+        for each in (value, "plain"):
+            table = pa.table({"p": [each], "x": [number]})
+            write_deltalake(tmp_path, table, mode="append", partition_by=["p"])
+    Compaction(str(tmp_path)).run()
+    rows = pa.table(DeltaTable(tmp_path).scan()).to_pylist()
+    expected = sorted((each, number) for each in (value, "plain") for number in range(3))
+    assert sorted((row["p"], row["x"]) for row in rows) == expected
+    assert DeltaTable(tmp_path).count() == 6
+
+
+def test_the_target_size_of_a_table_bounds_its_files(lake: FileLake) -> None:
+    """As bytes or with a unit; an invalid size is refused."""
+    sizes = DeltaTable(lake.uri).get_add_actions(flatten=True).column("size_bytes").to_pylist()
+    for told, files in ((str(sizes[0] * 2 + 10), 2), ("1 kb", 4)):
+        table = DeltaTable(lake.uri)
+        table.alter.set_table_properties({"delta.targetFileSize": told}, raise_if_not_exists=False)
+        if files == 4:
+            assert Compaction(str(lake.uri)).run() == 0
+        else:
+            Compaction(str(lake.uri)).run()
+            assert len(DeltaTable(lake.uri).file_uris()) == files
+    assert lake.rows() == ROWS
+    DeltaTable(lake.uri).alter.set_table_properties(
+        {"delta.targetFileSize": "large"}, raise_if_not_exists=False
+    )
+    with pytest.raises(SetupError, match="large"):
+        Compaction(str(lake.uri)).rewrite()
+
+
+def test_files_of_delta_rs_and_of_parquet_writers_become_one(tmp_path: Path) -> None:
+    """delta-rs has texts and bytes as views in memory, also in lists, maps and structs."""
+    rows = [
+        {
+            "x": number,
+            "headers": [{"key": "k" * (number % 30), "value": b"v" * (number % 20)}, None],
+            "named": [("a", "b" * (number % 25))],
+            "inner": {"text": None if number % 7 else "ü" * (number % 15), "list": ["l", None]},
+            "text": "t" * (number % 40),
+        }
+        for number in range(9_000)
+    ]
+    schema = pa.schema(
+        {
+            "x": pa.int64(),
+            "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
+            "named": pa.map_(pa.string(), pa.string()),
+            "inner": pa.struct({"text": pa.string(), "list": pa.list_(pa.string())}),
+            "text": pa.string(),
+        }
+    )
+    uri = str(tmp_path)
+    for part in range(3):
+        some = pa.Table.from_pylist(rows[part * 3_000 : (part + 1) * 3_000], schema)
+        write_deltalake(uri, some, mode="append")
+        # Written again, from what delta-rs has in memory.
+        DeltaTable(uri).update(predicate=f"x < {part * 3_000 + 10}", updates={"text": "text"})
+    write_deltalake(uri, pa.Table.from_pylist([{"x": 9_000}], schema), mode="append")
+    files = len(DeltaTable(uri).file_uris())
+    before = sorted(pa.table(DeltaTable(uri).scan()).to_pylist(), key=lambda row: row["x"])
+    assert Compaction(uri).run() == files == 2
+    after = pa.table(DeltaTable(uri).scan()).to_pylist()
+    assert sorted(after, key=lambda row: row["x"]) == before
+    assert len(DeltaTable(uri).file_uris()) == 1

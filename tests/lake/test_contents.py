@@ -1,0 +1,464 @@
+"""What a bronze table holds: one behaviour in memory and on Delta, and on tables Spark wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from tests.conftest import TopicFactory
+from tests.support.kafka_judge import log_ranges
+from tests.support.lake import Lake
+from tests.support.memory import MemoryKafka, MemoryTable
+from tests.support.plans import make_plan
+from tests.support.registry import framed
+from tests.support.services import NOW
+from tests.support.transactions import (
+    Record,
+    produce_aborted,
+    produce_committed,
+    produce_records,
+    produce_values,
+)
+from tidemark.core.accounting import Landing
+from tidemark.core.errors import OverfullRange, TidemarkError
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plan import Plan, PlanKind, transaction_app_id
+from tidemark.core.record import LogRecord
+from tidemark.core.table_state import FENCED, Holding, TableSize
+from tidemark.dev.broker import BrokerStatus
+from tidemark.ingest.ports import DataTable
+from tidemark.lake.data_table import DeltaDataTable
+from tidemark.lake.errors import ForeignTable
+from tidemark.repair.rules import told_by
+from tidemark.spec.decode import Part
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Place = tuple[int, int]
+"""Partition and offset."""
+
+
+def spans(*bounds: tuple[int, int]) -> SpanSet:
+    """Spans by their bounds."""
+    return SpanSet.of(Span(*each) for each in bounds)
+
+
+def places(partition: int, *offsets: int) -> list[Place]:
+    """Rows of one partition."""
+    return [(partition, offset) for offset in offsets]
+
+
+# -- what values begin with ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "ids"),
+    [
+        ([framed(7, b"\xff"), framed(7, b""), None, framed(7, b"\0")], {(0, 7): 0}),
+        ([None, framed(7, b""), framed(8, b""), framed(7, b"")], {(0, 7): 1, (0, 8): 2}),
+        (
+            [framed(7, b""), framed(2**31, b""), framed(255, b"\xff")],
+            {(0, 7): 0, (0, 255): 2, (0, 2**31): 1},
+        ),
+        ([b"\0", framed(7, b""), b"", b"\1" + framed(7, b"")], {(0, 7): 1}),
+        ([b"\0\0\0\0"] * 2, {}),
+        ([b"\1\0\0\0\7"] * 2, {}),
+        ([None, None], {}),
+    ],
+    ids=["one", "two", "any order", "no frame among them", "short", "other frame", "nothing"],
+)
+def test_ids_that_values_begin_with(
+    tmp_path: Path, values: list[bytes | None], ids: dict[tuple[int, int], int]
+) -> None:
+    """Each with its first offset; in another partition there is one more."""
+    rows = [(0, offset, value) for offset, value in enumerate(values)]
+    rows += [(0, 99, framed(1, b"")), (1, 5, framed(9, b"")), (1, 4, framed(9, b""))]
+    columns = zip(*rows, strict=True)
+    table = {name: pa.array(each) for name, each in zip(_COLUMNS, columns, strict=True)}
+    none = pa.nulls(len(rows), _HEADERS)
+    write_deltalake(
+        str(tmp_path), pa.table({**table, "headers": none, "topic_id": ["id-1"] * len(rows)})
+    )
+    bronze, part = DeltaDataTable(str(tmp_path)), Part.VALUE
+    assert bronze.schema_ids("id-1", {0: spans((0, 9))}, part) == ids
+    both = {0: spans((0, 9)), 1: spans((0, 9))}
+    assert bronze.schema_ids("id-1", both, part) == {**ids, (1, 9): 4}
+    assert bronze.schema_ids("id-2", both, part) == {}
+
+
+def test_values_whose_headers_name_a_schema_begin_with_no_id(tmp_path: Path) -> None:
+    """A zero byte is then part of the value; a header of the key does not affect the value."""
+    of_value, of_key = ("__value_schema_id", b"\1"), ("__key_schema_id", b"\1")
+    some: list[list[tuple[str, bytes]] | None] = [
+        [("other", b""), of_value],
+        [of_key],
+        None,
+        [of_value, of_value],
+        [],
+    ]
+    headers = [
+        None if each is None else [dict(zip(("key", "value"), h, strict=True)) for h in each]
+        for each in some
+    ]
+    values = [framed(each, b"") for each in (7, 8, 9, 10, 8)]
+    table = {
+        "partition": pa.array([0] * 5),
+        "offset": pa.array(range(5)),
+        "key": pa.array(values),
+        "value": pa.array(values),
+        "headers": pa.array(headers, _HEADERS),
+        "topic_id": pa.array(["id-1"] * 5),
+    }
+    write_deltalake(str(tmp_path), pa.table(table))
+    bronze, there = DeltaDataTable(str(tmp_path)), {0: spans((0, 9))}
+    assert bronze.schema_ids("id-1", there, Part.VALUE) == {(0, 8): 1, (0, 9): 2}
+    assert bronze.schema_ids("id-1", there, Part.KEY) == {
+        (0, 7): 0, (0, 8): 4, (0, 9): 2, (0, 10): 3
+    }  # fmt: skip
+
+
+_COLUMNS = ("partition", "offset", "value")
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+# -- one behaviour, two tables -------------------------------------------------------------------
+
+
+class Stocked(Protocol):
+    """A data table under test, and a way to land rows in it without Spark."""
+
+    table: DataTable
+
+    def land(self, plan: Plan, rows: Sequence[Place]) -> int:
+        """Commit rows of a plan as the sink does; the version it made."""
+        ...
+
+
+class InMemory:
+    """The in-memory table."""
+
+    def __init__(self) -> None:
+        self.memory = MemoryTable(kafka=MemoryKafka())
+        self.table: DataTable = self.memory
+
+    def land(self, plan: Plan, rows: Sequence[Place]) -> int:
+        """As `Stocked.land`."""
+        self.memory.plans[plan.fingerprint] = plan
+        landed = [(plan.topic_id, partition, offset, plan.sequence) for partition, offset in rows]
+        self.memory.commit(plan.app_id, plan.sequence, plan.fingerprint, landed)
+        return len(self.memory.commits)
+
+
+class OnDelta:
+    """The real table, with rows by delta-rs that look as the in-memory ones do."""
+
+    def __init__(self, uri: Path) -> None:
+        self.uri = str(uri)
+        self.table: DataTable = DeltaDataTable(self.uri)
+
+    def land(self, plan: Plan, rows: Sequence[Place]) -> int:
+        """As `Stocked.land`."""
+        self.table.prepare(plan.pipeline)
+        epoch = datetime(1970, 1, 1, tzinfo=UTC)
+        columns = {
+            "key": pa.array([None] * len(rows), pa.binary()),
+            "value": pa.array([b"%d" % offset for _, offset in rows], pa.binary()),
+            "partition": pa.array([partition for partition, _ in rows], pa.int32()),
+            "offset": pa.array([offset for _, offset in rows], pa.int64()),
+            "timestamp": pa.array([epoch] * len(rows), pa.timestamp("us", tz="UTC")),
+            "timestamp_type": pa.array([0] * len(rows), pa.int32()),
+            "topic_id": pa.array([plan.topic_id] * len(rows), pa.string()),
+            "plan_sequence": pa.array([plan.sequence] * len(rows), pa.int64()),
+        }
+        write_deltalake(
+            self.uri,
+            pa.table(columns),
+            mode="append",
+            schema_mode="merge",
+            commit_properties=CommitProperties(
+                custom_metadata={"userMetadata": plan.commit_metadata()},
+                app_transactions=[Transaction(plan.app_id, plan.sequence)],
+            ),
+        )
+        return int(DeltaTable(self.uri).version())
+
+
+@pytest.fixture(params=["memory", "delta"])
+def stocked(request: pytest.FixtureRequest, tmp_path: Path) -> Stocked:
+    """The table under test, empty."""
+    return InMemory() if request.param == "memory" else OnDelta(tmp_path / "table")
+
+
+def test_what_rows_take_is_told_by_files_that_are_mostly_rows(tmp_path: Path) -> None:
+    """A file of three rows is schema and statistics; what more rows would take is not in it."""
+    stocked = OnDelta(tmp_path / "table")
+    assert stocked.table.size() == TableSize(records=0, bytes=0)
+    stocked.land(make_plan((0, 0, 3)), [(0, 0), (0, 1), (0, 2)])
+    assert stocked.table.size() == TableSize(records=0, bytes=0)
+    stocked.land(make_plan((0, 3, 40_000), sequence=2), [(0, n) for n in range(3, 40_000)])
+    told = stocked.table.prepare("events")
+    (largest,) = sorted(path.stat().st_size for path in (tmp_path / "table").glob("*.parquet"))[1:]
+    assert told == TableSize(records=39_997, bytes=largest)
+
+
+def test_an_empty_table_holds_nothing(stocked: Stocked) -> None:
+    """Whether it is there or not; asking does not make it."""
+    for made in (False, True):
+        if made:
+            stocked.table.prepare("events")
+        assert stocked.table.holdings() == ()
+        assert stocked.table.commits_of_plans("ann") == ()
+        assert list(stocked.table.rows_of("id-1", 0, Span(0, 9))) == []
+        assert stocked.table.find(make_plan((0, 0, 9))) is None
+
+
+def test_i5_a_commit_counts_for_the_rows_that_are_left_of_it(stocked: Stocked) -> None:
+    """Deleted since: they must not be recorded as landed, and the gap shows them."""
+    plan, other = make_plan((0, 0, 4)), make_plan((0, 4, 6), sequence=2)
+    version = stocked.land(plan, places(0, 0, 1, 2, 3))
+    stocked.land(other, places(0, 4, 5))
+    assert stocked.table.discard(plan) == (4, version + 2)
+    found = stocked.table.find(plan)
+    assert found is not None
+    assert (found.table_version, found.records, found.holes) == (version, 0, 4)
+    assert stocked.table.gaps(plan) == {0: spans((0, 4))}
+    assert stocked.table.held(other).records == 2
+    assert stocked.table.discard(plan)[0] == 0
+
+
+def test_s6_gaps_are_what_a_plan_has_no_row_for(stocked: Stocked) -> None:
+    """At the start, in the middle, at the end, between its ranges; rows of others fill none."""
+    plan = make_plan((0, 0, 10), (0, 20, 23), (1, 5, 8), (2, 0, 4))
+    stocked.land(plan, places(0, 2, 3, 7, 20, 21, 22) + places(1, 5, 6, 7))
+    stocked.land(make_plan((0, 8, 9), (2, 0, 4), sequence=2), places(0, 8) + places(2, 0, 1))
+    assert stocked.table.gaps(plan) == {0: spans((0, 2), (4, 7), (8, 10)), 2: spans((0, 4))}
+
+
+def test_a_plan_of_holes_alone_is_all_gap(stocked: Stocked) -> None:
+    """Its commit is empty."""
+    plan = make_plan((3, 7, 9))
+    stocked.land(plan, [])
+    assert stocked.table.gaps(plan) == {3: spans((7, 9))}
+    assert stocked.table.held(plan).records == 0
+
+
+def test_holdings_are_counted_by_plan_incarnation_and_partition(stocked: Stocked) -> None:
+    """With the first and the last offset of each; a double counts twice."""
+    stocked.land(make_plan((0, 0, 9), (1, 0, 9)), places(0, 1, 3, 8) + places(1, 5))
+    stocked.land(
+        make_plan((0, 0, 9), sequence=2, topic_id="id-2"), [*places(0, 4, 5), *places(0, 5)]
+    )
+    assert stocked.table.holdings() == (
+        Holding(sequence=1, topic_id="id-1", partition=0, first=1, last=8, rows=3),
+        Holding(sequence=1, topic_id="id-1", partition=1, first=5, last=5, rows=1),
+        Holding(sequence=2, topic_id="id-2", partition=0, first=4, last=5, rows=3),
+    )
+
+
+def test_holdings_end_where_rows_of_another_plan_lie_between(stocked: Stocked) -> None:
+    """A backfill around what had landed before: each run of rows of one plan is told apart."""
+    stocked.land(make_plan((0, 4, 6)), places(0, 4, 5))
+    stocked.land(make_plan((0, 1, 4), (0, 6, 9), sequence=2), places(0, 1, 3, 6, 8))
+    stocked.land(make_plan((0, 9, 12), (1, 0, 3), sequence=3), places(0, 9, 10) + places(1, 1))
+    told = [(h.sequence, h.partition, h.first, h.last, h.rows) for h in stocked.table.holdings()]
+    assert told == [
+        (1, 0, 4, 5, 2),
+        (2, 0, 1, 3, 2),
+        (2, 0, 6, 8, 2),
+        (3, 0, 9, 10, 2),
+        (3, 1, 1, 1, 1),
+    ]
+
+
+def test_what_is_held_is_told_by_range(stocked: Stocked) -> None:
+    """Whoever committed it, in the newest version; more rows than offsets are refused."""
+    plan = make_plan((0, 0, 4), (0, 6, 8), (1, 0, 5))
+    version = stocked.land(plan, places(0, 0, 1, 7) + places(1, 2))
+    assert stocked.table.held(plan) == Landing.of(plan, version, {0: 2, 1: 1, 2: 1})
+    stocked.land(plan, places(0, 6, 7))
+    with pytest.raises(OverfullRange):
+        stocked.table.held(plan)
+
+
+def test_plans_that_landed_are_told_with_who_asks_now(stocked: Stocked) -> None:
+    """Both chains; the commit does not say who asked then."""
+    live = make_plan((0, 0, 4))
+    backfill = make_plan((1, 2, 4), sequence=2, kind=PlanKind.BACKFILL, epoch=3)
+    for plan in (live, backfill):
+        stocked.land(plan, [(plan.ranges[0].partition, plan.ranges[0].start)])
+    assert told_by(stocked.table.commits_of_plans("ann")) == {
+        1: replace(live, requested_by="ann"),
+        2: replace(backfill, requested_by="ann"),
+    }
+
+
+def test_of_two_plans_of_one_number_the_newer_is_told(stocked: Stocked) -> None:
+    """The older one was restored away, in an epoch before."""
+    stocked.land(make_plan((0, 0, 4)), [])
+    newer = make_plan((0, 0, 2), epoch=1)
+    stocked.land(newer, places(0, 0))
+    assert told_by(stocked.table.commits_of_plans("test:1")) == {1: newer}
+
+
+def test_rows_are_told_in_offset_order_with_their_plans(stocked: Stocked) -> None:
+    """Of one incarnation, one partition and one span, and nothing else; doubles are both told."""
+    stocked.land(make_plan((0, 0, 9), (1, 0, 9)), places(0, 8, 2, 4) + places(1, 3))
+    stocked.land(make_plan((0, 0, 9), sequence=2), places(0, 4, 3))
+    stocked.land(make_plan((0, 0, 9), sequence=3, topic_id="id-2"), places(0, 5))
+    found = list(stocked.table.rows_of("id-1", 0, Span(2, 8)))
+    assert [(sequence, row.offset) for sequence, row in found] == [(1, 2), (2, 3), (1, 4), (2, 4)]
+    assert all(isinstance(row, LogRecord) and row.partition == 0 for _, row in found)
+    assert [row.value for _, row in found] == [b"2", b"3", b"4", b"4"]
+    assert len({row.checksum for _, row in found}) == 3
+
+
+def test_i4_a_fenced_chain_stays_fenced(stocked: Stocked) -> None:
+    """Once: the second call makes no version; what landed before is still found."""
+    plan = make_plan((0, 0, 2))
+    stocked.land(plan, places(0, 0, 1))
+    app_ids = [transaction_app_id("events", epoch, kind) for epoch in (0, 1) for kind in PlanKind]
+    version = stocked.table.fence_chains("events", app_ids)
+    assert stocked.table.fence_chains("events", app_ids) == version
+    state = stocked.table.state("events", app_ids, since=0)
+    assert state.transactions == dict.fromkeys(app_ids, FENCED)
+    landing = stocked.table.find(plan)
+    assert landing is not None
+    assert landing.records == 2
+    assert stocked.table.find(make_plan((0, 2, 4), sequence=2)) is None
+    assert len(list(stocked.table.rows_of("id-1", 0, Span(0, 9)))) == 2
+
+
+def test_i7_a_table_of_somebody_else_is_not_fenced(tmp_path: Path) -> None:
+    """Nothing is written to it."""
+    OnDelta(tmp_path).land(make_plan((0, 0, 1), pipeline="other"), places(0, 0))
+    version = DeltaTable(tmp_path).version()
+    with pytest.raises(ForeignTable):
+        DeltaDataTable(str(tmp_path)).fence_chains("events", ["tidemark:events:0"])
+    assert DeltaTable(tmp_path).version() == version
+
+
+def test_values_that_no_reader_of_kafka_writes_are_told_too(tmp_path: Path) -> None:
+    """Somebody set a time or its type to null or nonsense: a row to compare, and no crash."""
+    stocked = OnDelta(tmp_path)
+    stocked.land(make_plan((0, 0, 3)), places(0, 0, 1, 2))
+    whole = [row.checksum for _, row in stocked.table.rows_of("id-1", 0, Span(0, 3))]
+    table = DeltaTable(tmp_path)
+    table.update(predicate='"offset" = 0', updates={"timestamp": "NULL"})
+    table.update(predicate='"offset" = 1', updates={"timestamp_type": "NULL"})
+    table.update(predicate='"offset" = 2', updates={"timestamp_type": "7"})
+    broken = [row.checksum for _, row in stocked.table.rows_of("id-1", 0, Span(0, 3))]
+    assert len(broken) == 3
+    assert not set(broken) & set(whole)
+
+
+# -- tables that Spark wrote ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def lake(spark: SparkSession, broker: BrokerStatus, tmp_path: Path) -> Lake:
+    """A lake of this test's own."""
+    connection = {"bootstrap.servers": broker.bootstrap}
+    return Lake(session=spark, root=tmp_path, connection=connection)
+
+
+AWKWARD = [
+    Record(key=None, value=None),
+    Record(key=b"", value=b""),
+    Record(headers=(("a", None), ("a", b""), ("é", b"\x00\xff"))),
+    Record(value=b"\x00" * 3_000, timestamp_ms=-1),
+    Record(timestamp_ms=-86_400_001),
+    Record(timestamp_ms=1),
+    Record(timestamp_ms=32_503_680_000_001),
+]
+
+
+def checksums_in_kafka(lake: Lake) -> dict[tuple[int, int], str]:
+    """What the second reader sees of the whole topic."""
+    ranges = log_ranges(str(lake.connection["bootstrap.servers"]), lake.spec.topic)
+    wanted = {p: spans((start, end)) for p, (start, end) in ranges.items() if start < end}
+    read = lake.log_reader.read(lake.spec.topic, lake.spec.isolation_level, wanted)
+    return {(record.partition, record.offset): record.checksum for record in read}
+
+
+def checksums_in_the_table(lake: Lake, topic_id: str) -> dict[tuple[int, int], str]:
+    """What the table tells of its rows."""
+    return {
+        (row.partition, row.offset): row.checksum
+        for partition in (0, 1)
+        for _, row in lake.table.rows_of(topic_id, partition, Span(0, 2**63 - 1))
+    }
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_rows_that_spark_wrote_are_what_the_second_reader_sees(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """S4: to the checksum; nulls, headers, times; in fresh files and in files of several plans."""
+    anytime = {"message.timestamp.after.max.ms": str(2**62), "retention.ms": "-1"}
+    pipeline = lake.of(topic(partitions=2, config=anytime))
+    name = pipeline.spec.topic
+    plans = []
+    for run in ("first", "second"):
+        produce_records(broker.bootstrap, name, AWKWARD)
+        produce_aborted(broker.bootstrap, name, [Record(partition=1)] * 3)
+        produce_committed(broker.bootstrap, name, [Record(key=b"k", partition=1)])
+        plans.append(pipeline.run(run).plan)
+    holdings = pipeline.table.holdings()
+    assert [(h.sequence, h.partition, h.first, h.last, h.rows) for h in holdings] == [
+        (1, 0, 0, 6, 7),
+        (1, 1, 4, 4, 1),
+        (2, 0, 7, 13, 7),
+        (2, 1, 10, 10, 1),
+    ]
+    seen = checksums_in_kafka(pipeline)
+    assert len(seen) == 16
+    told = told_by(pipeline.table.commits_of_plans("ann"))
+    for compacted in (False, True):
+        if compacted:
+            lake.session.sql(f"OPTIMIZE delta.`{lake.uri}`").collect()
+            assert lake.files() == 1
+        assert checksums_in_the_table(pipeline, plans[0].topic_id) == seen
+        assert pipeline.table.holdings() == holdings
+        assert [pipeline.table.gaps(plan) for plan in plans] == [
+            {1: spans((0, 4), (5, 6))},
+            {1: spans((6, 10), (11, 12))},
+        ]
+        assert [
+            [count.records for count in pipeline.table.held(plan).counts] for plan in plans
+        ] == [[7, 1], [7, 1]]
+        assert {n: plan.fingerprint for n, plan in told.items()} == {
+            plan.sequence: plan.fingerprint for plan in plans
+        }
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_i4_a_fenced_chain_stops_spark(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """An old epoch's plan is skipped with success: nothing is written, and the run says so."""
+    pipeline = lake.of(topic())
+    produce_values(broker.bootstrap, pipeline.spec.topic, 5)
+    pipeline.run("first")
+    produce_values(broker.bootstrap, pipeline.spec.topic, 5)
+    plan = pipeline.plan("second")
+    app_ids = [transaction_app_id(plan.pipeline, 0, kind) for kind in PlanKind]
+    version = pipeline.table.fence_chains(plan.pipeline, app_ids)
+    pipeline.land(plan)
+    pipeline.land(replace(plan, kind=PlanKind.BACKFILL))
+    assert pipeline.version() == version
+    with pytest.raises(TidemarkError):
+        pipeline.ingest.execute(plan.sequence)
+    assert (pipeline.version(), len(pipeline.rows())) == (version, 5)
+    assert pipeline.committed() == {0: 5}
+    pipeline.land(replace(plan, epoch=1))
+    assert len(pipeline.rows()) == 10
+    assert {row["ingested_at"] for row in pipeline.rows()} == {NOW}

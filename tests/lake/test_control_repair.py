@@ -1,0 +1,334 @@
+"""A control table with doubled events or lost files is named, and repaired."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
+from typer.testing import CliRunner
+
+from tests.support.file_lake import WEEK, FileLake, HomeFileLake, double, home_lake, landed_lake
+from tests.support.plans import make_plan
+from tests.support.services import NOW
+from tidemark.core.errors import ControlDoubled, ControlTruncated, SetupError, TidemarkError
+from tidemark.core.events import Adopted, Planned
+from tidemark.lake.compaction import Compaction
+from tidemark.lake.control_repair import DeltaControlRepair
+from tidemark.lake.control_table import DeltaControlTable
+from tidemark.lake.errors import ControlFileDamaged, ControlFileMissing, StorageRefused
+
+PARTITION = "partition.pipeline"
+
+
+def summary_by_sql(control: DeltaControlTable) -> object:
+    """Return the summary as SQL computes it for a pipeline with many events."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tidemark.lake.ledger_summary.FEW", -1)
+        return control.summary("events")
+
+
+READS: dict[str, Callable[[DeltaControlTable], object]] = {
+    "ledger": lambda control: control.ledger("events"),
+    "summary": lambda control: control.summary("events"),
+    "summary by SQL": summary_by_sql,
+    "plan_record": lambda control: control.plan_record("events", 1),
+}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileLake:
+    """A pipeline with four plans, and events of another one in the same control table."""
+    made = landed_lake(tmp_path, FileLake, plans=4)
+    plan = make_plan((0, 0, 1), pipeline="prices@july")
+    made.control.append(made.control.ledger("prices@july"), [Planned(plan=plan)], NOW)
+    return made
+
+
+def uri_of(lake: FileLake) -> str:
+    """The control table."""
+    return str(lake.root / "control")
+
+
+def lose(uri: str, number: int) -> Path:
+    """Remove the file of an event of `events`; where it was."""
+    actions = DeltaTable(uri).get_add_actions(flatten=True)
+    named = zip(
+        actions.column("path").to_pylist(),
+        actions.column("min.event_number").to_pylist(),
+        actions.column(PARTITION).to_pylist(),
+        strict=True,
+    )
+    (path,) = (path for path, event, name in named if (event, name) == (number, "events"))
+    file = Path(uri, path)
+    file.unlink()
+    return file
+
+
+def copy_oddly(uri: str, pipeline: str, *, into: str | None = None) -> int:
+    """Copy a pipeline's file to a name with a space; the number of its event.
+
+    Args:
+        uri: The control table.
+        pipeline: The pipeline.
+        into: The pipeline of the copy; the same one if None.
+    """
+    table = DeltaTable(uri)
+    actions = table.get_add_actions(flatten=True)
+    path, number = next(
+        (path, number)
+        for path, number, name in zip(
+            *(actions.column(name).to_pylist() for name in ("path", "min.event_number", PARTITION)),
+            strict=True,
+        )
+        if name == pipeline
+    )
+    into = into or pipeline
+    copy = f"pipeline={into}/a copy.parquet"
+    Path(uri, copy).parent.mkdir(exist_ok=True)
+    shutil.copy(Path(uri, unquote(path)), Path(uri, copy))
+    added = AddAction(
+        path=copy,
+        size=Path(uri, copy).stat().st_size,
+        partition_values={"pipeline": into},
+        modification_time=0,
+        data_change=True,
+        stats='{"numRecords": 1}',
+    )
+    table.create_write_transaction([added], "append", table.schema(), ["pipeline"])
+    return int(number)
+
+
+# -- doubled events ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_doubled_event_is_named_wherever_it_is_read(
+    lake: FileLake, read: Callable[[DeltaControlTable], object]
+) -> None:
+    """Not as overlapping ranges; the numbers of the events are in the error."""
+    events = lake.control.ledger("events").event_number
+    double(uri_of(lake))
+    with pytest.raises(ControlDoubled) as caught:
+        read(lake.control)
+    assert set(caught.value.events) <= set(range(1, events + 1))
+    assert "control repair" in str(caught.value)
+
+
+def test_a_repair_writes_each_doubled_event_once(lake: FileLake) -> None:
+    """Of all pipelines; then the pipeline plans, lands and verifies as before."""
+    control, uri = lake.control, uri_of(lake)
+    names = ("events", "prices@july")
+    ledgers, rows = [control.ledger(name) for name in names], DeltaTable(uri).count()
+    double(uri)
+    assert DeltaTable(uri).count() > rows
+    repair = DeltaControlRepair(uri)
+    shown = repair.repair(dry_run=True)
+    assert shown.doubled["events"] == tuple(range(1, ledgers[0].event_number + 1))
+    version = DeltaTable(uri).version()
+    with pytest.raises(ControlDoubled):
+        lake.run(1)
+    with pytest.raises(ControlDoubled):
+        lake.repair.rebuild("ops", "doubled")
+    assert (DeltaTable(uri).version(), repair.repair().doubled) == (version, shown.doubled)
+    assert [control.ledger(name) for name in names] == ledgers
+    assert DeltaTable(uri).count() == rows
+    assert repair.repair().as_record() == {"missing_files": [], "doubled_events": {}}
+    lake.run(2)
+    assert lake.verified() == [(15, 15)]
+    assert Compaction(uri).run() > 0
+    assert control.summary("events").records == control.ledger("events").records == 15
+
+
+def test_events_that_are_appended_during_a_repair_stay(
+    lake: FileLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit removes only files with copied rows."""
+    uri = uri_of(lake)
+    ledger = lake.control.ledger("events")
+    double(uri)
+    commit = Compaction.commit
+
+    def late(self: Compaction, *arguments: object) -> int:
+        other = DeltaControlTable(uri)
+        other.append(ledger, [Adopted(sequence=4, requested_by="late")], NOW)
+        return commit(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Compaction, "commit", late)
+    repair = DeltaControlRepair(uri)
+    repair._write_once("events")
+    monkeypatch.undo()
+    repair.repair()
+    after = lake.control.ledger("events")
+    assert after.event_number == ledger.event_number + 1
+    assert after.plans[4].requesters[-1] == "late"
+    assert after.records == ledger.records
+
+
+def test_a_doubled_file_that_cannot_be_replaced_is_named(lake: FileLake) -> None:
+    """delta-rs cannot remove a file with a space in its name."""
+    uri = uri_of(lake)
+    number = copy_oddly(uri, "events")
+    repair = DeltaControlRepair(uri)
+    doubled = repair.repair(dry_run=True).doubled
+    assert doubled == {"events": (number,)}
+    rows, version = DeltaTable(uri).count(), DeltaTable(uri).version()
+    with pytest.raises(SetupError, match="a%20copy") as caught:
+        repair.repair()
+    assert "OPTIMIZE" in caught.value.remedy()
+    assert (DeltaTable(uri).count(), DeltaTable(uri).version()) == (rows, version)
+    assert repair.repair(dry_run=True).doubled == doubled
+
+
+def test_a_file_of_another_pipeline_blocks_no_repair(lake: FileLake) -> None:
+    """Only files of pipelines with doubled events have to be replaced."""
+    uri = uri_of(lake)
+    copy_oddly(uri, "events", into="other")
+    double(uri)
+    repair = DeltaControlRepair(uri)
+    assert list(repair.repair().doubled) == ["events"]
+
+
+# -- lost files ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_lost_file_is_named_wherever_it_is_read(
+    lake: FileLake, read: Callable[[DeltaControlTable], object]
+) -> None:
+    """With its path, so that the operator can restore it; then all is as before."""
+    file = lose(uri_of(lake), 2)
+    content = DeltaTable(uri_of(lake)).version()
+    with pytest.raises(ControlFileMissing) as caught:
+        read(lake.control)
+    assert caught.value.files == (file.relative_to(uri_of(lake)).as_posix(),)
+    assert DeltaTable(uri_of(lake)).version() == content
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 8])
+def test_a_pipeline_works_again_after_it_lost_a_file_of_the_control_table(
+    lake: FileLake, number: int
+) -> None:
+    """The runbook's steps: give the file up, rebuild what the data table holds, go on."""
+    lose(uri_of(lake), number)
+    with pytest.raises(ControlFileMissing):
+        lake.run(1)
+    repair = DeltaControlRepair(uri_of(lake))
+    assert len(repair.repair(dry_run=True).missing) == 1
+    assert len(repair.repair().missing) == 1
+    with pytest.raises(ControlTruncated):
+        lake.run(1)
+    lake.repair.rebuild("ops", "a lost file")
+    lake.run(2)
+    assert lake.verified() == [(16, 16)]
+    assert lake.control.ledger("prices@july").plans
+
+
+def test_missing_files_are_logged_if_the_repair_then_fails(
+    lake: FileLake, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The repair has removed them from the log, and its error is about other files."""
+    uri = uri_of(lake)
+    file = lose(uri, 1 if copy_oddly(uri, "events") > 1 else 2)
+    with pytest.raises(SetupError, match="a%20copy"), caplog.at_level("WARNING"):
+        DeltaControlRepair(uri).repair()
+    assert file.name in caplog.text
+
+
+# -- damaged files -------------------------------------------------------------------------------
+
+
+def damage(uri: str, number: int) -> Path:
+    """Overwrite the file of an event of `events`; where it is."""
+    file = lose(uri, number)
+    file.write_bytes(b"PAR1 is not a Parquet file PAR1")
+    return file
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_damaged_file_is_named_wherever_it_is_read(
+    lake: FileLake, read: Callable[[DeltaControlTable], object]
+) -> None:
+    """With a remedy for the control table; no plan can be undone without it."""
+    file = damage(uri_of(lake), 2)
+    with pytest.raises(ControlFileDamaged, match=file.name) as caught:
+        read(lake.control)
+    assert "undo" not in str(caught.value)
+
+
+def test_a_pipeline_works_again_after_a_damaged_file_was_moved_away(lake: FileLake) -> None:
+    """The steps of the runbook."""
+    uri = uri_of(lake)
+    file = damage(uri, 2)
+    repair = DeltaControlRepair(uri)
+    with pytest.raises(ControlFileDamaged, match=file.name):
+        repair.repair()
+    file.rename(lake.root / "aside")
+    assert len(repair.repair().missing) == 1
+    with pytest.raises(ControlTruncated):
+        lake.run(1)
+    lake.repair.rebuild("ops", "a damaged file")
+    lake.run(2)
+    assert lake.verified() == [(15, 15)]
+
+
+def test_a_repair_of_missing_files_changes_nothing_beside_a_damaged_file(lake: FileLake) -> None:
+    """The doubled events could not be read."""
+    uri = uri_of(lake)
+    lose(uri, 8)
+    file = damage(uri, 2)
+    version = DeltaTable(uri).version()
+    with pytest.raises(ControlFileDamaged, match=file.name):
+        DeltaControlRepair(uri).repair()
+    assert DeltaTable(uri).version() == version
+
+
+def test_a_file_that_the_storage_refuses_is_not_damaged(lake: FileLake) -> None:
+    """A loop of links is an error of the storage, as missing access is."""
+    file = lose(uri_of(lake), 2)
+    file.symlink_to(file)
+    with pytest.raises(StorageRefused):
+        DeltaControlRepair(uri_of(lake)).repair(dry_run=True)
+    with pytest.raises(StorageRefused):
+        lake.control.summary("events")
+
+
+# -- from the command line -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HomeFileLake:
+    """A lake where commands look for it."""
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    monkeypatch.setenv("TIDEMARK_PIPELINES", str(tmp_path / "pipelines"))
+    return home_lake(tmp_path)
+
+
+def test_the_command_shows_repairs_and_repairs_nothing_twice(home: HomeFileLake) -> None:
+    """`tidemark control repair`, first as a dry run."""
+    from tidemark.cli import app
+
+    double(str(home.root / "control" / "offset_ranges"))
+    run = CliRunner().invoke
+    assert run(app, ["control", "repair"]).exit_code == 2
+    shown = json.loads(run(app, ["control", "repair", "--dry-run", "--json"]).stdout)
+    assert (shown["outcome"], list(shown["doubled_events"])) == ("draft", ["events"])
+    with pytest.raises(ControlDoubled):
+        home.control.ledger("events")
+    done = json.loads(run(app, ["control", "repair", "--apply", "--json"]).stdout)
+    assert done == {**shown, "outcome": "repaired"}
+    assert "repaired" in run(app, ["control", "repair", "--apply"]).stdout
+    home.run(1)
+    assert home.verified() == [(10, 10)]
+
+
+def test_maintenance_names_a_doubled_control_table(home: HomeFileLake) -> None:
+    """I7: the open plans are unknown, so nothing is removed."""
+    double(str(home.root / "control" / "offset_ranges"))
+    with pytest.raises(TidemarkError, match="control repair"):
+        home.maintenance().maintain(WEEK)

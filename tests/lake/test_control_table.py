@@ -1,0 +1,1001 @@
+"""The control table: one behaviour over memory and Delta, and what only Delta must do."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
+
+import duckdb
+import polars
+import pyarrow as pa
+import pytest
+from arro3.core import Schema
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from tests.conftest import PROJECT
+from tests.support.memory import MemoryControlTable
+from tests.support.plans import MemoryPipeline, make_plan, wanted
+from tests.support.services import NOW
+from tidemark.core.accounting import Landing, RangeCount
+from tidemark.core.errors import TidemarkError
+from tidemark.core.events import (
+    Adopted,
+    ControlEvent,
+    EventKind,
+    Landed,
+    LossAccepted,
+    NewEpoch,
+    NewIncarnation,
+    Planned,
+    Rewound,
+    Started,
+    Superseded,
+    UndoBegun,
+)
+from tidemark.core.ledger import Ledger
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plan import Plan, PlanKind
+from tidemark.ingest.ports import ControlTable
+from tidemark.lake.control_table import COLUMNS, DeltaControlTable
+from tidemark.lake.errors import ControlConflict
+from tidemark.lake.exclusive import PROOF
+from tidemark.lake.ledger_summary import read_settled
+from tidemark.lake.rows import from_rows
+from tidemark.lake.upkeep import DeltaUpkeep
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = PROJECT / "docs" / "control-table.md"
+
+
+def started(offsets: dict[int, int]) -> Started:
+    """The pipeline begins at these offsets."""
+    return Started(
+        cluster_id="memory",
+        topic="events",
+        topic_id="id-1",
+        requested_by="test:0",
+        offsets=offsets,
+    )
+
+
+def landed(ledger: Ledger, plan: Plan, holes: int = 0) -> Landed:
+    """The whole plan landed, with some holes in each range."""
+    counts = tuple(
+        RangeCount(partition=r.partition, start=r.start, end=r.end, records=r.span.size - holes)
+        for r in plan.ranges
+    )
+    landing = Landing(sequence=plan.sequence, table_version=plan.sequence, counts=counts)
+    return Landed(plan=plan, landing=landing, committed=ledger.committed_with(landing.spans()))
+
+
+# -- one behaviour -------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["memory", "delta"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> ControlTable:
+    """An empty control table of each make."""
+    if request.param == "memory":
+        return MemoryControlTable()
+    return DeltaControlTable(str(tmp_path / "control"))
+
+
+def append(table: ControlTable, pipeline: str, *events: ControlEvent) -> Ledger:
+    """Append to what the table holds now; the ledger after it."""
+    table.append(table.ledger(pipeline), list(events), NOW)
+    return table.ledger(pipeline)
+
+
+def test_a_pipeline_without_events_has_an_empty_ledger(table: ControlTable) -> None:
+    """Reading a table that does not exist yet, or holds others' events only, makes nothing up."""
+    assert table.ledger("events") == Ledger(pipeline="events")
+    append(table, "other", started({0: 0}))
+    assert table.ledger("events") == Ledger(pipeline="events")
+
+
+def test_reading_does_not_create_anything(tmp_path: Path) -> None:
+    """I7: a reader leaves no table behind."""
+    DeltaControlTable(str(tmp_path / "control")).ledger("events")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_i4_events_come_back_as_they_were_recorded(table: ControlTable) -> None:
+    """Plans, owners, landings, holes and positions survive the table."""
+    first = make_plan((0, 0, 5), (1, 3, 9))
+    backfill = make_plan((0, 7, 9), (0, 11, 12), sequence=2, kind=PlanKind.BACKFILL)
+    append(table, "events", started({0: 0, 1: 3}), Planned(plan=first))
+    append(table, "events", Adopted(sequence=1, requested_by="test:later"))
+    ledger = append(table, "events", Planned(plan=backfill))
+    after = append(table, "events", landed(ledger, first, holes=1))
+    assert after.event_number == 4
+    assert (after.cluster_id, after.topic_id) == ("memory", "id-1")
+    assert after.plans[1].plan == first
+    assert after.plans[1].requesters == ("test:1", "test:later")
+    assert after.plans[1].landing == landed(ledger, first, holes=1).landing
+    assert after.plans[2].plan == backfill
+    assert after.plans[2].plan.fingerprint == backfill.fingerprint
+    assert [record.plan.sequence for record in after.open_plans()] == [2]
+    assert {p: after.committed_offset(p) for p in (0, 1)} == {0: 5, 1: 9}
+
+
+def test_decisions_come_back_as_they_were_recorded(table: ControlTable) -> None:
+    """Losses, incarnations, rewinds and epochs survive the table, and the ledger follows them."""
+    plan = make_plan((0, 0, 5), (1, 3, 9))
+    append(table, "events", started({0: 0, 1: 3}), Planned(plan=plan))
+    ledger = table.ledger("events")
+    append(table, "events", landed(ledger, plan))
+    lost = {0: SpanSet.of([Span(5, 7), Span(9, 11)])}
+    loss = LossAccepted(
+        topic="events",
+        topic_id="id-1",
+        lost=lost,
+        committed={0: 7},
+        requested_by="test:1",
+        reason="gone",
+    )
+    after = append(table, "events", loss)
+    assert after.accepted == lost
+    assert {p: after.committed_offset(p) for p in (0, 1)} == {0: 7, 1: 9}
+    decision: dict[str, Any] = {"requested_by": "test:2", "reason": "restored"}
+    after = append(
+        table,
+        "events",
+        Rewound(sequence=1, **decision),
+        NewEpoch(
+            epoch=1,
+            table_version=8,
+            sequence=4,
+            committed={0: 0, 1: 3},
+            missing_events=2,
+            **decision,
+        ),
+    )
+    assert (after.plans[1].landing, after.plans[1].abandoned) == (None, "restored")
+    assert (after.epoch, after.epoch_version, after.next_sequence) == (1, 8, 5)
+    assert after.accepted == lost
+    assert {p: after.committed_offset(p) for p in (0, 1)} == {0: 0, 1: 3}
+    after = append(
+        table,
+        "events",
+        NewIncarnation(
+            cluster_id="other", topic="events", topic_id="id-2", offsets={0: 2}, **decision
+        ),
+    )
+    assert (after.cluster_id, after.topic_id, after.starts) == ("other", "id-2", {0: 2})
+    assert (after.accepted, after.covered(0)) == ({}, SpanSet())
+    assert after.next_sequence == 5
+
+
+def test_a_landing_that_missed_everything_is_a_landing(table: ControlTable) -> None:
+    """A plan of which no offset could be accounted for is settled all the same."""
+    plan = make_plan((0, 0, 5))
+    append(table, "events", started({0: 0}), Planned(plan=plan))
+    nothing = Landing(sequence=1, table_version=3, counts=())
+    after = append(table, "events", Landed(plan=plan, landing=nothing, committed={}))
+    assert after.plans[1].landing == nothing
+    assert after.committed_offset(0) == 0
+
+
+def test_a_plan_landed_when_that_was_first_recorded(table: ControlTable) -> None:
+    """A repair records it anew, a month later; it is no plan of that month."""
+    plan = make_plan((0, 0, 5))
+    ledger = append(table, "events", started({0: 0}), Planned(plan=plan))
+    append(table, "events", landed(ledger, plan))
+    again = table.ledger("events")
+    table.append(again, [landed(again, plan)], NOW + timedelta(days=31))
+    assert table.recorded_at("events", EventKind.LANDED) == {1: NOW}
+    assert table.recorded_at("events", EventKind.PLANNED) == {1: NOW}
+    assert table.recorded_at("others", EventKind.PLANNED) == {}
+
+
+def test_unproven_holes_are_told_apart(table: ControlTable) -> None:
+    """What only the engine vouches for stays visible as such."""
+    plan = make_plan((0, 0, 5))
+    append(table, "events", started({0: 0}), Planned(plan=plan))
+    count = RangeCount(partition=0, start=0, end=5, records=2, unproven_holes=1)
+    landing = Landing(sequence=1, table_version=3, counts=(count,))
+    after = append(table, "events", Landed(plan=plan, landing=landing, committed={0: 5}))
+    assert after.plans[1].landing == landing
+
+
+def test_i7_events_that_a_restore_took_away_are_missed(tmp_path: Path) -> None:
+    """The table's log remembers how many there were; the same with the adapter in memory."""
+    uri = str(tmp_path / "control")
+    memory, delta = MemoryControlTable(), DeltaControlTable(uri)
+    for made in (memory, delta):
+        append(made, "events", started({0: 0}))
+    version = DeltaTable(uri).version()
+    for made in (memory, delta):
+        append(made, "events", Planned(plan=make_plan((0, 0, 5))))
+    DeltaTable(uri).restore(version)
+    memory.restore("events", 1)
+    ledger = delta.ledger("events")
+    assert ledger == memory.ledger("events")
+    assert (ledger.event_number, ledger.missing_events) == (2, 1)
+    after = append(delta, "events", Planned(plan=make_plan((0, 0, 9))))
+    # Whoever goes on without looking does not hide the gap.
+    assert (after.event_number, after.missing_events) == (3, 1)
+
+
+def test_compaction_changes_files_and_no_event(tmp_path: Path) -> None:
+    """One file instead of many, the same ledger, and the next writer goes on."""
+    table = DeltaControlTable(str(tmp_path / "control"))
+    append(table, "events", started({0: 0}))
+    for sequence in range(1, 6):
+        append(table, "events", Planned(plan=make_plan((0, 0, 5), sequence=sequence)))
+    stale = table.ledger("events")
+    assert DeltaUpkeep(str(tmp_path / "control")).compact() == 6
+    assert len(DeltaTable(str(tmp_path / "control")).file_uris()) == 1
+    assert table.ledger("events") == stale
+    table.append(stale, [Adopted(sequence=5, requested_by="test:again")], NOW)
+    assert table.ledger("events").event_number == 7
+
+
+def test_a_summary_is_read_again_once_somebody_has_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever it was, also to a table that was made anew; and not before."""
+    uri = str(tmp_path / "control")
+    table, other = DeltaControlTable(uri), DeltaControlTable(uri)
+    read = Mock(wraps=read_settled)
+    monkeypatch.setattr("tidemark.lake.control_table.read_settled", read)
+    append(other, "events", started({0: 0}))
+    summaries = [table.summary("events") for _ in range(3)]
+    assert (summaries[0].event_number, len(set(map(id, summaries)))) == (1, 1)
+    assert table.summary("others") == Ledger(pipeline="others")
+    assert read.call_count == 2
+    append(other, "events", Planned(plan=make_plan((0, 0, 5))))
+    assert sorted(table.summary("events").plans) == [1]
+    assert read.call_count == 3
+    version = DeltaTable(uri).version()
+    shutil.rmtree(uri)
+    append(other, "events", started({0: 7}))
+    append(other, "events", started({0: 8}))
+    assert DeltaTable(uri).version() == version
+    assert table.summary("events").starts == {0: 8}
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Compaction after fewer events."""
+    monkeypatch.setattr("tidemark.lake.control_table.COMPACT_EVERY", 5)
+    return 5
+
+
+def test_a_pipelines_files_are_compacted_as_they_come(tmp_path: Path, soon: int) -> None:
+    """A history of any length is a few files, and other pipelines' files are left alone."""
+    uri = str(tmp_path / "control")
+    table = DeltaControlTable(uri)
+    append(table, "other", started({0: 0}))
+    ledger = append(table, "events", started({0: 0}))
+    for number in range(2, soon + 3):
+        assert ledger.event_number == number - 1
+        ledger = append(table, "events", Adopted(sequence=number, requested_by="test"))
+    files = DeltaTable(uri).get_add_actions(flatten=True).column("partition.pipeline")
+    assert sorted(files.to_pylist()) == [*["events"] * 3, "other"]
+    assert (ledger.event_number, ledger.missing_events) == (soon + 2, 0)
+
+
+def test_an_event_stands_whose_compaction_was_in_the_way(
+    tmp_path: Path, soon: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process compacts at the same moment."""
+    table = DeltaControlTable(str(tmp_path / "control"))
+    refused = CommitFailedError("a concurrent transaction deleted the same data")
+
+    def lose(*_: object, **__: object) -> dict[str, object]:
+        raise refused
+
+    monkeypatch.setattr("deltalake.table.TableOptimizer.compact", lose)
+    for number in range(soon):
+        table.append(table.ledger("events"), [Adopted(sequence=number, requested_by="test")], NOW)
+    assert table.ledger("events").event_number == soon
+
+
+# -- summaries -----------------------------------------------------------------------------------
+
+
+def lived(seed: int) -> MemoryPipeline:
+    """A pipeline after a while of runs, backfills, plans given up, RESTOREs, elections."""
+    chance = Random(seed)
+    pipeline = MemoryPipeline()
+    steps = {
+        "elect": 2,
+        "give up": 2,
+        "restore": 1,
+        "recreate": 1,
+        "backfill": 2,
+        "replace": 3,
+        "undo": 1,
+        "plan": 4,
+        "miss": 2,
+    }
+    for number in range(60):
+        pipeline.kafka.produce("events", chance.randrange(2), chance.randrange(6))
+        with suppress(TidemarkError):
+            match chance.choices([*steps, "run"], [*steps.values(), 8])[0]:
+                case "elect":
+                    pipeline.kafka.elect("events", 0)
+                case "recreate":
+                    pipeline.kafka.create("events", 2, f"id-{number}")
+                    pipeline.decisions.new_incarnation("ops", "made again")
+                case "backfill":
+                    request = wanted((0, 0, 2))
+                    pipeline.planner.backfill(request, f"backfill-{number}")
+                case "plan":
+                    pipeline.planner.plan(f"planned-{number}")
+                case "miss":
+                    with broken_reader(pipeline):
+                        pipeline.run(f"missing-{number}")
+                case "run":
+                    pipeline.run(f"run-{number}")
+                case step:
+                    take_out(step, pipeline, chance)
+    return pipeline
+
+
+def take_out(step: str, pipeline: MemoryPipeline, chance: Random) -> None:
+    """Something happens to what was planned or has landed."""
+    match step:
+        case "give up":
+            for record in pipeline.ledger.open_plans():
+                pipeline.abandon.give_up(record.plan.sequence, "ops", "it hangs")
+        case "restore" if pipeline.table.commits:
+            pipeline.table.restore(chance.randrange(len(pipeline.table.commits)))
+            pipeline.repair.rewind("ops", "the table was restored")
+        case "replace":
+            start = chance.randrange(20)
+            spans = wanted((0, start, start + chance.randrange(1, 9)))
+            request = replace(spans, replaces=True)
+            plan = pipeline.planner.backfill(request, f"replace-{chance.random()}").plan
+            if plan and chance.random() < 0.8:
+                pipeline.ingest.execute(plan.sequence)
+        case "undo":
+            landed = [n for n, record in pipeline.ledger.plans.items() if record.landing]
+            pipeline.undo.undo(chance.choice(landed or [1]), "ops", "wrong")
+
+
+@contextmanager
+def broken_reader(pipeline: MemoryPipeline) -> Iterator[None]:
+    """The engine misses the last record of each plan."""
+    read = pipeline.table.read
+    pipeline.table.read = lambda plan: read(plan)[:-1]  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del pipeline.table.read
+
+
+def state(ledger: Ledger) -> dict[str, Any]:
+    """All that services ask a ledger."""
+    places = {(r.plan.topic_id, p) for r in ledger.plans.values() for p in r.plan.spans()}
+    places |= set(ledger.settled.landed)
+    return {
+        "numbers": (ledger.event_number, ledger.missing_events, ledger.last_sequence),
+        "identity": (ledger.cluster_id, ledger.topic, ledger.topic_id),
+        "offsets": (
+            ledger.starts,
+            ledger.start_epochs,
+            ledger.landed,
+            ledger.accepted,
+            ledger.pending,
+        ),
+        "epoch": (ledger.epoch, ledger.epoch_version),
+        "open": ledger.open_plans(),
+        "newest": [ledger.newest_of(kind) for kind in PlanKind],
+        "positions": [ledger.positions(kind) for kind in PlanKind],
+        "totals": (ledger.last_landed, ledger.records),
+        "began": {place: ledger.began(*place, -1) for place in places},
+    }
+
+
+def test_a_summary_adds_up_what_is_settled() -> None:
+    """Only what may still change is read one by one."""
+    pipeline = MemoryPipeline()
+    for number in range(3):
+        pipeline.produce(0, 10)
+        pipeline.run(f"run-{number}")
+    pipeline.produce(1, 5)
+    pipeline.planner.plan("open")
+    summary = pipeline.control.summary("events")
+    assert sorted(summary.plans) == [4]
+    assert summary.settled.landed == {("id-1", 0): SpanSet((Span(0, 30),))}
+    assert summary.settled.requesters == {"run-0": 1, "run-1": 2, "run-2": 3}
+    assert (summary.records, summary.last_landed, summary.next_sequence) == (30, 3, 5)
+
+
+def test_a_summary_adds_up_what_was_replaced() -> None:
+    """Both plans are settled, and each record counts once; not while a replacement is in doubt."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 10)
+    pipeline.run("run")
+    request = replace(wanted((0, 2, 5)), replaces=True)
+    plan = pipeline.planner.backfill(request, "replace").plan
+    assert plan is not None
+    assert sorted(pipeline.control.summary("events").plans) == [1, 2]
+    pipeline.ingest.execute(plan.sequence)
+    summary = pipeline.control.summary("events")
+    assert (sorted(summary.plans), summary.records) == ([], 10)
+    assert summary.settled.landed == {("id-1", 0): SpanSet((Span(0, 10),))}
+    pipeline.undo.undo(plan.sequence, "ops", "wrong")
+    summary = pipeline.control.summary("events")
+    assert (sorted(summary.plans), summary.records) == ([1, 2], 7)
+    assert summary.landed == {0: SpanSet((Span(0, 2), Span(5, 10)))}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_summary_equals_the_summary_of_the_whole_ledger(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any history has the same summary in memory, by SQL on Delta, and by Python on Delta."""
+    pipeline = lived(seed)
+    memory = pipeline.control
+    uri = str(tmp_path / "control")
+    delta = DeltaControlTable(uri)
+    write_deltalake(
+        delta._create(),
+        from_rows(memory.rows, COLUMNS),
+        mode="append",
+        commit_properties=CommitProperties(
+            app_transactions=[Transaction("events", memory.newest["events"])]
+        ),
+    )
+    whole, summary = memory.ledger("events"), memory.summary("events")
+    assert delta.ledger("events") == whole
+    for few in (-1, 1_000_000):
+        monkeypatch.setattr("tidemark.lake.ledger_summary.FEW", few)
+        assert DeltaControlTable(uri).summary("events") == summary
+    assert state(summary) == state(whole)
+    requesters = {asked for record in whole.plans.values() for asked in record.requesters}
+    assert len(requesters) > 5
+    assert delta.pace("events") == memory.pace("events")
+    assert {r: summary.plan_of(r) for r in requesters} == {r: whole.plan_of(r) for r in requesters}
+    for made in (memory, delta):
+        assert {n: made.plan_record("events", n) for n in whole.plans} == whole.plans
+        assert made.plan_record("events", max(whole.plans) + 1) is None
+
+
+def test_a_table_from_before_a_column_was_added_gets_it(tmp_path: Path) -> None:
+    """Upgrading needs no migration: the next event brings the column."""
+    uri = str(tmp_path / "control")
+    old = Schema([COLUMNS.field(name) for name in COLUMNS.names if name != "unproven_holes"])
+    DeltaTable.create(uri, schema=old, partition_by=["pipeline"])
+    table = DeltaControlTable(uri)
+    assert append(table, "events", started({0: 0})).event_number == 1
+    assert "unproven_holes" in {field.name for field in DeltaTable(uri).schema().fields}
+
+
+def test_s4_offsets_of_64_bits_are_kept(table: ControlTable) -> None:
+    """Offsets beyond 32 bits come back exactly."""
+    far = 2**62
+    ledger = append(table, "events", started({0: far}), Planned(plan=make_plan((0, far, far + 3))))
+    assert ledger.starts == {0: far}
+    assert ledger.plans[1].plan.ranges[0].end == far + 3
+
+
+def test_s2_of_two_writers_with_one_ledger_the_second_is_refused(table: ControlTable) -> None:
+    """The loser's events are nowhere, and it can go on from a fresh ledger."""
+    ledger = append(table, "events", started({0: 0}))
+    table.append(ledger, [Planned(plan=make_plan((0, 0, 5)))], NOW)
+    with pytest.raises(ControlConflict) as caught:
+        table.append(ledger, [Planned(plan=make_plan((0, 0, 9)))], NOW)
+    assert (caught.value.pipeline, caught.value.event_number) == ("events", 2)
+    assert table.ledger("events").plans[1].plan == make_plan((0, 0, 5))
+    after = append(table, "events", Adopted(sequence=1, requested_by="test:again"))
+    assert after.event_number == 3
+
+
+def test_s2_a_first_writer_with_an_empty_ledger_is_refused_if_it_is_second(
+    table: ControlTable,
+) -> None:
+    """Nobody begins a pipeline twice."""
+    empty = table.ledger("events")
+    table.append(empty, [started({0: 0})], NOW)
+    with pytest.raises(ControlConflict):
+        table.append(empty, [started({0: 7})], NOW)
+    assert table.ledger("events").starts == {0: 0}
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 4, 40])
+def test_only_the_newest_ledger_may_be_written_after(table: ControlTable, number: int) -> None:
+    """Older by any distance, and from a future that was not recorded: refused, nothing written."""
+    for offset in range(3):
+        append(table, "events", started({offset: offset}))
+    before = table.ledger("events")
+    with pytest.raises(ControlConflict):
+        table.append(Ledger(pipeline="events", event_number=number), [started({9: 9})], NOW)
+    assert table.ledger("events") == before
+
+
+def test_s13_pipelines_do_not_hinder_each_other(table: ControlTable) -> None:
+    """A ledger stays the newest of its pipeline whatever others write."""
+    mine = append(table, "mine", started({0: 1}))
+    append(table, "theirs", started({0: 2}))
+    append(table, "theirs", started({1: 2}))
+    table.append(mine, [started({1: 1})], NOW)
+    assert table.ledger("mine").starts == {0: 1, 1: 1}
+    assert table.ledger("theirs").starts == {0: 2, 1: 2}
+
+
+# -- Delta: the log ------------------------------------------------------------------------------
+
+
+def commits(uri: Path) -> list[list[dict[str, Any]]]:
+    """Actions of every commit, read from the log's own files."""
+    return [
+        [json.loads(line) for line in file.read_text().splitlines()]
+        for file in sorted((uri / "_delta_log").glob("*.json"))
+    ]
+
+
+def test_every_commit_carries_its_event_number_as_a_transaction(tmp_path: Path) -> None:
+    """The log itself shows the compare-and-set, one file and one transaction for each step."""
+    table = DeltaControlTable(str(tmp_path / "control"))
+    for offset in range(3):
+        append(table, "events", started({offset: offset}))
+    append(table, "other", started({0: 0}))
+    transactions = [
+        (action["txn"]["appId"], action["txn"]["version"])
+        for commit in commits(tmp_path / "control")
+        for action in commit
+        if "txn" in action and not action["txn"]["appId"].startswith(PROOF)
+    ]
+    assert transactions == [("events", 1), ("events", 2), ("events", 3), ("other", 1)]
+    added = [sum("add" in action for action in commit) for commit in commits(tmp_path / "control")]
+    assert added == [0, 1, 1, 1, 1]
+
+
+def test_a_lower_version_from_a_fresh_snapshot_writes_no_commit(tmp_path: Path) -> None:
+    """What delta-rs would let through is refused before anything is written."""
+    table = DeltaControlTable(str(tmp_path / "control"))
+    for offset in range(3):
+        append(table, "events", started({offset: offset}))
+    before = commits(tmp_path / "control")
+    with pytest.raises(ControlConflict):
+        table.append(Ledger(pipeline="events", event_number=1), [started({9: 9})], NOW)
+    assert commits(tmp_path / "control") == before
+
+
+def test_rows_cannot_be_deleted(tmp_path: Path) -> None:
+    """I4: what was recorded stays, and Delta's own writers keep to it."""
+    table = DeltaControlTable(str(tmp_path / "control"))
+    append(table, "events", started({0: 0}))
+    with pytest.raises(Exception, match=r"(?i)append"):
+        DeltaTable(str(tmp_path / "control")).delete()
+    assert table.ledger("events").starts == {0: 0}
+
+
+def test_a_compacted_and_checkpointed_table_reads_the_same(tmp_path: Path) -> None:
+    """Maintenance changes files, not events."""
+    table = DeltaControlTable(str(tmp_path / "control"))
+    for offset in range(5):
+        append(table, "events", started({offset: offset}))
+    before = table.ledger("events")
+    maintained = DeltaTable(str(tmp_path / "control"))
+    maintained.optimize.compact()
+    maintained.create_checkpoint()
+    assert len(DeltaTable(str(tmp_path / "control")).file_uris()) == 1
+    assert table.ledger("events") == before
+    assert append(table, "events", started({5: 5})).event_number == 6
+
+
+# -- Delta: real processes -----------------------------------------------------------------------
+
+WORKER = """
+import sys
+from datetime import UTC, datetime
+from tidemark.lake.control_table import DeltaControlTable
+from tidemark.core.events import Started
+from tidemark.core.errors import TidemarkError
+from tidemark.lake.errors import ControlConflict
+
+uri, rounds, *pipelines = sys.argv[1:]
+table = DeltaControlTable(uri)
+print("ready", flush=True)
+sys.stdin.readline()
+conflicts = 0
+for _ in range(int(rounds)):
+    for pipeline in pipelines:
+        while True:
+            ledger = table.ledger(pipeline)
+            offsets = {0: ledger.starts.get(0, 0) + 1}
+            more = Started(
+                cluster_id="c", topic="t", topic_id="i", requested_by="w", offsets=offsets
+            )
+            try:
+                table.append(ledger, [more], datetime.now(UTC))
+            except ControlConflict:
+                conflicts += 1
+            else:
+                break
+print(conflicts, flush=True)
+"""
+
+
+def race(code: str, arguments: Sequence[str], processes: int) -> list[str]:
+    """Run the code in so many processes that begin together; the last line of each."""
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(processes)
+    ]
+    try:
+        for process in running:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in running:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        told = [process.communicate(timeout=120) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in running] == [0] * processes, told
+    return [out.splitlines()[-1] for out, _ in told]
+
+
+@pytest.mark.e2e
+def test_s2_no_update_is_lost_between_processes(tmp_path: Path) -> None:
+    """I2: five processes count two pipelines up together; every event number is there once."""
+    uri = tmp_path / "control"
+    told = race(WORKER, [str(uri), "5", "first", "second"], processes=5)
+    table = DeltaControlTable(str(uri))
+    for pipeline in ("first", "second"):
+        ledger = table.ledger(pipeline)
+        assert ledger.event_number == 25
+        assert ledger.starts == {0: 25}
+    rows = pa.table(DeltaTable(str(uri)).scan(columns=["pipeline", "event_number"])).to_pylist()
+    numbers = [(row["pipeline"], row["event_number"]) for row in rows]
+    assert sorted(numbers) == sorted(
+        (pipeline, number) for pipeline in ("first", "second") for number in range(1, 26)
+    )
+    # Without any conflict nothing would have been tried.
+    assert sum(int(conflicts) for conflicts in told) > 0
+
+
+CREATOR = """
+import os, sys, time
+from datetime import UTC, datetime
+from pathlib import Path
+from tidemark.lake.control_table import DeltaControlTable
+from tidemark.core.events import Started
+from tidemark.core.ledger import Ledger
+
+folder, rounds, processes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+pipeline = f"p{os.getpid()}"
+first = Started(cluster_id="c", topic="t", topic_id="i", requested_by="w", offsets={0: 0})
+print("ready", flush=True)
+sys.stdin.readline()
+for round in range(rounds):
+    table = DeltaControlTable(str(folder / f"table-{round}"))
+    (folder / f"at-{round}-{os.getpid()}").touch()
+    deadline = time.monotonic() + 180
+    while len(list(folder.glob(f"at-{round}-*"))) < processes:
+        assert time.monotonic() < deadline
+    table.append(Ledger(pipeline=pipeline), [first], datetime.now(UTC))
+print("done", flush=True)
+"""
+
+
+@pytest.mark.e2e
+def test_a_table_that_several_processes_create_is_created_once(tmp_path: Path) -> None:
+    """Whoever loses the race for the first commit goes on with the winner's table."""
+    rounds, processes = 20, 4
+    race(CREATOR, [str(tmp_path), str(rounds), str(processes)], processes)
+    for number in range(rounds):
+        made = commits(tmp_path / f"table-{number}")
+        assert [any("metaData" in action for action in commit) for commit in made] == [
+            True,
+            *[False] * processes,
+        ]
+
+
+@pytest.mark.e2e
+def test_processes_that_use_it_end_well(tmp_path: Path) -> None:
+    """Some ways to read a Delta table abort half of the processes when they exit; ours may not."""
+    uri = str(tmp_path / "control")
+    table = DeltaControlTable(uri)
+    for offset in range(20):
+        append(table, "events", started({offset: offset}))
+    code = (
+        "import sys\n"
+        "from tidemark.lake.control_table import DeltaControlTable\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "print(DeltaControlTable(sys.argv[1]).ledger('events').event_number)\n"
+    )
+    assert race(code, [uri], processes=4) == ["20"] * 4
+
+
+# -- Delta: other readers, and the page that shows them ------------------------------------------
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> str:
+    """A table with live plans, a gap, a backfill, a takeover, an open plan and two pipelines."""
+    uri = str(tmp_path / "control")
+    table = DeltaControlTable(uri)
+    clock = iter(NOW + timedelta(minutes=minute) for minute in range(100))
+
+    def record(pipeline: str, *events: ControlEvent) -> None:
+        table.append(table.ledger(pipeline), list(events), next(clock))
+
+    def plan(*ranges: tuple[int, int, int], sequence: int, **changes: Any) -> Plan:
+        return make_plan(*ranges, sequence=sequence, pipeline="prices", **changes)
+
+    first = plan((0, 5, 10), (1, 0, 4), sequence=1)
+    record("prices", started({0: 5, 1: 0}), Planned(plan=first))
+    record("prices", landed(table.ledger("prices"), first, holes=1))
+    record("prices", Planned(plan=plan((0, 1, 2), (0, 3, 5), sequence=2, kind=PlanKind.BACKFILL)))
+    second = table.ledger("prices").plans[2].plan
+    record("prices", landed(table.ledger("prices"), second))
+    record("prices", Planned(plan=plan((0, 10, 12), sequence=3)))
+    record("prices", Adopted(sequence=3, requested_by="test:later"))
+    record("orders", started({0: 0}))
+    decide(table, lambda: next(clock))
+    replaced(table, lambda: next(clock))
+    return uri
+
+
+def decide(table: DeltaControlTable, now: Callable[[], datetime]) -> None:
+    """Pipeline `clicks`: a rewound plan, an accepted loss; before that, another topic."""
+    who: dict[str, Any] = {"requested_by": "cli:ann:1", "reason": "because"}
+
+    def record(*events: ControlEvent) -> None:
+        table.append(table.ledger("clicks"), list(events), now())
+
+    def land(sequence: int, *ranges: tuple[int, int, int], **changes: Any) -> None:
+        plan = make_plan(*ranges, sequence=sequence, pipeline="clicks", **changes)
+        record(Planned(plan=plan))
+        record(landed(table.ledger("clicks"), plan))
+
+    record(replace(started({0: 0}), reason="begun at offsets given by hand"))
+    land(1, (0, 0, 50))
+    other = {"cluster_id": "memory", "topic": "events", "topic_id": "id-2"}
+    record(NewIncarnation(**other, offsets={0: 3}, **who))
+    land(2, (0, 3, 6), topic_id="id-2")
+    land(3, (0, 6, 9), topic_id="id-2")
+    record(
+        Rewound(sequence=3, **who),
+        NewEpoch(epoch=2, table_version=9, sequence=3, committed={0: 6}, **who),
+    )
+    lost = {0: SpanSet((Span(6, 7),))}
+    record(
+        LossAccepted(topic="events", topic_id="id-2", lost=lost, committed={0: 7}, **who),
+    )
+    land(4, (0, 8, 9), topic_id="id-2")
+    land(5, (0, 7, 8), topic_id="id-2")
+    record(UndoBegun(sequence=5, **who, committed={0: 7}))
+
+
+def replaced(table: DeltaControlTable, now: Callable[[], datetime]) -> None:
+    """Pipeline `quotes`: a middle that was replaced twice; the second is being undone."""
+
+    def record(*events: ControlEvent) -> None:
+        table.append(table.ledger("quotes"), list(events), now())
+
+    def land(
+        sequence: int, span: tuple[int, int, int], left: Mapping[int, list[RangeCount]]
+    ) -> None:
+        plan = make_plan(span, sequence=sequence, pipeline="quotes", replaces=bool(left))
+        record(
+            Planned(plan=plan),
+            *(
+                Superseded(
+                    sequence=older,
+                    by=sequence,
+                    topic_id="id-1",
+                    counts=tuple(counts),
+                )
+                for older, counts in left.items()
+            ),
+        )
+        record(landed(table.ledger("quotes"), plan))
+
+    def count(start: int, end: int) -> RangeCount:
+        return RangeCount(partition=0, start=start, end=end, records=end - start)
+
+    record(started({0: 0}))
+    land(1, (0, 0, 10), {})
+    land(2, (0, 4, 6), {1: [count(0, 4), count(6, 10)]})
+    land(3, (0, 5, 8), {1: [count(0, 4), count(8, 10)], 2: [count(4, 5)]})
+    undone = UndoBegun(sequence=3, requested_by="cli:ann:1", reason="because", committed={0: 5})
+    record(undone)
+
+
+def queries() -> dict[str, str]:
+    """Every query of the page that reads the view, by its heading."""
+    sections = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    found = {}
+    for section in sections:
+        title = section.splitlines()[0]
+        blocks = re.findall(r"```sql\n(.*?)```", section, flags=re.DOTALL)
+        if title != "Opening it" and blocks:
+            (found[title],) = (block.strip().removesuffix(";") for block in blocks)
+    return found
+
+
+AT = [NOW + timedelta(minutes=minute) for minute in range(30)]
+ANSWERS: dict[str, list[tuple[Any, ...]]] = {
+    "Where does each partition stand?": [
+        ("clicks", "events", 0, 7),
+        ("orders", "events", 0, 0),
+        ("prices", "events", 0, 10),
+        ("prices", "events", 1, 4),
+        ("quotes", "events", 0, 5),
+    ],
+    "What did a plan land?": [(0, 5, 10, 4, 1, 1, 10), (1, 0, 4, 3, 1, 1, 4)],
+    "What does each plan hold now?": [],
+    "Which offsets are not covered?": [
+        ("clicks", 0, 7, 8),
+        ("prices", 0, 2, 3),
+        ("quotes", 0, 5, 8),
+    ],
+    "Which plans are open?": [("prices", 3, "live", "test:3", AT[4])],
+    "How far behind was each run?": [
+        ("clicks", 0, AT[8], 50, 0, 0),
+        ("clicks", 0, AT[11], 3, 0, 0),
+        ("clicks", 0, AT[13], 3, 0, 0),
+        ("clicks", 0, AT[17], 1, 0, 0),
+        ("clicks", 0, AT[19], 1, 0, 0),
+        ("prices", 0, AT[0], 5, 0, 0),
+        ("prices", 0, AT[4], 2, 0, 0),
+        ("prices", 1, AT[0], 4, 0, 0),
+        ("quotes", 0, AT[23], 10, 0, 0),
+        ("quotes", 0, AT[25], 2, 0, 0),
+        ("quotes", 0, AT[27], 3, 0, 0),
+    ],
+    "How much did each run land, and when?": [
+        ("clicks", 1, AT[8], AT[9], 50, 0, None),
+        ("clicks", 2, AT[11], AT[12], 3, 0, None),
+        ("clicks", 3, AT[13], AT[14], 3, 0, AT[15]),
+        ("clicks", 4, AT[17], AT[18], 1, 0, None),
+        ("clicks", 5, AT[19], AT[20], 1, 0, None),
+        ("prices", 1, AT[0], AT[1], 7, 2, None),
+        ("prices", 2, AT[2], AT[3], 3, 0, None),
+        ("prices", 3, AT[4], None, None, None, None),
+        ("quotes", 1, AT[23], AT[24], 10, 0, None),
+        ("quotes", 2, AT[25], AT[26], 2, 0, None),
+        ("quotes", 3, AT[27], AT[28], 3, 0, None),
+    ],
+    "Which plan brought a record?": [("id-1", 1, "live", "test:1")],
+    "What did people decide?": [
+        (
+            AT[7],
+            "clicks",
+            "started",
+            0,
+            None,
+            None,
+            None,
+            "test:0",
+            "begun at offsets given by hand",
+        ),
+        (AT[10], "clicks", "new_incarnation", 0, None, None, None, "cli:ann:1", "because"),
+        (AT[15], "clicks", "new_epoch", 0, None, None, 3, "cli:ann:1", "because"),
+        (AT[15], "clicks", "rewound", None, None, None, 3, "cli:ann:1", "because"),
+        (AT[16], "clicks", "loss_accepted", 0, 6, 7, None, "cli:ann:1", "because"),
+        (AT[21], "clicks", "undo_begun", 0, None, None, 5, "cli:ann:1", "because"),
+        (AT[29], "quotes", "undo_begun", 0, None, None, 3, "cli:ann:1", "because"),
+    ],
+    "Who ran what?": [
+        ("clicks", 1, "planned", "test:1"),
+        ("clicks", 2, "planned", "test:2"),
+        ("clicks", 3, "planned", "test:3"),
+        ("clicks", 4, "planned", "test:4"),
+        ("clicks", 5, "planned", "test:5"),
+        ("prices", 1, "planned", "test:1"),
+        ("prices", 2, "planned", "test:2"),
+        ("prices", 3, "planned", "test:3"),
+        ("prices", 3, "adopted", "test:later"),
+        ("quotes", 1, "planned", "test:1"),
+        ("quotes", 2, "planned", "test:2"),
+        ("quotes", 3, "planned", "test:3"),
+    ],
+}
+
+
+def plain(rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """Rows as tuples, moments in UTC; a moment without a zone is local, as Spark gives it."""
+    return [tuple(v.astimezone(UTC) if isinstance(v, datetime) else v for v in row) for row in rows]
+
+
+def answers_of(ask: Callable[[str], Sequence[Sequence[Any]]]) -> dict[str, list[tuple[Any, ...]]]:
+    """What an engine answers to every query of the page."""
+    return {title: plain(ask(sql)) for title, sql in queries().items()}
+
+
+def test_the_pages_view_is_what_the_ledger_holds(tmp_path: Path) -> None:
+    """Of any history, in DuckDB: what people read in SQL is what services count on."""
+    (view,) = (sql for title, sql in queries().items() if "VIEW held" in sql)
+    for seed in range(12):
+        pipeline = lived(seed)
+        offset_ranges = pa.table(from_rows(pipeline.control.rows, COLUMNS))
+        with duckdb.connect() as connection:
+            connection.register("offset_ranges", offset_ranges)
+            connection.execute(view)
+            told = connection.execute(
+                "SELECT plan_sequence, partition, start_offset, end_offset, records FROM held"
+            ).fetchall()
+        assert sorted(told) == sorted(
+            (number, count.partition, count.start, count.end, count.records)
+            for number, record in pipeline.ledger.plans.items()
+            if record.landing
+            for count in record.landing.counts
+        )
+
+
+def test_the_pages_queries_answer_in_duckdb(history: str) -> None:
+    """Every query of docs/control-table.md, unchanged, over delta-rs's scan."""
+    offset_ranges = pa.table(DeltaTable(history).scan())
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("offset_ranges", offset_ranges)
+        assert answers_of(lambda sql: connection.execute(sql).fetchall()) == ANSWERS
+
+
+@pytest.mark.spark
+def test_the_pages_queries_answer_in_spark(history: str, spark: SparkSession) -> None:
+    """Every query of docs/control-table.md, unchanged, after the page's own way to open it."""
+    opening = re.search(r"```sql\n(CREATE OR REPLACE TEMPORARY.*?);\n```", PAGE.read_text(), re.S)
+    assert opening is not None
+    spark.sql(opening[1].replace(".tidemark/lakehouse/control/offset_ranges", history))
+    try:
+        assert answers_of(lambda sql: spark.sql(sql).collect()) == ANSWERS
+    finally:
+        spark.catalog.dropTempView("held")
+        spark.catalog.dropTempView("offset_ranges")
+
+
+def test_the_page_explains_every_column() -> None:
+    """In the table's own order, and none that does not exist."""
+    page = PAGE.read_text(encoding="utf-8")
+    table = page.partition("| column | type | meaning |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE) == COLUMNS.names
+
+
+def test_the_page_explains_every_event() -> None:
+    """In the order in which events of one commit are read, but for those about beginnings."""
+    page = PAGE.read_text(encoding="utf-8")
+    table = page.partition("| `event` | what happened |")[2].partition("\n\n")[0]
+    told = re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)
+    assert told == [kind.value for kind in EventKind]
+
+
+@pytest.mark.spark
+def test_every_reader_sees_the_same_rows(history: str, spark: SparkSession) -> None:
+    """Spark, Polars, DuckDB and delta-rs agree on every column of every row."""
+    scanned = pa.table(DeltaTable(history).scan()).select(COLUMNS.names)
+    by_delta_rs = [tuple(row.values()) for row in scanned.to_pylist()]
+    by_polars = polars.read_delta(history).select(COLUMNS.names).rows()
+    by_spark = spark.read.format("delta").load(history).select(*COLUMNS.names).collect()
+    with duckdb.connect() as connection:
+        connection.register("scanned", scanned)
+        by_duckdb = connection.execute("SELECT * FROM scanned").fetchall()
+
+    def ordered(rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+        return sorted(plain(rows), key=repr)
+
+    assert len(by_delta_rs) == 42
+    assert ordered(by_delta_rs) == ordered(by_polars)
+    assert ordered(by_delta_rs) == ordered(by_spark)
+    assert ordered(by_delta_rs) == ordered(by_duckdb)

@@ -1,0 +1,314 @@
+"""Doubled rows of a data table are noticed before anything counts on them, and removed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import AddAction
+
+from tests.support.commands import Command
+from tests.support.file_lake import WEEK, FileLake, HomeFileLake, double, home_lake
+from tests.support.typed_lake import TypedLake
+from tidemark.ingest.errors import RowsDoubled
+from tidemark.ingest.recorder import check_rows
+from tidemark.lake import copies
+from tidemark.lake.compaction import Compaction
+from tidemark.lake.deduplication import Deduplication
+from tidemark.lake.errors import (
+    CompactionConflict,
+    CopiesDiffer,
+    EngineFailed,
+    ForeignTable,
+    UnreadableFile,
+)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> HomeFileLake:
+    """Three plans of three records."""
+    return home_lake(tmp_path)
+
+
+def rows_of(lake: FileLake) -> list[dict[str, Any]]:
+    """Every row of the data table, sorted."""
+    rows = pa.table(DeltaTable(lake.uri).scan()).to_pylist()
+    return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
+
+
+def deduplication(lake: FileLake) -> Deduplication:
+    """Of the data table."""
+    return Deduplication(str(lake.uri), "events")
+
+
+# -- what notices --------------------------------------------------------------------------------
+
+
+def test_the_status_names_doubled_rows(lake: HomeFileLake) -> None:
+    """With both numbers; the alarm makes `status --check` exit with an error."""
+    assert lake.status().problem is None
+    double(lake.uri)
+    problem = lake.status().problem
+    assert isinstance(problem, RowsDoubled)
+    assert (problem.rows, problem.landed) == (18, 9)
+    assert "RowsDoubled" in lake.status().state
+
+
+def test_a_report_is_refused_over_doubled_rows(lake: HomeFileLake, offline: Command) -> None:
+    """It would certify the period as complete."""
+    period = ("--since", "2000-01-01", "--until", "2100-01-01")
+    assert offline("report", "events", *period, "--json").code == 0
+    double(lake.uri)
+    refused = offline("report", "events", *period, "--json")
+    assert refused.code == 65
+    assert "RowsDoubled" in refused.out + refused.err
+
+
+@pytest.mark.parametrize("table", ["bronze", "typed"])
+def test_decode_plans_nothing_over_doubled_rows(tmp_path: Path, table: str) -> None:
+    """It would commit each row twice, before it fails."""
+    lake = TypedLake(root=tmp_path)
+    for _ in range(2):
+        lake.bronze.run(3)
+        lake.run()
+    lake.bronze.run(3)
+    uri = {"bronze": lake.bronze.uri, "typed": lake.typed_uri}[table]
+    version = DeltaTable(lake.typed_uri).version()
+    double(uri)
+    with pytest.raises(RowsDoubled):
+        lake.run()
+    assert DeltaTable(lake.typed_uri).version() == version + 2 * (table == "typed")
+    name = {"bronze": "events", "typed": lake.spec.name}[table]
+    assert Deduplication(str(uri), name).run().rows == {"bronze": 9, "typed": 6}[table]
+    lake.run()
+    lake.check()
+
+
+def test_rows_that_may_have_landed_are_no_doubled_rows(lake: HomeFileLake) -> None:
+    """Of a plan that is not recorded yet, of one that is being undone, after a replacement."""
+    plan = lake.plan(4)
+    lake.land(plan)
+    check_rows(lake.control, "events", lake.table)
+    lake.ingest.execute(plan.sequence)
+    lake.land_again((0, 0, 5))
+    check_rows(lake.control, "events", lake.table)
+    lake.undo.undo(2, "ops", "a test")
+    check_rows(lake.control, "events", lake.table)
+    lake.abandon.give_up(lake.plan(2).sequence, "ops", "a test")
+    check_rows(lake.control, "events", lake.table)
+    with pytest.raises(RowsDoubled):
+        double_and_check(lake)
+
+
+def double_and_check(lake: FileLake) -> None:
+    """Double the rows, and look."""
+    lake.run(2)
+    double(lake.uri)
+    check_rows(lake.control, "events", lake.table)
+
+
+# -- the repair ----------------------------------------------------------------------------------
+
+
+def test_copies_are_removed_and_every_row_stays(lake: HomeFileLake) -> None:
+    """A dry run counts the same; then the pipeline goes on, verified by Kafka's records."""
+    rows = rows_of(lake)
+    double(lake.uri)
+    lake.run(2)
+    version = DeltaTable(lake.uri).version()
+    assert deduplication(lake).run(dry_run=True).rows == 9
+    assert DeltaTable(lake.uri).version() == version
+    assert deduplication(lake).run().rows == 9
+    assert rows_of(lake)[:9] == rows
+    assert lake.verified() == [(11, 11)]
+    assert lake.status().problem is None
+    assert deduplication(lake).run().rows == 0
+    assert lake.maintenance().maintain(WEEK).after is not None
+    assert lake.undo.undo(2, "ops", "a test").rows == 3
+    lake.run(1)
+    assert lake.verified() == [(12, 12)]
+
+
+def test_rows_that_are_doubled_three_times_and_mixed_with_others(lake: HomeFileLake) -> None:
+    """A third compaction, and a compaction of ours over what was doubled."""
+    one, other = DeltaTable(lake.uri), DeltaTable(lake.uri)
+    double(lake.uri)
+    one.optimize.compact()
+    other.optimize.compact()
+    lake.run(2)
+    Compaction(str(lake.uri)).run()
+    assert DeltaTable(lake.uri).count() == 9 * 4 + 2
+    assert deduplication(lake).run().rows == 27
+    assert lake.verified() == [(11, 11)]
+
+
+def test_rows_with_a_null_in_their_key_stay(lake: HomeFileLake) -> None:
+    """They are not rows of a plan, and may be different rows."""
+    double(lake.uri)
+    insert(lake, [{"value": b"one"}, {"value": b"two"}, {"value": b"two"}, {"topic_id": "id-1"}])
+    assert deduplication(lake).run().rows == 9
+    assert DeltaTable(lake.uri).count() == 13
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_rows_with_one_key_that_differ_are_no_copies(lake: HomeFileLake, dry_run: bool) -> None:
+    """Nothing is written; undoing the plan removes them, and its offsets land again."""
+    double(lake.uri)
+    insert(lake, [{**rows_of(lake)[8], "value": b"other", "headers": []}])
+    version = DeltaTable(lake.uri).version()
+    with pytest.raises(CopiesDiffer) as refused:
+        deduplication(lake).run(dry_run=dry_run)
+    row = rows_of(lake)[8]
+    place = (refused.value.partition, refused.value.offset, refused.value.sequence)
+    assert place == (row["partition"], row["offset"], row["plan_sequence"])
+    assert set(refused.value.columns) >= {"value"}
+    assert DeltaTable(lake.uri).version() == version
+    lake.undo.undo(place[2], "ops", "a test")
+    deduplication(lake).run()
+    lake.run(1)
+    assert lake.verified() == [(10, 10)]
+
+
+def test_copies_are_found_with_few_keys_in_memory(
+    lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys of one plan, and whole rows of one key, at a time."""
+    monkeypatch.setattr(copies, "KEYS_AT_ONCE", 4)
+    monkeypatch.setattr(copies, "_ROWS_AT_ONCE", 1)
+    double(lake.uri)
+    Compaction(str(lake.uri)).run()
+    assert deduplication(lake).run().rows == 9
+    assert lake.verified() == [(9, 9)]
+
+
+def test_copies_are_equal_in_nested_columns_and_in_nan() -> None:
+    """Arrow holds two NaN for different."""
+    kind = pa.struct([("number", pa.float64()), ("names", pa.map_(pa.string(), pa.int32()))])
+    values = [{"number": float("nan"), "names": [("a", 1)]}, None, {"number": 1.0, "names": []}]
+    rows = pa.table({"nested": pa.array(values, kind)})
+    assert copies._first_difference(rows, rows) is None
+    assert copies._first_difference(rows, rows.take([0, 1, 1])) == 2
+
+
+def test_files_that_are_not_read_are_counted(lake: HomeFileLake, offline: Command) -> None:
+    """Their path is unusual, or they have a deletion vector."""
+    double(lake.uri)
+    file = next(iter(DeltaTable(lake.uri).file_uris()))
+    shutil.copy(file, lake.uri / "an odd path.parquet")
+    table = DeltaTable(lake.uri)
+    action = AddAction("an odd path.parquet", Path(file).stat().st_size, {}, 0, True, "{}")
+    table.create_write_transaction([action], "append", table.schema())
+    assert deduplication(lake).run(dry_run=True).unread_files == 1
+    assert "1 file(s) not read" in offline("deduplicate", "events", "--apply").out
+
+
+def insert(lake: FileLake, rows: list[dict[str, Any]]) -> None:
+    """Append rows as another program does."""
+    schema = pa.schema(DeltaTable(lake.uri).schema().to_arrow())
+    write_deltalake(lake.uri, pa.Table.from_pylist(rows, schema), mode="append")
+
+
+def test_a_deduplication_searches_again_once_its_files_have_left_the_table(
+    lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An undo meanwhile: its rows do not come back."""
+    double(lake.uri)
+    before_each_commit(monkeypatch, [lambda: lake.undo.undo(2, "ops", "a test")])
+    assert deduplication(lake).run().rows == 6
+    lake.run(1)
+    assert lake.verified() == [(10, 10)]
+
+
+def test_two_deduplications_at_once_remove_each_copy_once(
+    lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one finds nothing to remove."""
+    double(lake.uri)
+    before_each_commit(monkeypatch, [lambda: deduplication(lake).run()])
+    assert deduplication(lake).run().rows == 0
+    assert lake.verified() == [(9, 9)]
+
+
+def test_a_deduplication_gives_up_after_three_tries(
+    lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other commits were first each time; the remedy is to run it again."""
+    lake.run(3)
+    double(lake.uri)
+    undo = partial(lake.undo.undo, requested_by="ops", reason="a test")
+    before_each_commit(monkeypatch, [partial(undo, number) for number in (1, 2, 3)])
+    with pytest.raises(CompactionConflict) as refused:
+        deduplication(lake).run()
+    assert "maintenance" not in refused.value.remedy()
+    assert deduplication(lake).run().rows == 3
+
+
+def test_a_repetition_after_a_lost_answer_finds_nothing(
+    lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit was made, and the storage's answer did not arrive."""
+    double(lake.uri)
+    commit = Compaction.commit
+
+    def lost(self: Compaction, *arguments: Any) -> int:
+        commit(self, *arguments)
+        raise OSError("the connection was closed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Compaction, "commit", lost)
+        with pytest.raises(EngineFailed):
+            deduplication(lake).run()
+    assert deduplication(lake).run().rows == 0
+    assert lake.verified() == [(9, 9)]
+
+
+def before_each_commit(
+    monkeypatch: pytest.MonkeyPatch, commits: list[Callable[[], object]]
+) -> None:
+    """Make another commit before each of the next commits of a rewrite."""
+    commit = Compaction.commit
+
+    def late(self: Compaction, *arguments: Any) -> int:
+        if commits:
+            with monkeypatch.context() as patched:
+                patched.setattr(Compaction, "commit", commit)
+                commits.pop(0)()
+        return commit(self, *arguments)
+
+    monkeypatch.setattr(Compaction, "commit", late)
+
+
+def test_another_pipelines_table_is_not_touched(lake: HomeFileLake) -> None:
+    """And a table that is not there has no copies."""
+    with pytest.raises(ForeignTable):
+        Deduplication(str(lake.uri), "other").run()
+    assert Deduplication(str(lake.root / "none"), "none").run().rows == 0
+
+
+def test_the_command_counts_and_removes(lake: HomeFileLake, offline: Command) -> None:
+    """`tidemark deduplicate`, which requires --dry-run or --apply."""
+    double(lake.uri)
+    assert offline("deduplicate", "events").code == 2
+    shown = offline("deduplicate", "events", "--dry-run", "--json")
+    assert shown.json == {"outcome": "draft", "copies": 9, "unread_files": 0}
+    assert "9 doubled row(s) removed" in offline("deduplicate", "events", "--apply").out
+    assert lake.verified() == [(9, 9)]
+
+
+# -- unreadable files ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"PAR1")])
+def test_an_unreadable_file_is_named(lake: HomeFileLake, damage: Callable[[Path], object]) -> None:
+    """The error is final: a repetition would fail again."""
+    path = DeltaTable(lake.uri).file_uris()[0]
+    damage(Path(path))
+    with pytest.raises(UnreadableFile) as caught:
+        deduplication(lake).run()
+    assert Path(path).name in caught.value.file

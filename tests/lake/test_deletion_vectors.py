@@ -1,0 +1,115 @@
+"""Rows that Spark has marked as deleted are not there, whatever the files' statistics count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.file_lake import FileLake, double, without_checksums
+from tests.support.plans import wanted
+from tidemark.ingest.errors import RecordsMissed, RowsChanged, RowsDoubled
+from tidemark.lake.compaction import Compaction
+from tidemark.lake.errors import CompactionConflict
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileLake:
+    """A pipeline without plans."""
+    return FileLake(root=tmp_path)
+
+
+def delete_two(lake: FileLake, spark: SparkSession, where: str = "") -> None:
+    """Delete the first two rows by a deletion vector; the file stays as it is."""
+    without_checksums(lake.uri)
+    files = list(lake.uri.rglob("*.parquet"))
+    table = f"delta.`{lake.uri}`"
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"DELETE FROM {table} WHERE {where} `offset` < 2")
+    assert [*lake.uri.glob("deletion_vector_*.bin")]
+    assert list(lake.uri.rglob("*.parquet")) == files
+    assert (0, 2) in lake.rows()
+    assert (0, 1) not in lake.rows()
+
+
+def test_i3_rows_deleted_before_the_landing_was_recorded_are_read_again(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    """Nobody but the table knows that they are not there."""
+    lake.land(lake.plan(4))
+    delete_two(lake, spark)
+    with pytest.raises(RecordsMissed):
+        lake.ingest.execute(1)
+    assert lake.committed()[0] == 0
+    plan = lake.planner.plan("next").plan
+    assert plan is not None
+    lake.ingest.execute(plan.sequence)
+    assert lake.verified() == [(4, 4)]
+
+
+def test_rows_deleted_since_are_no_holes_to_a_repair_or_a_replacement(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    """A part of a range that somebody has changed is not replaced, and a rebuild goes by rows."""
+    lake.run(4)
+    delete_two(lake, spark)
+    with pytest.raises(RowsChanged):
+        lake.planner.backfill(replace(wanted((0, 0, 1)), replaces=True), "again")
+    held = lake.table.held(lake.ledger.plans[1].plan)
+    assert (held.records, held.holes) == (2, 2)
+
+
+def test_i1_a_file_with_a_deletion_vector_is_left_out_of_a_compaction(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    """Its deleted rows stay deleted, also if the vector comes while the compaction works."""
+    lake.run(4)
+    lake.run(1)
+    compaction = Compaction(str(lake.uri))
+    rewrites = compaction.rewrite()
+    assert [len(each.replaced) for each in rewrites] == [2]
+    delete_two(lake, spark)
+    with pytest.raises(CompactionConflict):
+        compaction.commit(rewrites)
+    lake.run(1)
+    assert Compaction(str(lake.uri)).run() == 2
+    assert lake.rows() == [(0, 2), (0, 3), (0, 4), (0, 5)]
+
+
+def test_i1_an_undo_removes_rows_beside_a_deletion_vector_too(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    """One file of the plan leaves the table by its name, the one with the vector row by row."""
+    lake.kafka.produce("events", 1, 4, timestamp_ms=1_000)
+    lake.run(4)
+    delete_two(lake, spark, "partition = 0 AND")
+    lake.undo.undo(1, "ops", "a test")
+    assert lake.rows() == []
+    plan = lake.planner.plan("next").plan
+    assert plan is not None
+    lake.ingest.execute(plan.sequence)
+    assert lake.verified() == [(4, 4), (4, 4)]
+
+
+def test_doubled_rows_are_noticed_in_a_table_with_deletion_vectors(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    """Rows that a vector marks as deleted do not count, with or without doubled rows."""
+    lake.run(4)
+    lake.run(3)
+    delete_two(lake, spark)
+    assert lake.table.row_count() == 5
+    assert lake.status().problem is None
+    lake.run(3)
+    lake.run(4)
+    double(lake.uri)
+    problem = lake.status().problem
+    assert isinstance(problem, RowsDoubled)
+    assert (problem.rows, problem.landed) == (len(lake.rows()), 14)

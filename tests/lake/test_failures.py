@@ -1,0 +1,69 @@
+"""Texts of delta-rs and of object stores as named errors."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from deltalake.exceptions import DeltaError
+
+from tidemark.core.errors import TidemarkError
+from tidemark.lake.errors import EngineFailed, StorageRefused, StorageUnavailable
+from tidemark.lake.failures import is_of_storage, named
+
+TEXTS: dict[str, type[TidemarkError]] = {
+    "Generic LocalFileSystem error: Permission denied (os error 13)": StorageRefused,
+    "Generic LocalFileSystem error: No space left on device (os error 28)": StorageUnavailable,
+    "Generic LocalFileSystem error: Disk quota exceeded (os error 122)": StorageUnavailable,
+    "Client error with status 403 Forbidden: <Code>AccessDenied</Code>": StorageRefused,
+    "The specified bucket does not exist: NoSuchBucket": StorageRefused,
+    "Error after 10 retries in 3.2s, max_retries:10, source:HTTP error": StorageUnavailable,
+    "Server returned non-2xx status code: 503 Service Unavailable: ": StorageUnavailable,
+    "Server error with status 500 Internal Server Error": StorageUnavailable,
+    "the storage answered with status 503": StorageUnavailable,
+    "error sending request for url (http://127.0.0.1:9)": StorageUnavailable,
+    "Invalid batch of 8512 Rows": EngineFailed,
+    "Schema error: column 500 Value is missing": EngineFailed,
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_class_of_an_error_follows_from_its_text(text: str) -> None:
+    """Object stores have no error numbers."""
+    error = named(DeltaError(text), "s3://lake/events", "reading the table")
+    assert type(error) is TEXTS[text]
+    assert "reading the table" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        (OSError(errno.EIO, "Input/output error"), True),
+        (OSError("Permission denied (os error 13)"), True),
+        (Exception("Server returned non-2xx status code: 503 Service Unavailable: "), True),
+        (FileNotFoundError("Error performing GET, after 0 retries: 404 Not Found"), False),
+        (DeltaError("Object at location a not found: after 0 retries"), False),
+        (OSError("Couldn't deserialize thrift: TProtocolException"), False),
+    ],
+)
+def test_a_failed_storage_is_no_missing_or_damaged_file(failure: Exception, expected: bool) -> None:
+    """The remedy for a file would change the table; a failed storage answers again."""
+    assert is_of_storage(failure) is expected
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.EACCES, StorageRefused),
+        (errno.EROFS, StorageRefused),
+        (errno.ENOSPC, StorageUnavailable),
+        (errno.EDQUOT, StorageUnavailable),
+        (errno.EIO, StorageUnavailable),
+        (errno.EPIPE, EngineFailed),
+    ],
+)
+def test_the_class_of_an_error_follows_from_its_number(
+    number: int, kind: type[TidemarkError]
+) -> None:
+    """For errors of the operating system."""
+    assert type(named(OSError(number, "it failed"), "/lake", "writing the table")) is kind

@@ -1,0 +1,52 @@
+"""Files that processes share: never half written, held by one at a time, let go at death."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tidemark.lake.files import locked, read_json, replace_text
+
+HOLDER = """
+import sys
+from pathlib import Path
+from tidemark.lake.files import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    """None before the first; nothing but the file is left in its folder."""
+    file = tmp_path / "folder" / "state.json"
+    assert read_json(file) is None
+    for text in ('{"pid": 1}', '{"pid": 22}'):
+        replace_text(file, text)
+        assert file.read_text() == text
+    assert read_json(file) == {"pid": 22}
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_lock_is_waited_for_until_its_holder_dies(tmp_path: Path) -> None:
+    """However it dies."""
+    lock = tmp_path / "folder" / ".lock"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(lock)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        waited: list[int] = []
+
+        def waiting() -> None:
+            waited.append(holder.pid)
+            holder.kill()
+
+        with locked(lock, waiting=waiting):
+            assert waited == [holder.pid]
+    with locked(lock, waiting=waiting):
+        assert len(waited) == 1

@@ -1,0 +1,112 @@
+"""A typed table's columns follow its spec as far as nothing is lost; what is not so is refused."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tidemark.lake.columns import typed_schema
+from tidemark.lake.data_table import DeltaDataTable
+from tidemark.lake.errors import ColumnsDiffer
+from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
+from tidemark.spec.fields import Struct, parse_type
+
+_FIRST = {"price": "decimal(18,4)", "legs": [{"qty": "long"}]}
+
+
+def typed(uri: Path, fields: dict[str, Any], *, has_unions: bool = False) -> DeltaDataTable:
+    """The typed table of a pipeline whose values have these fields."""
+    schema = parse_type(fields)
+    assert isinstance(schema, Struct)
+    value = PayloadSpec(format=Format.JSON, schema=schema)
+    decode = DecodeSpec(key=PayloadSpec(), value=value, target="silver/events")
+    return DeltaDataTable(str(uri), typed_schema(decode), grows=True, has_unions=has_unions)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A typed table with one row."""
+    uri = tmp_path / "typed"
+    typed(uri, _FIRST).prepare("events@typed")
+    schema = pa.schema(DeltaTable(uri).schema().to_arrow())
+    value = {"price": Decimal("1.5000"), "legs": [{"qty": 1}]}
+    row = {"value": value, "offset": 1, "partition": 0}
+    write_deltalake(uri, pa.Table.from_pylist([row], schema), mode="append")
+    return uri
+
+
+def values(uri: Path) -> list[Any]:
+    """Values of all rows."""
+    return [row["value"] for row in pa.table(DeltaTable(uri).scan()).to_pylist()]
+
+
+def test_new_fields_are_added_and_named(table: Path) -> None:
+    """At any depth; rows from before have null there. Doing it again does nothing."""
+    grown = {
+        "name": "string",
+        "price": "decimal(18,4)",
+        "legs": [{"qty": "long", "on": "date"}],
+    }
+    before = DeltaTable(table).version()
+    typed(table, grown).state("events@typed", (), since=0)
+    assert DeltaTable(table).version() == before
+    typed(table, grown).prepare("events@typed")
+    typed(table, grown).prepare("events@typed")
+    (commit,) = DeltaTable(table).history(DeltaTable(table).version() - before)
+    assert json.loads(commit["userMetadata"]) == {"added": ["value.name", "value.legs[].on"]}
+    (value,) = values(table)
+    assert (value["name"], value["legs"]) == (None, [{"qty": 1, "on": None}])
+
+
+def test_fields_that_a_spec_names_no_more_stay(table: Path) -> None:
+    """Rows from before have them; new ones have null."""
+    version = DeltaTable(table).version()
+    typed(table, {"price": "decimal(18,4)"}).prepare("events@typed")
+    assert DeltaTable(table).version() == version
+    assert values(table)[0]["legs"] == [{"qty": 1}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "difference"),
+    [
+        (
+            {"price": "decimal(20,4)"},
+            "value.price is decimal(18,4) in the table, not decimal(20,4)",
+        ),
+        ({"legs": [{"qty": "string"}]}, "value.legs[].qty is long in the table, not string"),
+        ({"legs": "string"}, "value.legs is"),
+        ({"Price": "decimal(18,4)"}, "value.price of the table is now called Price"),
+    ],
+)
+def test_another_type_of_a_field_is_refused_with_the_difference(
+    table: Path, fields: dict[str, Any], difference: str
+) -> None:
+    """Before anything is planned, and before anything lands; the table stays as it is."""
+    version = DeltaTable(table).version()
+    other = typed(table, fields)
+    with pytest.raises(ColumnsDiffer):
+        other.state("events@typed", (), since=0)
+    with pytest.raises(ColumnsDiffer) as differs:
+        other.prepare("events@typed")
+    assert difference in str(differs.value)
+    assert DeltaTable(table).version() == version
+
+
+def test_a_union_that_became_a_record_meanwhile_is_refused(tmp_path: Path) -> None:
+    """Elsewhere fields that begin with `member_` are fields like others."""
+    union, record = (
+        {"of": {"member_long": "long"}},
+        {"of": {"member_long": "long", "city": "string"}},
+    )
+    uri = tmp_path / "unions"
+    typed(uri, union, has_unions=True).prepare("events@typed")
+    with pytest.raises(ColumnsDiffer, match="one of several types"):
+        typed(uri, record, has_unions=True).prepare("events@typed")
+    typed(uri, record).prepare("events@typed")
+    assert "city" in str(DeltaTable(uri).schema())

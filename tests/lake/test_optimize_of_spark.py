@@ -1,0 +1,110 @@
+"""A compaction and Spark's `OPTIMIZE` of one version: the second of the two commits is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.lake.test_compaction import ROWS, control_of, overtake
+from tests.lake.test_control_repair import copy_oddly
+from tests.support.file_lake import WEEK, FileLake
+from tests.support.plans import make_plan
+from tests.support.services import NOW
+from tests.support.spark_optimize import optimize, stale_optimize
+from tidemark.core.errors import SetupError
+from tidemark.core.events import Planned
+from tidemark.lake.compaction import Compaction
+from tidemark.lake.control_repair import _refuse_left_out
+from tidemark.lake.errors import CompactionConflict
+from tidemark.lake.live_files import left_out, live_files
+from tidemark.lake.retention import UpkeepOutcome
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileLake:
+    """A pipeline with four plans of three records."""
+    made = FileLake(tmp_path)
+    for _ in range(4):
+        made.run(3)
+    return made
+
+
+def test_i1_a_compaction_is_refused_after_an_optimize_of_spark(
+    lake: FileLake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OPTIMIZE commits after the compaction's read, or between its check and its commit."""
+    compaction = Compaction(str(lake.uri))
+    rewrites = compaction.rewrite()
+    assert optimize(spark, lake.uri)
+    version = DeltaTable(lake.uri).version()
+    with pytest.raises(CompactionConflict):
+        compaction.commit(rewrites)
+    assert (lake.rows(), DeltaTable(lake.uri).version()) == (ROWS, version)
+    lake.run(3)
+    overtake(monkeypatch, lambda: optimize(spark, lake.uri))
+    with pytest.raises(CompactionConflict):
+        Compaction(str(lake.uri)).run()
+    assert lake.verified() == [(15, 15)]
+    assert len(DeltaTable(lake.uri).file_uris()) == 1
+
+
+def test_i1_spark_refuses_its_optimize_after_a_compaction(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    """OPTIMIZE loaded the previous version; a repetition succeeds."""
+    stale = stale_optimize(spark, lake.uri)
+    assert lake.maintenance().maintain(WEEK).outcome is UpkeepOutcome.DONE
+    assert not stale()
+    assert lake.rows() == ROWS
+    lake.run(3)
+    assert stale_optimize(spark, lake.uri)()
+    assert lake.verified() == [(15, 15)]
+    assert len(DeltaTable(lake.uri).file_uris()) == 1
+
+
+def test_the_advice_for_odd_files_makes_the_control_table_repairable(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    """Also if the partition has one file, which a plain OPTIMIZE leaves as it is."""
+    uri = str(lake.root / "control")
+    lake.control.append(
+        lake.control.ledger("single"), [Planned(plan=make_plan((0, 0, 1), pipeline="single"))], NOW
+    )
+    copy_oddly(uri, "single", into="odd")
+    rows = DeltaTable(uri).count()
+    with pytest.raises(SetupError) as refused:
+        _refuse_left_out(DeltaTable(uri), live_files(DeltaTable(uri)), ["odd"])
+    (statement,) = re.findall(r"OPTIMIZE .* ZORDER BY \(\w+\)", refused.value.advice)
+    spark.sql(statement.partition("ZORDER")[0])
+    assert len(left_out(DeltaTable(uri), live_files(DeltaTable(uri)))) == 1
+    spark.sql(statement)
+    assert left_out(DeltaTable(uri), live_files(DeltaTable(uri))) == []
+    assert DeltaTable(uri).count() == rows
+    assert lake.control.ledger("odd").event_number == 1
+
+
+@pytest.mark.faults
+def test_i2_of_the_control_table_as_well(tmp_path: Path, spark: SparkSession) -> None:
+    """Each event is in the table once, in both orders of the commits."""
+    control, uri = control_of(tmp_path)
+    ledgers = [control.ledger(each) for each in ("events", "prices@july")]
+    stale = stale_optimize(spark, uri)
+    assert Compaction(uri).run({"pipeline": "events"}) == 3
+    assert not stale()
+    rewrites = Compaction(uri).rewrite()
+    assert stale_optimize(spark, uri)()
+    with pytest.raises(CompactionConflict):
+        Compaction(uri).commit(rewrites)
+    assert [control.ledger(each) for each in ("events", "prices@july")] == ledgers
+    plan = make_plan((0, 4, 5), sequence=4, pipeline="events")
+    control.append(control.ledger("events"), [Planned(plan=plan)], NOW)
+    assert set(control.ledger("events").plans) == {1, 2, 3, 4}

@@ -1,0 +1,52 @@
+"""Landings with a conflicting commit between their read of the table and their own commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from deltalake import CommitProperties, DeltaTable
+
+from tests.support.file_lake import FileLake
+from tidemark.core.datafile import DataFile
+from tidemark.core.errors import ExitCode
+from tidemark.core.plan import Plan
+from tidemark.lake.data_table import DeltaDataTable
+from tidemark.lake.errors import LandingOvertaken
+
+
+class Overtaken(DeltaDataTable):
+    """Another process commits after this process has read the table."""
+
+    other: Callable[[], object]
+
+    def _add_files(
+        self,
+        table: DeltaTable,
+        plan: Plan,
+        files: Sequence[DataFile],
+        properties: CommitProperties,
+    ) -> None:
+        self.other()
+        super()._add_files(table, plan, files, properties)
+
+
+def test_a_live_plan_that_a_replacement_overtakes_is_named_and_lands_on_a_retry(
+    tmp_path: Path,
+) -> None:
+    """The table has none of its rows, and the retry lands each record once."""
+    lake = FileLake(tmp_path)
+    lake.run(4)
+    plan = lake.plan(3)
+
+    table = Overtaken(str(lake.uri))
+    table.other = lambda: lake.land_again((0, 0, 2))
+    with pytest.raises(LandingOvertaken) as raised:
+        replace(lake.ingest, table=table).execute(plan.sequence)
+    assert raised.value.exit_code is ExitCode.TRANSIENT
+    assert "plan 2 of pipeline 'events'" in raised.value.what()
+    assert lake.rows() == [(0, offset) for offset in range(4)]
+    assert lake.ingest.execute(plan.sequence).wrote
+    assert lake.verified() == [(7, 7)]

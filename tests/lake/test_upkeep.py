@@ -1,0 +1,534 @@
+"""Maintenance of real tables: what becomes few, what goes, and what stays for whoever needs it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.support.file_lake import LATER, WEEK, FileLake, age
+from tests.support.plans import make_plan
+from tests.support.services import NOW
+from tidemark.core.datafile import plan_folder
+from tidemark.core.errors import SetupError, TableRestored
+from tidemark.core.events import Planned
+from tidemark.core.ledger import Ledger
+from tidemark.lake import upkeep as upkeep_module
+from tidemark.lake.compaction import Compaction
+from tidemark.lake.control_table import DeltaControlTable
+from tidemark.lake.errors import (
+    ClockDiffers,
+    CompactionConflict,
+    EngineFailed,
+    ForeignTable,
+    RetentionTooShort,
+)
+from tidemark.lake.retention import StoredFile, UpkeepOutcome, over_in
+from tidemark.lake.rewriting import Rewrite
+from tidemark.lake.upkeep import DeltaUpkeep
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileLake:
+    """A pipeline of this test's own."""
+    return FileLake(tmp_path)
+
+
+def leave(lake: FileLake, folder: str, *names: str) -> set[str]:
+    """Leave files in a folder of the table, as a killed driver does; their paths."""
+    for name in names:
+        file = lake.uri / folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"rows")
+    return {f"{folder}/{name}" for name in names}
+
+
+# -- compaction ----------------------------------------------------------------------------------
+
+
+def test_small_files_become_few_and_every_plan_is_found_as_before(lake: FileLake) -> None:
+    """I5: counts, commits and rows of each plan; what is few already is left alone."""
+    plans = [lake.run(3, number % 2) for number in range(4)]
+    before, rows = [lake.table.find(plan) for plan in plans], lake.rows()
+    done = lake.maintenance().maintain(WEEK)
+    assert (done.outcome, done.replaced) == (UpkeepOutcome.DONE, 4)
+    assert done.before is not None
+    assert done.after is not None
+    assert (done.before.files, done.after.files) == (4, 1)
+    assert [lake.table.find(plan) for plan in plans] == before
+    assert [lake.table.held(plan).records for plan in plans] == [3, 3, 3, 3]
+    assert lake.rows() == rows
+    version = DeltaTable(lake.uri).version()
+    assert (lake.uri / "_delta_log" / f"{version:020}.checkpoint.parquet").exists()
+    again = lake.maintenance().maintain(WEEK)
+    assert (again.replaced, DeltaTable(lake.uri).version()) == (0, version)
+
+
+def test_i1_a_maintained_table_is_verified_undone_and_landed_again(lake: FileLake) -> None:
+    """An undo takes exactly its plan's rows out of a file that plans share."""
+    for records in (4, 3, 2):
+        lake.run(records)
+    lake.maintenance(LATER).maintain(WEEK)
+    assert lake.verified() == [(9, 9)]
+    assert lake.undo.undo(2, "ops", "a wrong deploy").rows == 3
+    assert lake.rows() == [(0, offset) for offset in (0, 1, 2, 3, 7, 8)]
+    lake.maintenance(LATER).maintain(WEEK)
+    lake.run(1)
+    assert lake.verified() == [(10, 10)]
+    lake.maintenance(LATER).maintain(WEEK)
+    assert lake.verified() == [(10, 10)]
+    assert lake.committed()[0] == 10
+
+
+def test_compacted_rows_take_what_landed_rows_take(lake: FileLake) -> None:
+    """Plans are bounded by what records take in the table's files; the log tells as much."""
+    lake.run(3)
+    lake.run(3)
+    told = set(DeltaTable(lake.uri).get_add_actions(flatten=True).column_names)
+    lake.maintenance().maintain(WEEK)
+    actions = DeltaTable(lake.uri).get_add_actions(flatten=True)
+    assert set(actions.column_names) == told
+    (file,) = DeltaTable(lake.uri).file_uris()
+    footer = pq.read_metadata(file).row_group(0)
+    columns = {footer.column(n).path_in_schema: footer.column(n) for n in range(11)}
+    assert {column.compression for column in columns.values()} == {"SNAPPY"}
+    assert columns["offset"].statistics.max == 5
+    assert columns["value"].statistics.null_count == 0
+    assert "RLE_DICTIONARY" not in columns["value"].encodings
+
+
+class Overtaken(Compaction):
+    """Another process commits while a compaction works."""
+
+    other: Callable[[], object]
+
+    def rewrite(self, partition: Mapping[str, str] | None = None) -> list[Rewrite]:
+        rewrites = super().rewrite(partition)
+        self.other()
+        return rewrites
+
+
+class OvertakenUpkeep(DeltaUpkeep):
+    """Upkeep whose compactions meet another commit each time."""
+
+    other: Callable[[], object]
+
+    def _compaction(self) -> Compaction:
+        compaction = Overtaken(self._uri)
+        compaction.other = self.other
+        return compaction
+
+
+def overtaken(lake: FileLake, other: Callable[[], object]) -> OvertakenUpkeep:
+    """Upkeep of the lake's table that meets another commit each time."""
+    upkeep = OvertakenUpkeep(str(lake.uri), "events")
+    upkeep.other = other
+    return upkeep
+
+
+def test_a_landing_meanwhile_stays_as_it_is(lake: FileLake) -> None:
+    """No conflict: the compaction keeps what it did not read."""
+    lake.run(3)
+    lake.run(3)
+    upkeep = overtaken(lake, lambda: lake.run(2))
+    assert lake.maintenance(upkeep=upkeep).maintain(WEEK).outcome is UpkeepOutcome.DONE
+    assert lake.verified() == [(8, 8)]
+    assert len(DeltaTable(lake.uri).file_uris()) == 2
+
+
+def test_rows_that_are_removed_meanwhile_stay_removed(lake: FileLake) -> None:
+    """The compaction is tried again, a bounded number of times, and then left to the next one."""
+    plans = [lake.run(3) for _ in range(5)]
+    left = iter(plans)
+    upkeep = overtaken(lake, lambda: lake.table.discard(next(left)))
+    with pytest.raises(CompactionConflict):
+        upkeep.compact()
+    done = lake.maintenance(upkeep=upkeep).maintain(WEEK)
+    assert (done.outcome, done.replaced) == (UpkeepOutcome.PUT_OFF, 0)
+    assert lake.rows() == [(0, offset) for offset in (12, 13, 14)]
+    once = iter([plans[4]])
+    upkeep.other = lambda: [lake.table.discard(plan) for plan in once]
+    lake.run(2)
+    assert lake.maintenance(upkeep=upkeep).maintain(WEEK).outcome is UpkeepOutcome.DONE
+    assert lake.rows() == [(0, 15), (0, 16)]
+
+
+def test_a_landing_that_meets_a_compaction_lands(lake: FileLake) -> None:
+    """Files that were written before it are committed after it."""
+    lake.run(3)
+    lake.run(3)
+    plan = lake.plan(4)
+    files = lake.sink.write(plan, 100)
+    lake.maintenance().maintain(WEEK)
+    lake.table.append(plan, files)
+    lake.ingest.execute(plan.sequence)
+    assert lake.verified() == [(10, 10)]
+
+
+# -- what goes -----------------------------------------------------------------------------------
+
+
+def test_files_of_versions_that_are_old_go(lake: FileLake) -> None:
+    """Also those that a checkpoint has dropped, which VACUUM forgets; the rows stay."""
+    for _ in range(3):
+        lake.run(3)
+    lake.maintenance().maintain(WEEK)
+    properties = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+    DeltaTable(lake.uri).alter.set_table_properties(properties)
+    DeltaTable(lake.uri).create_checkpoint()
+    DeltaTable(lake.uri).vacuum(0, dry_run=False)
+    assert len(list(lake.uri.glob("plan-*/*.parquet"))) == 3
+    size = sum(file.stat().st_size for file in lake.uri.glob("plan-*/*.parquet"))
+    done = lake.maintenance(LATER).maintain(WEEK)
+    assert done.bytes_freed == size
+    # One file is left, and no folder.
+    assert [path.count("/") for path in lake.stored()] == [0]
+    assert lake.verified() == [(9, 9)]
+
+
+def test_a_dry_run_tells_what_would_go_and_writes_nothing(lake: FileLake) -> None:
+    """The same files go without it."""
+    lake.run(3)
+    lake.run(3)
+    lake.maintenance().maintain(WEEK)
+    lake.run(3)
+    everything = sorted(lake.root.rglob("*"))
+    told = lake.maintenance(LATER).maintain(WEEK, dry_run=True)
+    assert told.outcome is UpkeepOutcome.DRY_RUN
+    assert len([file for file in told.removed if file.path.endswith(".parquet")]) == 2
+    assert sorted(lake.root.rglob("*")) == everything
+    gone = lake.maintenance(LATER).maintain(WEEK).removed
+    assert set(told.removed) < set(gone)
+
+
+def test_what_a_killed_driver_left_goes_once_its_plan_is_over(lake: FileLake) -> None:
+    """Whole files, what a task had in hand, checksums, and the folders."""
+    plan = lake.plan(3)
+    left = plan_folder(plan.sequence, uuid4())
+    leave(lake, left, "_SUCCESS", "part-1.parquet", ".part-1.parquet.crc")
+    leave(lake, f"{left}/_temporary/0/task_1", "part-2.parquet")
+    stored = lake.stored()
+    lake.maintenance(LATER).maintain(WEEK)
+    assert lake.stored() == stored
+    lake.ingest.execute(plan.sequence)
+    lake.maintenance().maintain(WEEK)
+    assert left in lake.stored()
+    lake.maintenance(LATER).maintain(WEEK)
+    assert not {path for path in lake.stored() if path.startswith(left)}
+    assert lake.verified() == [(3, 3)]
+
+
+def test_what_is_not_ours_stays(lake: FileLake) -> None:
+    """Other names, other folders, another table inside the folder; and the log."""
+    lake.run(3)
+    others = {
+        *leave(lake, "notes", "part-1.parquet", "a.txt"),
+        *leave(lake, "plan-7", "part-1.parquet"),
+        *leave(lake, "plan-1-draft", "part-1.parquet"),
+        *leave(lake, "_archive", "part-1.parquet"),
+        *leave(lake, f"notes/{plan_folder(1, uuid4())}", "part-1.parquet"),
+        *leave(lake, ".", "deletion_vector_1.bin", "rows.parquet"),
+    }
+    gone = leave(lake, ".", "part-00000-1-c000.snappy.parquet")
+    lake.maintenance(LATER).maintain(WEEK)
+    assert {path.removeprefix("./") for path in others} <= lake.stored()
+    assert not {path.removeprefix("./") for path in gone} & lake.stored()
+    assert lake.verified() == [(3, 3)]
+
+
+# -- what stays ----------------------------------------------------------------------------------
+
+
+def test_files_of_an_open_plan_stay_however_old_and_land_exactly(lake: FileLake) -> None:
+    """I1, I4: a driver wrote them and waits with the commit; another one's leftovers go."""
+    given_up = lake.plan(2)
+    zombies = lake.sink.write(given_up, 100)
+    lake.abandon.give_up(given_up.sequence, "ops", "too large")
+    plan = lake.plan(3)
+    files = lake.sink.write(plan, 100)
+    done = lake.maintenance(LATER).maintain(WEEK)
+    assert {file.path for file in zombies} < {file.path for file in done.removed}
+    assert all(Path(lake.uri, file.path).exists() for file in files)
+    lake.table.append(plan, files)
+    lake.ingest.execute(plan.sequence)
+    lake.maintenance(LATER).maintain(WEEK)
+    assert lake.verified() == [(5, 5)]
+
+
+def test_files_of_a_plan_that_is_made_meanwhile_stay(lake: FileLake) -> None:
+    """What the ledger did not know when it was read is not over; what lands since is not lost."""
+    lake.run(2)
+    maintenance = lake.maintenance(LATER)
+    is_over = maintenance.plans_over()
+    plan = lake.plan(3)
+    files = lake.sink.write(plan, 100)
+    maintenance.upkeep.reclaim(maintenance.now(), timedelta(0), is_over)
+    lake.table.append(plan, files)
+    lake.ingest.execute(plan.sequence)
+    assert lake.verified() == [(5, 5)]
+
+
+def test_a_version_within_the_retention_can_be_read(lake: FileLake) -> None:
+    """Its files were written long ago and removed just now, and a checkpoint has dropped them."""
+    lake.run(3)
+    lake.run(3)
+    version = DeltaTable(lake.uri).version()
+    age(lake.uri)
+    properties = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+    DeltaTable(lake.uri).alter.set_table_properties(properties)
+    assert lake.maintenance().maintain(WEEK).replaced == 2
+    DeltaTable(lake.uri).create_checkpoint()
+    lake.maintenance().maintain(WEEK)
+    assert lake.rows(version) == [(0, offset) for offset in range(6)]
+    lake.run(1)
+    DeltaTable(lake.uri).restore(version)
+    assert lake.rows() == [(0, offset) for offset in range(6)]
+
+
+class Removing(DeltaUpkeep):
+    """Somebody removes rows while files are looked for."""
+
+    other: Callable[[], object]
+
+    def _in_newest(self) -> set[str]:
+        self.other()
+        return super()._in_newest()
+
+
+def test_files_that_leave_the_table_while_it_is_looked_at_stay(lake: FileLake) -> None:
+    """Whoever reads the version before that commit still needs them."""
+    plan = lake.run(3)
+    version = DeltaTable(lake.uri).version()
+    age(lake.uri)
+    upkeep = Removing(str(lake.uri), "events")
+    upkeep.other = lambda: lake.table.discard(plan)
+    lake.maintenance(upkeep=upkeep).maintain(WEEK)
+    assert lake.rows() == []
+    assert lake.rows(version) == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_a_table_that_was_restored_is_left_alone(lake: FileLake) -> None:
+    """I7: whoever puts it right may need every file."""
+    lake.run(3)
+    version = DeltaTable(lake.uri).version()
+    lake.run(3)
+    DeltaTable(lake.uri).restore(version)
+    stored, newest = lake.stored(), DeltaTable(lake.uri).version()
+    with pytest.raises(TableRestored):
+        lake.maintenance(LATER).maintain(WEEK)
+    assert (lake.stored(), DeltaTable(lake.uri).version()) == (stored, newest)
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "kept"),
+    [
+        (None, 167, None),
+        (None, 168, 168),
+        ("interval 2 hours", 1, None),
+        ("interval 2 hours", 2, 2),
+        ("interval 30 days", 167, None),
+        ("interval 30 days", 168, 720),
+        ("interval 1 week 2 days", 168, 216),
+    ],
+)
+def test_a_retention_that_readers_do_not_know_of_is_refused(
+    lake: FileLake, own: str | None, asked: int, kept: int | None
+) -> None:
+    """A week, or less if the table says less; never less than the table says."""
+    lake.run(3)
+    if own:
+        properties = {"delta.deletedFileRetentionDuration": own}
+        DeltaTable(lake.uri).alter.set_table_properties(properties)
+    stored = lake.stored()
+    maintenance = lake.maintenance(LATER)
+    if kept is None:
+        with pytest.raises(RetentionTooShort) as caught:
+            maintenance.maintain(timedelta(hours=asked))
+        assert caught.value.asked_hours == asked
+        assert lake.stored() == stored
+    else:
+        assert maintenance.maintain(timedelta(hours=asked)).keep == timedelta(hours=kept)
+
+
+def test_a_retention_that_nobody_can_read_is_refused(lake: FileLake) -> None:
+    """It may be longer than any guess; another engine wrote it."""
+    lake.run(3)
+    log = lake.uri / "_delta_log"
+    for commit in log.glob("*0.json"):
+        told = '"configuration":{"delta.deletedFileRetentionDuration":"interval 2 moons",'
+        commit.write_text(commit.read_text().replace('"configuration":{', told))
+    with pytest.raises(SetupError, match="2 moons"):
+        lake.maintenance(LATER).maintain(WEEK)
+
+
+def test_another_pipelines_table_is_refused_and_none_is_no_error(lake: FileLake) -> None:
+    """Maintenance makes no table."""
+    assert lake.maintenance().maintain(WEEK).outcome is UpkeepOutcome.NO_TABLE
+    assert list(lake.root.iterdir()) == []
+    lake.run(3)
+    with pytest.raises(ForeignTable):
+        lake.maintenance(upkeep=DeltaUpkeep(str(lake.uri), "other")).maintain(WEEK)
+
+
+def test_a_storage_that_refuses_is_told_by_name(lake: FileLake) -> None:
+    """An error that a retry may cure, with what was refused."""
+    lake.run(3)
+
+    class Refusing(DeltaUpkeep):
+        def _in_newest(self) -> set[str]:
+            raise PermissionError("not allowed")
+
+    with pytest.raises(EngineFailed, match="not allowed"):
+        lake.maintenance(upkeep=Refusing(str(lake.uri), "events")).maintain(WEEK)
+
+
+def test_a_file_that_is_gone_already_is_no_error(
+    lake: FileLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another maintenance was first, or the log was cleaned up since it was listed."""
+    lake.run(3)
+    listed = upkeep_module._listed
+
+    def outdated(files: object) -> list[StoredFile]:
+        now_ms = int(datetime.now(UTC).timestamp() * 1000)
+        gone = ("part-gone.parquet", 0), (f"_delta_log/{7:020}.json", now_ms + 1)
+        return [
+            *listed(files),
+            *(StoredFile(path=path, size=1, modified_ms=when) for path, when in gone),
+        ]
+
+    monkeypatch.setattr(upkeep_module, "_listed", outdated)
+    removed = lake.maintenance().maintain(WEEK).removed
+    assert [file.path for file in removed] == ["part-gone.parquet"]
+
+
+# -- clocks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("days", [8, -8])
+def test_a_machine_whose_clock_is_wrong_removes_no_file(lake: FileLake, days: int) -> None:
+    """I1: a file that is about to be committed would look a week old, and go."""
+    lake.run(3)
+    lake.run(3)
+    left = leave(lake, ".", "part-00000-1-c000.snappy.parquet")
+    maintenance = lake.maintenance(
+        upkeep=DeltaUpkeep(str(lake.uri), "events"),
+        now=lambda: datetime.now(UTC) + timedelta(days=days),
+    )
+    stored = lake.stored()
+    with pytest.raises(ClockDiffers) as caught:
+        maintenance.maintain(WEEK)
+    assert round((caught.value.local - caught.value.storage) / timedelta(days=1)) == days
+    assert stored <= lake.stored()
+    assert {path.removeprefix("./") for path in left} < lake.stored()
+    assert not [path for path in lake.stored() if "clock" in path]
+    assert lake.verified() == [(6, 6)]
+
+
+def test_the_age_of_files_is_measured_by_the_storages_clock(lake: FileLake) -> None:
+    """This machine is minutes behind: a file that is a week old for the storage goes."""
+    lake.run(3)
+    leave(lake, ".", "part-00000-1-c000.snappy.parquet")
+    file = lake.uri / "part-00000-1-c000.snappy.parquet"
+    written = (datetime.now(UTC) - WEEK - timedelta(minutes=1)).timestamp()
+    os.utime(file, (written, written))
+    now = lambda: datetime.now(UTC) - timedelta(minutes=5)  # noqa: E731
+    assert [each.path for each in lake.maintenance(now=now).maintain(WEEK).removed] == [file.name]
+
+
+def test_files_that_killed_processes_left_of_a_test_go_after_an_hour(lake: FileLake) -> None:
+    """The file for reading the clock, and the folder for testing conditional writes."""
+    lake.run(3)
+    for age_s in (3_500, 3_700):
+        trial = lake.uri / f".tidemark-trial-{age_s}"
+        trial.mkdir()
+        for file in (trial / "aside", lake.uri / f".tidemark-clock-{age_s}"):
+            file.touch()
+            then = datetime.now(UTC).timestamp() - age_s
+            os.utime(file, (then, then))
+    draft = lake.maintenance().maintain(WEEK, dry_run=True)
+    done = lake.maintenance().maintain(WEEK)
+    gone = {".tidemark-trial-3700/aside", ".tidemark-clock-3700"}
+    assert {file.path for file in draft.removed} == {file.path for file in done.removed} == gone
+    left = {path.name for path in lake.uri.glob(".tidemark-*")}
+    assert left == {".tidemark-trial-3500", ".tidemark-clock-3500"}
+
+
+def test_commits_stay_in_the_log_until_maintenance_has_checked_the_clock(lake: FileLake) -> None:
+    """To a writer whose clock is 40 days ahead, each commit looks expired."""
+    for _ in range(12):
+        lake.run(1)
+    commits = sorted(lake.uri.glob("_delta_log/*.json"))
+    control = sorted((lake.root / "control" / "_delta_log").glob("*.json"))
+    age(lake.root, days=40)
+    for _ in range(10):
+        lake.run(1)
+    assert all(path.exists() for path in (*commits, *control))
+    assert lake.maintenance().maintain(WEEK).outcome is UpkeepOutcome.DONE
+    assert not any(path.exists() for path in commits[:9])
+    assert lake.verified() == [(22, 22)]
+    lake.run(1)
+    assert lake.verified() == [(23, 23)]
+
+
+# -- tables that only delta-rs writes ------------------------------------------------------------
+
+
+def test_the_control_table_keeps_every_event(tmp_path: Path) -> None:
+    """Of a copy as well, whose name is encoded in paths; writers go on."""
+    uri = tmp_path / "control"
+    control = DeltaControlTable(str(uri))
+    names = ("events", "events@july")
+    for sequence in (1, 2, 3):
+        for name in names:
+            plan = make_plan((0, sequence, sequence + 1), sequence=sequence, pipeline=name)
+            control.append(control.ledger(name), [Planned(plan=plan)], NOW)
+    ledgers = [control.ledger(name) for name in names]
+    upkeep = DeltaUpkeep(str(uri))
+    assert upkeep.compact() == 6
+    removed = upkeep.reclaim(datetime.now(UTC), -LATER, lambda _: False)
+    assert len(removed) == 6
+    assert len(DeltaTable(uri).file_uris()) == 2
+    assert [control.ledger(name) for name in names] == ledgers
+    plan = make_plan((0, 4, 5), sequence=4)
+    control.append(control.ledger("events"), [Planned(plan=plan)], NOW)
+    assert set(control.ledger("events").plans) == {1, 2, 3, 4}
+
+
+def test_files_of_a_table_by_partition_are_known_however_paths_are_written(tmp_path: Path) -> None:
+    """What the newest version has stays, whatever characters a partition's value has."""
+    for value in ("a b", "ü/%", "x=y", "prices@july"):
+        write_deltalake(tmp_path, pa.table({"p": [value], "x": [1]}), mode="append",
+                        partition_by=["p"])  # fmt: skip
+    assert DeltaUpkeep(str(tmp_path)).reclaim(datetime.now(UTC), -LATER, lambda _: True) == []
+    assert pa.table(DeltaTable(tmp_path).scan()).num_rows == 4
+
+
+@pytest.mark.parametrize("odd", ["part-ü 1%.parquet", "part-a%20b.parquet"])
+def test_a_file_that_the_log_names_in_encoded_letters_stays(lake: FileLake, odd: str) -> None:
+    """As another engine may have written it; also when a version before the newest has it."""
+    plan = lake.plan(3)
+    (file, *_) = lake.sink.write(plan, 100)
+    (lake.uri / file.path).rename(lake.uri / odd)
+    lake.table.append(plan, [replace(file, path=odd)])
+    lake.ingest.execute(plan.sequence)
+    version = DeltaTable(lake.uri).version()
+    lake.maintenance().upkeep.reclaim(datetime.now(UTC), -LATER, lambda _: True)
+    assert lake.verified() == [(3, 3)]
+    age(lake.uri)
+    lake.undo.undo(plan.sequence, "ops", "x")
+    lake.maintenance().maintain(WEEK)
+    assert len(lake.rows(version)) == 3
+
+
+def test_an_empty_ledger_knows_no_plan_that_is_over() -> None:
+    """A control table that is gone says nothing."""
+    assert not over_in(Ledger(pipeline="events"))(1)

@@ -1,0 +1,155 @@
+"""Start pages and pages of quality checks: what is pruned, and that no link is dead after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.support.browser import seen
+from tests.support.quality_reports import REPORT
+from tests.support.services import NOW
+from tidemark.lake.errors import ClockDiffers
+from tidemark.quality.check_results import QualityReport
+from tidemark.quality.gx.docs import RUNS_LISTED, DataDocs, DocsFolders, write_index
+
+DAY = timedelta(days=1)
+
+
+class Pages(DataDocs):
+    """Pages on a file system that has the time of these tests."""
+
+    def _storage_time(self) -> datetime:
+        return NOW
+
+
+def checked(home: Path, pipeline: str, run_at: datetime, plan: int = 1) -> list[Path]:
+    """Pages of one check, written when it ran."""
+    folders = DocsFolders(home=home, pipeline=pipeline)
+    run = f"plan-{plan:06d}/{run_at:%Y%m%dT%H%M%S}Z"
+    pages = {
+        suite: folders.site / "validations" / suite / run / "batch.html"
+        for suite in ("built-in", "own")
+    }
+    for page in pages.values():
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text("<p>a page</p>")
+        os.utime(page, (run_at.timestamp(), run_at.timestamp()))
+    report = QualityReport(
+        pipeline=pipeline,
+        plan_sequence=plan,
+        table_version=plan,
+        run_at=run_at,
+        results=(),
+        data_docs=str(folders.index),
+    )
+    with folders.locked():
+        write_index(folders, report, pages)
+    return list(pages.values())
+
+
+def dead_links(home: Path) -> list[str]:
+    """Links of start pages that lead nowhere."""
+    return [
+        link
+        for page in home.rglob("index.html")
+        for link in re.findall(r'href="([^"]+)"', page.read_text(encoding="utf-8"))
+        if not (page.parent / link).exists()
+    ]
+
+
+def existing(pages: Sequence[Path]) -> list[bool]:
+    """Which pages are there."""
+    return [page.exists() for page in pages]
+
+
+def test_old_pages_go_with_the_lines_that_lead_to_them(tmp_path: Path) -> None:
+    """A dry run counts the same and touches nothing."""
+    old = checked(tmp_path, "prices", NOW - 91 * DAY, plan=1)
+    young = checked(tmp_path, "prices", NOW - 89 * DAY, plan=2)
+    everything = sorted(tmp_path.rglob("*"))
+    assert Pages(tmp_path).prune(NOW, 90 * DAY, dry_run=True) == 2
+    assert sorted(tmp_path.rglob("*")) == everything
+    assert Pages(tmp_path).prune(NOW, 90 * DAY) == 2
+    assert (existing(old), existing(young)) == ([False, False], [True, True])
+    assert not [folder for page in old for folder in (page.parent,) if folder.exists()]
+    runs = json.loads((tmp_path / "data_docs" / "prices" / "runs.json").read_text())
+    assert [run["plan"] for run in runs] == [2]
+    assert dead_links(tmp_path) == []
+    assert Pages(tmp_path).prune(NOW, 90 * DAY) == 0
+
+
+@pytest.mark.e2e
+def test_a_browser_shows_start_pages_whole(tmp_path: Path) -> None:
+    """On a phone as well: nothing fetched, nothing cut, and what a check found is text."""
+    evil = "<script>alert(1)</script> " + "x" * 200
+    (held,) = REPORT.results
+    failed = replace(held, passed=False, observed=evil)
+    for pipeline, results in (("orders", (held,)), ("prices", (held, failed))):
+        folders = DocsFolders(home=tmp_path, pipeline=pipeline)
+        report = replace(REPORT, pipeline=pipeline, results=results)
+        with folders.locked():
+            write_index(folders, report, {"built-in": folders.site / "page.html"})
+    line = f"critical: nothing is off; found: {evil}"
+    when = "2026-03-01 12:00:00"
+    start = tmp_path / "data_docs" / "index.html"
+    for page, cells in (
+        (start, ["orders", "passed", "1", when, "", "prices", "failed", "1", when, line]),
+        (start.parent / "prices" / "index.html", ["failed", "1", "0", when, line, "built-in"]),
+    ):
+        shown = seen(page, tmp_path, width=500)
+        assert (shown.fetched, shown.words, shown.overflow) == ([], [], 0)
+        assert [text for tag, text in shown.elements if tag == "TD"] == cells
+        assert [tag for tag, _ in shown.elements].count("H1") == 1
+
+
+def test_the_newest_check_of_each_pipeline_stays(tmp_path: Path) -> None:
+    """The page over all pipelines shows it, however old it is."""
+    pages = [page for name in ("a", "b") for page in checked(tmp_path, name, NOW - 400 * DAY)]
+    assert Pages(tmp_path).prune(NOW, 0 * DAY) == 0
+    assert all(existing(pages))
+    assert dead_links(tmp_path) == []
+
+
+def test_pages_that_no_start_page_lists_go_by_their_age(tmp_path: Path) -> None:
+    """More checks than are listed leave pages without a line."""
+    first = checked(tmp_path, "prices", NOW - 100 * DAY, plan=0)
+    for plan in range(1, RUNS_LISTED + 1):
+        checked(tmp_path, "prices", NOW - plan * timedelta(minutes=1), plan=plan)
+    assert all(existing(first))
+    assert Pages(tmp_path).prune(NOW, 90 * DAY) == 2
+    assert not any(existing(first))
+    assert Pages(tmp_path).prune(NOW, 90 * DAY) == 0
+    assert dead_links(tmp_path) == []
+
+
+def test_other_files_and_pages_of_suites_stay(tmp_path: Path) -> None:
+    """Only pages of checks have an age."""
+    checked(tmp_path, "prices", NOW - 100 * DAY)
+    suite = tmp_path / "data_docs" / "prices" / "expectations" / "own.html"
+    suite.parent.mkdir()
+    suite.write_text("<p>a suite</p>")
+    os.utime(suite, (0, 0))
+    Pages(tmp_path).prune(NOW, 0 * DAY)
+    assert suite.exists()
+
+
+@pytest.mark.parametrize("home", ["nowhere", "."])
+def test_without_pages_there_is_nothing_to_do(tmp_path: Path, home: str) -> None:
+    """And nothing is made."""
+    assert Pages(tmp_path / home).prune(NOW, 0 * DAY) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_machine_whose_clock_is_wrong_removes_no_page(tmp_path: Path) -> None:
+    """To a clock that is 91 days ahead every page looks old."""
+    pages = [page for plan in (1, 2) for page in checked(tmp_path, "a", datetime.now(UTC), plan)]
+    with pytest.raises(ClockDiffers):
+        DataDocs(tmp_path).prune(datetime.now(UTC) + 91 * DAY, 90 * DAY)
+    assert all(existing(pages))

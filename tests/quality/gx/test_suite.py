@@ -1,0 +1,197 @@
+"""Suite files: what is taken from them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import PROJECT
+from tidemark.quality.check_results import Severity
+from tidemark.quality.errors import SuiteError
+from tidemark.quality.gx.suite import load_suite
+
+SHIPPED = PROJECT / "include" / "expectations"
+
+
+def write(folder: Path, content: Any, name: str = "mine") -> Path:
+    """Write a suite's file."""
+    file = folder / f"{name}.json"
+    file.write_text(json.dumps(content), encoding="utf-8")
+    return file
+
+
+def problems(file: Path) -> dict[str, str]:
+    """What is refused in a file, by key."""
+    with pytest.raises(SuiteError) as caught:
+        load_suite(file)
+    return {
+        problem.key: f"{problem.expected} / {problem.found}" for problem in caught.value.problems
+    }
+
+
+@pytest.mark.parametrize("file", sorted(SHIPPED.glob("*.json")), ids=lambda file: file.stem)
+def test_shipped_suites_are_usable(file: Path) -> None:
+    """Every suite in the repository loads and says its expectations in words."""
+    suite = load_suite(file)
+    assert suite.name == file.stem
+    assert all(one["description"] for one in suite.expectations)
+
+
+def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
+    """Nobody mends a file one message at a time."""
+    found = problems(
+        write(
+            tmp_path,
+            {
+                "name": "other",
+                "owner": "me",
+                "meta": {
+                    "tidemark": {
+                        "columns": {"offset": "1", "price": ""},
+                        "checks": {
+                            "duplicate_records": {"limit": 5},
+                            "no_such_check": {"limit": 5},
+                            "top_key_percent": {"limit": "many", "severity": "fatal", "max": 1},
+                        },
+                        "rows": {},
+                        "masked": ["email", ["price"]],
+                    }
+                },
+                "expectations": [
+                    {"type": "expect_miracles", "kwargs": {}},
+                    {
+                        "type": "expect_column_values_to_match_regex",
+                        "kwargs": {"column": "nowhere", "regex": 5, "result_format": "COMPLETE"},
+                        "severity": "dire",
+                        "when": "always",
+                    },
+                    {"type": "expect_column_values_to_be_in_set", "kwargs": {}},
+                    "expect_nothing",
+                ],
+            },
+        )
+    )
+    assert set(found) == {
+        "owner",
+        "name",
+        "meta.tidemark.rows",
+        "meta.tidemark.masked",
+        "meta.tidemark.columns.offset",
+        "meta.tidemark.columns.price",
+        "meta.tidemark.checks.duplicate_records",
+        "meta.tidemark.checks.no_such_check",
+        "meta.tidemark.checks.top_key_percent.max",
+        "meta.tidemark.checks.top_key_percent.limit",
+        "meta.tidemark.checks.top_key_percent.severity",
+        "expectations[0].type",
+        "expectations[1].when",
+        "expectations[1].severity",
+        "expectations[1].kwargs.result_format",
+        "expectations[1].kwargs.regex",
+        "expectations[1].kwargs.column",
+        "expectations[2].kwargs.column",
+        "expectations[2].kwargs.value_set",
+        "expectations[3]",
+    }
+    assert "critical, warning, info" in found["expectations[1].severity"]
+    assert "expect_column_values_to_match_regex" in found["expectations[0].type"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}"])
+def test_a_file_that_is_no_suite_is_refused(tmp_path: Path, text: str) -> None:
+    """Whatever is in it, the answer is one of ours."""
+    file = tmp_path / "mine.json"
+    file.write_text(text, encoding="utf-8")
+    assert problems(file)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    """A pipeline that names a suite gets that suite or an error."""
+    assert problems(tmp_path / "mine.json") == {
+        "(file)": "a readable file / No such file or directory"
+    }
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        [],
+        {"tidemark": []},
+        {"tidemark": {"columns": []}},
+        {"tidemark": {"checks": 1}},
+        {"tidemark": {"masked": "key"}},
+    ],
+)
+def test_wrong_shapes_in_meta_are_refused(tmp_path: Path, meta: Any) -> None:
+    """A wrong type is a problem with a place, not a crash."""
+    (key,) = problems(write(tmp_path, {"name": "mine", "meta": meta, "expectations": []}))
+    assert key.startswith("meta")
+
+
+@pytest.mark.parametrize(
+    ("name", "override"),
+    [
+        ("seconds_behind", {"severity": "critical"}),
+        ("records", {}),
+        ("top_key_percent", {"limit": float("nan")}),
+        ("top_key_percent", {"limit": float("inf")}),
+    ],
+)
+def test_a_check_that_can_never_fail_is_refused(
+    tmp_path: Path, name: str, override: dict[str, Any]
+) -> None:
+    """Somebody who makes it critical counts on it."""
+    meta = {"tidemark": {"checks": {name: override}}}
+    (key,) = problems(write(tmp_path, {"name": "mine", "meta": meta, "expectations": []}))
+    assert key == f"meta.tidemark.checks.{name}.limit"
+
+
+def test_a_suite_sets_limits_and_severities_of_built_in_checks(tmp_path: Path) -> None:
+    """What it does not name keeps its default."""
+    checks = {"top_key_percent": {"limit": 60, "severity": "warning"}, "null_key_percent": {}}
+    suite = load_suite(
+        write(
+            tmp_path,
+            {"name": "mine", "expectations": [], "meta": {"tidemark": {"checks": checks}}},
+        )
+    )
+    top = suite.checks["top_key_percent"]
+    assert (top.limit, top.severity) == (60, Severity.WARNING)
+    assert suite.checks["null_key_percent"].limit == 100
+    assert suite.checks["duplicate_records"].severity is Severity.CRITICAL
+
+
+def test_expectations_may_name_the_suites_own_columns(tmp_path: Path) -> None:
+    """Also with a share that the shipped JSON schema would refuse for its third digit."""
+    suite = load_suite(
+        write(
+            tmp_path,
+            {
+                "name": "mine",
+                "meta": {"tidemark": {"columns": {"price": "CAST(value_text AS DOUBLE)"}}},
+                "expectations": [
+                    {
+                        "type": "expect_column_values_to_be_between",
+                        "kwargs": {"column": "price", "min_value": 0, "mostly": 0.999},
+                    }
+                ],
+            },
+        )
+    )
+    assert suite.columns == {"price": "CAST(value_text AS DOUBLE)"}
+
+
+def test_suites_are_checked_without_spark_and_great_expectations() -> None:
+    """Planning and the command line stay quick: the import of either takes seconds."""
+    code = (
+        "import sys; from pathlib import Path; from tidemark.quality.gx.suite import load_suite; "
+        f"load_suite(Path({str(SHIPPED / 'prices.json')!r})); "
+        "print([m for m in ('great_expectations', 'pyspark', 'pandas') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,275 @@
+"""Verdicts, and the figures that the built-in checks look at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tidemark.core.accounting import Landing, RangeCount
+from tidemark.core.plan import Plan, PlanKind, PlannedRange
+from tidemark.core.watermarks import IsolationLevel
+from tidemark.quality.check_results import (
+    MASKED,
+    CheckResult,
+    Example,
+    QualityReport,
+    Severity,
+    SliceExpectation,
+    Verdict,
+)
+from tidemark.quality.checks import BUILT_IN_CHECKS, Figure, RangeFigures, TopKey, figures
+from tidemark.quality.drift import drifts
+from tidemark.quality.errors import QualityFailed
+from tidemark.quality.service import raise_if_failed
+
+NO_KEY = TopKey(key=None, records=0)
+
+
+def result(severity: Severity, *, passed: bool) -> CheckResult:
+    """A result of which only severity and outcome matter."""
+    return CheckResult(
+        check="some_check",
+        column=None,
+        severity=severity,
+        passed=passed,
+        observed=1,
+        expectation="something holds",
+    )
+
+
+def report(
+    *results: CheckResult, run_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+) -> QualityReport:
+    """A report of some results."""
+    return QualityReport(
+        pipeline="prices",
+        plan_sequence=3,
+        table_version=7,
+        run_at=run_at,
+        results=results,
+        data_docs="/docs/index.html",
+    )
+
+
+def held(
+    partition: int = 0, start: int | None = 0, records: int = 10, **more: object
+) -> RangeFigures:
+    """Figures of one range; nothing wrong with it unless said otherwise."""
+    values: dict[str, object] = {
+        "topic_id": "T1",
+        "partition": partition,
+        "start": start,
+        "records": records,
+        "distinct": records,
+        "null_keys": 0,
+        "null_values": 0,
+        "no_timestamps": 0,
+        "seconds_ahead": 0.0,
+        "oldest_seconds_behind": 0.0,
+    }
+    return RangeFigures(**(values | more))  # type: ignore[arg-type]
+
+
+def planned(
+    partition: int = 0, start: int = 0, end: int = 10, records: int = 10
+) -> SliceExpectation:
+    """What the control table says of one range."""
+    return SliceExpectation(
+        topic_id="T1", partition=partition, start=start, end=end, records=records
+    )
+
+
+@pytest.mark.parametrize(
+    ("broken", "verdict"),
+    [
+        ((), Verdict.PASSED),
+        ((Severity.INFO,), Verdict.PASSED),
+        ((Severity.WARNING, Severity.INFO), Verdict.WARNED),
+        ((Severity.WARNING, Severity.CRITICAL), Verdict.FAILED),
+    ],
+)
+def test_the_worst_broken_check_is_the_verdict(
+    broken: tuple[Severity, ...], verdict: Verdict
+) -> None:
+    """Severity decides, and checks that held decide nothing."""
+    results = [result(severity, passed=True) for severity in Severity]
+    results += [result(severity, passed=False) for severity in broken]
+    assert report(*results).verdict is verdict
+
+
+def test_failed_critical_names_only_broken_critical_checks() -> None:
+    """A warning does not make a run fail."""
+    bad = result(Severity.CRITICAL, passed=False)
+    other = (result(Severity.WARNING, passed=False), result(Severity.CRITICAL, passed=True))
+    assert report(bad, *other).failed_critical() == (bad,)
+
+
+def test_what_fails_a_run_says_which_column() -> None:
+    """One expectation may be made of several."""
+    of_rows = result(Severity.CRITICAL, passed=False)
+    of_price = replace(of_rows, column="price")
+    with pytest.raises(QualityFailed) as failed:
+        raise_if_failed(report(of_rows, of_price))
+    assert failed.value.failed == (of_rows.check, f"{of_rows.check} of column price")
+
+
+def test_a_report_refuses_a_time_without_zone() -> None:
+    """The newest attempt counts, so times must compare."""
+    with pytest.raises(ValueError, match="time zone"):
+        report(run_at=datetime(2026, 1, 1))
+
+
+def test_a_report_as_record_is_plain() -> None:
+    """`--json` prints it as it is."""
+    record = report(result(Severity.WARNING, passed=False)).as_record()
+    assert record["verdict"] == "warned"
+    assert record["run_at"] == "2026-01-01T00:00:00+00:00"
+    assert record["results"][0]["severity"] == "warning"
+
+
+def test_expectations_come_from_a_plan_and_its_landing() -> None:
+    """One for each planned range, with what landed of it."""
+    plan = Plan(
+        pipeline="prices",
+        sequence=1,
+        kind=PlanKind.LIVE,
+        epoch=0,
+        cluster_id="C",
+        topic="prices",
+        topic_id="T1",
+        isolation_level=IsolationLevel.READ_COMMITTED,
+        requested_by="test",
+        ranges=(PlannedRange(partition=0, start=5, end=9, low_water_mark=0, end_mark=9),),
+    )
+    landing = Landing(
+        sequence=1,
+        table_version=0,
+        counts=(RangeCount(partition=0, start=5, end=9, records=3),),
+    )
+    assert SliceExpectation.of(plan, landing) == (planned(0, 5, 9, 3),)
+
+
+def test_there_is_a_figure_for_every_built_in_check() -> None:
+    """No check is without a figure, and no figure without a check."""
+    found = figures([held()], NO_KEY, [planned()])
+    assert {*found, *drifts(found, {})} == set(BUILT_IN_CHECKS)
+
+
+def test_a_slice_as_planned_has_nothing_to_report() -> None:
+    """I1: what landed is there, once."""
+    found = figures([held()], TopKey(key="ACME", records=4), [planned()])
+    assert {found[name].value for name, check in BUILT_IN_CHECKS.items() if check.fixed} == {0}
+    assert found["top_key_percent"] == Figure(value=40.0, detail="key 'ACME'")
+
+
+def test_doubles_are_counted_by_partition() -> None:
+    """I1, S5: topic id, partition and offset name one record."""
+    found = figures([held(0), held(1, distinct=7)], NO_KEY, [planned(0), planned(1)])
+    assert found["duplicate_records"] == Figure(value=3, detail="partition 1: 3")
+
+
+def test_a_range_with_another_count_is_off() -> None:
+    """Too few, too many, and none at all are all off."""
+    expected = [planned(0), planned(1), planned(2), planned(3)]
+    found = figures([held(0), held(1, records=9), held(2, records=11)], NO_KEY, expected)
+    assert found["ranges_off"].value == 3
+    assert found["ranges_off"].detail == (
+        "partition 1 [0, 10): 9 records, 10 landed; "
+        "partition 2 [0, 10): 11 records, 10 landed; "
+        "partition 3 [0, 10): 0 records, 10 landed"
+    )
+
+
+def test_a_range_of_holes_is_not_off() -> None:
+    """S6: a range that no reader sees anything of lands with no rows."""
+    assert figures([], NO_KEY, [planned(records=0)])["ranges_off"].value == 0
+
+
+def test_rows_outside_the_plan_are_counted() -> None:
+    """Rows of no planned range, be it by partition, offset or topic id."""
+    stray = held(4, start=None, records=2, topic_id="T2")
+    found = figures([held(), stray], NO_KEY, [planned()])
+    assert found["records_outside_plan"] == Figure(value=2, detail="partition 4 of topic T2: 2")
+
+
+def test_long_details_are_cut() -> None:
+    """A message stays readable with thousands of partitions."""
+    found = figures([], NO_KEY, [planned(partition) for partition in range(1000)])
+    assert found["ranges_off"].value == 1000
+    assert found["ranges_off"].detail.endswith("; and 995 more")
+
+
+def test_shares_are_percentages_of_what_can_have_them() -> None:
+    """The most frequent key is measured against the records that have a key (S16)."""
+    ranges = [held(0, records=30, null_keys=10, null_values=6), held(1, records=10)]
+    found = figures(ranges, TopKey(key="ACME", records=15), [])
+    assert found["null_key_percent"].value == 25.0
+    assert found["null_value_percent"].value == 15.0
+    assert found["top_key_percent"].value == 50.0
+    assert found["largest_partition_percent"] == Figure(value=75.0, detail="partition 0")
+
+
+def test_partitions_are_measured_over_all_their_ranges() -> None:
+    """A backfill may take many pieces of one partition."""
+    ranges = [held(0, 0), held(0, 100), held(1, 0, records=15)]
+    found = figures(ranges, NO_KEY, [])["largest_partition_percent"]
+    assert found.detail == "partition 0"
+
+
+def test_an_empty_slice_has_no_shares() -> None:
+    """Nothing is divided by nothing."""
+    found = figures([], NO_KEY, [])
+    assert {name for name, figure in found.items() if figure.value is not None} == {
+        "records",
+        *(name for name, check in BUILT_IN_CHECKS.items() if check.fixed),
+    }
+
+
+def test_the_latest_timestamp_counts() -> None:
+    """A clock that runs ahead shows, wherever it is."""
+    ranges = [held(0, seconds_ahead=-3.0), held(1, seconds_ahead=12.5), held(2, seconds_ahead=None)]
+    found = figures(ranges, NO_KEY, [])
+    assert (found["seconds_ahead"].value, found["seconds_behind"].value) == (12.5, 0)
+    assert figures([held(0, seconds_ahead=-3.0)], NO_KEY, [])["seconds_behind"].value == 3
+
+
+def test_the_earliest_timestamp_counts() -> None:
+    """What came late shows, wherever it is."""
+    ranges = [held(0, oldest_seconds_behind=60.0), held(1, oldest_seconds_behind=None), held(2)]
+    assert figures(ranges, NO_KEY, [])["oldest_seconds_behind"].value == 60
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"column": "price"}, {}),
+        ({"column": "email"}, {"examples": (Example(0, 1, MASKED),)}),
+        ({"column": None}, {"examples": (Example(0, 1, MASKED),)}),
+        (
+            {"column": "email", "unexpected_count": None, "observed": 5, "value": 5.0},
+            {"examples": (Example(0, 1, MASKED),), "observed": MASKED, "value": None},
+        ),
+        (
+            {"column": None, "observed": "90 (key 'jane')", "examples": ()},
+            {"observed": "90"},
+        ),
+    ],
+)
+def test_what_was_kept_is_masked_later(changes: dict[str, Any], expected: dict[str, Any]) -> None:
+    """By what the suite says when it is shown."""
+    kept = CheckResult(
+        check="expect_something",
+        column=None,
+        severity=Severity.WARNING,
+        passed=False,
+        observed="1 of 2 unexpected",
+        expectation="",
+        unexpected_count=1,
+        examples=(Example(0, 1, "jane"),),
+    )
+    kept = replace(kept, **changes)
+    assert kept.masking({"email"}) == replace(kept, **expected)
+    assert kept.masking(()) == kept

@@ -1,0 +1,106 @@
+"""The results table as the history that slices are compared with; no Spark."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from tests.support.quality_reports import REPORT
+from tidemark.core.plan import PlanKind
+from tidemark.quality.check_results import Example, QualityReport, SliceRef
+from tidemark.quality.check_results_table import SCHEMA, DeltaCheckResults
+
+_LATER = ("value", "kind", "examples")
+"""Columns that older tables do not have."""
+
+
+def measured(
+    plan: int, records: float | None, attempt: int = 0, kind: PlanKind = PlanKind.LIVE
+) -> QualityReport:
+    """A report of one figure."""
+    result = replace(REPORT.results[0], check="records", value=records)
+    return replace(
+        REPORT,
+        pipeline="prices",
+        plan_sequence=plan,
+        kind=kind,
+        run_at=REPORT.run_at + timedelta(hours=attempt),
+        results=(result,),
+    )
+
+
+def before(
+    table: str, plan: int, plans: int = 30, kind: PlanKind = PlanKind.LIVE
+) -> dict[str, list[float]]:
+    """What a plan of pipeline `prices` is compared with."""
+    ref = SliceRef(pipeline="prices", table="", table_version=1, plan_sequence=plan, kind=kind)
+    return DeltaCheckResults(table).earlier_figures(ref, plans)
+
+
+def test_earlier_plans_of_a_kind_are_told_newest_first(tmp_path: Path) -> None:
+    """Later plans, backfills, other pipelines and attempts that do not count are left out."""
+    table = str(tmp_path / "results")
+    assert before(table, 9) == {}
+    for plan in (3, 1, 2, 7):
+        DeltaCheckResults(table).append(measured(plan, 10.0 * plan))
+    DeltaCheckResults(table).append(measured(2, 25, attempt=1))
+    DeltaCheckResults(table).append(measured(3, None, attempt=-1))
+    DeltaCheckResults(table).append(measured(4, 4_000, kind=PlanKind.BACKFILL))
+    DeltaCheckResults(table).append(replace(measured(5, 5_000), pipeline="orders"))
+    assert before(table, 7) == {"records": [30, 25, 10]}
+    assert before(table, 8, plans=2) == {"records": [70, 30]}
+    assert before(table, 9, kind=PlanKind.BACKFILL) == {"records": [4_000]}
+    assert before(table, 1) == {}
+
+
+def test_reports_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    """The table is not there yet, and one of them makes it."""
+    table = str(tmp_path / "results")
+    with ThreadPoolExecutor(6) as threads:
+        reports = [measured(plan, 1) for plan in range(1, 7)]
+        list(threads.map(DeltaCheckResults(table).append, reports))
+    assert before(table, 9) == {"records": [1] * 6}
+
+
+def test_a_table_from_before_figures_were_kept_gets_their_columns(tmp_path: Path) -> None:
+    """Its rows stay as they are, and are nobody's history."""
+    table = str(tmp_path / "results")
+    old = pa.schema([field for field in SCHEMA if field.name not in _LATER])
+    told = {
+        "pipeline": "prices",
+        "plan_sequence": 1,
+        "table_version": 0,
+        "verdict": "passed",
+        "run_at": REPORT.run_at,
+        "position": 0,
+        "check": "records",
+        "severity": "info",
+        "passed": True,
+        "observed": "10",
+        "expectation": "",
+        "data_docs": "",
+    }
+    write_deltalake(
+        table,
+        pa.Table.from_pylist([told], old),
+        partition_by=["pipeline"],
+        configuration={"delta.appendOnly": "true"},
+    )
+    assert before(table, 9) == {}
+    examples = (Example(3, 2**40, "-1"), Example(0, 0, None))
+    report = measured(2, 20)
+    report = replace(report, results=(replace(report.results[0], examples=examples),))
+    DeltaCheckResults(table).append(report)
+    assert before(table, 9) == {"records": [20]}
+    first, second = DeltaCheckResults(table).checked("prices", [1, 2])
+    assert (first.results[0].examples, second.results[0].examples) == ((), examples)
+    kept = pa.table(DeltaTable(table).scan()).to_pylist()
+    assert sorted((row["plan_sequence"], row["observed"], row["value"]) for row in kept) == [
+        (1, "10", None),
+        (2, "0", 20.0),
+    ]

@@ -1,0 +1,93 @@
+"""A slice is told from its predecessors by what they usually were, and not by chance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import pytest
+
+from tidemark.quality.checks import BUILT_IN_CHECKS, DRIFT, Figure
+from tidemark.quality.drift import ENOUGH, HISTORY, MEASURES, drifts
+
+LIMIT = BUILT_IN_CHECKS["records_drift"].limit or 0
+
+
+def drift_of(
+    measure: str, now: float | None, history: Sequence[float]
+) -> tuple[float | None, Mapping[str, Figure]]:
+    """How far one measure is away; the others have no figure."""
+    measured = {name: Figure(value=None) for name in MEASURES}
+    found = drifts({**measured, measure: Figure(value=now)}, {measure: history})
+    return found[f"{measure}_drift"].value, found
+
+
+def test_every_figure_that_is_compared_has_a_measure_and_a_check() -> None:
+    """One without would be left out in silence."""
+    assert set(DRIFT.values()) == set(MEASURES)
+    assert set(DRIFT) | set(MEASURES) <= set(BUILT_IN_CHECKS)
+
+
+def test_noise_is_no_drift_and_half_as_many_records_are() -> None:
+    """Volumes that swing by some percent."""
+    source = Random(7)
+    history = [source.gauss(10_000, 400) for _ in range(HISTORY)]
+    for _ in range(200):
+        value, _ = drift_of("records", source.gauss(10_000, 400), history)
+        assert value is not None
+        assert value < LIMIT
+    value, found = drift_of("records", 4_000, history)
+    assert value is not None
+    assert value > LIMIT
+    assert found["records_drift"].detail.startswith("4,000 against ")
+    assert found["records_drift"].detail.endswith("in 30 earlier slices")
+
+
+def test_one_odd_slice_in_the_past_hides_no_drift() -> None:
+    """A mean and a deviation would be carried away by it."""
+    history = [100.0, 101.0, 99.0, 100.0, 100.0, 102.0, 98.0, 100_000.0]
+    value, _ = drift_of("records", 200, history)
+    assert value is not None
+    assert value > LIMIT
+
+
+@pytest.mark.parametrize("history", [[500.0, 900, 1_500, 2_000, 2_400, 3_000, 700, 1_200]])
+def test_a_collapse_is_told_however_much_the_volume_swings(history: list[float]) -> None:
+    """What is compared is how many times as many; ten times as many are as far as a tenth."""
+    for odd in (1, 0):
+        value, _ = drift_of("records", odd, history)
+        assert value is not None
+        assert value > LIMIT
+    few, _ = drift_of("records", 100, [1_000.0] * ENOUGH)
+    many, _ = drift_of("records", 10_000, [1_000.0] * ENOUGH)
+    assert few == pytest.approx(many, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("measure", "usual", "now", "wanted"),
+    [
+        ("null_key_percent", 0.0, 4.0, 4.0),
+        ("null_key_percent", 0.0, 6.0, 6.0),
+        ("records", 1_000.0, 1_100.0, 1.0),
+        ("seconds_behind", 30.0, 210.0, 3.0),
+        ("seconds_behind", 86_400.0, 0.0, 1_440.0),
+    ],
+)
+def test_what_was_always_the_same_may_change_a_little(
+    measure: str, usual: float, now: float, wanted: float
+) -> None:
+    """One percentage point, a tenth of the records, a minute."""
+    assert drift_of(measure, now, [usual] * ENOUGH)[0] == pytest.approx(wanted, rel=0.01)
+
+
+def test_nothing_is_said_without_a_history_or_without_a_figure() -> None:
+    """The first slices, and slices without records."""
+    assert drift_of("records", 5, [1.0] * (ENOUGH - 1))[0] is None
+    assert drift_of("seconds_behind", None, [1.0] * ENOUGH)[0] is None
+
+
+def test_only_the_newest_slices_count() -> None:
+    """A topic that has grown for a year is not compared with its beginning."""
+    value, found = drift_of("records", 100, [100.0] * HISTORY + [1.0] * 500)
+    assert value == 0
+    assert "in 30 earlier" in found["records_drift"].detail

@@ -1,0 +1,205 @@
+"""Figures by planned range, against a count of the rows one by one; no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import ColumnProperties, DeltaTable, WriterProperties, write_deltalake
+
+from tests.support.quality_reports import BRONZE
+from tidemark.quality.check_results import SliceExpectation, SliceRef
+from tidemark.quality.checks import RangeFigures
+from tidemark.quality.range_figures import range_figures
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+_ROWS = 30_000
+"""More than one batch."""
+
+
+def _row(random: Random) -> dict[str, Any]:
+    near = NOW + timedelta(seconds=random.uniform(-1e6, 1e4))
+    early = datetime(1, 1, 1, tzinfo=UTC)
+    stamp = random.choice([NOW, None, near, near, near, EPOCH - timedelta(milliseconds=1), early])
+    far_ms = random.choice([None, 2**63 - 1, -(2**63)]) if stamp is None else None
+    return {
+        "key": random.choice([None, b"", b"k"]),
+        "value": random.choice([None, b"v"]),
+        "topic": "t",
+        "partition": random.randrange(3),
+        "offset": random.choice([random.randrange(50), random.randrange(2**20), 2**40]),
+        "timestamp": stamp,
+        "timestamp_out_of_range_ms": far_ms,
+        "timestamp_type": random.choice([0, 0, 1, -1]),
+        "topic_id": random.choice(["T'1", "T'1", "T2"]),
+        "plan_sequence": random.choice([1, 1, 2]),
+        "ingested_at": NOW,
+    }
+
+
+def _ahead(row: dict[str, Any]) -> float | None:
+    """Seconds from ingestion to a row's timestamp; None if it has none."""
+    if row["timestamp_type"] == -1 or row["timestamp"] == EPOCH - timedelta(milliseconds=1):
+        return None
+    if row["timestamp"] is not None:
+        return (row["timestamp"] - NOW) / timedelta(seconds=1)
+    far_ms = row["timestamp_out_of_range_ms"]
+    return None if far_ms is None else (far_ms * 1000.0 - (NOW - EPOCH) / MICROSECOND) / 1e6
+
+
+def _counted(rows: Sequence[dict[str, Any]], planned: Sequence[SliceExpectation]) -> Any:
+    """The same by a loop over rows."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        start = next(
+            (
+                each.start
+                for each in planned
+                if (each.topic_id, each.partition) == (row["topic_id"], row["partition"])
+                and each.start <= row["offset"] < each.end
+            ),
+            None,
+        )
+        groups.setdefault((row["topic_id"], row["partition"], start), []).append(row)
+    found = {}
+    for place, some in groups.items():
+        ahead = [seconds for row in some if (seconds := _ahead(row)) is not None]
+        found[place] = {
+            "records": len(some),
+            "distinct": len({row["offset"] for row in some}),
+            "null_keys": sum(row["key"] is None for row in some),
+            "null_values": sum(row["value"] is None for row in some),
+            "no_timestamps": len(some) - len(ahead),
+            "seconds_ahead": max(ahead, default=None),
+            "oldest_seconds_behind": -min(ahead) if ahead else None,
+        }
+    return found
+
+
+def _told(figures: Sequence[RangeFigures]) -> Any:
+    """All figures by name, so that one that is new has to be counted above as well."""
+    found = {}
+    for each in figures:
+        told = asdict(each)
+        place = tuple(told.pop(name) for name in ("topic_id", "partition", "start"))
+        found[place] = told
+    return found
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_every_row_counts_where_it_lies(tmp_path: Path, seed: int) -> None:
+    """Doubles, rows of no range, of other incarnations, in several files and batches."""
+    random = Random(seed)
+    rows = [_row(random) for _ in range(_ROWS)]
+    for part in (rows[:20_000], rows[20_000:]):
+        write_deltalake(str(tmp_path), pa.Table.from_pylist(part, BRONZE), mode="append")
+    planned = [
+        SliceExpectation(topic_id=topic_id, partition=partition, start=start, end=end, records=0)
+        for topic_id, partition, start, end in [
+            ("T'1", 0, 0, 10),
+            ("T'1", 0, 10, 40),
+            ("T'1", 0, 2**19, 2**20),
+            ("T'1", 1, 5, 2**41),
+            ("T2", 2, 0, 2**10),
+        ]
+    ]
+    ref = SliceRef(pipeline="p", table=str(tmp_path), table_version=1, plan_sequence=1)
+    expected = _counted([row for row in rows if row["plan_sequence"] == 1], planned)
+    assert _told(range_figures(ref, planned)) == expected
+    # As of the version that the plan made, and of no later one.
+    first = SliceRef(pipeline="p", table=str(tmp_path), table_version=0, plan_sequence=1)
+    earlier = [row for row in rows[:20_000] if row["plan_sequence"] == 1]
+    assert _told(range_figures(first, planned)) == _counted(earlier, planned)
+
+
+def test_a_row_of_no_place_is_outside_the_plan(tmp_path: Path) -> None:
+    """Nobody has landed it; it blocks, and stops no check."""
+    base = {**_row(Random(1)), "partition": 0, "topic_id": "T", "plan_sequence": 1}
+    rows = [{**base, "offset": 5}, {**base, "offset": None}, {**base, "partition": None}]
+    write_deltalake(str(tmp_path), pa.Table.from_pylist(rows, BRONZE))
+    ref = SliceRef(pipeline="p", table=str(tmp_path), table_version=0, plan_sequence=1)
+    planned = SliceExpectation(topic_id="T", partition=0, start=0, end=9, records=1)
+    found = {(each.partition, each.start): each.records for each in range_figures(ref, [planned])}
+    assert found == {(0, 0): 1, (0, None): 1, (-1, None): 1}
+
+
+def _full(offsets: Sequence[int], **other: Any) -> pa.Table:
+    """Rows of one partition that lack nothing but what is said."""
+    row = {**_row(Random(1)), "partition": 0, "topic_id": "T", "plan_sequence": 1}
+    rows = [{**row, "key": b"k", "value": b"v" * 99, "offset": n, **other} for n in offsets]
+    return pa.Table.from_pylist(rows, BRONZE)
+
+
+def _missing(table: Path) -> tuple[int, int]:
+    """Missing keys and values of plan 1 in the newest version."""
+    version = DeltaTable(table).version()
+    ref = SliceRef(pipeline="p", table=str(table), table_version=version, plan_sequence=1)
+    planned = SliceExpectation(topic_id="T", partition=0, start=0, end=99, records=9)
+    (found,) = range_figures(ref, [planned])
+    return found.null_keys, found.null_values
+
+
+def test_values_are_not_read_where_the_files_lack_none(tmp_path: Path) -> None:
+    """Most of a table's bytes; here they cannot be read at all, nor may those of other plans."""
+    write_deltalake(str(tmp_path), _full(range(9)))
+    (file,) = tmp_path.glob("*.parquet")
+    value = pq.read_metadata(file).row_group(0).column(1)
+    place = value.dictionary_page_offset or value.data_page_offset
+    with file.open("r+b") as bytes_of:
+        bytes_of.seek(place)
+        bytes_of.write(b"\xff" * value.total_compressed_size)
+    write_deltalake(str(tmp_path), _full([50], plan_sequence=2, value=None), mode="append")
+    assert _missing(tmp_path) == (0, 0)
+
+
+def test_one_file_that_lacks_a_value_is_enough_to_look(tmp_path: Path) -> None:
+    """The other files of the plan lack none."""
+    write_deltalake(str(tmp_path), _full(range(6)))
+    write_deltalake(str(tmp_path), _full([6, 7], value=None), mode="append")
+    write_deltalake(str(tmp_path), _full([8], key=None), mode="append")
+    assert _missing(tmp_path) == (1, 2)
+
+
+def test_a_file_that_does_not_tell_is_looked_into(tmp_path: Path) -> None:
+    """Statistics are the writer's choice."""
+    untold = ColumnProperties(statistics_enabled="NONE")
+    properties = WriterProperties(column_properties={"key": untold, "value": untold})
+    for rows in (_full(range(8)), _full([8], value=None)):
+        write_deltalake(str(tmp_path), rows, mode="append", writer_properties=properties)
+    assert _missing(tmp_path) == (0, 1)
+
+
+def test_a_file_of_two_plans_counts_for_one(tmp_path: Path) -> None:
+    """A compaction's; what the other plan lacks is not this one's."""
+    write_deltalake(str(tmp_path), _full(range(9)))
+    write_deltalake(str(tmp_path), _full([50], plan_sequence=2, value=None), mode="append")
+    DeltaTable(tmp_path).optimize.compact()
+    assert _missing(tmp_path) == (0, 0)
+
+
+def test_a_slice_without_rows_has_no_figures(tmp_path: Path) -> None:
+    """A plan of holes alone."""
+    write_deltalake(str(tmp_path), pa.Table.from_pylist([_row(Random(1))], BRONZE))
+    ref = SliceRef(pipeline="p", table=str(tmp_path), table_version=0, plan_sequence=9)
+    assert range_figures(ref, []) == []
+
+
+def test_neighbours_in_several_batches_are_no_doubles(tmp_path: Path) -> None:
+    """100,000 offsets that begin anew in each file, and one that is there twice."""
+    base = {**_row(Random(1)), "partition": 0, "topic_id": "T", "plan_sequence": 1}
+    for some in (range(0, 100_000, 2), range(1, 100_000, 2), [77_777]):
+        rows = [{**base, "offset": offset} for offset in some]
+        write_deltalake(str(tmp_path), pa.Table.from_pylist(rows, BRONZE), mode="append")
+    ref = SliceRef(pipeline="p", table=str(tmp_path), table_version=2, plan_sequence=1)
+    planned = SliceExpectation(topic_id="T", partition=0, start=0, end=100_000, records=100_000)
+    (found,) = range_figures(ref, [planned])
+    assert (found.records, found.distinct) == (100_001, 100_000)

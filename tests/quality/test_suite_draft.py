@@ -1,0 +1,261 @@
+"""A suite's draft says what held of the records, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidemark.core.record import LogRecord, TimestampType
+from tidemark.dev.samples import SAMPLES
+from tidemark.quality.gx.suite import SLICE_COLUMNS, Suite, load_suite
+from tidemark.quality.suite_draft import draft
+from tidemark.typed.profile import FieldType, Profile
+
+SLICE = set(SLICE_COLUMNS)
+
+
+def record(value: bytes | None, key: bytes | None = b"k", offset: int = 0) -> LogRecord:
+    """One record."""
+    return LogRecord(
+        partition=0,
+        offset=offset,
+        key=key,
+        value=value,
+        headers=(),
+        timestamp_ms=0,
+        timestamp_type=TimestampType.CREATE,
+    )
+
+
+def profile_of(values: Iterable[Any], key: str | None = None) -> Profile:
+    """A profile of JSON values; the key is a field of each if one is named."""
+    return Profile.of(
+        record(json.dumps(value).encode(), str(value[key]).encode() if key else b"k", offset)
+        for offset, value in enumerate(values)
+    )
+
+
+def rules(suite: dict[str, Any], column: str) -> dict[str, dict[str, Any]]:
+    """What a draft says of a column, by expectation."""
+    return {
+        rule["type"].removeprefix("expect_column_values_to_"): rule["kwargs"]
+        for rule in suite["expectations"]
+        if rule["kwargs"]["column"] == column
+    }
+
+
+def drafted(profile: Profile) -> dict[str, Any]:
+    """A draft called `mine`."""
+    return draft("mine", profile, SLICE)
+
+
+def loaded(suite: dict[str, Any], folder: Path) -> Suite:
+    """A draft as the quality check reads it."""
+    file = folder / "mine.json"
+    file.write_text(json.dumps(suite), encoding="utf-8")
+    return load_suite(file)
+
+
+def test_a_profile_counts_what_is_there() -> None:
+    """None is not empty (S4), and what is no JSON object has no fields."""
+    profile = Profile.of(
+        [
+            record(b'{"a": 1, "b": "x", "c": {"d": 1}, "e": null}', key=b"x"),
+            record(b'{"a": 2.5, "b": "y"}', key=b"\xff"),
+            record(b'{"a": true}', key=None),
+            record(None),
+            record(b""),
+            record(b"[1]"),
+            record(b'{"a": NaN}'),
+            record(b"\xff\xfe"),
+            # Spark takes neither for JSON.
+            record('{"a": 1}'.encode("utf-8-sig")),
+            record('{"a": 1}'.encode("utf-16")),
+        ]
+    )
+    assert (profile.records, profile.with_key, profile.tombstones) == (10, 9, 1)
+    assert (profile.objects, profile.values) == (3, 9)
+    seen = {each.name: (each.type, each.seen) for each in profile.fields.values()}
+    assert seen == {
+        "a": (FieldType.STRING, 3),
+        "b": (FieldType.STRING, 2),
+        "c": (FieldType.NESTED, 1),
+        "e": (FieldType.STRING, 0),
+    }
+    assert (profile.fields["b"].as_key, profile.fields["b"].keyed) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ([1, 2], FieldType.BIGINT),
+        ([1, 2.5], FieldType.DOUBLE),
+        ([1, "2"], FieldType.STRING),
+        ([2**63], FieldType.STRING),
+        ([True, False], FieldType.BOOLEAN),
+        (["2026-03-01T12:00:00Z"], FieldType.STRING),
+    ],
+)
+def test_a_field_has_the_type_that_holds_all_its_values(
+    values: list[Any], wanted: FieldType
+) -> None:
+    """Spark's from_json makes null of a value that its type does not hold."""
+    profile = profile_of({"f": value} for value in values)
+    assert profile.fields["f"].type is wanted
+
+
+def test_rules_say_what_held() -> None:
+    """Numbers, few values, shapes, what is always there, what never comes twice, the key."""
+    values = [
+        {
+            "id": f"{number:08x}-0000-4000-8000-000000000000",
+            "side": ("buy", "sell")[number % 2],
+            "price": 10 + number,
+            "change": number - 50.0,
+            "ticker": "ABCDEFGHIJKLMN"[number % 14] * 3,
+            "open": number % 3 == 0,
+            **({"note": "x"} if number % 2 else {}),
+        }
+        for number in range(200)
+    ]
+    suite = drafted(profile_of(values, key="ticker"))
+    assert rules(suite, "price") == {
+        "be_between": {"column": "price", "min_value": 0, "strict_min": True, "max_value": 3_000},
+        "be_unique": {"column": "price"},
+    }
+    assert rules(suite, "change") == {
+        "be_between": {"column": "change", "min_value": -2_000, "max_value": 2_000}
+    }
+    assert rules(suite, "side")["be_in_set"]["value_set"] == ["buy", "sell"]
+    assert set(rules(suite, "id")) == {"match_regex", "be_unique"}
+    assert rules(suite, "ticker") == {}
+    assert rules(suite, "note") == {
+        "be_in_set": {"column": "note", "value_set": ["x"]},
+    }
+    assert rules(suite, "open") == {}
+    problem = suite["meta"]["tidemark"]["columns"]["value_problem"]
+    for always in ("id", "side", "price", "change", "ticker", "open"):
+        assert f"THEN 'no {always}'" in problem
+    assert "note" not in problem
+    assert "key_problem" in rules(suite, "key_problem")["be_null"]["column"]
+    checks = suite["meta"]["tidemark"]["checks"]
+    assert checks["null_key_percent"] == {"limit": 0, "severity": "warning"}
+    assert {rule["severity"] for rule in suite["expectations"]} == {"warning"}
+
+
+def test_of_few_records_nothing_is_said_but_what_was_always_there() -> None:
+    """Ten values below 20 are no reason to expect that all are."""
+    suite = drafted(profile_of({"price": number} for number in range(10)))
+    assert [rule["kwargs"]["column"] for rule in suite["expectations"]] == ["value_problem"]
+    assert suite["meta"]["tidemark"]["checks"] == {}
+
+
+def test_of_numbers_beyond_measure_nothing_is_said() -> None:
+    """Ten times as much would be infinite."""
+    suite = drafted(profile_of({"n": number * 1.7e300} for number in range(200)))
+    assert set(rules(suite, "n")) <= {"be_unique"}
+
+
+def test_values_that_are_no_json_get_no_rules() -> None:
+    """The notes say why."""
+    suite = drafted(Profile.of(record(b"text %d" % n, b"%d" % n, n) for n in range(200)))
+    assert set(suite["meta"]["tidemark"]["columns"]) == set()
+    assert rules(suite, "key_text")["match_regex"]["regex"] == "^[0-9]+$"
+    assert len(suite["expectations"]) == 1
+    assert "0 of 200 values are JSON objects" in suite["notes"]
+
+
+def test_some_values_that_are_no_json_are_allowed_for() -> None:
+    """One in 200 is an exception; a rule without room for it would be broken from the start."""
+    values = [record(b'{"a": 1}', None, n) for n in range(199)]
+    suite = drafted(Profile.of([*values, record(b"oops", None, 199)]))
+    assert rules(suite, "value_problem")["be_null"]["mostly"] == 0.99
+
+
+def test_records_without_a_key_do_not_hide_what_the_others_have() -> None:
+    """Of the sample prices a twentieth has no key."""
+    records = [record(b'{"t": "T%d"}' % n, b"T%d" % n if n % 20 else None, n) for n in range(200)]
+    assert "be_null" in rules(drafted(Profile.of(records)), "key_problem")
+    strangers = [record(b'{"t": "T%d"}' % n, b"other", n) for n in range(3)]
+    assert "be_null" not in rules(drafted(Profile.of([*records, *strangers])), "key_problem")
+
+
+def test_a_key_that_is_not_always_the_field_is_allowed_for() -> None:
+    """And compared as text: a number would make a number of every key."""
+    odd = record(b'{"id": 1}', b"abc", 200)
+    records = [record(b'{"id": %d}' % n, b"%d" % n, n) for n in range(200)]
+    suite = drafted(Profile.of(records))
+    assert "mostly" not in rules(suite, "key_problem")["be_null"]
+    suite = drafted(Profile.of([*records, odd]))
+    assert rules(suite, "key_problem")["be_null"]["mostly"] == 0.99
+    assert "CAST(content.`id` AS STRING)" in suite["meta"]["tidemark"]["columns"]["key_problem"]
+
+
+def test_what_names_somebody_is_not_listed() -> None:
+    """Three addresses are few values, and no values for a file in Git."""
+    values = [{"mail": f"{'abc'[n % 3]}@example.org", "n": str(n % 3)} for n in range(200)]
+    suite = drafted(profile_of(values))
+    assert "example.org" not in json.dumps(suite)
+    assert set(rules(suite, "mail")) == {"match_regex"}
+
+
+@pytest.mark.parametrize("values", [[1, "1"], [True, "true"]])
+def test_values_are_the_same_if_their_text_is(values: list[Any]) -> None:
+    """Spark reads a field of several types as text."""
+    suite = drafted(profile_of({"f": values[n % 2]} for n in range(200)))
+    assert rules(suite, "f") == {}
+    assert profile_of({"f": value} for value in values).fields["f"].is_unique is False
+
+
+@pytest.mark.parametrize("sample", ["prices", "orders", "streams-intro"])
+def test_drafts_of_the_samples_can_be_used(sample: str, tmp_path: Path) -> None:
+    """As files of the quality check."""
+    made = SAMPLES[sample].records(seed=1, start=0, count=1_000, base_ms=0)
+    profile = Profile.of(record(each.value, each.key, n) for n, each in enumerate(made))
+    suite = loaded(drafted(profile), tmp_path)
+    assert bool(suite.columns) == (sample != "streams-intro")
+    assert suite.notes.startswith("Drafted from 1,000 record(s)")
+
+
+_names = st.sampled_from(
+    [
+        "a",
+        "A",
+        "key",
+        "Value",
+        "content",
+        "content_field",
+        "value_problem",
+        "offset",
+        "a.b",
+        "`",
+        "",
+    ]
+)
+_leaves = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=5)
+)
+_values = st.dictionaries(
+    _names | st.text(max_size=3),
+    _leaves | st.lists(_leaves, max_size=2) | st.dictionaries(st.text(max_size=2), _leaves),
+    max_size=6,
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(_values, min_size=1, max_size=3), st.integers(1, 150))
+def test_whatever_the_values_are_the_draft_can_be_used(
+    tmp_path_factory: pytest.TempPathFactory, values: list[dict[str, Any]], times: int
+) -> None:
+    """No column is called like another, and every rule names one that is there."""
+    suite = drafted(profile_of(values * times))
+    columns = [name.lower() for name in suite["meta"]["tidemark"]["columns"]]
+    assert len(columns) == len(set(columns))
+    assert not SLICE & set(columns)
+    loaded(suite, tmp_path_factory.mktemp("suite"))

@@ -1,0 +1,195 @@
+"""Losses and new incarnations: refused until somebody decides, and recorded with who and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.support.memory import MemoryPartition
+from tests.support.plans import MemoryPipeline, make_spec
+from tidemark.core.errors import LostRange, TopicChanged, TopicRecreated, UnknownPartition
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.repair.errors import NothingLost, OpenPlanInTheWay, SameIncarnation
+
+
+@pytest.fixture
+def pipeline() -> MemoryPipeline:
+    """Two partitions, five records of each landed, five more waiting."""
+    made = MemoryPipeline()
+    for _ in range(2):
+        for partition in (0, 1):
+            made.produce(partition, 5)
+        if not made.ledger.plans:
+            made.run("first")
+    return made
+
+
+def test_s7_an_accepted_loss_lets_the_pipeline_go_on(pipeline: MemoryPipeline) -> None:
+    """I3: exactly the deleted unread offsets are skipped; who, when and why can be read."""
+    pipeline.kafka.delete_records("events", 0, 7)
+    with pytest.raises(LostRange) as refused:
+        pipeline.planner.plan("second")
+    assert refused.value.lost == ((0, 5, 7),)
+    pipeline.decisions.accept_loss((), "ann", "retention was too short")
+    (row,) = [row for row in pipeline.control.rows if row["event"] == "loss_accepted"]
+    told = ("partition", "start_offset", "end_offset", "requested_by", "reason")
+    assert [row[name] for name in told] == [0, 5, 7, "ann", "retention was too short"]
+    assert row["recorded_at"] is not None
+    assert pipeline.committed() == {0: 7, 1: 5}
+    plan = pipeline.run("second")
+    assert plan is not None
+    assert [(r.partition, r.start, r.end) for r in plan.ranges] == [(0, 7, 10), (1, 5, 10)]
+    assert pipeline.committed() == {0: 10, 1: 10}
+
+
+def test_a_loss_is_accepted_for_the_named_partitions_only(pipeline: MemoryPipeline) -> None:
+    """Another partition's loss still stops the pipeline."""
+    for partition in (0, 1):
+        pipeline.kafka.delete_records("events", partition, 8)
+    accepted = pipeline.decisions.accept_loss([1], "ann", "known")
+    assert accepted.lost == {1: SpanSet((Span(5, 8),))}
+    with pytest.raises(LostRange) as refused:
+        pipeline.planner.plan("second")
+    assert refused.value.lost == ((0, 5, 8),)
+
+
+def test_a_dry_run_of_a_decision_writes_nothing(pipeline: MemoryPipeline) -> None:
+    """It says what would be recorded."""
+    pipeline.kafka.delete_records("events", 0, 7)
+    before = list(pipeline.control.rows)
+    assert pipeline.decisions.accept_loss((), "ann", "why", dry_run=True).committed == {0: 7}
+    pipeline.kafka.create("events", 2, "id-2")
+    pipeline.decisions.new_incarnation("ann", "why", dry_run=True)
+    assert pipeline.control.rows == before
+
+
+@pytest.mark.parametrize("partitions", [(), (0,), (1, 0)])
+def test_no_loss_no_acceptance(pipeline: MemoryPipeline, partitions: tuple[int, ...]) -> None:
+    """I7: what can still be read cannot be given up for lost."""
+    if len(partitions) > 1:
+        pipeline.kafka.delete_records("events", 0, 7)
+    with pytest.raises(NothingLost):
+        pipeline.decisions.accept_loss(partitions, "ann", "why")
+    with pytest.raises(UnknownPartition):
+        pipeline.decisions.accept_loss([7], "ann", "why")
+    assert not any(row["event"] == "loss_accepted" for row in pipeline.control.rows)
+
+
+def test_a_loss_inside_an_open_plan_is_not_accepted_before_it_is_given_up(
+    pipeline: MemoryPipeline,
+) -> None:
+    """The plan could still land what its driver has read."""
+    plan = pipeline.planner.plan("second").plan
+    assert plan is not None
+    pipeline.kafka.delete_records("events", 0, 7)
+    with pytest.raises(OpenPlanInTheWay):
+        pipeline.decisions.accept_loss((), "ann", "why")
+    pipeline.abandon.give_up(plan.sequence, "ann", "cannot land")
+    pipeline.decisions.accept_loss((), "ann", "why")
+    assert pipeline.run("third") is not None
+    assert pipeline.committed() == {0: 10, 1: 10}
+
+
+def test_s10_a_loss_in_a_partition_that_was_never_seen(pipeline: MemoryPipeline) -> None:
+    """Added, filled and cut before we looked: its first records are a loss too."""
+    pipeline.kafka.topics["events"][2] = type(pipeline.kafka.topics["events"][0])()
+    pipeline.produce(2, 6)
+    pipeline.kafka.delete_records("events", 2, 4)
+    with pytest.raises(LostRange) as refused:
+        pipeline.planner.plan("second")
+    assert refused.value.lost == ((2, 0, 4),)
+    pipeline.decisions.accept_loss([2], "ann", "why")
+    pipeline.run("second")
+    assert pipeline.committed() == {0: 10, 1: 10, 2: 6}
+
+
+def test_s10_a_new_incarnation_is_read_from_its_start(pipeline: MemoryPipeline) -> None:
+    """What landed of the old one stays, under its own topic id; the same offsets land again."""
+    old = pipeline.landed_identities()
+    pipeline.kafka.create("events", 3, "id-2")
+    pipeline.produce(0, 8)
+    pipeline.produce(2, 1)
+    with pytest.raises(TopicRecreated):
+        pipeline.planner.plan("second")
+    pipeline.decisions.new_incarnation("ann", "partitions were to be fewer")
+    assert pipeline.committed() == {0: 0, 1: 0, 2: 0}
+    pipeline.run("second")
+    assert pipeline.landed_identities() == sorted(old + pipeline.visible_identities())
+    assert pipeline.committed() == {0: 8, 1: 0, 2: 1}
+    (row, *_) = [row for row in pipeline.control.rows if row["event"] == "new_incarnation"]
+    assert (row["topic_id"], row["requested_by"], row["reason"]) == (
+        "id-2",
+        "ann",
+        "partitions were to be fewer",
+    )
+
+
+def test_the_same_topic_is_no_new_incarnation(pipeline: MemoryPipeline) -> None:
+    """I7: a decision that nothing asks for is refused, and so is one about another topic."""
+    with pytest.raises(SameIncarnation):
+        pipeline.decisions.new_incarnation("ann", "why")
+    with pytest.raises(SameIncarnation):
+        MemoryPipeline().decisions.new_incarnation("ann", "why")
+    pipeline.kafka.create("others", 2, "id-9")
+    pipeline.spec = make_spec(topic="others")
+    with pytest.raises(TopicChanged):
+        pipeline.decisions.new_incarnation("ann", "why")
+
+
+def test_an_open_plan_of_the_old_topic_is_given_up_first(pipeline: MemoryPipeline) -> None:
+    """Its driver may be about to land."""
+    plan = pipeline.planner.plan("second").plan
+    assert plan is not None
+    pipeline.kafka.create("events", 2, "id-2")
+    with pytest.raises(OpenPlanInTheWay):
+        pipeline.decisions.new_incarnation("ann", "why")
+    pipeline.abandon.give_up(plan.sequence, "ann", "topic is gone")
+    pipeline.decisions.new_incarnation("ann", "why")
+    assert pipeline.committed() == {0: 0, 1: 0}
+
+
+def test_another_cluster_is_a_new_incarnation(pipeline: MemoryPipeline) -> None:
+    """A pipeline that moved on purpose goes on there."""
+    pipeline.kafka.cluster_id = "other"
+    pipeline.kafka.create("events", 1, "id-2")
+    pipeline.produce(0, 2)
+    pipeline.decisions.new_incarnation("ann", "moved")
+    pipeline.run("second")
+    assert pipeline.committed() == {0: 2}
+
+
+def test_a_topic_that_was_read_before_goes_on_where_it_stood(pipeline: MemoryPipeline) -> None:
+    """There and back: what was landed stays landed, and what was deleted meanwhile is a loss."""
+    first = pipeline.kafka.topics["events"]
+    pipeline.kafka.create("events", 2, "id-2")
+    pipeline.decisions.new_incarnation("ann", "moved")
+    pipeline.kafka.topics["events"] = first
+    pipeline.kafka.topic_ids["events"] = "id-1"
+    pipeline.kafka.delete_records("events", 0, 8)
+    pipeline.decisions.new_incarnation("ann", "moved back")
+    with pytest.raises(LostRange) as told:
+        pipeline.planner.plan("next")
+    assert told.value.lost == ((0, 5, 8),)
+    pipeline.decisions.accept_loss((), "ann", "why")
+    pipeline.run("next")
+    assert pipeline.committed() == {0: 10, 1: 10}
+    assert len(pipeline.landed_identities()) == len(set(pipeline.landed_identities())) == 17
+
+
+def test_every_commit_tells_one_committed_offset_of_a_partition() -> None:
+    """Also of a partition that was added and lost records before it was ever read."""
+    pipeline = MemoryPipeline()
+    pipeline.run("nothing there")
+    pipeline.kafka.topics["events"][2] = MemoryPartition()
+    pipeline.produce(2, 9)
+    pipeline.kafka.delete_records("events", 2, 6)
+    accepted = pipeline.decisions.accept_loss((), "ann", "retention was too short")
+    assert accepted.committed == {2: 6}
+    told = Counter(
+        (row["event_number"], row["partition"])
+        for row in pipeline.control.rows
+        if row.get("committed_offset") is not None
+    )
+    assert max(told.values()) == 1
+    assert pipeline.committed()[2] == 6

@@ -1,0 +1,559 @@
+"""After a RESTORE, and after the loss of the control table: both tables tell one story again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.file_lake import FileLake
+from tests.support.memory import MemoryControlTable, MemoryTable
+from tests.support.plans import MemoryPipeline, make_spec, wanted
+from tidemark.core.errors import (
+    ControlTruncated,
+    LedgerBehindTable,
+    LostRange,
+    TableBehindLedger,
+    TableRestored,
+)
+from tidemark.ingest.errors import PlanAbandoned
+from tidemark.lake.errors import ForeignCommit
+from tidemark.repair.errors import NotARewind, NothingToRepair, TableTampered
+from tidemark.spec.model import StartPolicy
+
+
+@pytest.fixture
+def pipeline() -> MemoryPipeline:
+    """Three plans landed: versions 1 to 3 of the data table; a hole in each."""
+    made = MemoryPipeline()
+    for run in ("first", "second", "third"):
+        for partition in (0, 1):
+            made.produce(partition, 4)
+            made.kafka.add_holes("events", partition, 1)
+        made.run(run)
+    return made
+
+
+def read_positions(pipeline: MemoryPipeline) -> dict[int, int]:
+    """Where SQL says that each partition stands: the newest committed offset that is told."""
+    newest: dict[int, tuple[int, int]] = {}
+    for row in pipeline.control.rows:
+        if row.get("committed_offset") is not None:
+            told = (row["event_number"], row["committed_offset"])
+            newest[row["partition"]] = max(told, newest.get(row["partition"], told))
+    return {partition: offset for partition, (_, offset) in newest.items()}
+
+
+def drain(pipeline: MemoryPipeline) -> None:
+    """Run until there is nothing to do, and find every record once."""
+    plans = [pipeline.run(f"drain {run}") for run in range(4)]
+    assert plans[-1] is None, "there is always something left to do"
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+    ends = {p: log.end for p, log in pipeline.kafka.topics["events"].items()}
+    assert pipeline.committed() == read_positions(pipeline) == ends
+
+
+def test_i5_a_restored_table_is_answered_by_a_rewind(pipeline: MemoryPipeline) -> None:
+    """Nothing runs until then; then what the RESTORE took is unread, and is read again once."""
+    pipeline.table.restore(1)
+    with pytest.raises(TableRestored):
+        pipeline.planner.plan("fourth")
+    found = pipeline.repair.rewind("ann", "bad deploy")
+    assert [plan.sequence for plan in found.gone] == [2, 3]
+    ledger = pipeline.ledger
+    assert ledger.epoch > 0
+    assert pipeline.committed() == read_positions(pipeline) == {0: 5, 1: 5}
+    assert [ledger.plans[n].abandoned for n in (1, 2, 3)] == [None, "bad deploy", "bad deploy"]
+    plan = pipeline.planner.plan("fourth").plan
+    assert plan is not None
+    assert plan.sequence == 4
+    drain(pipeline)
+
+
+def test_a_run_whose_plan_was_rewound_plans_again(pipeline: MemoryPipeline) -> None:
+    """Clearing the old run reads what the RESTORE took; one whose rows are there reads nothing."""
+    pipeline.table.restore(1)
+    pipeline.repair.rewind("ann", "why")
+    kept = pipeline.planner.plan("first").plan
+    assert kept is not None
+    assert kept.sequence == 1
+    again = pipeline.planner.plan("third").plan
+    assert again is not None
+    assert again.sequence == 4
+    drain(pipeline)
+
+
+def test_i4_a_driver_of_an_older_epoch_lands_nothing(pipeline: MemoryPipeline) -> None:
+    """It was on its way when the table was rewound: the fence stops it, its plan is given up."""
+    pipeline.produce(0, 3)
+    zombie = pipeline.planner.plan("fourth").plan
+    assert zombie is not None
+    pipeline.table.restore(2)
+    pipeline.repair.rewind("ann", "why")
+    rows = list(pipeline.table.rows)
+    pipeline.table.land(zombie)
+    assert pipeline.table.rows == rows
+    with pytest.raises(PlanAbandoned):
+        pipeline.ingest.execute(zombie.sequence)
+    drain(pipeline)
+
+
+def test_i4_a_driver_that_landed_before_a_rewind_records_nothing_after_it(
+    pipeline: MemoryPipeline,
+) -> None:
+    """It found its commit, then the table was restored and rewound, then it wakes."""
+    pipeline.produce(0, 3)
+    plan = pipeline.planner.plan("fourth").plan
+    assert plan is not None
+    ingest = pipeline.ingest
+
+    def rewound(_ledger: object) -> None:
+        pipeline.control.before_append = lambda _: None
+        pipeline.table.restore(2)
+        pipeline.repair.rewind("ann", "why")
+
+    pipeline.control.before_append = rewound
+    with pytest.raises(PlanAbandoned):
+        ingest.execute(plan.sequence)
+    drain(pipeline)
+
+
+def test_i5_a_commit_that_was_restored_away_before_it_was_recorded_is_not_recorded(
+    pipeline: MemoryPipeline,
+) -> None:
+    """Its commit is in the log; its rows are not in the table."""
+    pipeline.produce(0, 3)
+    plan = pipeline.planner.plan("fourth").plan
+    assert plan is not None
+    pipeline.table.land(plan)
+    pipeline.table.restore(3)
+    with pytest.raises(TableRestored):
+        pipeline.planner.plan("fifth")
+    with pytest.raises(TableRestored):
+        pipeline.ingest.execute(plan.sequence)
+    pipeline.repair.rewind("ann", "why")
+    drain(pipeline)
+
+
+def test_a_restore_to_before_a_rewind_is_noticed(pipeline: MemoryPipeline) -> None:
+    """It would bring rows back whose offsets are unread."""
+    pipeline.table.restore(1)
+    pipeline.repair.rewind("ann", "why")
+    pipeline.table.restore(3)
+    with pytest.raises(TableRestored):
+        pipeline.planner.plan("fourth")
+    found = pipeline.repair.rewind("ann", "back again")
+    assert [plan.sequence for plan in found.unrecorded] == [2, 3]
+    assert pipeline.committed() == {0: 15, 1: 15}
+    drain(pipeline)
+
+
+def test_i5_a_lost_control_table_is_rebuilt(pipeline: MemoryPipeline) -> None:
+    """From nothing: positions, plans and holes are those of before, and nothing lands twice."""
+    before = pipeline.ledger
+    pipeline.control.rows.clear()
+    pipeline.control.newest.clear()
+    with pytest.raises(LedgerBehindTable):
+        pipeline.planner.plan("fourth")
+    with pytest.raises(NotARewind):
+        pipeline.repair.rewind("ann", "why")
+    found = pipeline.repair.rebuild("ann", "disk was lost")
+    assert [plan.sequence for plan in found.unknown] == [1, 2, 3]
+    after = pipeline.ledger
+    assert after.landed == before.landed
+    assert after.starts == before.starts
+    assert (after.cluster_id, after.topic_id) == (before.cluster_id, before.topic_id)
+    for sequence, record in before.plans.items():
+        again = after.plans[sequence]
+        assert again.plan.fingerprint == record.plan.fingerprint
+        assert again.landing is not None
+        assert record.landing is not None
+        assert again.landing.counts == record.landing.counts
+    pipeline.produce(1, 2)
+    drain(pipeline)
+
+
+def test_i5_rows_alone_suffice_where_the_log_has_been_cleaned(pipeline: MemoryPipeline) -> None:
+    """Commits older than the log's retention tell nothing: the rows' own columns do."""
+    pipeline.control.rows.clear()
+    pipeline.control.newest.clear()
+    pipeline.table.plans.clear()
+    pipeline.repair.rebuild("ann", "why")
+    # A hole at the end of a plan is no row: it is unread, and nothing lands for it.
+    assert pipeline.committed() == {0: 4, 1: 4}
+    pipeline.produce(0, 1)
+    drain(pipeline)
+
+
+def test_i5_a_control_table_from_a_backup_is_completed(pipeline: MemoryPipeline) -> None:
+    """What it knows stays; what it lacks is recorded; plans that never landed are given up."""
+    old = MemoryControlTable(
+        rows=[row for row in pipeline.control.rows if row["event_number"] <= 3],
+        newest={"events": 3},
+    )
+    assert sorted(old.ledger("events").plans) == [1, 2]
+    pipeline.control = old
+    with pytest.raises(LedgerBehindTable):
+        pipeline.planner.plan("fourth")
+    found = pipeline.repair.rebuild("ann", "why")
+    assert [plan.sequence for plan in found.unknown] == [3]
+    assert [plan.sequence for plan in found.unrecorded] == [2]
+    drain(pipeline)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 3, 4, 5])
+def test_i5_a_truncated_control_table_is_refused_and_rebuilt(
+    pipeline: MemoryPipeline, kept: int
+) -> None:
+    """A RESTORE of the control table itself: its log remembers that there was more."""
+    pipeline.control.restore("events", kept)
+    with pytest.raises(ControlTruncated):
+        pipeline.planner.plan("fourth")
+    pipeline.repair.rebuild("ann", "why")
+    drain(pipeline)
+
+
+def test_i2_a_zombie_of_a_lost_ledger_lands_nothing(pipeline: MemoryPipeline) -> None:
+    """A plan that only the lost control table knew must not land beside its successor."""
+    pipeline.produce(0, 3)
+    zombie = pipeline.planner.plan("fourth").plan
+    assert zombie is not None
+    pipeline.control.rows.clear()
+    pipeline.control.newest.clear()
+    pipeline.repair.rebuild("ann", "why")
+    pipeline.table.land(zombie)
+    drain(pipeline)
+
+
+def test_i2_nor_does_one_of_an_epoch_that_landed_nothing(pipeline: MemoryPipeline) -> None:
+    """The newest epoch may be in no table at all."""
+    pipeline.table.restore(2)
+    pipeline.repair.rewind("ann", "why")
+    zombie = pipeline.planner.plan("fourth").plan
+    assert zombie is not None
+    pipeline.control.rows.clear()
+    pipeline.control.newest.clear()
+    pipeline.repair.rebuild("ann", "why")
+    pipeline.table.land(zombie)
+    drain(pipeline)
+
+
+def test_backfills_survive_a_rebuild(pipeline: MemoryPipeline) -> None:
+    """Both chains are taken in."""
+    pipeline.produce(0, 10)
+    plan = pipeline.planner.backfill(wanted((0, 20, 22)), "backfill").plan
+    assert plan is not None
+    pipeline.ingest.execute(plan.sequence)
+    pipeline.control.rows.clear()
+    pipeline.control.newest.clear()
+    pipeline.repair.rebuild("ann", "why")
+    assert pipeline.ledger.plans[4].plan.kind is plan.kind
+    drain(pipeline)
+
+
+def test_old_incarnations_survive_a_rebuild(pipeline: MemoryPipeline) -> None:
+    """Their rows are known by their topic id; positions are those of the newest."""
+    old = pipeline.landed_identities()
+    pipeline.kafka.create("events", 2, "id-2")
+    pipeline.produce(0, 4)
+    pipeline.decisions.new_incarnation("ann", "why")
+    pipeline.run("fourth")
+    pipeline.control.rows.clear()
+    pipeline.control.newest.clear()
+    pipeline.repair.rebuild("ann", "why")
+    assert pipeline.committed() == read_positions(pipeline) == {0: 4, 1: 0}
+    pipeline.produce(1, 3)
+    pipeline.run("fifth")
+    assert pipeline.landed_identities() == sorted(old + pipeline.visible_identities())
+
+
+def test_a_dry_run_of_a_repair_changes_nothing(pipeline: MemoryPipeline) -> None:
+    """No fence, no event."""
+    pipeline.table.restore(1)
+    rows, commits = list(pipeline.control.rows), list(pipeline.table.commits)
+    found = pipeline.repair.rewind("ann", "why", dry_run=True)
+    assert [plan.sequence for plan in found.gone] == [2, 3]
+    assert (pipeline.control.rows, pipeline.table.commits) == (rows, commits)
+
+
+def test_a_repair_killed_after_its_fence_is_done_by_the_next(pipeline: MemoryPipeline) -> None:
+    """The fence alone harms nothing."""
+    pipeline.table.restore(1)
+
+    def killed(_ledger: object) -> None:
+        pipeline.control.before_append = lambda _: None
+        raise KeyboardInterrupt
+
+    pipeline.control.before_append = killed
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.repair.rewind("ann", "why")
+    pipeline.repair.rewind("ann", "why")
+    drain(pipeline)
+
+
+def test_tables_that_agree_are_left_alone(pipeline: MemoryPipeline) -> None:
+    """I7: a repair of nothing would only open an epoch."""
+    commits = list(pipeline.table.commits)
+    for repair in (pipeline.repair.rewind, pipeline.repair.rebuild):
+        with pytest.raises(NothingToRepair):
+            repair("ann", "why")
+    assert pipeline.table.commits == commits
+
+
+def test_rows_that_no_plan_explains_stop_a_repair(pipeline: MemoryPipeline) -> None:
+    """I7: more rows than a plan landed, or an offset that two plans landed; nothing is fenced."""
+    pipeline.table.restore(1)
+    row = pipeline.table.rows[-1]
+    commits = list(pipeline.table.commits)
+    for foreign in (row, (*row[:3], 9)):
+        pipeline.table.rows.append(foreign)
+        for dry_run in (True, False):
+            with pytest.raises(TableTampered):
+                pipeline.repair.rebuild("ann", "why", dry_run=dry_run)
+        pipeline.table.rows.pop()
+    assert pipeline.table.commits == commits
+    assert pipeline.ledger.epoch == 0
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+def test_rows_that_somebody_deleted_are_not_read_again(pipeline: MemoryPipeline, kept: int) -> None:
+    """Bronze may be cut by age: only what a RESTORE took out is unread."""
+    first = [row for row in pipeline.table.rows if row[3] == 1]
+    pipeline.table.restore(2)
+    pipeline.table.rows = [row for row in pipeline.table.rows if row not in first[kept:]]
+    pipeline.table.commit("", 0)
+    found = pipeline.repair.rewind("ann", "why")
+    assert [plan.sequence for plan in found.gone] == [3]
+    pipeline.run("fourth")
+    assert len([row for row in pipeline.table.rows if row in first]) == kept
+    assert pipeline.committed() == {0: 15, 1: 15}
+
+
+def test_i4_a_driver_that_lands_just_before_the_fence_is_seen(pipeline: MemoryPipeline) -> None:
+    """The repair looks again once the fence is up."""
+    pipeline.produce(0, 3)
+    plan = pipeline.planner.plan("fourth").plan
+    assert plan is not None
+    pipeline.table.restore(2)
+    table, fence_chains = pipeline.table, pipeline.table.fence_chains
+
+    def landing_first(pipeline: str, app_ids: Collection[str]) -> int:
+        table.land(plan)
+        return fence_chains(pipeline, app_ids)
+
+    pipeline.table.fence_chains = landing_first  # type: ignore[method-assign]
+    found = pipeline.repair.rewind("ann", "why")
+    assert [each.sequence for each in found.unrecorded] == [4]
+    drain(pipeline)
+
+
+def test_i5_another_copy_of_the_table_is_refused_after_a_repair(pipeline: MemoryPipeline) -> None:
+    """Removed, rewound, and mounted again: its rows would be doubled, and nothing fences it."""
+    old = pipeline.table
+    pipeline.table = MemoryTable(kafka=pipeline.kafka)
+    pipeline.repair.rewind("ann", "the table is gone")
+    pipeline.table = old
+    with pytest.raises(TableBehindLedger):
+        pipeline.planner.plan("fourth")
+
+
+def test_i3_a_rebuilt_partition_does_not_begin_at_a_backfill() -> None:
+    """What lies before the backfill was never read."""
+    made = MemoryPipeline(partitions=1)
+    made.produce(0, 20)
+    made.planner.plan("live")
+    made.produce(0, 80)
+    backfill = made.planner.backfill(wanted((0, 50, 60)), "backfill").plan
+    assert backfill is not None
+    made.ingest.execute(backfill.sequence)
+    made.control.rows.clear()
+    made.control.newest.clear()
+    made.repair.rebuild("ann", "why")
+    drain(made)
+
+
+def test_i3_rows_alone_vouch_for_no_offset_that_kafka_deleted(pipeline: MemoryPipeline) -> None:
+    """Nobody knows any more whether it was read: it is a loss to be accepted."""
+    pipeline.kafka.delete_records("events", 0, 15)
+    pipeline.control.rows.clear()
+    pipeline.control.newest.clear()
+    pipeline.table.plans.clear()
+    pipeline.repair.rebuild("ann", "why")
+    with pytest.raises(LostRange) as told:
+        pipeline.planner.plan("next")
+    assert told.value.lost == ((0, 4, 5), (0, 9, 10), (0, 14, 15))
+
+
+@pytest.mark.parametrize("limit", [2, None])
+def test_i2_a_zombie_whose_number_was_given_out_again_is_taken_in(
+    pipeline: MemoryPipeline, limit: int | None
+) -> None:
+    """A control table from a backup made another plan of that number; the zombie was first.
+
+    Its rows are recorded as what they are, not as the plan that the backup's ledger has.
+    """
+    pipeline.produce(0, 3)
+    backup = MemoryControlTable(
+        rows=list(pipeline.control.rows), newest=dict(pipeline.control.newest)
+    )
+    zombie = pipeline.planner.plan("fourth").plan
+    assert zombie is not None
+    pipeline.control = backup
+    pipeline.produce(0, 5)
+    pipeline.spec = replace(pipeline.spec, records_per_run=limit)
+    again = pipeline.planner.plan("fourth again").plan
+    assert again is not None
+    assert again.sequence == zombie.sequence
+    pipeline.table.land(zombie)
+    with pytest.raises(ForeignCommit):
+        pipeline.ingest.execute(again.sequence)
+    pipeline.repair.rebuild("ann", "why")
+    assert pipeline.ledger.plans[zombie.sequence].plan.fingerprint == zombie.fingerprint
+    drain(pipeline)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["by_its_commit", "by_rows_alone"])
+def test_i2_nor_is_it_taken_for_a_plan_of_other_partitions(
+    pipeline: MemoryPipeline, told: bool
+) -> None:
+    """Rows outside the plan of their number are of another plan, whoever tells it."""
+    pipeline.produce(0, 3)
+    backup = MemoryControlTable(
+        rows=list(pipeline.control.rows), newest=dict(pipeline.control.newest)
+    )
+    zombie = pipeline.planner.plan("fourth").plan
+    assert zombie is not None
+    pipeline.control = backup
+    pipeline.produce(1, 3)
+    pipeline.planner.backfill(wanted((1, 15, 18)), "other")
+    pipeline.table.land(zombie)
+    if not told:
+        pipeline.table.plans.clear()
+    pipeline.repair.rebuild("ann", "why")
+    drain(pipeline)
+
+
+@pytest.mark.parametrize("deleted", [0, 41], ids=["kafka_has_them", "kafka_has_deleted_them"])
+def test_i5_rows_alone_tell_backfills_inside_each_other(deleted: int) -> None:
+    """A wide backfill around narrow ones with a hole: no offset is claimed twice."""
+    pipeline = MemoryPipeline(partitions=1)
+    pipeline.produce(0, 10)
+    pipeline.run("first")
+    pipeline.produce(0, 6)
+    pipeline.kafka.add_holes("events", 0, 1)
+    pipeline.produce(0, 24)
+    for start, end in ((15, 18), (30, 32), (12, 35)):
+        request = wanted((0, start, end))
+        plan = pipeline.planner.backfill(request, f"from {start}").plan
+        assert plan is not None
+        pipeline.ingest.execute(plan.sequence)
+    pipeline.run("the rest")
+    before = pipeline.visible_identities()
+    pipeline.kafka.delete_records("events", 0, deleted)
+    pipeline.control.rows.clear()
+    pipeline.control.newest.clear()
+    pipeline.table.plans.clear()
+    pipeline.repair.rebuild("ann", "why")
+    if deleted:
+        # Nobody can look at the hole any more, and nobody knows that it was read.
+        pipeline.decisions.accept_loss((), "ann", "a hole, most likely")
+    assert pipeline.committed() == {0: 41}
+    pipeline.produce(0, 2)
+    pipeline.run("then")
+    assert pipeline.landed_identities() == [*before, ("id-1", 0, 41), ("id-1", 0, 42)]
+
+
+def test_i4_a_number_that_a_restore_took_out_is_not_given_out_again(
+    pipeline: MemoryPipeline,
+) -> None:
+    """With the control table lost as well, only the data table's log remembers it."""
+    pipeline.table.restore(2)
+    pipeline.control.rows.clear()
+    pipeline.control.newest.clear()
+    pipeline.repair.rebuild("ann", "why")
+    plan = pipeline.planner.plan("again").plan
+    assert plan is not None
+    assert plan.sequence == 4
+    drain(pipeline)
+
+
+@pytest.mark.parametrize("holes", [0, 3], ids=["records", "plans_of_holes_only"])
+def test_i5_a_restore_of_a_table_that_was_made_again_is_noticed(
+    pipeline: MemoryPipeline, holes: int
+) -> None:
+    """Its versions count from the beginning: what the old one had reached says nothing."""
+    for run in range(holes):
+        pipeline.kafka.add_holes("events", 0, 2)
+        pipeline.run(f"holes {run}")
+    pipeline.table = MemoryTable(kafka=pipeline.kafka)
+    with pytest.raises(TableBehindLedger):
+        pipeline.planner.plan("fourth")
+    pipeline.repair.rewind("ann", "the table was removed")
+    drain(pipeline)
+    pipeline.table.restore(1)
+    with pytest.raises(TableRestored):
+        pipeline.planner.plan("fifth")
+    pipeline.repair.rewind("ann", "restored")
+    drain(pipeline)
+
+
+@pytest.mark.parametrize("lost", range(1, 8))
+def test_i7_an_event_lost_from_the_middle_is_missed_and_made_up_for(
+    pipeline: MemoryPipeline, lost: int
+) -> None:
+    """A writer that goes on after a RESTORE of the control table hides the gap behind it."""
+    pipeline.produce(0, 3)
+    pipeline.planner.plan("fourth")
+    assert pipeline.ledger.event_number == 7
+    pipeline.control.rows = [r for r in pipeline.control.rows if r["event_number"] != lost]
+    assert pipeline.ledger.missing_events == 1
+    with pytest.raises(ControlTruncated):
+        pipeline.planner.plan("fifth")
+    pipeline.repair.rebuild("ann", "why")
+    assert pipeline.ledger.missing_events == 0
+    drain(pipeline)
+
+
+def test_a_lost_beginning_without_a_plan_is_found_again() -> None:
+    """The first event told where to begin and nothing else: landed offsets must not be unread."""
+    made = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST), partitions=1)
+    made.produce(0, 3)
+    assert made.run("first") is None
+    made.produce(0, 2)
+    made.run("second")
+    made.control.rows = [row for row in made.control.rows if row["event_number"] != 1]
+    made.repair.rebuild("ann", "why")
+    assert made.committed() == {0: 5}
+    assert made.run("third") is None
+
+
+def test_a_lost_new_incarnation_is_found_again(pipeline: MemoryPipeline) -> None:
+    """Its plans tell of it."""
+    old = pipeline.landed_identities()
+    pipeline.kafka.create("events", 2, "id-2")
+    pipeline.produce(0, 4)
+    pipeline.decisions.new_incarnation("ann", "why")
+    lost = pipeline.ledger.event_number
+    pipeline.run("fourth")
+    pipeline.control.rows = [r for r in pipeline.control.rows if r["event_number"] != lost]
+    pipeline.repair.rebuild("ann", "why")
+    pipeline.produce(1, 3)
+    pipeline.run("fifth")
+    assert pipeline.landed_identities() == sorted(old + pipeline.visible_identities())
+
+
+def test_an_undo_that_the_control_table_has_forgotten(tmp_path: Path) -> None:
+    """A RESTORE of it to before the undo: the data table's own log tells that the rows are gone."""
+    lake = FileLake(root=tmp_path)
+    lake.run(3)
+    lake.run(2)
+    before = DeltaTable(tmp_path / "control").version()
+    lake.undo.undo(1, "ops", "wrong")
+    DeltaTable(tmp_path / "control").restore(before)
+    lake.repair.rebuild("ops", "from a backup")
+    assert lake.control.summary("events").committed_offset(0) == 0
+    lake.run(1)
+    assert lake.verified() == [(6, 6)]

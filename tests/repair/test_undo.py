@@ -1,0 +1,131 @@
+"""Undoing a plan: exactly its rows go, and its offsets are read again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.memory import MemoryTable
+from tests.support.plans import MemoryPipeline, wanted
+from tidemark.core.errors import TableRestored
+from tidemark.core.plan import Plan
+from tidemark.ingest.errors import PlanAbandoned, UnknownPlan
+from tidemark.lake.errors import EngineFailed
+from tidemark.repair.errors import PlanNotLanded
+from tidemark.report.errors import UndoUnfinished
+
+
+def landed(*runs: int) -> MemoryPipeline:
+    """A pipeline after runs of so many records."""
+    pipeline = MemoryPipeline()
+    for number, records in enumerate(runs):
+        pipeline.produce(0, records)
+        pipeline.run(f"run-{number}")
+    return pipeline
+
+
+def offsets(pipeline: MemoryPipeline) -> list[int]:
+    """What the table holds."""
+    return [offset for _, _, offset in pipeline.landed_identities()]
+
+
+def test_exactly_the_plans_rows_go_and_the_next_run_reads_them_again() -> None:
+    """I1, I3: the committed offset falls to the gap, and comes back with the next run."""
+    pipeline = landed(4, 3, 2)
+    done = pipeline.undo.undo(2, "ops", "a wrong deploy")
+    assert (done.rows, offsets(pipeline)) == (3, [0, 1, 2, 3, 7, 8])
+    assert pipeline.committed()[0] == 4
+    newest = [row for row in pipeline.control.rows if row.get("committed_offset") is not None][-1]
+    assert (newest["event"], newest["committed_offset"]) == ("undo_begun", 4)
+    pipeline.run("next")
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+    record = pipeline.ledger.plans[4]
+    assert [(r.start, r.end) for r in record.plan.ranges] == [(4, 7)]
+    assert pipeline.committed()[0] == 9
+
+
+def test_a_dry_run_writes_nothing() -> None:
+    """It tells how many rows would go."""
+    pipeline = landed(4, 3)
+    events, version = pipeline.ledger.event_number, len(pipeline.table.commits)
+    assert pipeline.undo.undo(2, "ops", "a look", dry_run=True).rows == 3
+    assert (pipeline.ledger.event_number, len(pipeline.table.commits)) == (events, version)
+
+
+class Failing(MemoryTable):
+    """Rows cannot be removed, this time."""
+
+    def discard(self, plan: Plan) -> tuple[int, int]:
+        raise EngineFailed(operation="removing", reason=f"plan {plan.sequence}")
+
+
+def test_an_undo_that_was_stopped_is_shown_and_gone_on_with() -> None:
+    """I2: until its end nobody counts on the rows, and nobody plans their offsets."""
+    pipeline = landed(4, 3)
+    failing = Failing(kafka=pipeline.kafka, commits=pipeline.table.commits)
+    with pytest.raises(EngineFailed):
+        replace(pipeline, table=failing).undo.undo(2, "ops", "a wrong deploy")
+    assert pipeline.committed()[0] == 4
+    assert pipeline.planner.plan("run").plan is None
+    shown = pipeline.status()
+    assert isinstance(shown.problem, UndoUnfinished)
+    assert pipeline.undo.undo(2, "ops", "again", dry_run=True).rows == 3
+    assert pipeline.undo.undo(2, "ops", "again").rows == 3
+    assert pipeline.undo.undo(2, "ops", "again", dry_run=True).rows == 0
+    assert pipeline.undo.undo(2, "ops", "once more").rows == 0
+    pipeline.run("next")
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+
+
+def test_what_has_not_landed_cannot_be_undone() -> None:
+    """Open, given up, or not there."""
+    pipeline = landed(4)
+    pipeline.produce(0, 3)
+    pipeline.planner.plan("open")
+    with pytest.raises(PlanNotLanded):
+        pipeline.undo.undo(2, "ops", "x")
+    pipeline.abandon.give_up(2, "ops", "x")
+    with pytest.raises(PlanAbandoned):
+        pipeline.undo.undo(2, "ops", "x")
+    with pytest.raises(UnknownPlan):
+        pipeline.undo.undo(9, "ops", "x")
+
+
+def test_a_driver_of_an_undone_plan_is_told() -> None:
+    """I4: a run that is cleared does not land it again; the next one does."""
+    pipeline = landed(4)
+    pipeline.undo.undo(1, "ops", "a wrong deploy")
+    with pytest.raises(PlanAbandoned):
+        pipeline.ingest.execute(1)
+    again = pipeline.planner.plan("run-0").plan
+    assert again is not None
+    assert again.sequence == 2
+
+
+def test_a_restore_that_brings_rows_back_is_noticed() -> None:
+    """I1: their offsets are unread; read again they would be there twice."""
+    pipeline = landed(4)
+    before = len(pipeline.table.commits)
+    pipeline.undo.undo(1, "ops", "a wrong deploy")
+    pipeline.table.restore(before)
+    with pytest.raises(TableRestored):
+        pipeline.planner.plan("next")
+    pipeline.repair.rewind("ops", "it was right after all")
+    assert pipeline.committed()[0] == 4
+    assert pipeline.run("next") is None
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+
+
+def test_what_a_backfill_landed_waits_for_the_next_backfill() -> None:
+    """The live chain does not go back for it."""
+    pipeline = landed(4)
+    pipeline.produce(0, 4)
+    plan = pipeline.planner.backfill(wanted((0, 5, 7)), "fill").plan
+    assert plan is not None
+    pipeline.ingest.execute(plan.sequence)
+    pipeline.run("live")
+    pipeline.undo.undo(plan.sequence, "ops", "x")
+    assert not set(offsets(pipeline)) & {5, 6}
+    pipeline.run("next")
+    assert pipeline.landed_identities() == pipeline.visible_identities()

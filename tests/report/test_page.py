@@ -1,0 +1,209 @@
+"""The page of a pipeline, of reports made by hand: what is told and how figures are drawn."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.services import NOW
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.quality.check_results import CheckedPlan, CheckResult, Example, Severity
+from tidemark.report.certificate import Certificate, LandedPlan, PartitionAccount
+from tidemark.report.owner_report import PipelineReport
+from tidemark.report.page import render
+
+_ACCOUNT = PartitionAccount(
+    partition=3,
+    start=100,
+    end=2100,
+    records=1990,
+    holes=10,
+    unproven_holes=0,
+    otherwise=0,
+    lost=0,
+    missing=SpanSet(),
+    undone=0,
+)
+_CERTIFICATE = Certificate(
+    pipeline="events",
+    topic="events",
+    topic_id="id-1",
+    since=NOW,
+    until=NOW,
+    partitions=(_ACCOUNT,),
+    plans=(),
+    open_plans=(),
+    other_incarnations=0,
+)
+_REPORT = PipelineReport(
+    made_at=NOW,
+    description="",
+    certificate=_CERTIFICATE,
+    checked=(),
+    standings={},
+    quarantined=None,
+)
+
+
+def shown(page: str) -> str:
+    """The text of a page, one blank between words."""
+    body = page.partition("<body>")[2]
+    return " ".join(re.sub(r"<[^>]+>", " ", body).split())
+
+
+def result(plan: int, value: float | None, **changes: Any) -> CheckedPlan:
+    """What a rule found in a plan."""
+    found = CheckResult(
+        check="null_key_percent",
+        column=None,
+        severity=Severity.CRITICAL,
+        passed=True,
+        observed=value,
+        expectation="at most 15",
+        value=value,
+    )
+    return CheckedPlan(sequence=plan, results=[replace(found, **changes)])
+
+
+def trends(checked: Sequence[CheckedPlan]) -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """Of every trend on the page its label, the points of its line, and its circles."""
+    page = render(replace(_REPORT, checked=checked))
+    return [
+        (label, points, re.findall(r'<circle cx="([^"]+)" cy="([^"]+)"', circles))
+        for label, points, circles in re.findall(
+            r'aria-label="([^"]+)"><polyline points="([^"]+)"/>(.*?)</svg>', page
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("certificate", "account", "words"),
+    [
+        ({}, {}, "Complete. Every offset"),
+        ({}, {"lost": 1234}, "1,234 offset(s) of it are losses that somebody accepted"),
+        ({}, {"unproven_holes": 7}, "7 of the offsets without a record could not be looked at"),
+        ({"open_plans": (4, 5)}, {}, "Under way: plan 4, 5. What they read is not counted yet."),
+        ({"other_incarnations": 2}, {}, "Not complete: the topic was made again in this period"),
+        ({"other_incarnations": 2}, {}, "2 plan(s) of the period are of a topic that was made"),
+        (
+            {},
+            {"missing": SpanSet.of(Span(n, n + 1) for n in range(200, 214, 2))},
+            "Not complete: 7 offset(s) between the first and the last of the period are not",
+        ),
+        (
+            {},
+            {"missing": SpanSet.of(Span(n, n + 1) for n in range(200, 214, 2))},
+            "200 to 201 202 to 203 204 to 205 206 to 207 208 to 209 and 2 more",
+        ),
+        (
+            {},
+            {"otherwise": 5, "lost": 6},
+            "missing 3 100 2100 1,990 10 5 6 none Offsets without a record",
+        ),
+        ({}, {"lost": 6}, "1,990 records 0 plans 10 offsets without a record 6 accepted losses 0"),
+        ({"partitions": ()}, {}, "Nothing landed in this period."),
+        (
+            {"partitions": (), "other_incarnations": 2},
+            {},
+            "Not complete: the topic was made again since, and what landed of it in this period",
+        ),
+    ],
+)
+def test_the_page_says_what_became_of_offsets(
+    certificate: dict[str, Any], account: dict[str, Any], words: str
+) -> None:
+    """Losses, holes nobody could look at, what is under way, and topics of before; else nothing."""
+    partitions = (replace(_ACCOUNT, **account),)
+    changes: dict[str, Any] = {"partitions": partitions, **certificate}
+    told = replace(_CERTIFICATE, **changes)
+    assert words in shown(render(replace(_REPORT, certificate=told)))
+    if certificate or account:
+        assert words not in shown(render(_REPORT))
+
+
+@pytest.mark.parametrize("name", ["not checked", "published", "blocked"])
+def test_the_page_says_what_is_published(name: str) -> None:
+    """How many plans, and the newest ten of them; what nobody checked is neither good nor bad."""
+    page = render(replace(_REPORT, standings={name: range(1, 13)}))
+    assert f"{name} 12 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 (the newest ten)" in shown(page)
+    judged = {"not checked": "", "published": "passed", "blocked": "failed"}[name]
+    assert f'<td class="verdict {judged}">{name}</td>' in page
+
+
+def test_a_trend_rises_with_its_figure() -> None:
+    """The oldest plan on the left, the highest figure at the top, where y is 0."""
+    checked = [result(3, 30.0), result(1, 10.0), result(2, 20.0)]
+    assert trends(checked) == [("null_key_percent: 10 to 30", "0.0,60.0 120.0,30.0 240.0,0.0", [])]
+    falls = [result(1, 30.0), result(2, 15.0), result(3, 10.0)]
+    ((_, points, _),) = trends(falls)
+    assert points == "0.0,0.0 120.0,45.0 240.0,60.0"
+    assert "10 to 30, newest 10" in shown(render(replace(_REPORT, checked=falls)))
+
+
+def test_a_plan_that_broke_the_rule_has_a_circle() -> None:
+    """At its point, also where a plan of before it has no figure."""
+    checked = [
+        result(1, 10.0),
+        result(2, None),
+        result(3, 20.0, passed=False),
+        result(4, 30.0),
+    ]
+    assert trends(checked) == [
+        ("null_key_percent: 10 to 30", "0.0,60.0 120.0,30.0 240.0,0.0", [("120.0", "30.0")])
+    ]
+
+
+def test_a_figure_that_never_changes_is_a_line_in_the_middle() -> None:
+    """There is no highest and no lowest."""
+    checked = [result(1, 0.5), result(2, 0.5)]
+    assert trends(checked) == [("null_key_percent: 0.5 to 0.5", "0.0,30.0 240.0,30.0", [])]
+
+
+def test_a_built_in_check_is_one_rule_whatever_its_limit_was() -> None:
+    """With the newest limit; rules of a suite are told apart by what they say."""
+    checked = [result(1, 10.0), result(2, 20.0, expectation="at most 25"), result(3, 30.0)]
+    (rule,) = replace(_REPORT, checked=checked[:2]).rules
+    assert (rule.plans, rule.values) == (2, ((1, 10.0), (2, 20.0)))
+    assert rule.expectation == "at most 25"
+    assert [label for label, _, _ in trends(checked)] == ["null_key_percent: 10 to 30"]
+    own = [result(n, None, check="prices", expectation=f"at most {n % 2}") for n in (1, 2, 3)]
+    told = [(rule.expectation, rule.plans) for rule in replace(_REPORT, checked=own).rules]
+    assert told == [("at most 1", 2), ("at most 0", 1)]
+
+
+@pytest.mark.parametrize("values", [[], [10.0], [10.0, None]])
+def test_one_figure_is_no_trend(values: list[float | None]) -> None:
+    """A plan alone, or the only one with a figure."""
+    checked = [result(number, value) for number, value in enumerate(values, 1)]
+    assert trends(checked) == []
+    assert "Trends" not in shown(render(replace(_REPORT, checked=checked)))
+
+
+def test_what_landed_is_a_trend_of_its_own() -> None:
+    """By the certificate; the rule of that name would say it twice."""
+    plans = tuple(
+        LandedPlan(sequence=number, kind="live", landed_at=NOW, records=records, holes=0)
+        for number, records in ((1, 2000), (2, 1000))
+    )
+    checked = [result(1, 2000.0, check="records"), result(2, 1000.0, check="records")]
+    certificate = replace(_CERTIFICATE, plans=plans)
+    page = render(replace(_REPORT, certificate=certificate, checked=checked))
+    assert re.findall(r'aria-label="([^"]+)"', page) == ["records that landed: 1,000 to 2,000"]
+
+
+def test_examples_are_those_of_the_newest_plan_that_broke_the_rule() -> None:
+    """Rules that were broken come first, with the plans that broke them, the newest ten."""
+    broken = [
+        result(number, None, passed=False, check="prices", examples=(Example(0, number, "-1"),))
+        for number in range(1, 13)
+    ]
+    checked = [result(1, 10.0), *broken, result(13, None, check="prices")]
+    page = shown(render(replace(_REPORT, checked=checked)))
+    assert page.index("prices") < page.index("null_key_percent")
+    assert "broken by plan 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 (the newest ten)" in page
+    assert "12 of 13" in page
+    assert "what it has 0 12 -1 Of plan 12; ten of each plan are kept at most." in page

@@ -1,0 +1,302 @@
+"""What footers tell of the files that Spark writes, and what a commit of them adds to a table."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from pyarrow.fs import FileSystem
+
+from tests.support.memory import MemoryKafka
+from tests.support.plans import make_plan
+from tests.support.services import NOW
+from tidemark.core.datafile import DataFile
+from tidemark.core.errors import SetupError
+from tidemark.core.plan import Plan
+from tidemark.ingest.spark_sink import SparkSink
+from tidemark.lake.data_table import DeltaDataTable
+from tidemark.lake.errors import EngineFailed, LandingOvertaken, TableAltered, TransactionConflict
+from tidemark.lake.storage import folder_of
+from tidemark.spark import parquet
+
+HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.field("element", HEADER))),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("plan_sequence", pa.int64()),
+    ]
+)
+
+
+def record(offset: int, **changes: Any) -> dict[str, Any]:
+    """A record of partition 0, a second after the one before."""
+    usual = {
+        "key": None,
+        "value": b"value %d" % offset,
+        "headers": [{"key": "a", "value": None}, {"key": "a", "value": b"1"}],
+        "partition": 0,
+        "offset": offset,
+        "timestamp": offset * 1_000_000,
+    }
+    return {**usual, **changes}
+
+
+def write(table: Path, plan: Plan, *tasks: list[dict[str, Any]]) -> list[DataFile]:
+    """A folder with a file for each task, as Spark leaves it, and what its footers tell."""
+    folder = table / f"plan-{plan.sequence}-{uuid4()}"
+    folder.mkdir()
+    (folder / "_notes").touch()
+    for number, records in enumerate(tasks):
+        rows = [{**each, "plan_sequence": plan.sequence} for each in records]
+        pq.write_table(pa.Table.from_pylist(rows, SCHEMA), folder / f"part-{number}.parquet")
+    files, path = folder_of(str(table))
+    return parquet.written(files, path, folder.name)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A bronze table."""
+    DeltaDataTable(str(tmp_path / "bronze")).prepare("events")
+    return tmp_path / "bronze"
+
+
+def append(table: Path, plan: Plan, files: list[DataFile]) -> int:
+    """Commit files; the version after it."""
+    DeltaDataTable(str(table)).append(plan, files)
+    return DeltaTable(table).version()
+
+
+def rows(table: Path) -> list[dict[str, Any]]:
+    """What a reader of the table sees, as delta-rs' engine reads it."""
+    found = (
+        QueryBuilder().register("t", DeltaTable(table)).execute("SELECT * FROM t ORDER BY offset")
+    )
+    return list(pa.table(found.read_all()).to_pylist())
+
+
+# -- the file ------------------------------------------------------------------------------------
+
+
+def test_files_are_told_by_partition_and_offset(table: Path) -> None:
+    """However their names sort: what a compaction joins then holds offsets that lie together."""
+    tasks = [[record(offset)] for offset in (4, 0, 5, 1, 3, 2)]
+    tasks.append([record(0, partition=1)])
+    plan = make_plan((0, 0, 6), (1, 0, 1))
+    files = write(table, plan, *reversed(tasks))
+    assert [(file.partition, file.first) for file in files] == [*((0, n) for n in range(6)), (1, 0)]
+
+
+def test_a_file_tells_what_it_holds(table: Path) -> None:
+    """Offsets, timestamps, size: what the commit says of it without opening it again."""
+    (file,) = write(
+        table, make_plan((0, 0, 9)), [record(2), record(4), record(7, timestamp=-1_000)]
+    )
+    assert (file.partition, file.records, file.first, file.last) == (0, 3, 2, 7)
+    assert (file.earliest_ms, file.latest_ms) == (-1, 4_000)
+    assert (table / file.path).stat().st_size == file.size
+
+
+def test_a_file_without_rows_is_left_out(table: Path) -> None:
+    """Spark writes one if all tasks find nothing; a range of holes is a commit without files."""
+    assert write(table, make_plan((0, 0, 9)), []) == []
+
+
+def test_files_with_the_same_offsets_are_refused(table: Path) -> None:
+    """Whatever Spark did: a task that counts twice does not get into the table."""
+    with pytest.raises(ValueError, match="have the same offsets"):
+        write(table, make_plan((0, 0, 9)), [record(0), record(4)], [record(4), record(5)])
+    assert len(write(table, make_plan((0, 0, 9)), [record(0)], [record(0, partition=1)])) == 2
+
+
+def test_a_file_of_two_partitions_is_refused(table: Path) -> None:
+    """Its statistics would place it in one range, and readers would skip the other's rows."""
+    with pytest.raises(ValueError, match="is not of one partition"):
+        write(table, make_plan((0, 0, 9)), [record(0), record(1, partition=1)])
+
+
+def test_timestamps_that_some_rows_lack_are_not_told(table: Path) -> None:
+    """A reader that prunes by them would lose those rows."""
+    (file,) = write(table, make_plan((0, 0, 9)), [record(0), record(1, timestamp=None)])
+    assert (file.earliest_ms, file.latest_ms) == (None, None)
+
+
+def test_a_file_tells_its_extremes_in_whatever_order_rows_come(table: Path) -> None:
+    """Readers prune by them."""
+    (file,) = write(table, make_plan((0, 0, 9)), [record(7), record(2), record(4)])
+    assert (file.first, file.last, file.latest_ms) == (2, 7, 7_000)
+
+
+def test_footers_are_read_side_by_side(table: Path) -> None:
+    """On an object store a landing of hundreds of files would wait for each in turn."""
+    together = threading.Barrier(2, timeout=60)
+
+    class Remote:
+        """A file system that answers when it was asked for both files."""
+
+        def __init__(self, files: FileSystem) -> None:
+            self.get_file_info = files.get_file_info
+            self._open = files.open_input_file
+
+        def open_input_file(self, path: str) -> pa.NativeFile:
+            together.wait()
+            return self._open(path)
+
+    made = write(table, make_plan((0, 0, 9)), [record(0)], [record(4)])
+    files, path = folder_of(str(table))
+    remote = cast("FileSystem", Remote(files))
+    assert parquet.written(remote, path, Path(made[0].path).parent.name) == made
+
+
+@pytest.mark.parametrize("uri", ["nothing://bucket/table", "s3://bucket/a table"])
+def test_a_uri_that_pyarrow_does_not_know_is_refused(uri: str) -> None:
+    """In the driver, before anything is read."""
+    sink = SparkSink(
+        session=None,  # It does not get that far.
+        uri=uri,
+        kafka_options={},
+        log_reader=MemoryKafka(),
+        now=lambda: NOW,
+    )
+    with pytest.raises(SetupError, match="cannot be used from Python"):
+        sink.write(make_plan((0, 0, 5)), 1)
+
+
+# -- the commit ----------------------------------------------------------------------------------
+
+
+def test_i4_a_commit_that_is_repeated_adds_nothing(table: Path) -> None:
+    """S14: the transaction is there; not even an empty commit is made."""
+    plan = make_plan((0, 0, 5))
+    files = write(table, plan, [record(0), record(1)])
+    version = append(table, plan, files)
+    assert append(table, plan, files) == version
+    assert append(table, plan, write(table, plan, [record(0), record(1)])) == version
+    assert len(rows(table)) == 2
+
+
+def test_i4_of_two_that_commit_one_plan_one_is_refused(table: Path) -> None:
+    """Both have looked before either commits."""
+    plan = make_plan((0, 0, 5))
+    together = threading.Barrier(2, timeout=60)
+
+    class Together(DeltaDataTable):
+        def _add_files(self, *arguments: Any, **named: Any) -> None:
+            together.wait()
+            super()._add_files(*arguments, **named)
+
+    def land(number: int) -> Exception | None:
+        files = write(table, replace(plan, requested_by=f"{number}"), [record(0)])
+        try:
+            Together(str(table)).append(plan, files)
+        except TransactionConflict as refused:
+            return refused
+        return None
+
+    with ThreadPoolExecutor(2) as threads:
+        refused = list(threads.map(land, range(2)))
+    assert refused.count(None) == 1
+    assert len(rows(table)) == 1
+
+
+def test_i4_a_plan_that_was_given_up_cannot_commit(table: Path) -> None:
+    """Its transaction was raised by the fence."""
+    plan = make_plan((0, 0, 5))
+    files = write(table, plan, [record(0)])
+    DeltaDataTable(str(table)).fence(plan)
+    version = DeltaTable(table).version()
+    assert append(table, plan, files) == version
+    assert DeltaDataTable(str(table)).find(plan) is None
+
+
+def test_i5_what_landed_is_counted_from_the_commits_statistics(table: Path) -> None:
+    """Files of several ranges, each placed by what the commit tells of it."""
+    plan = make_plan((0, 0, 4), (0, 10, 14), (1, 0, 4))
+    files = write(table, plan, [record(0), record(3)], [], [record(11)], [record(2, partition=1)])
+    version = append(table, plan, files)
+    landing = DeltaDataTable(str(table)).find(plan)
+    assert landing is not None
+    assert landing.table_version == version
+    assert [count.records for count in landing.counts] == [2, 1, 1]
+
+
+def test_a_commit_without_files_lands_a_range_of_holes(table: Path) -> None:
+    """The transaction and the plan's metadata are there."""
+    plan = make_plan((0, 0, 4))
+    append(table, plan, [])
+    landing = DeltaDataTable(str(table)).find(plan)
+    assert landing is not None
+    assert (landing.records, landing.holes) == (0, 4)
+
+
+@pytest.mark.parametrize("timestamp", [-(2**62), 2**62], ids=["before", "after"])
+def test_timestamps_that_no_calendar_has_land(table: Path, timestamp: int) -> None:
+    """Kafka takes any number from a producer; the commit leaves such statistics out."""
+    plan = make_plan((0, 0, 4))
+    append(table, plan, write(table, plan, [record(0, timestamp=timestamp), record(1)]))
+    (told,) = (
+        json.loads(action["add"]["stats"])
+        for line in (table / "_delta_log" / f"{1:020}.json").read_text().splitlines()
+        if "add" in (action := json.loads(line))
+    )
+    assert "timestamp" not in told["minValues"]
+    assert told["numRecords"] == 2
+
+
+def test_the_commit_fails_by_name(table: Path) -> None:
+    """Whatever delta-rs says, the driver looks again and says what it was doing."""
+    (table / "_delta_log" / f"{1:020}.json").write_text("{")
+    with pytest.raises(EngineFailed, match="committing plan 1 of pipeline 'events'"):
+        DeltaDataTable(str(table)).append(make_plan((0, 0, 4)), [])
+
+
+def ruled(uri: Path, *actions: dict[str, Any], version: int) -> None:
+    """Commit changes of a table's metadata or protocol, as somebody else's engine would."""
+    text = "\n".join(json.dumps(action) for action in actions)
+    (uri / "_delta_log" / f"{version:020}.json").write_text(text)
+
+
+def test_a_table_with_rules_that_nobody_would_keep_is_refused(table: Path) -> None:
+    """A commit of files passes constraints by: before anything is read, and by name."""
+    DeltaTable(table).alter.add_constraint({"keyed": "key IS NOT NULL"})
+    with pytest.raises(TableAltered, match="the constraint 'keyed'"):
+        DeltaDataTable(str(table)).prepare("events")
+
+
+def test_a_table_with_a_feature_that_delta_rs_does_not_have_is_refused(table: Path) -> None:
+    """It would be refused at the commit, after all was read, again and again."""
+    features = ["appendOnly", "invariants", "rowTracking", "domainMetadata"]
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
+    ruled(table, {"protocol": protocol}, version=1)
+    with pytest.raises(TableAltered, match="the table feature domainMetadata, rowTracking"):
+        DeltaDataTable(str(table)).prepare("events")
+
+
+def test_a_table_that_changed_meanwhile_is_no_conflict(table: Path) -> None:
+    """A property was set between the look and the commit: nothing landed, and a retry lands it."""
+    plan = make_plan((0, 0, 5))
+    files = write(table, plan, [record(0)])
+
+    class Changed(DeltaDataTable):
+        def _add_files(self, *arguments: Any, **named: Any) -> None:
+            DeltaTable(table).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+            super()._add_files(*arguments, **named)
+
+    with pytest.raises(LandingOvertaken, match="Protocol changed"):
+        Changed(str(table)).append(plan, files)
+    assert rows(table) == []
+    append(table, plan, files)
+    assert len(rows(table)) == 1

@@ -1,0 +1,109 @@
+"""Settings of jobs: what the size of a run decides, and what JVM, client and Spark make of them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+
+from tidemark.kafka.options import READER_DEFAULTS
+from tidemark.spark.settings import AVRO_LIMITS, SHORT_RUN_RECORDS, submit_settings
+from tidemark.spec.layout import Layout
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JVM_OPTIONS = "spark.driver.extraJavaOptions"
+SHORT_ONLY = {"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"}
+
+
+def jvm_options(layout: Layout, records: int | None) -> list[str]:
+    """What the driver's JVM gets for a job of this size."""
+    return submit_settings(layout, {}, records)[JVM_OPTIONS].split()
+
+
+@pytest.mark.parametrize(
+    ("records", "short"),
+    [
+        (0, True),
+        (SHORT_RUN_RECORDS, True),
+        (SHORT_RUN_RECORDS + 1, False),
+        (None, False),
+    ],
+)
+def test_a_short_run_gets_the_quick_compiler_and_the_small_collector(
+    layout: Layout, records: int | None, short: bool
+) -> None:
+    """A run of unknown size may be a long one."""
+    assert SHORT_ONLY & set(jvm_options(layout, records)) == (SHORT_ONLY if short else set())
+
+
+def test_the_size_decides_nothing_but_the_jvm(layout: Layout) -> None:
+    """What lands is the same, and so is the class archive."""
+    short, long = submit_settings(layout, {}, 1), submit_settings(layout, {}, None)
+    extra = set(short.pop(JVM_OPTIONS).split()) ^ set(long.pop(JVM_OPTIONS).split())
+    assert extra == SHORT_ONLY
+    assert short == long
+    assert f"-XX:SharedArchiveFile={layout.class_archive}" in jvm_options(layout, None)
+
+
+def test_a_pipelines_own_settings_win(layout: Layout) -> None:
+    """Over the fixed ones and over what the size would choose."""
+    own = {JVM_OPTIONS: "-XX:+UseZGC", "spark.driver.memory": "6g", "spark.mine": "yes"}
+    found = submit_settings(layout, own, 1)
+    # All but Avro's limits, which are about what records may do to a JVM.
+    limits = " ".join(f"-D{key}={value}" for key, value in AVRO_LIMITS.items())
+    limited = {**own, JVM_OPTIONS: f"{limits} -XX:+UseZGC"}
+    assert {key: found[key] for key in own} == limited
+
+
+@pytest.mark.parametrize("records", [1, None])
+def test_the_jvm_takes_its_options(layout: Layout, records: int | None) -> None:
+    """A JVM refuses to start with an option that it does not know."""
+    command = ["java", *jvm_options(layout, records), "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.spark
+def test_the_java_client_knows_the_readers_defaults(spark: SparkSession) -> None:
+    """It takes an unknown name without a word, so names are checked; and it checks values."""
+    config = spark._jvm.org.apache.kafka.clients.consumer.ConsumerConfig
+    assert set(READER_DEFAULTS) <= set(config.configNames())
+    properties = spark._jvm.java.util.Properties()
+    deserializer = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+    for name in ("key.deserializer", "value.deserializer"):
+        properties.put(name, deserializer)
+    for name, value in READER_DEFAULTS.items():
+        properties.put(name, value)
+    assert config(properties).getInt("fetch.max.wait.ms") == int(
+        READER_DEFAULTS["fetch.max.wait.ms"]
+    )
+
+
+@pytest.mark.spark
+def test_files_have_no_dictionary_of_payloads_and_no_int96(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """What Parquet's own footer says of a file that was written with the settings of every job.
+
+    It tells that no value is missing: a check need not read them then.
+    """
+    rows = spark.sql(
+        "SELECT CAST(hex(id) AS BINARY) AS key, CAST(hex(id) AS BINARY) AS value, id AS offset,"
+        " 'prices' AS topic, timestamp_millis(id) AS timestamp FROM range(0, 1000, 1, 1)"
+    )
+    rows.write.parquet(str(tmp_path / "rows"))
+    [file] = (tmp_path / "rows").glob("*.parquet")
+    footer = pq.ParquetFile(file).metadata.row_group(0)
+    columns = {
+        column.path_in_schema: column for column in map(footer.column, range(footer.num_columns))
+    }
+    assert columns["timestamp"].physical_type == "INT64"
+    with_dictionary = {name for name, column in columns.items() if column.has_dictionary_page}
+    assert with_dictionary & {"key", "value", "offset"} == set()
+    assert "topic" in with_dictionary
+    assert {columns[name].statistics.null_count for name in ("key", "value", "offset")} == {0}

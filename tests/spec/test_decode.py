@@ -1,0 +1,182 @@
+"""Types of fields, what a typed plan says of itself, and what was decoded too early."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from tests.support.plans import make_plan
+from tidemark.core.accounting import Landing
+from tidemark.core.ledger import Ledger, PlanRecord
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plan import Plan
+from tidemark.spec.decode import DecodedFrom, DecodeSpec, Format, PayloadSpec
+from tidemark.spec.fields import Decimal, ListOf, Struct, parse_type, plain
+from tidemark.spec.upsert import UpsertSpec
+from tidemark.typed.decoder import stale_offsets
+
+
+def test_types_are_words_mappings_and_lists() -> None:
+    """And the same comes out again."""
+    raw = {"a": "long", "price": "decimal(18,4)", "legs": [{"on": "date"}], "tags": ["string"]}
+    parsed = parse_type(raw)
+    assert parsed == Struct(
+        (
+            ("a", "long"),
+            ("price", Decimal(18, 4)),
+            ("legs", ListOf(Struct((("on", "date"),)))),
+            ("tags", ListOf("string")),
+        )
+    )
+    assert plain(parsed) == raw
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        ("text", "one of string, boolean"),
+        ("decimal(2,10)", "s <= p <= 28"),
+        ("decimal(29,1)", "s <= p <= 28"),
+        (["long", "long"], "a list with one type"),
+        ({}, "at least one field"),
+        ({"a b": "long"}, "names of fields without spaces"),
+        ({"a": "long", "A": "long"}, "upper and lower case"),
+        ({True: "long"}, "quotes around names"),
+        ({"a": {"b": "json"}}, "one of string, boolean"),
+    ],
+)
+def test_a_type_that_is_none_is_told(raw: Any, problem: str) -> None:
+    """With what is expected instead."""
+    with pytest.raises(ValueError, match=problem):
+        parse_type(raw)
+
+
+def decode_spec(**changes: Any) -> DecodeSpec:
+    """Text keys, and values of one number."""
+    value = PayloadSpec(format=Format.JSON, schema=Struct((("n", "long"),)))
+    spec = DecodeSpec(key=PayloadSpec(format=Format.STRING), value=value, target="silver/events")
+    return replace(spec, **changes)
+
+
+def test_a_fingerprint_is_of_what_a_record_decodes_to() -> None:
+    """Formats, schemas and rules, in their order; not where it goes, nor how much may fail."""
+    spec = decode_spec()
+    others = [
+        decode_spec(key=PayloadSpec()),
+        decode_spec(value=PayloadSpec(format=Format.JSON, schema=Struct((("n", "integer"),)))),
+        decode_spec(rules=(("positive", "value.n > 0"),)),
+    ]
+    assert len({each.fingerprint for each in (spec, *others)}) == 4
+    same = decode_spec(target="elsewhere", most_records=5, most_percent=1.0)
+    assert same.fingerprint == spec.fingerprint
+
+
+def test_a_fingerprint_outlives_an_upgrade() -> None:
+    """Open plans name that which they were made with; by another one they are given up."""
+    spec = decode_spec()
+    assert spec.fingerprint == "8a09b262a01d"
+    framed = replace(spec, key=PayloadSpec(format=Format.AVRO))
+    assert framed.fingerprint == "f5ba8e9ba868"
+
+
+DECIDES_NOTHING = {
+    "target": "a record decodes to the same in every table",
+    "most_records": "says how many may fail, and not which",
+    "most_percent": "as most_records",
+    "upsert": "is made of what has been decoded",
+}
+"""Fields of a decoder that its fingerprint leaves out, and why."""
+
+
+def test_every_field_is_in_the_fingerprint_or_has_a_reason_not_to_be() -> None:
+    """A field that is new has to be here; what a registry decides counts with a registry."""
+    spec = decode_spec(key=PayloadSpec(format=Format.AVRO))
+    payloads: dict[str, Any] = {"format": Format.BINARY, "schema": Struct((("n", "integer"),))}
+    others: dict[str, Any] = {
+        "key": PayloadSpec(format=Format.PROTOBUF),
+        "value": PayloadSpec(),
+        "target": "elsewhere",
+        "registry": "another",
+        "widens": False,
+        "refused_schemas": (7,),
+        "rules": (("positive", "value.n > 0"),),
+        "most_records": 5,
+        "most_percent": 1.0,
+        "upsert": UpsertSpec(target="silver/newest"),
+    }
+    assert set(payloads) == {each.name for each in fields(PayloadSpec)}
+    assert set(others) == {each.name for each in fields(DecodeSpec)}
+    values = {name: replace(spec.value, **{name: payloads[name]}) for name in payloads}
+    changed = {name: replace(spec, value=value) for name, value in values.items()}
+    changed |= {name: replace(spec, **{name: others[name]}) for name in others}
+    same = {name for name, each in changed.items() if each.fingerprint == spec.fingerprint}
+    assert same == set(DECIDES_NOTHING)
+
+
+def test_how_many_may_be_quarantined() -> None:
+    """A number whatever the share, and a share of many."""
+    spec = decode_spec(most_records=10, most_percent=5.0)
+    assert [spec.allowed(records) for records in (0, 100, 200, 201, 1_000)] == [10, 10, 10, 10, 50]
+
+
+def test_what_a_plan_decodes_is_its_requester() -> None:
+    """Read back; whoever else asked for a plan is nobody."""
+    source = DecodedFrom(pipeline="events", epoch=2, version=-1, fingerprint="0ab1")
+    assert str(source) == "decode:events:2:-1:0ab1"
+    assert DecodedFrom.parse(str(source)) == source
+    assert DecodedFrom.parse("cli:root:0ab1") is None
+
+
+def ledger(*landings: tuple[Plan, int], pipeline: str = "events") -> Ledger:
+    """A pipeline with plans that have landed as a version of their table."""
+    return Ledger(
+        pipeline=pipeline,
+        topic_id="id-1",
+        plans={
+            plan.sequence: PlanRecord(
+                plan=plan,
+                requesters=(plan.requested_by,),
+                landing=Landing.of(plan, version, {}),
+            )
+            for plan, version in landings
+        },
+    )
+
+
+def seen_at(plan: Plan, version: int, epoch: int = 0) -> tuple[Plan, int]:
+    """A typed plan that goes by some version of the bronze table."""
+    source = DecodedFrom(pipeline="events", epoch=epoch, version=version, fingerprint="0ab1")
+    return replace(plan, requested_by=str(source)), 1
+
+
+def test_what_landed_anew_since_it_was_decoded_is_stale() -> None:
+    """By plan, and at its offsets alone."""
+    bronze = ledger(
+        (make_plan((0, 0, 10)), 1),
+        (make_plan((0, 10, 20), sequence=2), 2),
+        (make_plan((0, 5, 12), sequence=3), 3),
+    )
+    typed = ledger(
+        seen_at(make_plan((0, 0, 10)), 1),
+        seen_at(make_plan((0, 10, 20), sequence=2), 3),
+    )
+    assert stale_offsets(bronze, typed, "id-1") == {0: SpanSet((Span(5, 10),))}
+    later = ledger(seen_at(make_plan((0, 0, 20)), 3))
+    assert stale_offsets(bronze, later, "id-1") == {}
+
+
+def test_a_later_epoch_counts_more_than_a_version() -> None:
+    """A table that was made anew begins to count anew."""
+    old = make_plan((0, 0, 10))
+    bronze = ledger((replace(old, epoch=1), 1))
+    assert stale_offsets(bronze, ledger(seen_at(old, 90)), "id-1") == {0: SpanSet((Span(0, 10),))}
+    assert stale_offsets(bronze, ledger(seen_at(old, 1, epoch=1)), "id-1") == {}
+
+
+def test_of_a_plan_that_does_not_say_nothing_is_believed() -> None:
+    """A control table that was built anew has lost who asked."""
+    bronze = ledger((make_plan((0, 0, 10)), 1))
+    typed = ledger((make_plan((0, 2, 4)), 1))
+    assert stale_offsets(bronze, typed, "id-1") == {0: SpanSet((Span(2, 4),))}

@@ -1,0 +1,704 @@
+"""Specs: what a file may say, and how everything wrong with it is told at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from croniter import croniter
+from pydantic import BaseModel
+
+from tests.conftest import PROJECT
+from tidemark.core.watermarks import IsolationLevel
+from tidemark.spec import loading as specs
+from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
+from tidemark.spec.errors import SpecError
+from tidemark.spec.fields import Struct
+from tidemark.spec.layout import Layout
+from tidemark.spec.loading import load_specs
+from tidemark.spec.model import AlarmRules, PipelineSpec, StartPolicy
+from tidemark.spec.upsert import Deletes, Envelope, UpsertSpec
+
+SHIPPED = Layout(project=PROJECT, home=PROJECT / ".tidemark")
+MINIMAL = {"name": "events", "topic": "events", "schedule": "'@hourly'"}
+
+
+class Folders(NamedTuple):
+    """Where specs and suites of a test are."""
+
+    specs: Path
+    layout: Layout
+
+    def write(self, text: str, file: str = "events.yaml") -> None:
+        """Write one spec file as it is."""
+        (self.specs / file).write_text(text, encoding="utf-8")
+
+    def spec(self, file: str = "events.yaml", **keys: str) -> None:
+        """Write one spec: the least there must be, with other values for `keys`."""
+        merged = {**MINIMAL, **keys}
+        self.write("".join(f"{key}: {value}\n" for key, value in merged.items()), file)
+
+    def load(self) -> dict[str, PipelineSpec]:
+        """What the folder holds."""
+        found = load_specs(self.specs, self.layout)
+        found.check()
+        return dict(found.specs)
+
+    def problems(self) -> list[tuple[str, str, str, str]]:
+        """Every problem of the folder: file, key, expected, found."""
+        with pytest.raises(SpecError) as caught:
+            self.load()
+        return [(p.file, p.key, p.expected, p.found) for p in caught.value.problems]
+
+    def problem(self) -> tuple[str, str, str]:
+        """The only problem of the only file: key, expected, found."""
+        ((file, *rest),) = self.problems()
+        assert file == "events.yaml"
+        key, expected, found = rest
+        return key, expected, found
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    """Empty folders, and one suite."""
+    made = Folders(specs=tmp_path / "pipelines", layout=Layout(project=tmp_path, home=tmp_path))
+    made.specs.mkdir()
+    made.layout.expectations.mkdir(parents=True)
+    (made.layout.expectations / "basic.json").write_text("{}")
+    return made
+
+
+# -- what is taken -------------------------------------------------------------------------------
+
+
+def test_the_shipped_specs_load() -> None:
+    """S22, S23: the tutorial's pipeline, prices, orders, and a second one over prices."""
+    found = load_specs(SHIPPED.specs, SHIPPED)
+    found.check()
+    specs = found.specs
+    topics = {name: spec.topic for name, spec in specs.items()}
+    assert topics == {
+        "orders": "orders",
+        "prices": "prices",
+        "prices_strategy": "prices",
+        "streams_intro": "streams-intro",
+    }
+    assert list(specs) == sorted(specs)
+
+
+def test_a_minimal_spec_has_safe_defaults(folders: Folders) -> None:
+    """S8, S9: nothing is guessed about the start, and nobody reads what may still be aborted."""
+    folders.spec()
+    spec = folders.load()["events"]
+    assert spec.start is StartPolicy.NONE
+    assert spec.isolation_level is IsolationLevel.READ_COMMITTED
+    assert spec.target == "bronze/events"
+    assert spec.connection == "kafka_default"
+    assert (spec.records_per_run, spec.records_per_task) == (None, 1_000_000)
+    assert spec.suite is None
+
+
+def untested(section: type[BaseModel], used: Iterable[str]) -> set[str]:
+    """Keys that a section of a file may have, and a test's file does not use."""
+    return {field.alias or name for name, field in section.model_fields.items()} - set(used)
+
+
+def test_every_key_reaches_the_spec(folders: Folders) -> None:
+    """What the file says is what the pipeline gets; a key that is new has to be here."""
+    text = """
+name: events
+description: |
+  All of them.
+topic: raw.events-1
+connection: kafka_other
+target: s3://lake/events
+schedule: "*/5 9-17 * * mon-fri"
+group: raw
+start: latest
+isolation_level: read_uncommitted
+limits:
+  records_per_run: 5000
+  bytes_per_run: 3000000
+  minutes_per_run: 20
+  records_per_task: 1000
+  bytes_per_task: 2000000
+  records_per_chunk: 2000
+  records_per_backfill: 3000
+quality: {suite: basic}
+alarms:
+  lag_records: 7
+  lag_minutes: 8
+  runway_minutes: 9
+  stalled_minutes: 0
+  quarantined_records: 0
+  deadline_minutes: 10
+retries: 0
+tags: [one, two]
+spark: {spark.executor.memory: 2g}
+"""
+    used = yaml.safe_load(text)
+    # A decoder has a test of its own, and so has what a group may not say.
+    assert untested(specs._Spec, used) == {"decode"}
+    assert untested(specs._Limits, used["limits"]) == {"catch_up"}
+    assert untested(specs._Quality, used["quality"]) == set()
+    assert untested(specs._Alarms, used["alarms"]) == set()
+    folders.write(text)
+    spec = folders.load()["events"]
+    assert spec == PipelineSpec(
+        name="events",
+        description="All of them.",
+        topic="raw.events-1",
+        connection="kafka_other",
+        target="s3://lake/events",
+        schedule="*/5 9-17 * * mon-fri",
+        group="raw",
+        start=StartPolicy.LATEST,
+        isolation_level=IsolationLevel.READ_UNCOMMITTED,
+        records_per_run=5000,
+        bytes_per_run=3_000_000,
+        time_per_run=timedelta(minutes=20),
+        records_per_task=1000,
+        bytes_per_task=2_000_000,
+        records_per_chunk=2000,
+        records_per_backfill=3000,
+        suite="basic",
+        alarms=AlarmRules(
+            lag_records=7,
+            lag_time=timedelta(minutes=8),
+            runway=timedelta(minutes=9),
+            stalled=None,
+            quarantined_records=0,
+            deadline=timedelta(minutes=10),
+        ),
+        retries=0,
+        tags=("one", "two"),
+        spark={"spark.executor.memory": "2g"},
+    )
+
+
+def test_a_pipeline_without_a_group_may_catch_up(folders: Folders) -> None:
+    """If its file says so."""
+    folders.spec(limits="{catch_up: true}")
+    assert folders.load()["events"].catch_up
+
+
+@pytest.mark.parametrize(
+    ("schedule", "hours"),
+    [
+        ("'@hourly'", 3),
+        ("'@daily'", 49),
+        ("0 6 * * mon-fri", 145),
+        ("'*/5 9-17 * * mon-fri'", 127.17),
+        ("'@monthly'", 1489),
+        ("'@continuous'", 1),
+    ],
+)
+def test_two_runs_that_do_not_come_are_an_alarm(
+    folders: Folders, schedule: str, hours: float
+) -> None:
+    """Unless the file says otherwise: by the longest time between two runs, and an hour more."""
+    folders.spec(schedule=schedule)
+    told = folders.load()["events"].alarms
+    assert told.stalled == told.runway
+    assert told.stalled is not None
+    assert abs(told.stalled - timedelta(hours=hours)) < timedelta(minutes=1)
+    assert (told.lag_records, told.lag_time, told.deadline) == (None, None, None)
+
+
+def test_specs_that_share_a_schedule_compute_its_longest_wait_once(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command and every parse of a DAG file loads all specs."""
+    made: list[str] = []
+
+    class Counted(croniter):  # type: ignore[misc]  # croniter ships no types
+        def __init__(self, expression: str, *args: Any, **kwargs: Any) -> None:
+            made.append(expression)
+            super().__init__(expression, *args, **kwargs)
+
+    monkeypatch.setattr(specs, "croniter", Counted)
+    for number in range(30):
+        folders.spec(f"events_{number}.yaml", name=f"events_{number}", schedule="17 */3 * * *")
+    loaded = folders.load()
+    assert {spec.alarms.stalled for spec in loaded.values()} == {timedelta(hours=7)}
+    assert len(made) == 1
+
+
+def test_what_runs_once_has_no_default_alarm(folders: Folders) -> None:
+    """Nobody waits for its next run."""
+    folders.spec(schedule="'@once'")
+    told = folders.load()["events"].alarms
+    assert (told.stalled, told.runway) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "2026-03-01T00:00:00Z",
+        "2026-03-01 00:00:00+00:00",
+        "'2026-03-01T00:00:00Z'",
+        "2026-03-01T02:00:00+02:00",
+        "'2026-03-01T02:00:00.000+02:00'",
+    ],
+)
+def test_s9_a_start_moment_is_understood_quoted_or_not(folders: Folders, written: str) -> None:
+    """YAML makes a datetime of an unquoted moment itself; its distance from UTC is kept."""
+    folders.spec(start=f"{{timestamp: {written}}}")
+    spec = folders.load()["events"]
+    assert spec.start is StartPolicy.TIMESTAMP
+    assert spec.start_at == datetime(2026, 3, 1, tzinfo=UTC)
+    assert spec.start_at.utcoffset() in (timedelta(0), timedelta(hours=2))
+
+
+@pytest.mark.parametrize(
+    "schedule", ["'@daily'", "'@continuous'", "'0 4 * * *'", "'*/5 0,12 1-7 jan *'"]
+)
+def test_presets_and_cron_expressions_are_schedules(folders: Folders, schedule: str) -> None:
+    """What Airflow takes is taken."""
+    folders.spec(schedule=schedule)
+    assert folders.load()["events"].schedule == schedule.strip("'")
+
+
+def test_s13_two_pipelines_may_read_one_topic(folders: Folders) -> None:
+    """Consumers are independent; only name and target are a pipeline's own."""
+    folders.spec()
+    folders.spec("copy.yaml", name="copy")
+    assert set(folders.load()) == {"copy", "events"}
+
+
+def test_no_spec_is_no_problem(folders: Folders) -> None:
+    """An empty folder is a project that has just begun."""
+    assert folders.load() == {}
+
+
+# -- what is refused -----------------------------------------------------------------------------
+
+
+def test_unknown_keys_are_refused_and_the_valid_ones_listed(folders: Folders) -> None:
+    """At the top and in every section."""
+    folders.spec(topics="x", limits="{per_run: 5}", quality="{suit: basic}", start="{offset: 5}",
+                 alarms="{lag: 5}")  # fmt: skip
+    found = {key: expected for _, key, expected, _ in folders.problems()}
+    assert set(found) == {"topics", "limits.per_run", "quality.suit", "alarms.lag",
+                          "start.offset", "start.timestamp"}  # fmt: skip
+    assert found["alarms.lag"] == (
+        "one of lag_records, lag_minutes, runway_minutes, stalled_minutes, quarantined_records, "
+        "deadline_minutes"
+    )
+    assert found["topics"] == (
+        "one of name, description, topic, connection, target, schedule, group, start, "
+        "isolation_level, limits, decode, quality, alarms, retries, tags, spark"
+    )
+    assert found["limits.per_run"] == (
+        "one of records_per_run, bytes_per_run, minutes_per_run, catch_up, records_per_task, "
+        "bytes_per_task, records_per_chunk, records_per_backfill"
+    )
+    assert found["quality.suit"] == "one of suite"
+    assert found["start.offset"] == "one of timestamp"
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "expected", "found"),
+    [
+        ({"name": "Events"}, "name", "text that matches ^[a-z][a-z0-9_]{0,63}$", "'Events'"),
+        ({"topic": "a b"}, "topic", "text that matches ^[a-zA-Z0-9._-]{1,249}$", "'a b'"),
+        ({"topic": "5"}, "topic", "string", "5"),
+        ({"retries": "'3'"}, "retries", "integer", "'3'"),
+        ({"retries": "true"}, "retries", "integer", "True"),
+        ({"retries": "21"}, "retries", "less than or equal to 20", "21"),
+        ({"tags": "one"}, "tags", "list", "'one'"),
+        ({"tags": "[1]"}, "tags.0", "string", "1"),
+        ({"limits": "5"}, "limits", "a mapping with keys among records_per_run, bytes_per_run, "
+         "minutes_per_run, catch_up, records_per_task, bytes_per_task, records_per_chunk, "
+         "records_per_backfill", "5"),
+        ({"limits": "{records_per_run: many}"}, "limits.records_per_run", "integer", "'many'"),
+        ({"limits": "{records_per_task: 999}"}, "limits.records_per_task",
+         "greater than or equal to 1000", "999"),
+        ({"limits": "{records_per_run: 0}"}, "limits.records_per_run",
+         "greater than or equal to 1", "0"),
+        ({"spark": "{executor.cores: '2'}"}, "spark",
+         "keys that begin with 'spark.', not 'executor.cores'", "{'executor.cores': '2'}"),
+        ({"spark": "{spark.executor.cores: 2}"}, "spark.spark.executor.cores", "string", "2"),
+        ({"isolation_level": "committed"}, "isolation_level",
+         "'read_committed' or 'read_uncommitted'", "'committed'"),
+        ({"schedule": ""}, "schedule", "string", "None"),
+    ],
+)  # fmt: skip
+def test_wrong_values_are_told_with_what_was_expected(
+    folders: Folders, keys: dict[str, str], key: str, expected: str, found: str
+) -> None:
+    """One mistake is one problem: the key, what it may be, what it is."""
+    folders.spec(**keys)
+    told = [problem for problem in folders.problems() if problem[1] == key]
+    assert told == [("events.yaml", key, expected, found)]
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    ["every day", "'* * * *'", "'* * * * x'", "'* * * * * *'", "'61 * * * *'", "'@sometimes'"],
+)
+def test_a_schedule_that_airflow_would_refuse_is_refused_here(
+    folders: Folders, schedule: str
+) -> None:
+    """The message says both forms that are understood."""
+    folders.spec(schedule=schedule)
+    key, expected, found = folders.problem()
+    assert key == "schedule"
+    assert expected.startswith("a cron expression of five fields or one of @once")
+    assert found == repr(schedule.strip("'"))
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("2026-03-01T00:00:00", "2026-03-01T00:00:00"),
+        ("2026-03-01", "2026-03-01"),
+        ("'2026-03-01T00:00:00'", "'2026-03-01T00:00:00'"),
+        ("yesterday", "'yesterday'"),
+        ("1767225600", "1767225600"),
+        ("", "None"),
+    ],
+)
+def test_s9_a_start_moment_without_its_distance_from_utc_is_refused(
+    folders: Folders, written: str, found: str
+) -> None:
+    """Nobody knows which moment it names: local times differ, and a date is a whole day."""
+    folders.spec(start=f"{{timestamp: {written}}}")
+    assert folders.problem() == (
+        "start.timestamp",
+        "a moment with its distance from UTC, such as 2026-03-01T00:00:00Z",
+        found,
+    )
+
+
+@pytest.mark.parametrize("written", ["sometimes", "5", "", "[earliest]"])
+def test_s9_an_unknown_start_policy_is_one_problem(folders: Folders, written: str) -> None:
+    """All that `start` may be is listed."""
+    folders.spec(start=written)
+    key, expected, _ = folders.problem()
+    assert key == "start"
+    assert expected == "'earliest', 'latest' or 'none', or timestamp: and a moment"
+
+
+def test_missing_keys_are_all_named(folders: Folders) -> None:
+    """An empty mapping lacks everything that has no default."""
+    folders.write("{}")
+    assert [problem[1:] for problem in folders.problems()] == [
+        (key, "a value", "nothing") for key in ("name", "topic", "schedule")
+    ]
+
+
+def test_a_suite_must_exist(folders: Folders) -> None:
+    """The suites that exist are listed."""
+    folders.spec(quality="{suite: no_such}")
+    assert folders.problem() == ("quality.suite", "a suite that exists (basic)", "'no_such'")
+
+
+def test_a_spec_is_named_as_its_file(folders: Folders) -> None:
+    """So a name leads to its file."""
+    folders.spec(name="other")
+    assert folders.problem() == ("name", "'events', the file's name", "'other'")
+
+
+def test_a_key_that_stands_twice_is_refused(folders: Folders) -> None:
+    """YAML silently takes the last one, at the top and in sections."""
+    folders.write(
+        "name: events\ntopic: events\nschedule: '@daily'\ntopic: others\n"
+        "limits:\n  records_per_run: 100\n  records_per_run: 200\n"
+    )
+    assert folders.problems() == [
+        ("events.yaml", "topic", "each key once", "it again in line 4"),
+        ("events.yaml", "records_per_run", "each key once", "it again in line 7"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["topic: [", "schedule: @daily", "a: b: c", "\tname: x"])
+def test_broken_yaml_is_told_with_its_place(folders: Folders, text: str) -> None:
+    """An unquoted @daily is the mistake that everybody makes once."""
+    folders.write(text)
+    key, expected, found = folders.problem()
+    assert (key, expected) == ("(file)", "YAML")
+    assert "line 1" in found or "line 2" in found
+
+
+@pytest.mark.parametrize(("text", "found"), [("", "NoneType"), ("- a", "list"), ("text", "str")])
+def test_a_file_that_is_no_mapping_is_refused(folders: Folders, text: str, found: str) -> None:
+    """An empty file, a list, a sentence."""
+    folders.write(text)
+    assert folders.problem() == ("(file)", "a mapping of keys", found)
+
+
+def test_a_file_that_is_no_text_is_refused(folders: Folders) -> None:
+    """Bytes that are not UTF-8 are a problem of that file, not a crash."""
+    (folders.specs / "events.yaml").write_bytes(b"name: \xff\xfe")
+    assert folders.problem()[:2] == ("(file)", "YAML")
+
+
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    """A mistyped folder would otherwise be a project without pipelines."""
+    with pytest.raises(SpecError, match="no such folder"):
+        load_specs(tmp_path / "none", SHIPPED)
+
+
+def test_a_broken_spec_takes_no_other_one_out(folders: Folders) -> None:
+    """Of two that contradict each other, the later one is broken."""
+    folders.spec()
+    folders.spec("a.yaml", name="a", retries="many")
+    folders.write("name: [", "b.yaml")
+    folders.spec("later.yaml", name="later", target="bronze/events")
+    folders.spec("inner.yaml", name="inner", target="bronze/events/sub")
+    folders.spec("twice.yaml", name="twice")
+    folders.spec("twice.yml", name="twice", target="bronze/elsewhere")
+    found = load_specs(folders.specs, folders.layout)
+    assert list(found.specs) == ["events"]
+    assert sorted(found.broken) == ["a", "b", "inner", "later", "twice"]
+    (problem,) = found.broken["later"].problems
+    assert (problem.file, problem.key) == ("later.yaml", "target")
+
+
+def test_two_specs_may_not_share_a_name(folders: Folders) -> None:
+    """Two endings make it possible for one stem."""
+    folders.spec("events.yaml")
+    folders.spec("events.yml", target="bronze/elsewhere")
+    assert folders.problems() == [
+        ("events.yml", "name", "a name of its own", "'events', as in events.yaml")
+    ]
+
+
+def test_every_problem_of_every_file_is_told_at_once(folders: Folders) -> None:
+    """Nobody mends specs one message at a time."""
+    folders.spec("a.yaml", name="a", retries="many", wrong="1", schedule="never")
+    folders.write("name: [", "b.yaml")
+    folders.spec("c.yaml", name="d", quality="{suite: gone}")
+    folders.spec("e.yaml", name="e", target="bronze/d")
+    assert {(file, key) for file, key, _, _ in folders.problems()} == {
+        ("a.yaml", "retries"),
+        ("a.yaml", "wrong"),
+        ("a.yaml", "schedule"),
+        ("b.yaml", "(file)"),
+        ("c.yaml", "name"),
+        ("c.yaml", "quality.suite"),
+        ("e.yaml", "target"),
+    }
+    with pytest.raises(SpecError) as caught:
+        folders.load()
+    assert "7 problem(s)" in str(caught.value)
+    assert "a.yaml: retries: expected integer, found 'many'" in str(caught.value)
+
+
+# -- groups --------------------------------------------------------------------------------------
+
+
+def test_pipelines_may_share_a_group(folders: Folders) -> None:
+    """One schedule and the same Spark settings; all else is each pipeline's own."""
+    for name in ("one", "two"):
+        folders.spec(f"{name}.yaml", name=name, group="tides", spark="{spark.x: '1'}", retries="2")
+    folders.spec("three.yaml", name="three", schedule="'@daily'")
+    assert {name: spec.group for name, spec in folders.load().items()} == {
+        "one": "tides",
+        "two": "tides",
+        "three": None,
+    }
+
+
+def test_a_group_has_one_schedule_and_one_set_of_spark_settings(folders: Folders) -> None:
+    """They belong to the DAG and to the Spark application, of which a group has one."""
+    folders.spec("one.yaml", name="one", group="tides")
+    folders.spec("two.yaml", name="two", group="tides", schedule="'@daily'")
+    folders.spec("zoo.yaml", name="zoo", group="tides", spark="{spark.x: '1'}")
+    assert folders.problems() == [
+        ("two.yaml", "schedule", "'@hourly', as in one.yaml of the same group", "'@daily'"),
+        ("zoo.yaml", "spark", "{}, as in one.yaml of the same group", "{'spark.x': '1'}"),
+    ]
+
+
+def test_a_spec_with_a_spark_setting_of_tidemark_is_refused(folders: Folders) -> None:
+    """Spark would take any of them without a word."""
+    folders.spec(spark="{spark.tidemark.logs: /tmp}")
+    key, expected, _ = folders.problem()
+    assert (key, expected) == ("spark", "keys of Spark, not 'spark.tidemark.logs'")
+
+
+def test_a_pipeline_may_not_be_named_as_a_groups_dag(folders: Folders) -> None:
+    """Airflow would show one of the two DAGs."""
+    folders.spec("one.yaml", name="one", group="tides")
+    folders.spec("group_tides.yaml", name="group_tides")
+    ((file, key, _, found),) = folders.problems()
+    assert (file, key, found) == ("group_tides.yaml", "name", "'group_tides'")
+
+
+# -- typed tables --------------------------------------------------------------------------------
+
+
+def test_a_decoder_has_formats_schemas_and_rules(folders: Folders) -> None:
+    """And says where its tables are, and how much may go wrong."""
+    decode = (
+        "{key: {format: string}, value: {format: json, schema: {n: long}}, "
+        "rules: {positive: value.n > 0}, quarantine: {records: 5, percent: 2.5}}"
+    )
+    folders.spec(decode=decode)
+    spec = folders.load()["events"]
+    assert spec.decode is not None
+    assert (spec.decode.key.format, spec.decode.value.format) == (Format.STRING, Format.JSON)
+    assert spec.decode.value.schema == Struct((("n", "long"),))
+    assert (spec.decode.target, spec.decode.quarantine_target) == (
+        "silver/events",
+        "silver/events_quarantine",
+    )
+    assert (spec.decode.most_records, spec.decode.most_percent) == (5, 2.5)
+    typed = spec.typed(spec.decode)
+    assert (typed.name, typed.target, typed.is_typed, typed.is_live) == (
+        "events@typed",
+        "silver/events",
+        True,
+        False,
+    )
+
+
+def test_every_key_of_a_decoder_reaches_the_spec(folders: Folders) -> None:
+    """With values that none of them has by itself; a key that is new has to be here."""
+    text = """
+name: events
+topic: events
+schedule: "@daily"
+decode:
+  key: {format: json, schema: {id: long}}
+  value: {format: avro}
+  registry: registry_other
+  widen: false
+  target: s3://lake/typed
+  rules: {small: value.n < 5}
+  quarantine: {records: 5, percent: 2.5, schemas: [9, 7, 9]}
+  upsert: {target: s3://lake/newest, deletes: hard, envelope: debezium}
+"""
+    used = yaml.safe_load(text)["decode"]
+    assert untested(specs._Decode, used) == set()
+    assert untested(specs._Payload, used["key"]) == set()
+    assert untested(specs._Quarantine, used["quarantine"]) == set()
+    assert untested(specs._Upsert, used["upsert"]) == set()
+    folders.write(text)
+    assert folders.load()["events"].decode == DecodeSpec(
+        key=PayloadSpec(format=Format.JSON, schema=Struct((("id", "long"),))),
+        value=PayloadSpec(format=Format.AVRO),
+        registry="registry_other",
+        widens=False,
+        target="s3://lake/typed",
+        rules=(("small", "value.n < 5"),),
+        most_records=5,
+        most_percent=2.5,
+        refused_schemas=(7, 9),
+        upsert=UpsertSpec(
+            target="s3://lake/newest", deletes=Deletes.HARD, envelope=Envelope.DEBEZIUM
+        ),
+    )
+
+
+def test_a_table_of_latest_rows_has_safe_defaults(folders: Folders) -> None:
+    """Nothing is taken off a value, and no row goes, unless the spec says so."""
+    folders.spec(decode="{value: {format: string}, upsert: {}}")
+    decode = folders.load()["events"].decode
+    assert decode is not None
+    assert (decode.registry, decode.widens) == ("schema_registry_default", True)
+    assert decode.upsert == UpsertSpec(
+        target="silver/events_latest", deletes=Deletes.SOFT, envelope=Envelope.NONE
+    )
+
+
+@pytest.mark.parametrize(
+    ("decode", "key", "expected"),
+    [
+        ("{value: {format: json}}", "decode.value", "a schema for the format json"),
+        (
+            "{value: {format: string, schema: {a: long}}}",
+            "decode.value",
+            "no schema for the format string",
+        ),
+        (
+            "{value: {format: xml}}",
+            "decode.value.format",
+            "'binary', 'string', 'json', 'avro', 'json_schema' or 'protobuf'",
+        ),
+        (
+            "{value: {format: json, schema: [a]}}",
+            "decode.value.schema",
+            "a mapping of the fields' names to their types",
+        ),
+        (
+            "{value: {format: string}, rules: {A: value > 0}}",
+            "decode.rules",
+            "rules with names like [a-z][a-z0-9_]{0,63}, not 'A'",
+        ),
+        (
+            "{value: {format: string}, target: bronze/events}",
+            "decode.target",
+            "a target of its own",
+        ),
+        ("{key: {format: string}}", "decode.value", "a value"),
+        (
+            "{value: {format: string}, quaratine: 5}",
+            "decode.quaratine",
+            "one of key, value, registry, widen, target, rules, quarantine, upsert",
+        ),
+        (
+            "{value: {format: json, fields: {n: long}}}",
+            "decode.value.fields",
+            "one of format, schema",
+        ),
+        (
+            "{value: {format: string}, upsert: {envelop: debezium}}",
+            "decode.upsert.envelop",
+            "one of target, deletes, envelope",
+        ),
+        (
+            "{value: {format: string}, upsert: {deletes: never}}",
+            "decode.upsert.deletes",
+            "'soft' or 'hard'",
+        ),
+        (
+            "{value: {format: string}, upsert: {envelope: avro}}",
+            "decode.upsert.envelope",
+            "'none' or 'debezium'",
+        ),
+        (
+            "{value: {format: string}, upsert: {target: silver/events}}",
+            "decode.upsert.target",
+            "a target of its own",
+        ),
+    ],
+)
+def test_a_decoder_that_cannot_be_meant_is_told(
+    folders: Folders, decode: str, key: str, expected: str
+) -> None:
+    """Before anything is planned."""
+    folders.spec(decode=decode)
+    assert folders.problem()[:2] == (key, expected)
+
+
+def test_an_error_names_the_page_that_explains_the_key(folders: Folders) -> None:
+    """Decoders have one of their own."""
+    folders.spec(decode="{value: {format: xml}}")
+    with pytest.raises(SpecError) as refused:
+        folders.load()
+    assert refused.value.expected() == "specs as in docs/typed.md"
+    folders.spec("other.yaml", name="UPPER")
+    with pytest.raises(SpecError) as refused:
+        folders.load()
+    assert refused.value.expected() == "specs as in docs/pipelines.md and docs/typed.md"
+
+
+def test_no_two_tables_share_a_target(folders: Folders) -> None:
+    """Nor does one pipeline's bronze table lie where another's quarantine is."""
+    folders.spec(decode="{value: {format: string}}")
+    folders.spec("other.yaml", name="other", target="silver/events_quarantine")
+    assert folders.problems() == [
+        (
+            "other.yaml",
+            "target",
+            "a target of its own",
+            "'silver/events_quarantine', as in events.yaml",
+        )
+    ]

@@ -1,0 +1,615 @@
+"""In-memory adapters with the behaviour of the real ones, and failures that can be injected.
+
+The behaviour suites in tests/ run over these and over the real adapters alike.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TypeAlias
+
+from tidemark.core.accounting import Landing
+from tidemark.core.datafile import DataFile
+from tidemark.core.event_rows import Row, decode, encode, requested_in
+from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
+from tidemark.core.ledger import Ledger, PlanRecord
+from tidemark.core.ledger_summary import settle
+from tidemark.core.offsets import Span, SpanSet, spans_by_partition
+from tidemark.core.plan import Plan, PlanKind
+from tidemark.core.record import LogRecord, TimestampType
+from tidemark.core.table_state import (
+    FENCED,
+    Commit,
+    Holding,
+    Label,
+    Restore,
+    TableSize,
+    TableState,
+    check_held,
+)
+from tidemark.core.throughput import RUNS, Pace, Run
+from tidemark.core.watermarks import IsolationLevel, Marks, Position, TopicMarks
+from tidemark.kafka.errors import GroupActive, OffsetsDeleted, TopicMissing
+from tidemark.lake.errors import ControlConflict, ForeignCommit, RowsWouldBeLost
+
+
+@dataclass
+class MemoryPartition:
+    """One partition's log: records by offset, and where it begins and ends.
+
+    Attributes:
+        records: Timestamp in ms by offset; an offset without a record is a hole.
+        low: Low-water mark.
+        end: High-water mark.
+        stable: Last stable offset; the high-water mark if None.
+        epochs: Where each leader epoch began, from epoch 0 on.
+    """
+
+    records: dict[int, int] = field(default_factory=dict)
+    low: int = 0
+    end: int = 0
+    stable: int | None = None
+    epochs: list[int] = field(default_factory=lambda: [0])
+
+
+@dataclass
+class MemoryKafka:
+    """A cluster of one topic's worth of logs, and the `MarkReader` over it."""
+
+    cluster_id: str = "memory"
+    topic_ids: dict[str, str] = field(default_factory=dict)
+    topics: dict[str, dict[int, MemoryPartition]] = field(default_factory=dict)
+    retention: timedelta | None = None
+
+    def create(self, topic: str, partitions: int, topic_id: str) -> None:
+        """Make a topic, or make it again under a new id."""
+        self.topic_ids[topic] = topic_id
+        self.topics[topic] = {number: MemoryPartition() for number in range(partitions)}
+
+    def produce(self, topic: str, partition: int, count: int, timestamp_ms: int = 0) -> None:
+        """Append records."""
+        log = self.topics[topic][partition]
+        for offset in range(log.end, log.end + count):
+            log.records[offset] = timestamp_ms
+        log.end += count
+
+    def add_holes(self, topic: str, partition: int, count: int) -> None:
+        """Append offsets that no reader sees, such as transaction markers."""
+        self.topics[topic][partition].end += count
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Move the low-water mark."""
+        log = self.topics[topic][partition]
+        log.low = before
+        log.records = {offset: ts for offset, ts in log.records.items() if offset >= before}
+
+    def elect(self, topic: str, partition: int, end: int | None = None) -> None:
+        """Have another leader; an unclean election cuts the log at `end`."""
+        log = self.topics[topic][partition]
+        log.end = log.end if end is None else end
+        log.records = {offset: ts for offset, ts in log.records.items() if offset < log.end}
+        log.epochs.append(log.end)
+
+    def put_back(self, topic: str, partition: int, end: int) -> None:
+        """Restore the log from a copy that ended at `end`, with its leader epochs."""
+        log = self.topics[topic][partition]
+        log.end = end
+        log.records = {offset: ts for offset, ts in log.records.items() if offset < end}
+        log.epochs = [begin for begin in log.epochs if begin < end] or [0]
+
+    def topic_marks(self, topic: str, isolation_level: IsolationLevel) -> TopicMarks:
+        """As `MarkReader.topic_marks`."""
+        return TopicMarks(
+            cluster_id=self.cluster_id,
+            topic=topic,
+            topic_id=self._topic_id(topic),
+            isolation_level=isolation_level,
+            partitions={
+                number: Marks(
+                    low=log.low,
+                    end=_end(log, isolation_level),
+                    leader_epoch=len(log.epochs) - 1,
+                )
+                for number, log in self.topics[topic].items()
+            },
+        )
+
+    def first_cut(self, topic: str, positions: Mapping[int, Position]) -> int | None:
+        """As `TopicLogReader.first_cut`."""
+        self._topic_id(topic)
+        for partition, known in positions.items():
+            log = self.topics[topic][partition]
+            epoch = known.leader_epoch
+            if epoch is not None and min(log.epochs[epoch + 1 :], default=log.end) < known.offset:
+                return partition
+        return None
+
+    def read(
+        self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
+    ) -> Iterator[LogRecord]:
+        """As `LogReader.read`; a record's value is its offset."""
+        self._topic_id(topic)
+        for partition, wanted in spans.items():
+            log = self.topics[topic][partition]
+            end = _end(log, isolation_level)
+            for span in wanted:
+                if span.start < log.low or span.end > end:
+                    raise OffsetsDeleted(topic=topic, partition=partition, offset=span.start)
+                for offset in range(span.start, span.end):
+                    if offset in log.records:
+                        yield _record(partition, offset, log.records[offset])
+
+    def first_records(
+        self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
+    ) -> Iterator[LogRecord]:
+        """As `LogReader.first_records`."""
+        for partition, wanted in spans.items():
+            yield from islice(self.read(topic, isolation_level, {partition: wanted}), 1)
+
+    def retention_time(self, topic: str) -> timedelta | None:
+        """As `MarkReader.retention_time`."""
+        self._topic_id(topic)
+        return self.retention
+
+    def offsets_at(
+        self, topic: str, partitions: Sequence[int], moment: datetime
+    ) -> Mapping[int, int]:
+        """As `MarkReader.offsets_at`."""
+        self._topic_id(topic)
+        wanted = moment.timestamp() * 1000
+        return {number: self._first_at(topic, number, wanted) for number in partitions}
+
+    def _first_at(self, topic: str, partition: int, wanted: float) -> int:
+        log = self.topics[topic][partition]
+        return min((o for o, ts in log.records.items() if ts >= wanted), default=log.end)
+
+    def _topic_id(self, topic: str) -> str:
+        if topic not in self.topic_ids:
+            raise TopicMissing(topic=topic)
+        return self.topic_ids[topic]
+
+
+def _record(partition: int, offset: int, timestamp_ms: int) -> LogRecord:
+    return LogRecord(
+        partition=partition,
+        offset=offset,
+        key=None,
+        value=b"%d" % offset,
+        headers=(("place", b"%d/%d" % (partition, offset)),),
+        timestamp_ms=timestamp_ms,
+        timestamp_type=TimestampType.CREATE,
+    )
+
+
+def _end(log: MemoryPartition, isolation_level: IsolationLevel) -> int:
+    if isolation_level is IsolationLevel.READ_COMMITTED and log.stable is not None:
+        return log.stable
+    return log.end
+
+
+@dataclass
+class MemoryControlTable:
+    """The control table as a list of rows.
+
+    Attributes:
+        rows: What a reader of the Delta table would see.
+        newest: Newest event number of each pipeline that the table's log has seen.
+        before_append: Called with the ledger before each append; may raise, or write first.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    newest: dict[str, int] = field(default_factory=dict)
+    before_append: Callable[[Ledger], None] = lambda _ledger: None
+
+    def ledger(self, pipeline: str) -> Ledger:
+        """As `ControlTable.ledger`."""
+        mine = [row for row in self.rows if row["pipeline"] == pipeline]
+        return Ledger.fold(pipeline, decode(pipeline, mine), self.newest.get(pipeline, 0))
+
+    def summary(self, pipeline: str) -> Ledger:
+        """As `ControlTable.summary`."""
+        mine = [row for row in self.rows if row["pipeline"] == pipeline]
+        others, settled = settle(mine)
+        numbers = {row["event_number"] for row in mine}
+        return Ledger.fold(
+            pipeline,
+            decode(pipeline, others),
+            max([self.newest.get(pipeline, 0), *numbers]),
+            settled=settled,
+            present=len(numbers),
+        )
+
+    def pace(self, pipeline: str) -> Pace:
+        """As `ControlReader.pace`."""
+        told: dict[tuple[int, str], list[Row]] = defaultdict(list)
+        mine = [row for row in self.rows if row["pipeline"] == pipeline]
+        gone = {row["plan_sequence"] for row in mine if row["event"] in _TAKEN_OUT}
+        for row in mine:
+            if row.get("plan_kind") == PlanKind.LIVE and row["plan_sequence"] not in gone:
+                told[row["plan_sequence"], row["event"]].append(row)
+        sequences = sorted(number for number, event in told if event == EventKind.LANDED)[-RUNS:]
+        if not sequences:
+            return Pace()
+        return Pace(
+            runs=[
+                _run(number, told[number, EventKind.PLANNED], told[number, EventKind.LANDED])
+                for number in sequences
+            ],
+            lows={
+                row["partition"]: row["low_water_mark"]
+                for row in told[sequences[0], EventKind.PLANNED]
+            },
+        )
+
+    def recorded_at(self, pipeline: str, event: EventKind) -> Mapping[int, datetime]:
+        """As `ControlReader.recorded_at`."""
+        return {
+            row["plan_sequence"]: row["recorded_at"]
+            for row in reversed(self.rows)
+            if row["pipeline"] == pipeline and row["event"] == event
+        }
+
+    def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
+        """As `ControlTable.plan_record`."""
+        return self.ledger(pipeline).plans.get(sequence)
+
+    def backfills(
+        self, pipeline: str, requested_by: str | None = None
+    ) -> Sequence[BackfillRequested]:
+        """As `ControlTable.backfills`."""
+        rows = [
+            row
+            for row in self.rows
+            if (row["pipeline"], row["event"]) == (pipeline, EventKind.BACKFILL_REQUESTED)
+            and requested_by in (None, row["requested_by"])
+        ]
+        return requested_in(decode(pipeline, rows))
+
+    def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
+        """As `ControlTable.append`."""
+        self.before_append(ledger)
+        number = ledger.event_number + 1
+        if self.ledger(ledger.pipeline).event_number != ledger.event_number:
+            raise ControlConflict(pipeline=ledger.pipeline, event_number=number)
+        self.rows += encode(ledger.pipeline, number, recorded_at, events)
+        self.newest[ledger.pipeline] = number
+
+    def restore(self, pipeline: str, event_number: int) -> None:
+        """What a RESTORE does: rows go, what the log has seen stays."""
+        self.rows = [
+            row
+            for row in self.rows
+            if row["pipeline"] != pipeline or row["event_number"] <= event_number
+        ]
+
+
+_TAKEN_OUT = (EventKind.UNDO_BEGUN, EventKind.REWOUND)
+
+
+def _run(sequence: int, planned: Sequence[Row], landed: Sequence[Row]) -> Run:
+    return Run(
+        sequence=sequence,
+        planned_at=min(row["recorded_at"] for row in planned),
+        landed_at=max(row["recorded_at"] for row in landed),
+        offsets=sum(
+            row["end_offset"] - row["start_offset"] for row in landed if "partition" in row
+        ),
+    )
+
+
+@dataclass
+class MemoryGroups:
+    """Consumer groups of a cluster, as `GroupOffsets`.
+
+    Attributes:
+        offsets: Committed offsets by group, topic and partition.
+        active: Groups with members.
+    """
+
+    offsets: dict[str, dict[str, dict[int, int]]] = field(default_factory=dict)
+    active: set[str] = field(default_factory=set)
+
+    def committed(self, group: str, topic: str, partitions: Collection[int]) -> Mapping[int, int]:
+        """As `GroupOffsets.committed`."""
+        known = self.offsets.get(group, {}).get(topic, {})
+        return {partition: at for partition, at in known.items() if partition in partitions}
+
+    def has_members(self, group: str) -> bool:
+        """As `GroupOffsets.has_members`."""
+        return group in self.active
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """As `GroupOffsets.commit`."""
+        if group in self.active:
+            raise GroupActive(group=group, reason="it has members")
+        self.offsets.setdefault(group, {}).setdefault(topic, {}).update(offsets)
+
+
+MemoryRow: TypeAlias = tuple[str, int, int, int]
+"""Topic id, partition, offset, plan sequence."""
+
+
+@dataclass
+class MemoryTable:
+    """A data table with Delta's transaction rule, as `Sink` and `DataTable` over a `MemoryKafka`.
+
+    Attributes:
+        kafka: What to read from.
+        rows: Every row of the newest version.
+        commits: App id, plan and fingerprint of each version, from 1; a fence and a RESTORE have
+            no fingerprint.
+        contents: Rows of each version, from 1.
+        restores: Every RESTORE.
+        plans: Plans that landed, by fingerprint: the metadata of their commits.
+        discarded: Newest version that took a plan's rows out, by plan.
+        files: Rows that were written, whether or not a commit has added them.
+        stamps: Timestamps of rows, where they are not 0.
+        records_per_task: Argument of the last write.
+        before_commit: Called with the plan before each commit; may raise.
+        after_commit: Called with the plan after each commit; may raise: the answer is lost.
+    """
+
+    kafka: MemoryKafka
+    rows: list[MemoryRow] = field(default_factory=list)
+    commits: list[tuple[str, int, str]] = field(default_factory=list)
+    contents: list[tuple[MemoryRow, ...]] = field(default_factory=list)
+    restores: list[Restore] = field(default_factory=list)
+    plans: dict[str, Plan] = field(default_factory=dict)
+    discarded: dict[int, int] = field(default_factory=dict)
+    files: list[MemoryRow] = field(default_factory=list)
+    stamps: dict[MemoryRow, int] = field(default_factory=dict)
+    records_per_task: int = 0
+    before_commit: Callable[[Plan], None] = lambda _plan: None
+    after_commit: Callable[[Plan], None] = lambda _plan: None
+
+    def state(
+        self,
+        pipeline: str,  # noqa: ARG002  the port's; it is the pipeline's table
+        app_ids: Collection[str],
+        since: int,
+    ) -> TableState:
+        """As `DataLog.state`."""
+        newest = {app_id: self.transaction_version(app_id) for app_id in app_ids}
+        return TableState(
+            transactions={app_id: number for app_id, number in newest.items() if number},
+            restores=tuple(restore for restore in self.restores if restore.at > since),
+        )
+
+    def prepare(self, pipeline: str) -> TableSize:  # noqa: ARG002  the port's
+        """As `DataTable.prepare`; there is always a table, and it is the pipeline's."""
+        return self.size()
+
+    def fence(self, plan: Plan) -> None:
+        """As `DataTable.fence`."""
+        self.before_commit(plan)
+        if self.transaction_version(plan.app_id) < plan.sequence:
+            self.commit(plan.app_id, plan.sequence)
+
+    def check_removable(self, plan: Plan) -> None:
+        """As `DataTable.check_removable`: nothing here is unreadable."""
+
+    def discard(self, plan: Plan) -> tuple[int, int]:
+        """As `DataTable.discard`."""
+        kept = [row for row in self.rows if row[3] != plan.sequence]
+        removed = len(self.rows) - len(kept)
+        self.rows = kept
+        self.commit("", 0)
+        self.discarded[plan.sequence] = len(self.commits)
+        return removed, len(self.commits)
+
+    def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
+        """As `DataTable.fence_chains`."""
+        self.prepare(pipeline)
+        for app_id in app_ids:
+            if self.transaction_version(app_id) < FENCED:
+                self.commit(app_id, FENCED)
+        return len(self.commits)
+
+    def write(self, plan: Plan, records_per_task: int) -> tuple[DataFile, ...]:
+        """As `Sink.write`; a file of its own for each row."""
+        self.records_per_task = records_per_task
+        rows = self.read(plan)
+        first = len(self.files)
+        self.files += rows
+        return tuple(
+            DataFile(
+                path=str(number),
+                size=1,
+                modified_ms=0,
+                partition=partition,
+                records=1,
+                first=offset,
+                last=offset,
+                earliest_ms=None,
+                latest_ms=None,
+            )
+            for number, (_, partition, offset, _) in enumerate(rows, start=first)
+        )
+
+    def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
+        """As `DataTable.append`."""
+        self.before_commit(plan)
+        if self.transaction_version(plan.app_id) >= plan.sequence:
+            return False
+        self.add(plan, [self.files[int(file.path)] for file in files])
+        self.after_commit(plan)
+        return True
+
+    def add(self, plan: Plan, rows: Sequence[MemoryRow]) -> None:
+        """Commit a plan's rows, in place of those at its offsets if it replaces them."""
+        if plan.replaces:
+            self._make_way(plan, {row[1:3] for row in rows})
+        self.plans[plan.fingerprint] = plan
+        self.commit(plan.app_id, plan.sequence, plan.fingerprint, rows)
+
+    def _make_way(self, plan: Plan, successors: Collection[tuple[int, int]]) -> None:
+        spans = plan.spans()
+        replaced = [
+            row
+            for row in self.rows
+            if row[0] == plan.topic_id
+            and spans.get(row[1], SpanSet()).overlap(Span(row[2], row[2] + 1))
+        ]
+        lost = sorted(row[1:3] for row in replaced if row[1:3] not in successors)
+        if lost:
+            raise RowsWouldBeLost(
+                pipeline=plan.pipeline,
+                sequence=plan.sequence,
+                lost=tuple((partition, offset, offset + 1) for partition, offset in lost),
+            )
+        self.rows = [row for row in self.rows if row not in replaced]
+
+    def land(self, plan: Plan) -> None:
+        """Write and append in one, whatever became of the topic meanwhile."""
+        self.append(plan, self.write(plan, 1))
+
+    def read(self, plan: Plan) -> list[MemoryRow]:
+        """What the engine reads of a plan now, from whatever topic has that name."""
+        stamps = {
+            (plan.topic_id, planned.partition, offset, plan.sequence): timestamp_ms
+            for planned in plan.ranges
+            for offset, timestamp_ms in sorted(
+                self.kafka.topics[plan.topic][planned.partition].records.items()
+            )
+            if planned.start <= offset < planned.end
+        }
+        self.stamps.update(
+            {row: timestamp_ms for row, timestamp_ms in stamps.items() if timestamp_ms}
+        )
+        return list(stamps)
+
+    def commit(
+        self, app_id: str, sequence: int, fingerprint: str = "", rows: Sequence[MemoryRow] = ()
+    ) -> None:
+        """Add a version."""
+        self.rows += rows
+        self.commits.append((app_id, sequence, fingerprint))
+        self.contents.append(tuple(self.rows))
+
+    def restore(self, version: int) -> None:
+        """What a RESTORE does: old rows come back, transactions stay."""
+        self.rows = list(self.contents[version - 1]) if version else []
+        self.commit("", 0)
+        self.restores.append(Restore(at=len(self.commits), to=version))
+
+    def find(self, plan: Plan) -> Landing | None:
+        """As `DataLog.find`."""
+        for version, (app_id, sequence, fingerprint) in enumerate(self.commits, start=1):
+            if (app_id, sequence) != (plan.app_id, plan.sequence) or not fingerprint:
+                continue
+            if fingerprint != plan.fingerprint:
+                raise ForeignCommit(
+                    pipeline=plan.pipeline,
+                    sequence=plan.sequence,
+                    fingerprint=plan.fingerprint,
+                    other_fingerprint=fingerprint,
+                )
+            check_held(plan, version, self.restores)
+            return Landing.of(plan, version, self._counts(plan))
+        return None
+
+    def held(self, plan: Plan) -> Landing:
+        """As `DataLog.held`."""
+        return Landing.of(plan, len(self.commits), self._counts(plan))
+
+    def gaps(self, plan: Plan) -> Mapping[int, SpanSet]:
+        """As `DataLog.gaps`."""
+        landed = spans_by_partition(
+            (partition, Span(offset, offset + 1))
+            for _, partition, offset, sequence in self.rows
+            if sequence == plan.sequence
+        )
+        return plan.gaps(landed)
+
+    def size(self) -> TableSize:
+        """As `DataLog.size`; a row is one byte."""
+        return TableSize(records=len(self.rows), bytes=len(self.rows))
+
+    def row_count(self) -> int:
+        """As `DataLog.row_count`."""
+        return len(self.rows)
+
+    def files_with(self, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
+        """As `DataLog.files_with`; each row is a file."""
+        return sum(
+            row[0] == topic_id
+            and spans.get(row[1], SpanSet()).overlap(Span(row[2], row[2] + 1)) > 0
+            for row in self.rows
+        )
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """As `DataLog.holdings`."""
+        runs: list[tuple[tuple[int, str, int], list[int]]] = []
+        for topic_id, partition, offset, sequence in sorted(self.rows):
+            place = (sequence, topic_id, partition)
+            if not runs or runs[-1][0] != place:
+                runs.append((place, []))
+            runs[-1][1].append(offset)
+        return tuple(
+            Holding(
+                sequence=sequence,
+                topic_id=topic_id,
+                partition=partition,
+                first=offsets[0],
+                last=offsets[-1],
+                rows=len(offsets),
+            )
+            for (sequence, topic_id, partition), offsets in sorted(runs)
+        )
+
+    def commits_of_plans(self, requested_by: str) -> tuple[Commit, ...]:
+        """As `DataLog.commits_of_plans`."""
+        return tuple(
+            Commit(version=version, plan=replace(self.plans[mark], requested_by=requested_by))
+            for version, (_, _, mark) in reversed(list(enumerate(self.commits, start=1)))
+            if mark in self.plans
+        )
+
+    def discards(self) -> Mapping[int, int]:
+        """As `DataLog.discards`."""
+        return dict(self.discarded)
+
+    def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
+        """As `DataLog.rows_of`."""
+        for row_id, row_partition, offset, sequence in sorted(self.rows):
+            if (row_id, row_partition) == (topic_id, partition) and (
+                span.start <= offset < span.end
+            ):
+                row = (row_id, row_partition, offset, sequence)
+                yield sequence, _record(partition, offset, self.stamps.get(row, 0))
+
+    def last_rows(
+        self, topic_id: str, spans: Mapping[int, SpanSet], most: int
+    ) -> Mapping[int, Sequence[LogRecord]]:
+        """As `LandedRows.last_rows`."""
+        found = {
+            partition: [
+                record for span in some for _, record in self.rows_of(topic_id, partition, span)
+            ]
+            for partition, some in spans.items()
+        }
+        return {partition: rows[: -most - 1 : -1] for partition, rows in found.items() if rows}
+
+    def labels(self, bounds: Span) -> tuple[Label, ...]:  # noqa: ARG002  the port's
+        """As `LabelledRows.labels`; rows in memory have no topic and no time of landing."""
+        return ()
+
+    def transaction_version(self, app_id: str) -> int:
+        """The newest transaction version of an application id; 0 before the first."""
+        return max((seq for app, seq, _ in self.commits if app == app_id), default=0)
+
+    def _counts(self, plan: Plan) -> Mapping[int, int]:
+        return {
+            index: sum(
+                1
+                for _, partition, offset, sequence in self.rows
+                if sequence == plan.sequence
+                and partition == planned.partition
+                and planned.start <= offset < planned.end
+            )
+            for index, planned in enumerate(plan.ranges)
+        }

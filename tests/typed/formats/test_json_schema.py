@@ -1,0 +1,159 @@
+"""JSON Schemas to columns."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tidemark.spec.fields import NoColumn, plain
+from tidemark.typed.formats.json_schema import column_of
+
+_NO_NAMES = ("a b", "a,b", "a;b", "{a", "a}", "a(", ")", "a=b", "a`b", "", "a\tb", "a\nb")
+
+
+def schema(properties: Any, **more: Any) -> str:
+    """A schema of objects."""
+    return json.dumps({"type": "object", "properties": properties, **more})
+
+
+@pytest.mark.parametrize(
+    ("field", "kind"),
+    [
+        ({"type": "integer"}, "long"),
+        ({"type": "number"}, "double"),
+        ({"type": ["null", "boolean"]}, "boolean"),
+        ({"type": "string"}, "string"),
+        ({"type": "string", "format": "date"}, "date"),
+        ({"type": "string", "format": "date-time"}, "timestamp"),
+        ({"type": "string", "format": "uuid"}, "string"),
+        ({"oneOf": [{"type": "null"}, {"type": "integer"}]}, "long"),
+        ({"type": "array", "items": {"type": "integer"}}, ["long"]),
+        ({"type": "array"}, ["string"]),
+        ({"properties": {"a": {"type": "integer"}}}, {"a": "long"}),
+        ({"$ref": "#/definitions/leg~1s"}, {"qty": "long"}),
+        # What has no type here is its JSON.
+        ({"type": ["integer", "string"]}, "string"),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, "string"),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, "string"),
+        ({"enum": ["A", "B"]}, "string"),
+        # As Java's serializer writes what may be left out.
+        ({"oneOf": [{"type": "null", "title": "Not included"}, {"type": "integer"}]}, "long"),
+        # All that holds for a value at once.
+        (
+            {"properties": {"a": {"type": "integer"}}, "allOf": [{"$ref": "#/definitions/leg~1s"}]},
+            {"a": "long", "qty": "long"},
+        ),
+        (
+            {"$ref": "#/definitions/leg~1s", "properties": {"a": {"type": "boolean"}}},
+            {"a": "boolean", "qty": "long"},
+        ),
+        (
+            {"properties": {"a": {"type": "integer"}}, "anyOf": [{"required": ["a"]}, {"not": {}}]},
+            {"a": "long"},
+        ),
+        (
+            {
+                "allOf": [
+                    {"properties": {"a": {"type": "integer"}}},
+                    {"if": {}, "then": {"required": ["a"]}},
+                ]
+            },
+            {"a": "long"},
+        ),
+        ({"allOf": [{"type": "integer"}, {"type": "string"}]}, "string"),
+        ({"$ref": "#/definitions/leg~1%73"}, {"qty": "long"}),
+        # References to other properties, anchors, and what has an identifier.
+        ({"$ref": "#/properties/g"}, "long"),
+        ({"$ref": "#/properties/h/anyOf/1/items"}, "boolean"),
+        ({"$ref": "#anchored"}, "double"),
+        ({"$ref": "#dynamic"}, "double"),
+        ({"$ref": "#fragment"}, "date"),
+        ({"$ref": "http://x/y/schema.json#anchored"}, "double"),
+        ({"$ref": "schema.json#/properties/g"}, "long"),
+        ({"$ref": "/y/schema.json#/properties/g"}, "long"),
+        ({"$ref": "inner.json"}, {"own": "boolean"}),
+        ({"$ref": "inner.json#/properties/own"}, "boolean"),
+        ({"$ref": "urn:example:other"}, {"own": "timestamp"}),
+        # No column can have a field of such a name: the bronze table has it.
+        (
+            {"properties": {name: {"type": "integer"} for name in _NO_NAMES} | {"b.c": {}}},
+            {"b.c": "string"},
+        ),
+        ({"properties": {"a b": {"type": "integer"}}}, "string"),
+        ({}, "string"),
+        (True, "string"),
+    ],
+)
+def test_a_property_makes_a_field(field: Any, kind: Any) -> None:
+    """Of the types that specs have."""
+    definitions = {
+        "leg/s": {"type": "object", "properties": {"qty": {"type": "integer"}}},
+        "anchored": {"$anchor": "anchored", "type": "number"},
+        "dynamic": {"$dynamicAnchor": "dynamic", "type": "number"},
+        # As drafts 6 and 7 have anchors.
+        "fragment": {"$id": "#fragment", "type": "string", "format": "date"},
+        "inner": {"$id": "inner.json", "properties": {"own": {"$ref": "#/definitions/flag"}},
+                  "definitions": {"flag": {"type": "boolean"}}},
+        "urn": {"$id": "urn:example:other", "properties": {"own": {"$ref": "#at"}},
+                "$defs": {"at": {"$anchor": "at", "type": "string", "format": "date-time"}}},
+        # A value that is not a schema has no references.
+        "values": {"enum": [{"$anchor": "anchored"}], "const": {"$id": "inner.json"}},
+    }  # fmt: skip
+    others = {
+        "g": {"type": "integer"},
+        "h": {"anyOf": [{"type": "null"}, {"type": "array", "items": {"type": "boolean"}}]},
+    }
+    text = schema(
+        {"f": field, **others}, definitions=definitions, **{"$id": "http://x/y/schema.json"}
+    )
+    assert plain(column_of(text)) == {"f": kind, "g": "long", "h": ["boolean"]}
+
+
+def test_identifiers_of_the_fourth_draft() -> None:
+    """It calls them `id`; in later ones that is the name of anything."""
+    definitions = {"leg": {"id": "#leg", "type": "integer"}}
+    draft4 = {"$schema": "http://json-schema.org/draft-04/schema#", "id": "http://x/y.json"}
+    text = schema({"id": {"$ref": "y.json#leg"}}, definitions=definitions, **draft4)
+    assert plain(column_of(text)) == {"id": "long"}
+    with pytest.raises(NoColumn, match=r"^a: it refers to #leg, which it does not have$"):
+        column_of(schema({"a": {"$ref": "#leg"}}, definitions=definitions, id="http://x/y.json"))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (schema({"next": {"$ref": "#"}}), r"^next\.next: # contains itself"),
+        (
+            schema({"a": {"$ref": "http://x/self.json"}}, **{"$id": "http://x/self.json"}),
+            r"^a\.a: http://x/self\.json contains itself",
+        ),
+        (
+            schema({"a": {"properties": {"b": {"$ref": "#/properties/a"}}}}),
+            r"^a\.b\.b: #/properties/a contains itself",
+        ),
+        (
+            schema({"a": {"type": "array", "items": {"$ref": "other.json#/x"}}}),
+            r"^a\[\]: it refers to another document, other\.json#/x$",
+        ),
+        (
+            schema({"a": {"$ref": "o.json#/x"}}, **{"$id": "http://x/y.json"}),
+            "^a: it refers to another document, http://x/o.json#/x$",
+        ),
+        (
+            schema({"a": {"$ref": "#/definitions/none"}}),
+            "^a: it refers to #/definitions/none, which it does not have$",
+        ),
+        (schema({"a": {"$ref": "#none"}}), "^a: it refers to #none, which it does not have$"),
+        (schema({"a": {"$ref": "#/required/7"}}, required=["b"]), "which it does not have$"),
+        (schema({"a b": {"type": "integer"}}), "no objects with properties that a column can"),
+        (schema({"in": {"properties": {"a": {}, "A": {}}}}), "^in: .* upper and lower case"),
+        (json.dumps({"type": "string"}), "no objects with properties"),
+        ("{", "no JSON Schema"),
+    ],
+)
+def test_a_schema_that_makes_no_column_says_why(text: str, problem: str) -> None:
+    """Before anything is read with it."""
+    with pytest.raises(NoColumn, match=problem):
+        column_of(text)

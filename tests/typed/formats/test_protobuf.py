@@ -1,0 +1,188 @@
+"""Protobuf: the index in front of a message, and schemas to columns."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.protobuf import descriptors
+from tidemark.spec.fields import plain
+from tidemark.typed.formats.protobuf import column_of, first_message, message_index
+
+_IMPORTS = "".join(
+    f'import "google/protobuf/{name}.proto";'
+    for name in ("any", "api", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
+)
+_OTHERS = """
+message Leg { int32 qty = 1; message Deep { bool yes = 1; } }
+message Nothing {}
+enum Side { NO = 0; BUY = 1; }
+"""
+
+
+def schema(body: str, others: str = _OTHERS) -> str:
+    """A schema whose first message has these fields."""
+    return descriptors(
+        f'syntax = "proto3"; package shop; {_IMPORTS} message M {{ {body} }} {others}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("payload", "index", "start"),
+    [
+        (b"\x00rest", (0,), 1),
+        (b"\x02\x00", (0,), 2),
+        (b"\x02\x02", (1,), 2),
+        (b"\x04\x02\x00rest", (1, 0), 3),
+        # 150, as Protobuf's documents have it, in zigzag.
+        (b"\x02\xac\x02", (150,), 3),
+    ],
+)
+def test_a_payload_begins_with_the_place_of_its_message(
+    payload: bytes, index: tuple[int, ...], start: int
+) -> None:
+    """Numbers in zigzag varints; one byte for the first message."""
+    assert message_index(payload) == (index, start)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\x02",
+        b"\x04\x00",
+        b"\x01",
+        b"\x02\x01",
+        b"\x80",
+        b"\xff\xff\xff\xff\xff\x00",
+        b"\x7e",
+    ],
+)
+def test_a_broken_index_is_none(payload: bytes) -> None:
+    """Cut short, below zero, without an end, of more numbers than there are bytes."""
+    with pytest.raises(ValueError, match="a number"):
+        message_index(payload)
+
+
+_KINDS: list[tuple[str, Any]] = [
+    ("double", "double"),
+    ("float", "float"),
+    ("int32", "integer"),
+    ("sint32", "integer"),
+    ("sfixed32", "integer"),
+    ("uint32", "long"),
+    ("fixed32", "long"),
+    ("int64", "long"),
+    ("sint64", "long"),
+    ("sfixed64", "long"),
+    ("uint64", "decimal(20,0)"),
+    ("fixed64", "decimal(20,0)"),
+    ("bool", "boolean"),
+    ("string", "string"),
+    ("bytes", "binary"),
+    ("optional int32", "integer"),
+    ("Side", "string"),
+    ("google.protobuf.NullValue", "string"),
+    ("Leg", {"qty": "integer"}),
+    ("Leg.Deep", {"yes": "boolean"}),
+    ("repeated Leg", [{"qty": "integer"}]),
+    ("repeated bytes", ["binary"]),
+    ("map<string, int32>", {"map": "integer"}),
+    ("map<int32, Leg>", {"map": {"qty": "integer"}}),
+    ("map<bool, Side>", {"map": "string"}),
+    ("google.protobuf.Timestamp", "timestamp"),
+    ("repeated google.protobuf.Timestamp", ["timestamp"]),
+    ("google.protobuf.DoubleValue", "double"),
+    ("google.protobuf.FloatValue", "float"),
+    ("google.protobuf.Int32Value", "integer"),
+    ("google.protobuf.UInt32Value", "long"),
+    ("google.protobuf.Int64Value", "long"),
+    ("google.protobuf.UInt64Value", "decimal(20,0)"),
+    ("google.protobuf.BoolValue", "boolean"),
+    ("google.protobuf.StringValue", "string"),
+    ("google.protobuf.BytesValue", "binary"),
+    # What has no type here is its JSON.
+    ("google.protobuf.Any", "string"),
+    ("google.protobuf.Duration", "string"),
+    ("google.protobuf.Empty", "string"),
+    ("google.protobuf.FieldMask", "string"),
+    ("google.protobuf.ListValue", "string"),
+    ("google.protobuf.Struct", "string"),
+    ("google.protobuf.Value", "string"),
+    ("Nothing", "string"),
+]
+
+
+def test_each_kind_of_field_makes_a_column() -> None:
+    """All that there are."""
+    fields = "".join(f"{kind} f{number} = {number};" for number, (kind, _) in enumerate(_KINDS, 1))
+    made = plain(column_of(schema(fields)))
+    assert made == {f"f{number}": kind for number, (_, kind) in enumerate(_KINDS, 1)}
+
+
+def test_of_one_of_several_each_is_a_field() -> None:
+    """In the order in which they are written."""
+    text = schema("int32 a = 7; oneof b { string c = 1; Leg d = 2; }")
+    assert plain(column_of(text)) == {"a": "integer", "c": "string", "d": {"qty": "integer"}}
+    assert first_message(text) == "shop.M"
+
+
+def test_the_first_message_is_that_of_the_file_and_not_of_what_it_imports() -> None:
+    """Types of other packages are found by their full names; groups are messages."""
+    source = """
+      syntax = "proto2";
+      import "desk/side.proto";
+      message First {
+        required desk.Side side = 1;
+        repeated group Leg = 2 { optional int32 q = 1; }
+      }
+      message Second { optional string other = 1; }
+    """
+    side = 'syntax = "proto2"; package desk; message Side { optional bool buy = 1; }'
+    text = descriptors(source, {"desk/side.proto": side})
+    assert plain(column_of(text)) == {"side": {"buy": "boolean"}, "leg": [{"q": "integer"}]}
+    assert first_message(text) == "First"
+
+
+def _chain(length: int) -> str:
+    """A schema of messages in messages, as nobody has written it."""
+    fields = [
+        {"name": "f", "label": "LABEL_OPTIONAL", "type": "TYPE_MESSAGE", "typeName": f".M{n + 1}"}
+        for n in range(length)
+    ]
+    messages = [{"name": f"M{n}", "field": [each]} for n, each in enumerate(fields)]
+    return json.dumps({"file": [{"messageType": [*messages, {"name": f"M{length}"}]}]})
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (schema("M f = 1;"), r"^f: shop\.M contains itself, which no column can"),
+        (
+            schema("N f = 1;", "message N { repeated M g = 1; }"),
+            r"^f\.g\[\]: shop\.M contains itself",
+        ),
+        (
+            schema("N f = 1;", "message N { map<string, N> g = 1; }"),
+            r"^f\.g\{\}: shop\.N contains itself",
+        ),
+        (
+            descriptors(
+                'syntax = "proto2"; message M { optional int32 a = 1; optional int32 A = 2; }'
+            ),
+            "M has fields that differ in upper and lower case alone: a",
+        ),
+        (schema(""), r"shop\.M has no fields"),
+        (descriptors('syntax = "proto3"; enum Side { NO = 0; }'), "it has no message"),
+        (_chain(5000), "too deep for a column"),
+        ('syntax = "proto3"; message A { B b = 1; }', "no Protobuf schema that can be compiled"),
+        ("[]", "no Protobuf schema that can be compiled"),
+        ('{"file": []}', "no Protobuf schema that can be compiled"),
+    ],
+)
+def test_a_schema_that_makes_no_column_says_why(text: str, problem: str) -> None:
+    """Before anything is read with it."""
+    with pytest.raises(ValueError, match=problem):
+        column_of(text)

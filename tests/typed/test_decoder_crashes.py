@@ -1,0 +1,198 @@
+"""A decoder dies after each of its changes, and the next run continues.
+
+Death before a change leaves what death after the change before it leaves. In one process: what
+dies is a call, and what counts afterwards is what the tables have. Steps are
+counted over the ports and over both tables that one of them is made of; that the typed table grows
+is one of them, and so is that schemas are kept.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import pytest
+
+from tests.support.registered_lake import RegisteredLake
+from tests.support.typed_lake import TypedLake
+from tidemark.core.offsets import Span
+from tidemark.repair.errors import PlanLanded
+from tidemark.spec.decode import Part
+from tidemark.spec.fields import FieldType
+from tidemark.typed.quarantine import TypedTables
+from tidemark.typed.schemas import Schemas
+
+pytestmark = pytest.mark.e2e
+
+_Port = TypeVar("_Port")
+_CHANGES = {
+    *("append", "land", "prepare", "fence", "withdraw", "discard", "write", "erase_closed", "keep"),
+}
+
+
+class Killed(BaseException):
+    """Nothing catches it, as nothing catches SIGKILL."""
+
+
+@dataclass
+class Death:
+    """Counts changes down, and dies after the last one."""
+
+    left: int
+
+    def on(self, port: _Port) -> _Port:
+        """The port, whose changes are counted."""
+        return cast(_Port, _Mortal(port, self))
+
+    def call(self, change: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Make a change, and die afterwards if the count is zero."""
+        self.left -= 1
+        is_last = self.left == 0
+        result = change(*arguments, **named)
+        if is_last:
+            raise Killed
+        return result
+
+
+class _Mortal:
+    def __init__(self, port: object, death: Death) -> None:
+        self._port = port
+        self._death = death
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._port, name)
+        if name not in _CHANGES:
+            return value
+        return lambda *arguments, **named: self._death.call(value, *arguments, **named)
+
+
+class MortalLake(TypedLake):
+    """A lake whose driver dies."""
+
+    death: Death
+
+    @property
+    def control(self) -> Any:
+        """The control table."""
+        return self.death.on(super().control)
+
+    @property
+    def table(self) -> TypedTables:
+        """Both tables, each of which may be the last thing that is changed."""
+        return TypedTables(self.death.on(self.typed), self.death.on(self.quarantine), self.grown)
+
+    def grown(self, columns: Mapping[Part, FieldType]) -> Any:
+        """The typed table with some columns more, which it gets when it is prepared."""
+        return self.death.on(super().grown(columns))
+
+    @property
+    def schemas(self) -> Schemas:
+        """What records are written with; what the registry has said is kept."""
+        schemas = super().schemas
+        return replace(schemas, store=self.death.on(schemas.store))
+
+    @property
+    def sink(self) -> Any:
+        """The decoder."""
+        return self.death.on(super().sink)
+
+
+def prepared(root: Path) -> TypedLake:
+    """Something to decode, to decode again, and to take out; records are in quarantine."""
+    lake = TypedLake(root=root, broken={1, 5})
+    lake.bronze.run(4)
+    lake.run()
+    lake.bronze.run(3)
+    lake.bronze.run(2, partition=1)
+    lake.run()
+    lake.bronze.land_again((0, 0, 3))
+    lake.bronze.undo.undo(3, "test", "a mistake")
+    lake.bronze.run(2)
+    return lake
+
+
+def killed_everywhere(
+    first: TypedLake,
+    broken: set[int],
+    act: Callable[[TypedLake], object],
+    recover: Callable[[TypedLake], object] = lambda _: None,
+) -> int:
+    """Act on copies of a lake and die, once after each change; check the remaining state.
+
+    Args:
+        first: What is copied.
+        broken: What cannot be decoded then.
+        act: What dies; it comes to its end once there is no such change any more.
+        recover: What somebody does before the next run.
+
+    Returns:
+        How often it died.
+    """
+    for number in range(1, 1_000):
+        root = first.root.parent / str(number)
+        shutil.copytree(first.root, root)
+        lake = MortalLake(root=root, broken=broken, decode=first.decode, registry=first.registry)
+        lake.bronze = replace(first.bronze, root=root)
+        lake.death = Death(number)
+        survived = False
+        with suppress(Killed):
+            act(lake)
+            survived = True
+        next_one = replace(first, root=root, broken=broken)
+        next_one.bronze = lake.bronze
+        recover(next_one)
+        next_one.run()
+        next_one.check()
+        assert next_one.run() == []
+        shutil.rmtree(root)
+        if survived:
+            break
+    print(f"killed after each of {number - 1} changes")
+    return number - 1
+
+
+def test_a_decoder_that_dies_anywhere_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """Each record is in one of the two tables, once, whatever stopped the driver."""
+    first = prepared(tmp_path / "prepared")
+    assert killed_everywhere(first, {2, 5}, lambda lake: lake.run()) >= 10
+
+
+def replay(lake: TypedLake) -> None:
+    """Decode the first five records again."""
+    lake.replay(Span(0, 5))
+
+
+def give_up(lake: TypedLake) -> None:
+    """Give the replay up, if it has not landed."""
+    if lake.control.summary("events@typed").open_plans():
+        with suppress(PlanLanded):
+            lake.abandon.give_up(2, "test", "a mistake")
+
+
+@pytest.mark.parametrize("recover", [lambda _: None, give_up], ids=["run again", "given up"])
+def test_a_replay_that_dies_anywhere_loses_and_doubles_nothing(
+    tmp_path: Path, recover: Callable[[TypedLake], object]
+) -> None:
+    """As above; given up half way, what it had closed is open again."""
+    first = TypedLake(root=tmp_path / "prepared", broken={1, 3})
+    first.bronze.run(5)
+    first.run()
+    assert killed_everywhere(first, {3}, replay, recover) >= 5
+
+
+@pytest.mark.parametrize("landed", [pytest.param(0, marks=pytest.mark.faults), 1])
+def test_a_plan_whose_maker_dies_while_the_table_grows_loses_no_field(
+    tmp_path: Path, landed: int
+) -> None:
+    """Between schemas kept, the column grown, and the plan; with a column before, and without."""
+    first = RegisteredLake(root=tmp_path / "prepared")
+    for _ in range(landed):
+        first.land_objects(1, {"id": 1}, {"id": 2})
+        first.run()
+    first.land_objects(2, {"id": 3, "price": 0.5}, {"id": 4, "price": 1.5})
+    first.land_objects(3, {"id": 5, "note": "n"})
+    assert killed_everywhere(first, {landed * 2}, lambda lake: lake.decoding.plan()) >= 3

@@ -1,0 +1,314 @@
+"""Records written with Protobuf schemas of a registry: a real one, real Spark, real tables.
+
+Messages are made by Google's compiler and library; what they decode to is written down.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.framed_lake import FramedLake
+from tests.support.protobuf import message, proto_bytes
+from tests.support.registry import Registry, framed
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.spec.decode import DecodeSpec, Format, Part, PayloadSpec, Reason
+from tidemark.typed.errors import SchemaConflict
+from tidemark.typed.registry import ConfluentRegistry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.registry, pytest.mark.spark]
+
+PROTOBUF = DecodeSpec(
+    key=PayloadSpec(format=Format.STRING),
+    value=PayloadSpec(format=Format.PROTOBUF),
+    target="silver/events",
+)
+_MESSAGE = "shop.Trade"
+
+
+def trade(fields: str, leg: str = "int32 qty = 1;", imports: str = "") -> str:
+    """A schema of trades: a number, and some fields; and what else is in its file."""
+    return f"""
+      syntax = "proto3";
+      package shop;
+      import "google/protobuf/timestamp.proto";
+      {imports}
+      message Trade {{ int32 id = 1; {fields} }}
+      message Leg {{ {leg} }}
+      enum Side {{ NO = 0; BUY = 1; }}
+    """
+
+
+FIRST = trade("optional string note = 2;")
+SECOND = trade(
+    "optional string note = 2; google.protobuf.Timestamp at = 3; Side side = 4; uint64 size = 5;"
+)
+THIRD = trade("repeated Leg legs = 6; map<string, Leg> by = 7;")
+
+
+@pytest.fixture
+def lake(tmp_path: Path, spark: SparkSession, registry: Registry) -> FramedLake:
+    """Nothing has landed."""
+    asked = ConfluentRegistry("schema_registry_default", {"url": registry.url})
+    return FramedLake(root=tmp_path, decode=PROTOBUF, registry=asked, spark=spark)
+
+
+def add(lake: FramedLake, registry: Registry, schema: str, **more: Any) -> int:
+    """Register a schema in a subject of the test's own; its id."""
+    # Other text, other id: what several tests register is not one schema.
+    text = f"// {lake.root}\n{schema}"
+    return registry.register(f"protobuf-{lake.root.name}", text, "PROTOBUF", **more)
+
+
+def written(number: int, schema: str, values: Any) -> bytes:
+    """A trade in the frame of its schema."""
+    return framed(number, proto_bytes(schema, _MESSAGE, values))
+
+
+def values(lake: FramedLake) -> dict[tuple[int, int], Any]:
+    """Decoded values by place."""
+    return {place: row["value"] for place, row in lake.rows().items()}
+
+
+def quarantined(lake: FramedLake) -> list[tuple[int, Reason, str | None, int | None]]:
+    """Offsets of the records in quarantine, with why."""
+    records = lake.quarantine.records()
+    return [(each.offset, each.reason, each.detail, each.schema_id) for each in records]
+
+
+def test_one_range_of_three_schemas_broken_frames_tombstones_and_poison(
+    lake: FramedLake, registry: Registry
+) -> None:
+    """S27: each record by the schema that it names, all in one column; the rest quarantined."""
+    lake.decode = replace(PROTOBUF, rules=(("small", "value.id < 100"),))
+    first, second, third = (add(lake, registry, each) for each in (FIRST, SECOND, THIRD))
+    whole = written(first, FIRST, {"id": 5})
+    lake.land_values(
+        [
+            written(first, FIRST, {"id": 1}),
+            written(
+                second,
+                SECOND,
+                {
+                    "id": 2,
+                    "note": "",
+                    "at": "2026-02-28T12:00:00.123456Z",
+                    "side": "BUY",
+                    "size": str(2**64 - 1),
+                },
+            ),
+            None,
+            written(third, THIRD, {"id": 3, "legs": [{"qty": 1}, {}], "by": {"k": {"qty": 2}}}),
+            written(second, SECOND, {"side": 9}),
+            # What follows is quarantined.
+            b"plain",
+            b"\x00\x00\x01",
+            whole[:-1],
+            whole + b"\x7f",
+            framed(first, b""),
+            framed(first, b"\x02\x02\x08\x01"),
+            written(first, SECOND, {"side": "BUY"}),
+            written(2**20, FIRST, {"id": 1}),
+            written(third, THIRD, {"id": 100}),
+            framed(second, b"\x00\x1a\x07\x08\xff\xff\xff\xff\xff\x7f"),
+        ]
+    )
+    lake.land_values([whole, None], partition=1)
+    assert lake.run() == [1]
+    nothing = dict.fromkeys(("note", "at", "side", "size", "legs", "by"))
+    assert values(lake) == {
+        (0, 0): {"id": 1, **nothing},
+        (0, 1): {
+            **nothing,
+            "id": 2,
+            "note": "",
+            "at": datetime(2026, 2, 28, 12, 0, 0, 123456, tzinfo=UTC),
+            "side": "BUY",
+            "size": Decimal(2**64 - 1),
+        },
+        (0, 2): None,
+        (0, 3): {**nothing, "id": 3, "legs": [{"qty": 1}, {"qty": 0}], "by": [("k", {"qty": 2})]},
+        (0, 4): {**nothing, "id": 0, "side": "9", "size": Decimal(0)},
+        (1, 0): {"id": 5, **nothing},
+        (1, 1): None,
+    }
+    assert quarantined(lake) == [
+        (5, Reason.NOT_FRAMED, None, None),
+        (6, Reason.NOT_FRAMED, None, None),
+        (7, Reason.MALFORMED, None, first),
+        (8, Reason.MALFORMED, None, first),
+        (9, Reason.MALFORMED, None, first),
+        (10, Reason.MALFORMED, "message 1", first),
+        (11, Reason.MALFORMED, None, first),
+        (12, Reason.UNKNOWN_SCHEMA, None, 2**20),
+        (13, Reason.RULE_BROKEN, "small", third),
+        (14, Reason.MALFORMED, "at", second),
+    ]
+    assert {row["value_schema_id"] for row in lake.rows().values()} == {first, second, third, None}
+    lake.check()
+    assert lake.run() == []
+
+
+def test_fields_that_a_message_in_a_message_gets_later_are_added_and_named(
+    lake: FramedLake, registry: Registry
+) -> None:
+    """By the plan that needs them; rows from before have null there."""
+    old = trade("repeated Leg legs = 2;")
+    new = trade("repeated Leg legs = 2;", leg="int64 qty = 1; string venue = 2;")
+    first, second = add(lake, registry, old), add(lake, registry, new)
+    lake.land_values([written(first, old, {"legs": [{"qty": 1}]})])
+    lake.run()
+    # The registry is asked for the first one again, and says the same.
+    lake.land_values(
+        [
+            written(second, new, {"legs": [{"qty": str(2**40), "venue": "XNYS"}]}),
+            written(first, old, {"id": 2}),
+        ]
+    )
+    lake.run()
+    assert values(lake) == {
+        (0, 0): {"id": 0, "legs": [{"qty": 1, "venue": None}]},
+        (0, 1): {"id": 0, "legs": [{"qty": 2**40, "venue": "XNYS"}]},
+        (0, 2): {"id": 2, "legs": []},
+    }
+    told = [
+        json.loads(each.get("userMetadata", "{}")) for each in DeltaTable(lake.typed_uri).history()
+    ]
+    assert [each["added"] for each in told if "added" in each] == [["value.legs[].venue"]]
+    lake.check()
+
+
+def test_what_does_not_fit_stops_its_partition_and_what_comes_before_lands(
+    lake: FramedLake, registry: Registry
+) -> None:
+    """The first offset, the schema and the difference are told."""
+    other = trade("bytes note = 2;")
+    first, second = add(lake, registry, FIRST), add(lake, registry, other)
+    good = written(first, FIRST, {"note": "n"})
+    lake.land_values([good, good, written(second, other, {"note": "AA=="}), good])
+    lake.land_values([good], partition=1)
+    with pytest.raises(SchemaConflict) as stopped:
+        lake.run()
+    assert sorted(lake.rows()) == [(0, 0), (0, 1), (1, 0)]
+    conflict = stopped.value
+    assert (conflict.schema_id, conflict.partition, conflict.offset) == (second, 0, 2)
+    assert conflict.differences == ("value.note is string in the table, not binary",)
+
+
+@pytest.mark.parametrize(
+    ("schema", "kind", "difference"),
+    [
+        (trade("Trade next = 2;"), "PROTOBUF", "shop.Trade contains itself"),
+        (trade("Other next = 2;"), "PROTOBUF", "no Protobuf schema that can be compiled"),
+        ("string", "AVRO", "it is AVRO, not PROTOBUF"),
+    ],
+)
+def test_a_schema_that_makes_no_column_stops_as_well(
+    lake: FramedLake, registry: Registry, schema: str, kind: str, difference: str
+) -> None:
+    """With why; nothing is written."""
+    number = registry.register(f"protobuf-{lake.root.name}", schema, kind)
+    lake.land_values([framed(number, b"\x00")])
+    with pytest.raises(SchemaConflict) as stopped:
+        lake.run()
+    assert difference in stopped.value.found()
+    assert not lake.typed_uri.exists()
+    # The next compiler may take what this one does not.
+    assert len(lake.schemas.store.kept([number])) == ("compiled" not in difference)
+
+
+def test_keys_and_values_are_apart(lake: FramedLake, registry: Registry) -> None:
+    """Each has its own schema and its own column; a broken key says that it is the key."""
+    lake.decode = replace(PROTOBUF, key=PayloadSpec(format=Format.PROTOBUF))
+    account = 'syntax = "proto3"; message Account { string name = 1; }'
+    of_key, of_value = add(lake, registry, account), add(lake, registry, FIRST)
+    value = written(of_value, FIRST, {"id": 1})
+    key = framed(of_key, proto_bytes(account, "Account", {"name": "a"}))
+    lake.land_values([value], key=key)
+    lake.land_values([value, None], key=key + b"\xff")
+    lake.land_values([value], key=None)
+    lake.land_values([framed(of_value, b"\x02\x02\x08\x01")], key=key + b"\xff")
+    lake.run()
+    rows = lake.rows()
+    assert (rows[0, 0]["key"], rows[0, 0]["key_schema_id"]) == ({"name": "a"}, of_key)
+    assert rows[0, 0]["value"] == rows[0, 3]["value"] == {"id": 1, "note": None}
+    assert (rows[0, 3]["key"], rows[0, 3]["value_schema_id"]) == (None, of_value)
+    assert [each.part for each in lake.quarantine.records()] == [Part.KEY] * 3
+    # The last one's value has a detail, which says nothing of its key.
+    assert quarantined(lake) == [(n, Reason.MALFORMED, None, of_key) for n in (1, 2, 4)]
+    lake.check()
+
+
+def test_a_schema_may_import_others(lake: FramedLake, registry: Registry) -> None:
+    """They are asked for as well, also those that they import, and kept with it."""
+    unit = 'syntax = "proto3"; package desk; enum Unit { PIECE = 0; LOT = 1; }'
+    price = """
+      syntax = "proto3";
+      package desk;
+      import "desk/unit.proto";
+      message Price { int64 units = 1; Unit unit = 2; }
+    """
+    schema = trade("desk.Price price = 2;", imports='import "desk/price.proto";')
+    names = {name: f"{lake.root.name}-{name}" for name in ("unit", "price")}
+    registry.register(names["unit"], unit, "PROTOBUF")
+    of_unit = [{"name": "desk/unit.proto", "subject": names["unit"], "version": 1}]
+    registry.register(names["price"], price, "PROTOBUF", references=of_unit)
+    of_price = [{"name": "desk/price.proto", "subject": names["price"], "version": 1}]
+    number = add(lake, registry, schema, references=of_price)
+    imports = {"desk/unit.proto": unit, "desk/price.proto": price}
+    made = message(schema, _MESSAGE, {"price": {"units": "5", "unit": "LOT"}}, imports)
+    lake.land_values([framed(number, b"\x00" + made.SerializeToString())])
+    lake.run()
+    assert values(lake) == {(0, 0): {"id": 0, "price": {"units": 5, "unit": "LOT"}}}
+
+
+def test_what_a_schema_imports_itself_counts(lake: FramedLake, registry: Registry) -> None:
+    """Another that it imports still has an older version of the same file."""
+    unit = 'syntax = "proto3"; package desk; enum Unit { PIECE = 0; LOT = 1; }'
+    newer = unit.replace("LOT = 1;", "LOT = 1; BOX = 2;")
+    price = 'syntax = "proto3"; package desk; import "unit.proto"; message Price { Unit unit = 1; }'
+    schema = trade(
+        "desk.Price price = 2; desk.Unit unit = 3;",
+        imports='import "unit.proto"; import "price.proto";',
+    )
+    names = {name: f"{lake.root.name}-newer-{name}" for name in ("unit", "price")}
+    for each in (unit, newer):
+        registry.register(names["unit"], each, "PROTOBUF")
+    of_unit = {"name": "unit.proto", "subject": names["unit"]}
+    of_price = {"name": "price.proto", "subject": names["price"], "version": 1}
+    registry.register(names["price"], price, "PROTOBUF", references=[{**of_unit, "version": 1}])
+    number = add(lake, registry, schema, references=[{**of_unit, "version": 2}, of_price])
+    imports = {"unit.proto": newer, "price.proto": price}
+    made = message(schema, _MESSAGE, {"unit": "BOX"}, imports)
+    lake.land_values([framed(number, b"\x00" + made.SerializeToString())])
+    lake.run()
+    assert values(lake) == {(0, 0): {"id": 0, "price": None, "unit": "BOX"}}
+
+
+def test_a_schema_that_is_registered_later_is_replayed(
+    lake: FramedLake, registry: Registry
+) -> None:
+    """Only those offsets; the registry is not asked for what it has said before."""
+    known = add(lake, registry, FIRST)
+    lake.land_values([written(known + 1, SECOND, {"id": 7, "side": "BUY"})])
+    lake.run()
+    assert quarantined(lake) == [(0, Reason.UNKNOWN_SCHEMA, None, known + 1)]
+    assert add(lake, registry, SECOND) == known + 1
+    (kept,) = lake.quarantine.records()
+    spans = {0: SpanSet.of([Span(kept.offset, kept.offset + 1)])}
+    plan = lake.decoding.replay(kept.topic_id, spans).plan
+    assert plan is not None
+    lake.registry = None
+    lake.ingest.execute(plan.sequence)
+    assert values(lake)[0, 0]["side"] == "BUY"
+    assert quarantined(lake) == []

@@ -1,0 +1,622 @@
+"""Records written with schemas of a registry: a real one, real Spark, real tables.
+
+What they decode to is judged by fastavro, which nothing that is tested uses.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from deltalake import DeltaTable
+
+from tests.support.framed_lake import FramedLake, bare
+from tests.support.registry import Registry, avro_bytes, framed, guarded
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.kafka.errors import InvalidConnection
+from tidemark.spec.decode import (
+    DecodedFrom,
+    DecodeSpec,
+    Format,
+    Part,
+    PayloadSpec,
+    Reason,
+    RegisteredSchema,
+)
+from tidemark.typed.errors import (
+    RegistryRefused,
+    RegistryUnavailable,
+    SchemaConflict,
+    SchemaReplaced,
+)
+from tidemark.typed.registry import ConfluentRegistry
+from tidemark.typed.schemas import SchemaRegistry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.registry, pytest.mark.spark]
+
+_MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 18, "scale": 4}
+AVRO = DecodeSpec(
+    key=PayloadSpec(format=Format.STRING),
+    value=PayloadSpec(format=Format.AVRO),
+    target="silver/events",
+)
+
+
+def trade(*fields: tuple[str, Any]) -> dict[str, Any]:
+    """A schema of trades: a number, and some fields."""
+    made = [{"name": name, "type": kind} for name, kind in (("id", "int"), *fields)]
+    return {"type": "record", "name": "Trade", "fields": made}
+
+
+FIRST = trade(("price", ["null", _MONEY]))
+SECOND = trade(("price", ["null", _MONEY]), ("note", ["null", "string"]))
+THIRD = trade(("legs", {"type": "array", "items": trade(("qty", "long")) | {"name": "Leg"}}))
+TEXT_PRICE = trade(("price", "string"))
+
+
+@dataclass
+class Subject:
+    """A subject of its own for each test, in a registry that they share."""
+
+    registry: Registry
+    name: str
+
+    def add(self, schema: Any, **more: Any) -> int:
+        """Register a schema; its id."""
+        # Records of one name in several tests have ids of their own.
+        return self.registry.register(self.name, {**schema, "namespace": self.name}, **more)
+
+
+@pytest.fixture
+def subject(registry: Registry, request: pytest.FixtureRequest, tmp_path: Path) -> Subject:
+    """With a name that no other test has."""
+    return Subject(registry, f"s{abs(hash((request.node.name, str(tmp_path))))}")
+
+
+@pytest.fixture
+def lake(tmp_path: Path, spark: SparkSession, registry: Registry) -> FramedLake:
+    """Nothing has landed."""
+    asked = ConfluentRegistry("schema_registry_default", {"url": registry.url})
+    return FramedLake(root=tmp_path, decode=AVRO, registry=asked, spark=spark)
+
+
+def priced(number: int, price: str | None = "1.5000") -> dict[str, Any]:
+    """A trade of the first schema."""
+    return {"id": number, "price": None if price is None else Decimal(price)}
+
+
+def test_one_range_of_three_schemas_broken_frames_tombstones_and_poison(
+    lake: FramedLake, subject: Subject
+) -> None:
+    """S27: each record by the schema that it names, all in one column; the rest quarantined."""
+    ids = [subject.add(each) for each in (FIRST, SECOND, THIRD)]
+    schemas = dict(zip(ids, (FIRST, SECOND, THIRD), strict=True))
+    first, second, third = ids
+    good = [
+        framed(first, avro_bytes(FIRST, priced(1))),
+        framed(second, avro_bytes(SECOND, {**priced(2), "note": "n"})),
+        None,
+        framed(third, avro_bytes(THIRD, {"id": 3, "legs": [{"id": 1, "qty": 2**40}]})),
+        framed(first, avro_bytes(FIRST, priced(4, None))),
+    ]
+    poison = framed(second, b"\x02\x00\x02\xfe\xff\xff\xff\x0f")
+    broken = [b"", b"plain", b"\x00\x00\x01", framed(first, b"\x02"), poison, framed(2**31, b"x")]
+    lake.land_values([*good, *broken, *good])
+    lake.land_values(list(reversed(good)), partition=1)
+    assert lake.run() == [1]
+    assert lake.judge(schemas) == 15
+    assert lake.reasons() == {
+        (0, 5): (Reason.NOT_FRAMED, None),
+        (0, 6): (Reason.NOT_FRAMED, None),
+        (0, 7): (Reason.NOT_FRAMED, None),
+        (0, 8): (Reason.MALFORMED, first),
+        (0, 9): (Reason.MALFORMED, second),
+        (0, 10): (Reason.UNKNOWN_SCHEMA, 2**31),
+    }
+    # The plan says what it was decoded with, and the schemas are in a table.
+    source = DecodedFrom.parse(lake.control.ledger(lake.spec.name).plans[1].plan.requested_by)
+    assert source is not None
+    assert source.schemas == {Part.VALUE: tuple(sorted(ids))}
+    assert sorted(lake.schemas.store.kept(ids)) == sorted(ids)
+    assert lake.run() == []
+
+
+def test_fields_that_come_later_are_added_and_named(lake: FramedLake, subject: Subject) -> None:
+    """By the plan that needs them; rows from before have null there."""
+    first = subject.add(FIRST)
+    lake.land_values([framed(first, avro_bytes(FIRST, priced(1)))])
+    lake.run()
+    second = subject.add(SECOND)
+    lake.land_values([framed(second, avro_bytes(SECOND, {**priced(2), "note": "new"}))])
+    lake.run()
+    assert lake.judge({first: FIRST, second: SECOND}) == 2
+    told = [
+        json.loads(each.get("userMetadata", "{}")) for each in DeltaTable(lake.typed_uri).history()
+    ]
+    assert [each["added"] for each in told if "added" in each] == [["value.note"]]
+    assert lake.rows()[0, 0]["value"]["note"] is None
+
+
+def test_what_does_not_fit_stops_its_partition_and_what_comes_before_lands(
+    lake: FramedLake, subject: Subject
+) -> None:
+    """The first offset, the schema and the difference are told; the other partition goes on."""
+    first, text = subject.add(FIRST), subject.add(TEXT_PRICE)
+    good = framed(first, avro_bytes(FIRST, priced(1)))
+    other = framed(text, avro_bytes(TEXT_PRICE, {"id": 2, "price": "1.5"}))
+    lake.land_values([good, good, other, good])
+    lake.land_values([good, good], partition=1)
+    with pytest.raises(SchemaConflict) as stopped:
+        lake.run()
+    assert sorted(lake.rows()) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    conflict = stopped.value
+    assert (conflict.schema_id, conflict.partition, conflict.offset) == (text, 0, 2)
+    assert conflict.differences == ("value.price is decimal(18,4) in the table, not string",)
+    # It goes on stopping there, and nothing is written, until somebody decides.
+    lake.land_values([good], partition=1)
+    with pytest.raises(SchemaConflict):
+        lake.run()
+    assert sorted(lake.rows()) == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
+    # None at all may be quarantined, but for what was asked for.
+    lake.decode = replace(AVRO, refused_schemas=(text,), most_records=0, most_percent=0)
+    lake.run()
+    assert lake.judge({first: FIRST}) == 6
+    assert lake.reasons() == {(0, 2): (Reason.REFUSED_SCHEMA, text)}
+
+
+def test_of_two_that_do_not_agree_the_earlier_one_makes_the_column(
+    lake: FramedLake, subject: Subject
+) -> None:
+    """As they come in the log, not as they were registered."""
+    first, text = subject.add(FIRST), subject.add(TEXT_PRICE)
+    lake.land_values([framed(text, avro_bytes(TEXT_PRICE, {"id": 2, "price": "1.5"}))])
+    lake.land_values([framed(first, avro_bytes(FIRST, priced(1)))])
+    with pytest.raises(SchemaConflict) as stopped:
+        lake.run()
+    assert (stopped.value.schema_id, stopped.value.offset) == (first, 1)
+    assert lake.rows()[0, 0]["value"] == {"id": 2, "price": "1.5"}
+
+
+@pytest.mark.parametrize("widens", [True, False])
+def test_numbers_may_become_wider_if_the_policy_has_it_so(
+    lake: FramedLake, subject: Subject, widens: bool
+) -> None:
+    """`int` is a `long` from the beginning; without that a `long` does not fit."""
+    lake.decode = replace(AVRO, widens=widens)
+    narrow, wide = trade(), {**trade(), "fields": [{"name": "id", "type": "long"}]}
+    ids = [subject.add(narrow), subject.add(wide)]
+    lake.land_values([framed(ids[0], avro_bytes(narrow, {"id": 1}))])
+    lake.run()
+    lake.land_values([framed(ids[1], avro_bytes(wide, {"id": 2**50}))])
+    if widens:
+        lake.run()
+        assert sorted(row["value"]["id"] for row in lake.rows().values()) == [1, 2**50]
+    else:
+        with pytest.raises(SchemaConflict, match=r"value\.id is integer in the table, not long"):
+            lake.run()
+
+
+def test_a_schema_that_is_registered_later_is_replayed(lake: FramedLake, subject: Subject) -> None:
+    """Only those offsets; their rows are closed, and the column comes with them."""
+    known = subject.add(FIRST)
+    lake.land_values([framed(known + 1, avro_bytes(SECOND, {**priced(7), "note": "late"})), None])
+    lake.run()
+    assert lake.reasons() == {(0, 0): (Reason.UNKNOWN_SCHEMA, known + 1)}
+    assert "value" not in lake.typed.columns()
+    assert subject.add(SECOND) == known + 1
+    (kept,) = lake.quarantine.records()
+    spans = {0: SpanSet.of([Span(kept.offset, kept.offset + 1)])}
+    plan = lake.decoding.replay(kept.topic_id, spans).plan
+    assert plan is not None
+    lake.ingest.execute(plan.sequence)
+    assert lake.judge({known + 1: SECOND}) == 2
+    assert lake.reasons() == {}
+
+
+def test_a_schema_in_a_header_is_quarantined_and_stops_nothing(
+    lake: FramedLake, subject: Subject
+) -> None:
+    """Although the body begins with the id of a schema that does not fit."""
+    first, text = subject.add(FIRST), subject.add(TEXT_PRICE)
+    lake.land_values([framed(first, avro_bytes(FIRST, priced(1)))])
+    other = framed(text, avro_bytes(TEXT_PRICE, {"id": 2, "price": "1.5"}))
+    lake.land_values([other, None], headers=(("__value_schema_id", b"\x01" + bytes(16)),))
+    lake.run()
+    assert sorted(lake.rows()) == [(0, 0), (0, 2)]
+    assert lake.reasons() == {(0, 1): (Reason.SCHEMA_IN_HEADER, None)}
+    assert lake.schemas.store.kept([text]) == {}
+    lake.check()
+
+
+def test_keys_and_values_are_apart(lake: FramedLake, subject: Subject) -> None:
+    """Each has its own schema and its own column; a broken key says that it is the key."""
+    lake.decode = replace(AVRO, key=PayloadSpec(format=Format.AVRO))
+    key_schema = {
+        "type": "record",
+        "name": "Key",
+        "fields": [{"name": "account", "type": "string"}],
+    }
+    of_key, of_value = subject.add(key_schema), subject.add(FIRST)
+    value = framed(of_value, avro_bytes(FIRST, priced(1)))
+    lake.land_values([value], key=framed(of_key, avro_bytes(key_schema, {"account": "a"})))
+    lake.land_values([value, None], key=b"broken")
+    lake.land_values([value], key=None)
+    lake.land_values([value], key=framed(of_key, b"\x02"))
+    lake.run()
+    rows = lake.rows()
+    assert (rows[0, 0]["key"], rows[0, 0]["key_schema_id"]) == ({"account": "a"}, of_key)
+    assert (rows[0, 3]["key"], rows[0, 3]["value_schema_id"]) == (None, of_value)
+    assert [each.part for each in lake.quarantine.records()] == [Part.KEY] * 3
+    assert lake.reasons() == {
+        (0, 1): (Reason.NOT_FRAMED, None),
+        (0, 2): (Reason.NOT_FRAMED, None),
+        (0, 4): (Reason.MALFORMED, of_key),
+    }
+    lake.check()
+
+
+def test_a_plan_that_is_open_has_its_columns_again(lake: FramedLake, subject: Subject) -> None:
+    """Somebody took the table back to a version without them meanwhile."""
+    first, second = subject.add(FIRST), subject.add(SECOND)
+    lake.land_values([framed(first, avro_bytes(FIRST, priced(1)))])
+    lake.run()
+    version = DeltaTable(lake.typed_uri).version()
+    lake.land_values([framed(second, avro_bytes(SECOND, {**priced(2), "note": "n"}))])
+    plan = lake.decoding.plan().plan
+    assert plan is not None
+    DeltaTable(lake.typed_uri).restore(version)
+    assert lake.run() == [plan.sequence]
+    assert lake.judge({first: FIRST, second: SECOND}) == 2
+
+
+def test_a_schema_may_refer_to_others(lake: FramedLake, subject: Subject) -> None:
+    """They are asked for as well, and kept with it."""
+    side = {"type": "enum", "name": "Side", "symbols": ["BUY", "SELL"], "namespace": "desk"}
+    name = f"{subject.name}-side"
+    subject.registry.register(name, side)
+    schema = trade(("side", "desk.Side"))
+    references = [{"name": "desk.Side", "subject": name, "version": 1}]
+    order = subject.registry.register(subject.name, schema, references=references)
+    whole = trade(("side", side))
+    lake.land_values([framed(order, avro_bytes(whole, {"id": 1, "side": "SELL"}))])
+    lake.run()
+    assert lake.judge({order: whole}) == 1
+
+
+def test_what_confluents_serializer_writes_is_what_is_decoded(
+    lake: FramedLake, registry: Registry
+) -> None:
+    """Bytes at the top have no length, and an `int` is not held to 32 bits."""
+    client = SchemaRegistryClient({"url": registry.url})
+    name = f"own-{lake.root.name}"
+    lake.decode = replace(AVRO, key=PayloadSpec(format=Format.AVRO))
+
+    def serialized(schema: Any, field: MessageField, *values: Any) -> list[bytes | None]:
+        serializer = AvroSerializer(client, json.dumps(schema))
+        made = [serializer(each, SerializationContext(name, field)) for each in values]
+        assert all(isinstance(each, bytes) for each in made)
+        return [each for each in made if isinstance(each, bytes)]
+
+    keys = [b"", b"a", b"\x02a", bytes(64)]
+    numbers = [1, 3_000_000_000, -(2**40), 2**63 - 1]
+    values = serialized(trade(), MessageField.VALUE, *({"id": each} for each in numbers))
+    for key, value in zip(serialized("bytes", MessageField.KEY, *keys), values, strict=True):
+        lake.land_values([value], key=key)
+    lake.run()
+    rows = [row for _, row in sorted(lake.rows().items())]
+    assert [(row["key"], row["value"]["id"]) for row in rows] == list(
+        zip(keys, numbers, strict=True)
+    )
+    lake.check()
+
+
+def test_json_by_the_schemas_of_a_registry(lake: FramedLake, registry: Registry) -> None:
+    """Each by its own as well; what is not of its types is quarantined with the field."""
+    lake.decode = replace(AVRO, value=PayloadSpec(format=Format.JSON_SCHEMA))
+    number = {"id": {"type": "integer"}, "at": {"type": "string", "format": "date-time"}}
+    grown = {
+        **number,
+        "legs": {"type": "array", "items": {"properties": {"qty": {"type": "number"}}}},
+    }
+    old, new = (
+        registry.register(f"json-{lake.root.name}", {"type": "object", "properties": each}, "JSON")
+        for each in (number, grown)
+    )
+    lake.land_values(
+        [
+            framed(old, b'{"id": 1, "at": "2026-02-28T12:00:00Z", "legs": [{"qty": 1}]}'),
+            framed(new, b'{"id": 2.0, "legs": [{"qty": 1.5}, {}]}'),
+            framed(new, b'{"id": 2.5}'),
+            framed(old, b'{"id": 3, "at": "yesterday"}'),
+            framed(old, b'{"id": 3} and more'),
+            framed(old, b"\xff"),
+            b'{"id": 4}',
+            None,
+        ]
+    )
+    lake.run()
+    decoded = {place: bare(row["value"]) for place, row in lake.rows().items()}
+    assert decoded == {
+        # Its own schema has no legs.
+        (0, 0): {"id": 1, "at": datetime(2026, 2, 28, 12, tzinfo=UTC)},
+        (0, 1): {"id": 2, "legs": [{"qty": 1.5}, {}]},
+        (0, 7): None,
+    }
+    assert [
+        (each.offset, each.reason, each.detail, each.schema_id)
+        for each in lake.quarantine.records()
+    ] == [
+        (2, Reason.MALFORMED, "id", new),
+        (3, Reason.MALFORMED, "at", old),
+        (4, Reason.NOT_JSON, None, old),
+        (5, Reason.NOT_UTF8, None, old),
+        (6, Reason.NOT_FRAMED, None, None),
+    ]
+    lake.check()
+
+
+def test_json_schemas_grow_and_stop_as_others_do(lake: FramedLake, registry: Registry) -> None:
+    """A field that comes later is added and named; another type stops, with what was behind it."""
+    lake.decode = replace(AVRO, value=PayloadSpec(format=Format.JSON_SCHEMA))
+    number, text = {"id": {"type": "integer"}}, {"note": {"type": "string"}}
+    first, second, other = (
+        registry.register(f"json-{lake.root.name}", {"type": "object", "properties": each}, "JSON")
+        for each in (number, number | text, {"id": {"type": "string"}} | text)
+    )
+    lake.land_values([framed(first, b'{"id": 1}')])
+    lake.run()
+    new, good = framed(second, b'{"id": 2, "note": "n"}'), framed(first, b'{"id": 3}')
+    lake.land_values([new, framed(other, b'{"id": "4"}'), good])
+    lake.land_values([good], partition=1)
+    with pytest.raises(SchemaConflict) as stopped:
+        lake.run()
+    conflict = stopped.value
+    assert (conflict.schema_id, conflict.partition, conflict.offset) == (other, 0, 2)
+    assert conflict.differences == ("value.id is long in the table, not string",)
+    assert {place: row["value"] for place, row in lake.rows().items()} == {
+        (0, 0): {"id": 1, "note": None},
+        (0, 1): {"id": 2, "note": "n"},
+        (1, 0): {"id": 3, "note": None},
+    }
+    history = DeltaTable(lake.typed_uri).history()
+    told = [json.loads(each.get("userMetadata", "{}")) for each in history]
+    assert [each["added"] for each in told if "added" in each] == [["value.note"]]
+
+
+@pytest.mark.parametrize(
+    ("schema", "kind", "difference"),
+    [
+        (trade(("next", ["null", "Trade"])), "AVRO", "contains itself"),
+        (
+            {"type": "object", "properties": {"id": {"type": "integer"}}},
+            "JSON",
+            "it is JSON, not AVRO",
+        ),
+    ],
+)
+def test_a_schema_that_makes_no_column_stops_as_well(
+    lake: FramedLake, registry: Registry, subject: Subject, schema: Any, kind: str, difference: str
+) -> None:
+    """With why; nothing is written."""
+    number = registry.register(subject.name, schema, kind)
+    lake.land_values([framed(number, b"\x02\x00")])
+    with pytest.raises(SchemaConflict) as stopped:
+        lake.run()
+    assert difference in stopped.value.found()
+    assert not lake.typed_uri.exists()
+
+
+class Away:
+    """A registry that does not answer."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def schema(self, schema_id: int) -> None:
+        """Nothing."""
+        self.asked += 1
+        ConfluentRegistry("away", {"url": "http://127.0.0.1:1", "max.retries": 0}).schema(schema_id)
+
+
+def test_without_the_registry_nothing_is_half_done(lake: FramedLake, subject: Subject) -> None:
+    """A named error; what was known before goes on, and so does a plan that is made."""
+    first, second = subject.add(FIRST), subject.add(SECOND)
+    there: SchemaRegistry | None = lake.registry
+    lake.land_values([framed(first, avro_bytes(FIRST, priced(1)))])
+    lake.registry = Away()
+    with pytest.raises(RegistryUnavailable) as away:
+        lake.run()
+    assert "ConnectError" in str(away.value)
+    assert lake.control.ledger(lake.spec.name).plans == {}
+    assert not lake.typed_uri.exists()
+    lake.registry = there
+    lake.run()
+    # Its schema is kept.
+    lake.registry = Away()
+    lake.land_values([framed(first, avro_bytes(FIRST, priced(2)))])
+    lake.run()
+    assert lake.judge({first: FIRST}) == 2
+    lake.land_values([framed(second, avro_bytes(SECOND, {**priced(3), "note": "n"}))])
+    with pytest.raises(RegistryUnavailable):
+        lake.run()
+    lake.registry = there
+    lake.run()
+    assert lake.judge({first: FIRST, second: SECOND}) == 3
+
+
+def test_a_registry_that_was_made_anew_is_noticed(lake: FramedLake, subject: Subject) -> None:
+    """Before a record is decoded with a schema that is not its own."""
+    first, text = subject.add(FIRST), subject.add(TEXT_PRICE)
+
+    class Anew:
+        def schema(self, schema_id: int) -> Any:
+            assert there is not None
+            found = there.schema({first: text, text: first}[schema_id])
+            return found and replace(found, id=schema_id)
+
+    there: SchemaRegistry | None = lake.registry
+    payload = framed(first, avro_bytes(FIRST, priced(1)))
+    lake.land_values([payload])
+    lake.run()
+    lake.land_values([payload])
+    lake.registry = Anew()
+    with pytest.raises(SchemaReplaced, match=f"under id {first}"):
+        lake.run()
+    assert len(lake.rows()) == 1
+
+
+def test_a_url_that_leads_elsewhere_is_no_unknown_schema(
+    registry: Registry, subject: Subject
+) -> None:
+    """Good records would go into quarantine; only the registry's own word counts."""
+    first = subject.add(FIRST)
+    asked = ConfluentRegistry("right", {"url": registry.url})
+    assert asked.schema(first + 1000) is None
+    assert asked.schema(2**31) is None
+    with pytest.raises(RegistryRefused, match="the url may lack a part"):
+        ConfluentRegistry("short", {"url": registry.url.partition("/apis")[0]}).schema(first)
+
+
+class Failing:
+    """A registry that does not answer for some ids."""
+
+    def __init__(self, there: SchemaRegistry, *failing: int) -> None:
+        self.there = there
+        self.failing = failing
+        self.asked: list[int] = []
+
+    def schema(self, schema_id: int) -> RegisteredSchema | None:
+        """An answer, or a failure."""
+        self.asked.append(schema_id)
+        if schema_id in self.failing:
+            raise RegistryUnavailable(connection="x", schema_id=schema_id, reason="HTTP 429")
+        return self.there.schema(schema_id)
+
+
+def test_answers_are_kept_and_not_asked_for_in_vain(lake: FramedLake, subject: Subject) -> None:
+    """Runs get on where a registry allows few questions; refused ids are none of them."""
+    ids = [subject.add(each) for each in (FIRST, SECOND, THIRD)]
+    values = [
+        framed(ids[0], avro_bytes(FIRST, priced(1))),
+        framed(ids[1], avro_bytes(SECOND, {**priced(2), "note": None})),
+        framed(ids[2], avro_bytes(THIRD, {"id": 3, "legs": []})),
+        framed(2**20, b"x"),
+    ]
+    lake.land_values([*values])
+    there = lake.registry
+    assert there is not None
+    lake.decode = replace(AVRO, refused_schemas=(ids[2],))
+    for _ in range(2):
+        lake.registry = failing = Failing(there, 2**20)
+        with pytest.raises(RegistryUnavailable):
+            lake.decoding.plan()
+        assert sorted(failing.asked) == [ids[0], ids[1], 2**20]
+        assert sorted(lake.schemas.store.kept(ids)) == ids[:2]
+    lake.registry = there
+    plan = lake.decoding.plan().plan
+    assert plan is not None
+    # What is planned goes on without it, though nobody can say what the last one is.
+    lake.registry = Failing(there, ids[0], ids[1], 2**20)
+    assert lake.decoding.plan().plan == plan
+    lake.ingest.execute(plan.sequence)
+    assert lake.judge({ids[0]: FIRST, ids[1]: SECOND}) == 2
+
+
+def test_what_is_behind_a_stop_stops_nothing(lake: FramedLake, subject: Subject) -> None:
+    """A schema that will not be decoded makes no column; and a replay elsewhere goes on."""
+    first = subject.add(trade())
+    other = trade(("note", "string"))
+    wide = trade(("note", "long"))
+    lake.land_values([framed(first, avro_bytes(trade(), {"id": 1}))])
+    lake.land_values([framed(first + 1000, b"x")], partition=1)
+    lake.run()
+    clashing = {**trade(), "fields": [{"name": "id", "type": "string"}]}
+    ids = [subject.add(each) for each in (clashing, other, wide)]
+    lake.land_values(
+        [
+            framed(ids[0], avro_bytes(clashing, {"id": "x"})),
+            framed(ids[1], avro_bytes(other, {"id": 2, "note": "n"})),
+        ]
+    )
+    lake.land_values([None, framed(ids[2], avro_bytes(wide, {"id": 3, "note": 4}))], partition=1)
+    with pytest.raises(SchemaConflict) as stopped:
+        lake.run()
+    assert (stopped.value.partition, stopped.value.offset) == (0, 1)
+    assert lake.rows()[1, 2]["value"] == {"id": 3, "note": 4}
+    (kept,) = lake.quarantine.records()
+    plan = lake.decoding.replay(kept.topic_id, {1: SpanSet.of([Span(0, 1)])}).plan
+    assert plan is not None
+
+
+def test_rules_hold_while_the_other_half_has_no_column(lake: FramedLake, subject: Subject) -> None:
+    """Keys that are all null make none."""
+    lake.decode = replace(
+        AVRO, key=PayloadSpec(format=Format.AVRO), rules=(("small", "value.id < 2"), ("k", "key.a"))
+    )
+    first = subject.add(trade())
+    lake.land_values(
+        [framed(first, avro_bytes(trade(), {"id": number})) for number in (1, 2)], key=None
+    )
+    lake.run()
+    assert sorted(lake.rows()) == [(0, 0)]
+    assert [each.reason for each in lake.quarantine.records()] == [Reason.RULE_BROKEN]
+
+
+_SECRET = "s3cret"
+
+
+def test_credentials_are_the_connections_and_never_told(
+    registry: Registry, subject: Subject, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In either of the two places that the client takes them from; no library tells them either."""
+    caplog.set_level("INFO")
+    first = subject.add(FIRST)
+
+    def answer(path: str) -> bytes:
+        # Pages for people and for machines, and no API.
+        if path.startswith(("/page", "/health")):
+            return b"{}" if path.startswith("/health") else b"<html></html>"
+        return registry.answer(path)
+
+    with guarded(answer, f"reader:{_SECRET}") as door:
+        place = door.place
+        for extra in (
+            {"url": f"http://{place}", "basic.auth.user.info": f"reader:{_SECRET}"},
+            {"url": f"http://reader:{_SECRET}@{place}"},
+        ):
+            assert ConfluentRegistry("door", extra).schema(first) is not None
+        for extra in (
+            {"url": f"http://{place}"},
+            {"url": f"http://{place}", "basic.auth.user.info": f"writer:{_SECRET}"},
+        ):
+            with pytest.raises(RegistryRefused, match="HTTP 401") as refused:
+                ConfluentRegistry("door", extra).schema(first)
+            assert _SECRET not in str(refused.value)
+        for page in ("page", "health"):
+            extra = {"url": f"http://{place}/{page}", "basic.auth.user.info": f"reader:{_SECRET}"}
+            with pytest.raises(RegistryRefused, match="none of a schema registry's"):
+                ConfluentRegistry("door", extra).schema(first)
+    assert _SECRET not in caplog.text
+    for wrong in (
+        {"url": f"reader:{_SECRET}"},
+        {"url": "http://x", "nonsense": _SECRET},
+        {"basic.auth.user.info": _SECRET},
+        {"url": "http://x", "ssl.ca.location": f"/{_SECRET}"},
+        {"url": "http://x", "timeout": "10"},
+        {"url": "http://x", "max.retries": -1},
+    ):
+        with pytest.raises(InvalidConnection) as invalid:
+            ConfluentRegistry("door", wrong)
+        assert _SECRET not in str(invalid.value)
+        assert invalid.value.__cause__ is None

@@ -1,0 +1,78 @@
+"""Row rules, and how much may go into quarantine unasked, on real Spark and real tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.framed_lake import FramedLake
+from tests.support.payloads import PayloadLake
+from tidemark.core.offsets import Span
+from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
+from tidemark.spec.fields import Struct
+from tidemark.typed.errors import InvalidRule, TooManyQuarantined
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+_DECODE = DecodeSpec(
+    key=PayloadSpec(),
+    value=PayloadSpec(format=Format.JSON, schema=Struct((("n", "long"),))),
+    target="silver/events",
+    most_records=2,
+    most_percent=0,
+)
+
+
+@pytest.fixture
+def lake(tmp_path: Path, spark: SparkSession) -> FramedLake:
+    """Ten records are decoded but for the last, which is in quarantine."""
+    lake = FramedLake(root=tmp_path, decode=_DECODE, spark=spark)
+    lake.land_values([*(b'{"n": %d}' % n for n in range(9)), b"no"])
+    assert lake.run() == [1]
+    return lake
+
+
+def test_a_replacement_does_not_empty_the_typed_table_by_a_bad_rule(lake: FramedLake) -> None:
+    """Rows that were decoded before would leave the table unasked: as few may as of new ones."""
+    assert isinstance(lake.bronze, PayloadLake)
+    lake.bronze.land_again((0, 0, 10))
+    before = sorted(lake.rows())
+    lake.decode = replace(_DECODE, rules=(("small", "value.n < 3"),))
+    with pytest.raises(TooManyQuarantined) as refused:
+        lake.run()
+    assert (refused.value.quarantined, refused.value.allowed) == (6, 2)
+    assert sorted(lake.rows()) == before
+    lake.decode = replace(_DECODE, rules=(("small", "value.n < 7"),))
+    lake.run()
+    lake.check()
+    assert [offset for _, offset in lake.quarantined()] == [7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("sql", "seen"), [("value.nothing > 0", "nothing"), ("value.n", "bigint"), ("(", "syntax")]
+)
+def test_a_rule_that_is_no_condition_is_named(lake: FramedLake, sql: str, seen: str) -> None:
+    """A field that is not there, another type, no SQL; before anything is written."""
+    assert isinstance(lake.bronze, PayloadLake)
+    lake.bronze.land_again((0, 0, 10))
+    before = lake.rows()
+    lake.decode = replace(_DECODE, rules=(("wrong", sql),))
+    with pytest.raises(InvalidRule) as refused:
+        lake.run()
+    assert refused.value.rule == "wrong"
+    assert seen in refused.value.seen.lower()
+    assert lake.rows() == before
+
+
+def test_what_fails_again_was_in_quarantine_before(lake: FramedLake) -> None:
+    """A replay puts nothing there that was not."""
+    lake.decode = replace(_DECODE, most_records=0)
+    lake.replay(Span(9, 10))
+    lake.check()
+    assert lake.quarantined() == [(0, 9)]

@@ -1,0 +1,144 @@
+"""A section `decode` from records that have landed."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidemark.core.record import LogRecord, TimestampType
+from tidemark.spec.fields import parse_type
+from tidemark.typed.draft import MOST_FIELDS, DecodeDraft, draft
+
+
+def record(value: bytes | None, key: bytes | None = b"k") -> LogRecord:
+    """One of no particular place."""
+    return LogRecord(
+        partition=0,
+        offset=0,
+        key=key,
+        value=value,
+        headers=(),
+        timestamp_ms=0,
+        timestamp_type=TimestampType.CREATE,
+    )
+
+
+def of(*values: Any) -> DecodeDraft:
+    """Of records with these values, in JSON."""
+    return draft(record(json.dumps(value).encode()) for value in values)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1, 2], "long"),
+        ([1, 2.5], "double"),
+        ([1, 2**63], "decimal(28,0)"),
+        ([-(2**63)], "long"),
+        ([10**28], "string"),
+        ([True, None], "boolean"),
+        ([True, 1], "string"),
+        (["a", 1], "string"),
+        ([{"a": 1}, "a"], "string"),
+        ([{"a": 1}, [1]], "string"),
+        (["2026-02-28"], "date"),
+        (["2026-02-30"], "string"),
+        (["2026-02-28", "2026-02-28T12:00:00Z"], "string"),
+        (["2026-02-28T12:00:00.5Z", "2026-02-28 12:00:00+01:00"], "timestamp"),
+        (["2026-02-28T25:00:00Z"], "string"),
+        (["2026-02-28T12:00:00+18:00"], "timestamp"),
+        (["2026-02-28T12:00:00+18:30"], "string"),
+        (["2026-02-28T12:00:00+01:75"], "string"),
+        ([{"a": 1}, {"b": "x"}], {"a": "long", "b": "string"}),
+        ([[], [1], [2.5]], ["double"]),
+        ([[{"a": 1}], [{"b": None}, {"a": 2.5}]], [{"a": "double"}]),
+        ([{str(n): n for n in range(MOST_FIELDS + 1)}], "string"),
+    ],
+)
+def test_a_type_takes_all_that_was_seen(values: list[Any], kind: Any) -> None:
+    """In whatever order it came."""
+    for some in (values, values[::-1]):
+        found = of(*({"field": value} for value in some)).as_section()["value"]
+        if isinstance(kind, dict):
+            assert dict(found["schema"]["field"]) == kind
+        else:
+            assert found == {"format": "json", "schema": {"field": kind}}
+
+
+def test_what_is_not_known_is_told() -> None:
+    """A schema with a guess would refuse what comes later."""
+    found = of({"a": None, "b": [], "c": {}, "d": {"e": None}, "f": [[None]], "g": 1, "x y": 2})
+    assert found.as_section()["value"]["schema"] == {"g": "long"}
+    assert [path for path, _ in found.left_out] == ["a", "b[]", "c", "d.e", "d", "f[][]", "x y"]
+    assert [path for path, _ in of({"a": 1, "A": 2}).left_out] == ["A"]
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "formats"),
+    [
+        ([b"{}"], b"\xff", ("binary", "string")),
+        ([b"text", b"more"], None, ("string", "string")),
+        ([b"\xff", b"text"], b"k", ("string", "binary")),
+        ([b'{"a": 1}'] * 99 + [b"\xff"], b"k", ("string", "json")),
+        ([b'{"a": 1}'] * 98 + [b"x", b"y"], b"k", ("string", "string")),
+        ([None], b"k", ("string", "binary")),
+        ([b"\0\0\0\0\x03text"], b"k", ("string", "binary")),
+        ([b'\0\0\0\0\x07{"a":1}'], b"\0\0\0\0\x01k", ("binary", "binary")),
+    ],
+)
+def test_formats_go_by_nearly_all_values(
+    values: list[bytes | None], key: bytes | None, formats: tuple[str, str]
+) -> None:
+    """Bytes stay bytes, and a few broken values are for the quarantine."""
+    found = draft(record(value, key) for value in values).as_section()
+    assert (found["key"]["format"], found["value"]["format"]) == formats
+
+
+def test_what_is_framed_is_told() -> None:
+    """It would be text by its bytes."""
+    frames = [record(b"\0\0\0\0\x03text")] * 99
+    assert draft([*frames, record(b"other")]).is_framed
+    assert not draft([*frames, record(b"other"), record(b"\0")]).is_framed
+    assert not draft([record(None)]).is_framed
+
+
+def test_a_deep_value_stops_nothing() -> None:
+    """One record among thousands is enough to be looked at."""
+    deep = b'{"a":' * 600 + b"1" + b"}" * 600
+    found = draft([record(deep), record(b'{"b": 1}')])
+    assert found.schema is not None
+    assert dict(found.schema.fields)["b"] == "long"
+
+
+_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.dictionaries(st.text(max_size=3), _JSON, max_size=4), max_size=4))
+def test_whatever_has_landed_the_draft_is_a_schema(values: list[Any]) -> None:
+    """A spec takes it, and every field is in it or told."""
+    found = of(*values)
+    schema = found.as_section()["value"].get("schema")
+    if schema is not None:
+        assert parse_type(schema) == found.schema
+        for name in (name for value in values for name in value):
+            assert name in schema or any(path.startswith(name) for path, _ in found.left_out)
+
+
+def test_dates_are_those_of_the_calendar() -> None:
+    """What is written by Python is read as what it is."""
+    value = {"day": date(2026, 2, 28).isoformat(), "at": datetime(2026, 2, 28, 12).isoformat()}
+    assert of(value).as_section()["value"]["schema"] == {"day": "date", "at": "timestamp"}

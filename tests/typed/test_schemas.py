@@ -1,0 +1,161 @@
+"""What records may be written with: a schema that does not fit, and one that is not what it was."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Barrier, Event, Lock
+from typing import Any
+
+import pytest
+
+from tests.support.payloads import PayloadLake
+from tests.support.registered_lake import MemoryRegistry, RegisteredLake
+from tests.support.registry import framed
+from tidemark.spec.decode import RegisteredSchema
+from tidemark.typed.errors import (
+    RegistryRefused,
+    RegistryUnavailable,
+    SchemaConflict,
+    SchemaReplaced,
+)
+
+_ONE, _OTHER = {"id": 1}, {"id": 2.0}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> RegisteredLake:
+    """Two records of schema 1 are decoded; schema 9 has doubles where it has whole numbers."""
+    lake = RegisteredLake(
+        root=tmp_path, registry=MemoryRegistry({1: {"id": "integer"}, 9: {"id": "number"}})
+    )
+    lake.land_objects(1, _ONE, _ONE)
+    lake.run()
+    return lake
+
+
+def test_a_schema_that_does_not_fit_stops_its_partition_alone(lake: RegisteredLake) -> None:
+    """What comes before it is decoded; nothing of it, nor after it, until somebody decides."""
+    lake.land_objects(1, _ONE)
+    lake.land_objects(9, _OTHER)
+    lake.land_objects(1, _ONE)
+    lake.land_objects(1, _ONE, partition=1)
+    for _ in range(2):
+        with pytest.raises(SchemaConflict) as stopped:
+            lake.run()
+        assert (stopped.value.schema_id, stopped.value.offset) == (9, 3)
+        assert sorted(lake.rows()) == [(0, 0), (0, 1), (0, 2), (1, 0)]
+    lake.decode = replace(lake.decode, refused_schemas=(9,))
+    lake.broken = {3}
+    lake.run()
+    lake.check()
+    assert lake.quarantined() == [(0, 3)]
+
+
+def test_an_id_that_is_of_another_schema_now_stops_all(lake: RegisteredLake) -> None:
+    """A registry that was made anew: records of before would decode to nonsense."""
+    lake.registry = MemoryRegistry({1: {"id": "integer", "price": "number"}})
+    lake.land_objects(1, _ONE)
+    with pytest.raises(SchemaReplaced) as stopped:
+        lake.run()
+    assert stopped.value.schema_id == 1
+    assert sorted(lake.rows()) == [(0, 0), (0, 1)]
+
+
+_MANY = range(1, 41)
+_DEADLINE_S = 30.0
+
+
+@dataclass
+class _Together(MemoryRegistry):
+    """Answers once eight requests have arrived, and counts concurrent requests."""
+
+    eight: Barrier = field(default_factory=lambda: Barrier(8))
+    lock: Lock = field(default_factory=Lock)
+    now: int = 0
+    most: int = 0
+
+    def schema(self, schema_id: int) -> RegisteredSchema | None:
+        """As `SchemaRegistry.schema`."""
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        self.eight.wait(_DEADLINE_S)
+        with self.lock:
+            self.now -= 1
+        return super().schema(schema_id)
+
+
+@dataclass
+class _Failing(MemoryRegistry):
+    """Fails for some ids, for the lowest of them last."""
+
+    failures: dict[int, type[RegistryUnavailable | RegistryRefused]] = field(default_factory=dict)
+    lowest_may_fail: Event = field(default_factory=Event)
+    asked: list[int] = field(default_factory=list)
+
+    def schema(self, schema_id: int) -> RegisteredSchema | None:
+        """As `SchemaRegistry.schema`."""
+        self.asked.append(schema_id)
+        if schema_id == min(self.failures):
+            assert self.lowest_may_fail.wait(_DEADLINE_S)
+        if failure := self.failures.get(schema_id):
+            self.lowest_may_fail.set()
+            raise failure(connection="registry", schema_id=schema_id, reason="HTTP 503")
+        return super().schema(schema_id)
+
+
+def _land_many(lake: RegisteredLake) -> None:
+    assert isinstance(lake.bronze, PayloadLake)
+    values = [framed(schema_id, json.dumps(_ONE).encode()) for schema_id in _MANY]
+    lake.bronze.land_payloads([(None, each) for each in values])
+
+
+def test_eight_ids_are_requested_at_the_same_time(tmp_path: Path) -> None:
+    """Never more than eight at the same time, and each id once."""
+    registry = _Together({each: {"id": "integer"} for each in _MANY})
+    lake = RegisteredLake(root=tmp_path, registry=registry)
+    _land_many(lake)
+    lake.run()
+    assert registry.most == 8
+    assert len(lake.rows()) == len(_MANY)
+    lake.check()
+
+
+@pytest.mark.parametrize("failure", [RegistryUnavailable, RegistryRefused])
+def test_the_failure_of_the_lowest_id_is_raised(
+    tmp_path: Path, failure: type[RegistryUnavailable | RegistryRefused]
+) -> None:
+    """Also if a request for a higher id fails earlier.
+
+    The run stores the other answers after `RegistryUnavailable`, and none after `RegistryRefused`.
+    """
+    other = RegistryRefused if failure is RegistryUnavailable else RegistryUnavailable
+    fields: dict[int, dict[str, str]] = {each: {"id": "integer"} for each in _MANY}
+    registry = _Failing({**fields}, failures={2: failure, 5: other})
+    lake = RegisteredLake(root=tmp_path, registry=registry)
+    _land_many(lake)
+    with pytest.raises(failure) as failed:
+        lake.run()
+    error: Any = failed.value
+    assert error.schema_id == 2
+    assert len(registry.asked) == len(set(registry.asked))
+    assert lake.control.ledger(lake.spec.name).plans == {}
+    kept = set(lake.schemas.store.kept(_MANY))
+    answered = set(registry.asked) - registry.failures.keys()
+    assert kept == (answered if failure is RegistryUnavailable else set())
+    lake.registry = MemoryRegistry({**fields})
+    lake.run()
+    assert len(lake.rows()) == len(_MANY)
+
+
+def test_no_request_starts_after_a_failure(tmp_path: Path) -> None:
+    """An unavailable registry does not get a request for each of many ids."""
+    registry = _Failing({}, failures=dict.fromkeys(_MANY, RegistryUnavailable))
+    registry.lowest_may_fail.set()
+    lake = RegisteredLake(root=tmp_path, registry=registry)
+    _land_many(lake)
+    with pytest.raises(RegistryUnavailable):
+        lake.run()
+    assert 1 <= len(registry.asked) <= 8
