@@ -13,7 +13,7 @@ from tidemark.core.accounting import Landing
 from tidemark.core.events import Landed, Planned, Started
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
-from tidemark.core.watermarks import TopicMarks
+from tidemark.core.watermarks import TopicWatermarks
 from tidemark.lake.control_table import COMPACT_EVERY
 from tidemark.lake.rows import TIMESTAMP, from_rows
 
@@ -59,14 +59,14 @@ def write_history(app: App, pipeline: str, plans: int) -> None:
     control, data = app.control(), app.table(spec)
     data.prepare(pipeline)
     table = DeltaTable(app.layout.data_table(spec.target))
-    marks = app.marks(spec).topic_marks(spec.topic, spec.isolation_level)
+    watermarks = app.watermarks(spec).topic_watermarks(spec.topic, spec.isolation_level)
     for sequence in range(1, plans + 1):
         # Only what `append` and `build_plan` look at: all events, read each time, take hours.
         ledger = Ledger(
             pipeline=pipeline, event_number=2 * sequence - 2, last_sequence=sequence - 1
         )
-        plan = _plan(ledger, marks)
-        begun = [started(marks)] if sequence == 1 else []
+        plan = _plan(ledger, watermarks)
+        begun = [started(watermarks)] if sequence == 1 else []
         control.append(ledger, [*begun, Planned(plan=plan)], utc_now())
         _land(table, plan)
         landed = Landed(
@@ -80,26 +80,26 @@ def write_history(app: App, pipeline: str, plans: int) -> None:
             table.optimize.compact()
 
 
-def started(marks: TopicMarks) -> Started:
+def started(watermarks: TopicWatermarks) -> Started:
     """A pipeline that begins at the first offset of every partition."""
-    return Started.at(marks, dict.fromkeys(marks.partitions, 0), "bench:1")
+    return Started.at(watermarks, dict.fromkeys(watermarks.partitions, 0), "bench:1")
 
 
-def _plan(ledger: Ledger, marks: TopicMarks) -> Plan:
+def _plan(ledger: Ledger, watermarks: TopicWatermarks) -> Plan:
     offset = ledger.last_sequence
     ranges = tuple(
         PlannedRange(
             partition=partition,
             start=offset,
             end=offset + 1,
-            low_water_mark=here.low,
-            end_mark=here.end,
+            low_watermark=here.low,
+            log_end_offset=here.end,
             leader_epoch=here.leader_epoch,
         )
-        for partition, here in sorted(marks.partitions.items())
+        for partition, here in sorted(watermarks.partitions.items())
     )
     requested_by = f"bench:{ledger.next_sequence}"
-    return planning.build_plan(ledger, marks, PlanKind.LIVE, requested_by, ranges)
+    return planning.build_plan(ledger, watermarks, PlanKind.LIVE, requested_by, ranges)
 
 
 def _land(table: DeltaTable, plan: Plan) -> None:

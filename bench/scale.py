@@ -35,7 +35,7 @@ from tidemark.core import plan_rules as planning
 from tidemark.core.accounting import Landing
 from tidemark.core.events import ControlEvent, Landed, Planned
 from tidemark.core.plan import PlanKind
-from tidemark.core.watermarks import IsolationLevel, Marks, TopicMarks
+from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.lake.control_table import DeltaControlTable
 
 OFFSETS = 100
@@ -64,15 +64,15 @@ def run_round(uri: str, pipelines: Sequence[str], partitions: int, number: int) 
     """One run of each pipeline, one after the other."""
     control, clock = DeltaControlTable(uri), Clock()
     for pipeline in pipelines:
-        marks = _marks(pipeline, partitions, number)
+        watermarks = _watermarks(pipeline, partitions, number)
         with clock.timed("summary"):
             ledger = control.summary(pipeline)
         with clock.timed("planning"):
-            begun: list[ControlEvent] = [] if ledger.starts else [started(marks)]
-            starts = dict.fromkeys(marks.partitions, 0) if begun else {}
-            ranges = planning.live_ranges(ledger, starts, marks, None)
+            begun: list[ControlEvent] = [] if ledger.starts else [started(watermarks)]
+            starts = dict.fromkeys(watermarks.partitions, 0) if begun else {}
+            ranges = planning.live_ranges(ledger, starts, watermarks, None)
             plan = planning.build_plan(
-                ledger, marks, PlanKind.LIVE, f"scale:{pipeline}:{number}", ranges
+                ledger, watermarks, PlanKind.LIVE, f"scale:{pipeline}:{number}", ranges
             )
         with clock.timed("append"):
             control.append(ledger, [*begun, Planned(plan=plan)], datetime.now(UTC))
@@ -87,14 +87,14 @@ def run_round(uri: str, pipelines: Sequence[str], partitions: int, number: int) 
     return clock
 
 
-def _marks(topic: str, partitions: int, number: int) -> TopicMarks:
+def _watermarks(topic: str, partitions: int, number: int) -> TopicWatermarks:
     end = OFFSETS * number
-    return TopicMarks(
+    return TopicWatermarks(
         cluster_id="simulated",
         topic=topic,
         topic_id=f"id-of-{topic}",
         isolation_level=IsolationLevel.READ_COMMITTED,
-        partitions={p: Marks(low=0, end=end, leader_epoch=0) for p in range(partitions)},
+        partitions={p: Watermarks(low=0, end=end, leader_epoch=0) for p in range(partitions)},
     )
 
 

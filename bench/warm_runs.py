@@ -75,8 +75,8 @@ class WarmRuns:
 
     def _first_share(self, app: App) -> float:
         spec = app.spec(self._name)
-        marks = app.marks(spec).topic_marks(spec.topic, spec.isolation_level)
-        return round(marks.partitions[0].end / self._context.records, 3)
+        watermarks = app.watermarks(spec).topic_watermarks(spec.topic, spec.isolation_level)
+        return round(watermarks.partitions[0].end / self._context.records, 3)
 
     def worker(self, name: str, settings: Mapping[str, str]) -> AbstractContextManager[Worker]:
         """A process with a session of these settings, on the master that every side gets."""

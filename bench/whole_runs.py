@@ -52,8 +52,8 @@ class WholeRuns:
         self._fed = repetition
         fill_topic(self._context, self._name, self._context.records)
         self._total += self._context.records
-        marks = self._app.marks(self._app.spec(self._name))
-        found = marks.topic_marks(self._name, IsolationLevel.READ_COMMITTED)
+        watermarks = self._app.watermarks(self._app.spec(self._name))
+        found = watermarks.topic_watermarks(self._name, IsolationLevel.READ_COMMITTED)
         self._before = self._after or {partition: 0 for partition in found.partitions}
         self._after = {partition: here.end for partition, here in found.partitions.items()}
 

@@ -81,14 +81,14 @@ def contradictions(remedy: str, section: str) -> list[str]:
 def test_a_remedy_does_not_contradict_its_runbook_section(kind: type[TidemarkError]) -> None:
     """Both are read by the same person, minutes apart."""
     assert kind.__name__ in sections(), f"docs/runbook.md has no section {kind.__name__}"
-    assert contradictions(build(kind).remedy(), sections()[kind.__name__]) == []
+    assert contradictions(build(kind).rendered("fix"), sections()[kind.__name__]) == []
 
 
 def test_the_remedy_without_a_leader_epoch_does_not_contradict_its_runbook_section() -> None:
     """It has a second cause, and a command for it."""
     error = LogTruncated(pipeline="events", topic="events", partition=0, offset=5, undo=(1,))
-    assert "--replace" in error.remedy()
-    assert contradictions(error.remedy(), sections()["LogTruncated"]) == []
+    assert "--replace" in error.rendered("fix")
+    assert contradictions(error.rendered("fix"), sections()["LogTruncated"]) == []
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_a_plan_that_fails_does_not_stop_the_others(
     crashed, refused, landed = results_of(capsys.readouterr().out)
     assert code == ExitCode.CRASH
     assert (crashed["error"], crashed["retryable"]) == ("Unforeseen", True)
-    assert crashed["found"] == "ZeroDivisionError: by nothing"
+    assert crashed["actual"] == "ZeroDivisionError: by nothing"
     assert (refused["error"], refused["retryable"]) == ("LostRange", False)
     assert landed == {"pipeline": "tides", "plan": 1, "wrote": True}
 
@@ -165,9 +165,9 @@ def test_an_exception_of_spark_that_no_adapter_names_is_a_named_error(
     assert main(Job.of_step(body), "doc", ARGV) == ExitCode.TRANSIENT
     (record,) = results_of(capsys.readouterr().out)
     assert record["error"] == "EngineFailed"
-    assert record["what"] == (
-        "executing prices=7 failed: SparkNumberFormatException [CAST_INVALID_INPUT]"
-    )
+    assert ("executing prices=7 failed: SparkNumberFormatException [CAST_INVALID_INPUT]") in record[
+        "problem"
+    ]
     assert "secret" not in f"{record} {Path(record['log']).read_text()}"
     assert Path(record["log"]).parent == tmp_path / "logs"
 

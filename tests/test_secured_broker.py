@@ -45,7 +45,7 @@ from tidemark.kafka.errors import KafkaRefused, TopicMissing
 from tidemark.kafka.groups import KafkaGroupOffsets
 from tidemark.kafka.options import client_config
 from tidemark.kafka.reader import KafkaLogReader
-from tidemark.kafka.watermarks import KafkaMarkReader
+from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.run import run
 from tidemark.sockets import free_ports
 from tidemark.spark.server import SparkServer
@@ -61,7 +61,7 @@ PASSWORD = 'q"uo\\te;d=1 hush'
 """With all that could end a quoted value early."""
 QUOTED = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
 TOPIC = "secured"
-HOLES = "secured-with-holes"
+HOLES = "secured-with-gaps"
 """Two committed records and a marker, three aborted records and a marker, two records."""
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
@@ -231,7 +231,7 @@ def wait_until_described(extra: Mapping[str, Any]) -> None:
     deadline = time.monotonic() + 120
     while True:
         try:
-            marks(extra)
+            watermarks(extra)
         except TidemarkError:
             if time.monotonic() > deadline:
                 raise
@@ -239,10 +239,10 @@ def wait_until_described(extra: Mapping[str, Any]) -> None:
             return
 
 
-def marks(extra: Mapping[str, Any]) -> dict[int, int]:
+def watermarks(extra: Mapping[str, Any]) -> dict[int, int]:
     """End of each partition, read with this connection."""
-    reader = KafkaMarkReader(client_config("secured", extra))
-    found = reader.topic_marks(TOPIC, IsolationLevel.READ_COMMITTED)
+    reader = KafkaWatermarkReader(client_config("secured", extra))
+    found = reader.topic_watermarks(TOPIC, IsolationLevel.READ_COMMITTED)
     return {partition: here.end for partition, here in found.partitions.items()}
 
 
@@ -420,7 +420,7 @@ def test_s25_a_certificate_file_does_as_well(secured: Secured, tmp_path: Path) -
     """The form that librdkafka's users know."""
     extra = secured.tls_login()
     (tmp_path / "ca.pem").write_text(extra.pop("ssl.ca.pem"))
-    assert marks({**extra, "ssl.ca.location": str(tmp_path / "ca.pem")}) == {0: 10, 1: 0}
+    assert watermarks({**extra, "ssl.ca.location": str(tmp_path / "ca.pem")}) == {0: 10, 1: 0}
 
 
 def read_back(extra: Mapping[str, Any], topic: str, end: int) -> list[int]:
@@ -440,7 +440,7 @@ def test_s25_the_second_reader_needs_no_right_on_groups(secured: Secured) -> Non
 
 
 @pytest.mark.spark
-def test_s25_holes_are_proven_and_tables_verified_with_the_same_rights(
+def test_s25_gaps_are_proven_and_tables_verified_with_the_same_rights(
     secured: Secured, spark: SparkSession, tmp_path: Path
 ) -> None:
     """I6: Describe and Read on the topic, for the evidence of a landing and for `verify`."""
@@ -451,7 +451,7 @@ def test_s25_holes_are_proven_and_tables_verified_with_the_same_rights(
         spec=make_spec(topic=HOLES),
     )
     (count,) = lake.run("test").landing.counts
-    assert (count.records, count.holes, count.unproven_holes) == (4, 5, 0)
+    assert (count.records, count.gaps, count.unproven_gaps) == (4, 5, 0)
     assert lake.judged() == read_all(secured.inside, HOLES)
     verification = lake.verify.verify()
     verification.check()
@@ -463,10 +463,10 @@ def test_s25_holes_are_proven_and_tables_verified_with_the_same_rights(
 
 
 def refusal(extra: Mapping[str, Any]) -> TidemarkError:
-    """How asking for marks ends, soon and without telling the password."""
+    """How asking for watermarks ends, soon and without telling the password."""
     begun = time.monotonic()
     with pytest.raises((KafkaRefused, TopicMissing)) as caught:
-        marks(extra)
+        watermarks(extra)
     assert time.monotonic() - begun < 20
     assert_no_secret(str(caught.value))
     assert_no_secret(repr(caught.value))
@@ -484,7 +484,7 @@ def test_s25_a_wrong_password_is_refused(secured: Secured, user: str) -> None:
     """At once, not by a timeout; a wrong password and an unknown user are the same to Kafka."""
     error = refusal(secured.login(user, "wrong"))
     assert isinstance(error, KafkaRefused)
-    assert "credentials" in error.remedy()
+    assert "credentials" in error.rendered("fix")
     assert "wrong" not in str(error)
 
 
@@ -499,13 +499,13 @@ def test_s25_a_certificate_of_somebody_else_is_refused(secured: Secured) -> None
 def test_the_refusal_does_not_outlive_its_cause(secured: Secured) -> None:
     """A reader that was refused once works when its rights have come."""
     admin = AdminClient({"bootstrap.servers": secured.inside})
-    reader = KafkaMarkReader(client_config("secured", secured.login("late")))
+    reader = KafkaWatermarkReader(client_config("secured", secured.login("late")))
     with pytest.raises(KafkaRefused):
-        reader.topic_marks(TOPIC, IsolationLevel.READ_COMMITTED)
+        reader.topic_watermarks(TOPIC, IsolationLevel.READ_COMMITTED)
     add_scram_users(admin, "late")
     allow(admin, "late", AclOperation.DESCRIBE)
     wait_until_described(secured.login("late"))
-    assert len(reader.topic_marks(TOPIC, IsolationLevel.READ_COMMITTED).partitions) == 2
+    assert len(reader.topic_watermarks(TOPIC, IsolationLevel.READ_COMMITTED).partitions) == 2
 
 
 @pytest.mark.parametrize("refused", ["password", "certificate", "looker"])
@@ -542,7 +542,7 @@ def test_s25_describe_without_read_is_refused_when_landing(
     with pytest.raises(KafkaRefused) as caught:
         lake.run("test")
     assert_no_secret(str(caught.value))
-    assert "Read" in caught.value.expected()
+    assert "Read" in caught.value.rendered("expected")
     assert lake.rows() == []
     assert lake.committed() == {0: 0, 1: 0}
 
@@ -558,6 +558,6 @@ def test_s25_groups_need_rights_of_their_own(secured: Secured) -> None:
         with pytest.raises(KafkaRefused) as refused:
             ask()
         assert time.monotonic() - begun < 40
-        assert "Describe on group 'old'" in refused.value.expected()
+        assert "Describe on group 'old'" in refused.value.rendered("expected")
         assert_no_secret(str(refused.value))
     assert group_names(secured.inside) == set()

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
         ControlTable,
         DataTable,
         LogReader,
-        MarkReader,
         Sink,
         TopicLogReader,
         TopicReader,
+        WatermarkReader,
     )
     from tidemark.ingest.start import OffsetSource, Starts
     from tidemark.lake.control_repair import DeltaControlRepair
@@ -218,11 +218,11 @@ class App:
 
         return client_config(connection, self._connection_extra(connection, "bootstrap.servers"))
 
-    def marks(self, spec: PipelineSpec) -> TopicReader:
-        """Reads the marks of the pipeline's cluster."""
-        from tidemark.kafka.watermarks import KafkaMarkReader
+    def watermarks(self, spec: PipelineSpec) -> TopicReader:
+        """Reads the watermarks of the pipeline's cluster."""
+        from tidemark.kafka.watermarks import KafkaWatermarkReader
 
-        return self._armed("marks", KafkaMarkReader(self.kafka_config(spec.connection)))
+        return self._armed("watermarks", KafkaWatermarkReader(self.kafka_config(spec.connection)))
 
     def log_reader(self, spec: PipelineSpec) -> TopicLogReader:
         """Reads records of the pipeline's cluster, apart from Spark."""
@@ -317,12 +317,12 @@ class App:
         spec = self.spec(plan.pipeline)
         return size_of(self.quarantine(spec).spans(plan.sequence)) if spec.is_typed else None
 
-    def _log_of(self, spec: PipelineSpec) -> tuple[MarkReader, LogReader]:
+    def _log_of(self, spec: PipelineSpec) -> tuple[WatermarkReader, LogReader]:
         """What a pipeline lands the records of: its topic, or what another one has landed."""
         if not spec.is_typed:
-            return self.marks(spec), self.log_reader(spec)
+            return self.watermarks(spec), self.log_reader(spec)
         landed = self.decoding(spec.name).landed
-        return self._armed("marks", landed), self._armed("log_reader", landed)
+        return self._armed("watermarks", landed), self._armed("log_reader", landed)
 
     def footprint(self, plan: Plan) -> Footprint:
         """What a plan would add to its data table; asks nobody but the table."""
@@ -413,7 +413,7 @@ class App:
         spec = self.kafka_spec(pipeline)
         return Planner(
             spec=spec,
-            marks=self.marks(spec),
+            watermarks=self.watermarks(spec),
             control=self.control(),
             data_log=self._bronze_table(spec),
             log_reader=self.log_reader(spec),
@@ -427,7 +427,7 @@ class App:
         spec = self.kafka_spec(pipeline)
         return Backfills(
             spec=spec,
-            marks=self.marks(spec),
+            watermarks=self.watermarks(spec),
             control=self.control(),
             data_log=self._bronze_table(spec),
             log_reader=self.log_reader(spec),
@@ -439,10 +439,10 @@ class App:
         from tidemark.repair.abandon import Abandon
 
         spec = self.spec(pipeline)
-        marks, log_reader = self._log_of(spec)
+        watermarks, log_reader = self._log_of(spec)
         return Abandon(
             pipeline=spec.name,
-            marks=marks,
+            watermarks=watermarks,
             control=self.control(),
             table=self.table(spec),
             log_reader=log_reader,
@@ -463,7 +463,7 @@ class App:
         spec = self.kafka_spec(pipeline)
         return Decisions(
             spec=spec,
-            marks=self.marks(spec),
+            watermarks=self.watermarks(spec),
             control=self.control(),
             data_log=self.table(spec),
             now=utc_now,
@@ -476,7 +476,7 @@ class App:
         spec = self.kafka_spec(pipeline)
         return Starts(
             spec=spec,
-            marks=self.marks(spec),
+            watermarks=self.watermarks(spec),
             control=self.control(),
             data_log=self.table(spec),
             now=utc_now,
@@ -489,7 +489,7 @@ class App:
         spec = self.kafka_spec(pipeline)
         return Exports(
             spec=spec,
-            marks=self.marks(spec),
+            watermarks=self.watermarks(spec),
             control=self.control(),
             data_log=self.table(spec),
             groups=self.group_offsets(spec),
@@ -500,10 +500,10 @@ class App:
         from tidemark.repair.repair import Repair
 
         spec = self.spec(pipeline)
-        marks, log_reader = self._log_of(spec)
+        watermarks, log_reader = self._log_of(spec)
         return Repair(
             spec=spec,
-            marks=marks,
+            watermarks=watermarks,
             control=self.control(),
             table=self.table(spec),
             log_reader=log_reader,
@@ -515,11 +515,11 @@ class App:
         from tidemark.report.verify import Verify
 
         spec = self.spec(pipeline)
-        marks, log_reader = self._log_of(spec)
+        watermarks, log_reader = self._log_of(spec)
         bronze = None if spec.is_typed else self._bronze_table(spec, reads_only=True)
         return Verify(
             spec=spec,
-            marks=marks,
+            watermarks=watermarks,
             control=self.control(),
             data_log=bronze or self.table(spec),
             log_reader=log_reader,
@@ -531,10 +531,10 @@ class App:
         from tidemark.ingest.executor import Ingest
 
         spec = self.spec(pipeline)
-        marks, log_reader = self._log_of(spec)
+        watermarks, log_reader = self._log_of(spec)
         return Ingest(
             spec=spec,
-            marks=marks,
+            watermarks=watermarks,
             control=self.control(),
             table=self.table(spec),
             sink=self._armed("sink", self._sink(spec)),
@@ -749,7 +749,7 @@ class App:
             spec,
             self.control(),
             self._bronze_table(spec),
-            open_marks=lambda: self.marks(spec),
+            open_watermarks=lambda: self.watermarks(spec),
             open_log=lambda: self.log_reader(spec),
             unsettling=self._unsettling(spec),
             now=utc_now(),
@@ -977,7 +977,7 @@ class App:
             raise InvalidConnection(
                 connection=connection,
                 rule=f'JSON such as {{"conn_type": "generic", "extra": {{"{key}": "…"}}}}',
-                problem="something else",
+                seen="something else",
             ) from None
         return parsed
 

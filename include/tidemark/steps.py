@@ -286,7 +286,7 @@ def describe(step: Result) -> str:
     """Return a step of `complete` as one readable line."""
     name = step["step"]
     if "error" in step:
-        return f"{name}: {step['error']}: {step['what']}"
+        return f"{name}: {step['error']}: {step['problem']}"
     if name == "ingest":
         how = "landed" if step["wrote"] else "found landed by another process"
         return f"ingest: plan {step['plan']}: {step['records']:,} record(s) {how}"

@@ -367,8 +367,8 @@ def test_limited_runs_follow_each_other_and_alarms_are_told(
         assert told("A run of away has not ended in time")
         alarm = told("clicks: RunwayTooShort: ")
         assert alarm.startswith("tidemark_status.alarm of ")
-        assert "Next: see `tidemark status clicks` for the partitions" in alarm
-        assert "Next: land more now with `tidemark ingest clicks`" in alarm
+        assert "See `tidemark status clicks` for the partitions" in alarm
+        assert "Land more now with `tidemark ingest clicks`" in alarm
         failure = told("tidemark_lost.plan of ")
         assert " has failed: NoStartOffset: " in failure
         assert "another reader has come to: `tidemark start --help`." in failure

@@ -113,5 +113,5 @@ def test_what_is_told_has_the_command_that_helps(
     ((_, body),) = webhook.heard
     assert body["text"].startswith("d.t of r has failed: ")
     assert f"{type(error).__name__}: {error}" in body["text"]
-    assert f"Next: {error.as_record()['next']}." in body["text"]
+    assert f"{error.as_record()['fix']}" in body["text"]
     assert command in body["text"]

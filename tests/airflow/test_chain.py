@@ -64,7 +64,7 @@ class Tides:
         spec = self._app.spec("tides")
         ingest = Ingest(
             spec=spec,
-            marks=self._app.marks(spec),
+            watermarks=self._app.watermarks(spec),
             control=self._app.control(),
             table=self._app.table(spec),
             sink=FileSink(Path(self._uri), self._app.log_reader(spec)),

@@ -120,7 +120,7 @@ def test_the_registry_is_a_connection_of_airflows(task_probe: Probe, spark_submi
     spec = spark_submit.parent / "pipelines" / "events.yaml"
     spec.write_text(spec.read_text().replace("format: string", "format: avro"))
     answer = run(task_probe, spark_submit)
-    assert "connection 'schema_registry_default' is not defined" in answer.value["error"]
+    assert "Connection 'schema_registry_default' is not defined" in answer.value["error"]
     assert answer.value["fails_now"] is True
     assert not (spark_submit.parent / "argv").exists()
 

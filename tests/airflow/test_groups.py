@@ -244,7 +244,7 @@ def test_no_connection_at_all_is_refused_before_spark(group: Group) -> None:
     group.planned("b")
     group.connect("kafka_other", None)
     answer = group.run_job("ingest")
-    assert answer.value["error"].startswith("UnknownConnection: connection 'kafka_other'")
+    assert answer.value["error"].startswith("UnknownConnection: Connection 'kafka_other'")
     assert group.submitted() is None
 
 

@@ -184,7 +184,7 @@ def test_nothing_secret_is_rendered_and_the_environment_is_put_back(
 def test_a_missing_spark_connection_is_refused(task_probe: Probe, spark_submit: Path) -> None:
     """Airflow's hook would submit to YARN instead, without a word."""
     answer = run(task_probe, spark_submit, 0, spark=None)
-    assert answer.value["error"].startswith("UnknownConnection: connection 'spark_default'")
+    assert answer.value["error"].startswith("UnknownConnection: Connection 'spark_default'")
     assert answer.value["fails_now"] is True
     assert not (spark_submit.parent / "argv").exists()
 
@@ -192,7 +192,7 @@ def test_a_missing_spark_connection_is_refused(task_probe: Probe, spark_submit: 
 def test_a_missing_kafka_connection_is_refused(task_probe: Probe, spark_submit: Path) -> None:
     """Before Spark is started."""
     answer = run(task_probe, spark_submit, 0, kafka=None)
-    assert answer.value["error"].startswith("UnknownConnection: connection 'kafka_default'")
+    assert answer.value["error"].startswith("UnknownConnection: Connection 'kafka_default'")
     assert answer.value["fails_now"] is True
     assert not (spark_submit.parent / "argv").exists()
 

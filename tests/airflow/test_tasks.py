@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.airflow.conftest import Probe
-from tests.support.plans import make_marks, make_plan
+from tests.support.plans import make_plan, make_watermarks
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tidemark.app import App
@@ -65,13 +65,13 @@ def test_an_unknown_pipeline_fails_now(task_probe: Probe, environ: dict[str, str
     assert answer.value["fails_now"] is True
 
 
-@pytest.mark.parametrize(("end_mark", "left"), [(9, False), (12, True)])
+@pytest.mark.parametrize(("log_end_offset", "left"), [(9, False), (12, True)])
 def test_a_run_that_left_something_is_followed_by_another(
-    task_probe: Probe, environ: dict[str, str], end_mark: int, left: bool
+    task_probe: Probe, environ: dict[str, str], log_end_offset: int, left: bool
 ) -> None:
     """What it could have read when it was planned, and did not."""
     plan = make_plan((0, 0, 9))
-    plan = replace(plan, ranges=(replace(plan.ranges[0], end_mark=end_mark),))
+    plan = replace(plan, ranges=(replace(plan.ranges[0], log_end_offset=log_end_offset),))
     app = App(environ=environ)
     app.control().append(Ledger(pipeline="prices"), [Planned(plan=plan)], NOW)
     answer = task_probe.ask("call_task", task="has_left", environ=environ, pipeline="prices",
@@ -133,16 +133,16 @@ def test_complete_refuses_what_is_not_whole(task_probe: Probe, environ: dict[str
     """It names the chunks that the table does not have, and how to go on; no retry helps."""
     control = App(environ=environ).control()
     chunks = ({0: SpanSet.of([Span(0, 5)])}, {0: SpanSet.of([Span(5, 9)])})
-    marks = make_marks({0: (0, 9)})
+    watermarks = make_watermarks({0: (0, 9)})
     asked = BackfillRequested(
-        cluster_id=marks.cluster_id,
-        topic=marks.topic,
-        topic_id=marks.topic_id,
+        cluster_id=watermarks.cluster_id,
+        topic=watermarks.topic,
+        topic_id=watermarks.topic_id,
         requested_by=RUN,
         readable_only=False,
         chunks=chunks,
     )
-    began = Started.at(marks, {0: 9}, RUN)
+    began = Started.at(watermarks, {0: 9}, RUN)
     control.append(Ledger(pipeline="prices"), [began, asked], NOW)
 
     def planned(number: int, start: int, end: int) -> Plan:

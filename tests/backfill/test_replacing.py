@@ -101,7 +101,7 @@ def held(lake: FileLake) -> dict[int, list[tuple[int, int]]]:
 
 
 def told(lake: FileLake) -> dict[int, list[tuple[int, int]]]:
-    """The same as the ledger has it; these logs have no holes. A summary says no other thing."""
+    """The same as the ledger has it; these logs have no gaps. A summary says no other thing."""
     whole, summary = lake.control.ledger("events"), lake.control.summary("events")
     assert (summary.landed, summary.pending) == (whole.landed, whole.pending)
     assert (summary.records, summary.last_sequence) == (whole.records, whole.last_sequence)
@@ -220,14 +220,14 @@ def test_hundreds_of_ranges_are_replaced_at_once(tmp_path: Path) -> None:
     assert lake.verified()[0] == (800, 800)
 
 
-def test_holes_are_no_losses(lake: FileLake) -> None:
+def test_gaps_are_no_losses(lake: FileLake) -> None:
     """Markers have no row before and none after."""
-    lake.kafka.add_holes("events", 0, 2)
+    lake.kafka.add_gaps("events", 0, 2)
     lake.run(2)
     plan = land_again(lake, (0, 13, 19))
     landing = lake.control.ledger("events").plans[plan.sequence].landing
     assert landing is not None
-    assert (landing.records, landing.holes) == (4, 2)
+    assert (landing.records, landing.gaps) == (4, 2)
     assert lake.verified()[0] == (17, 17)
 
 

@@ -218,7 +218,7 @@ def test_into_lands_a_copy_and_leaves_the_table(
     produce_values(broker.bootstrap, name, 5)
     produce_aborted(broker.bootstrap, name, [Record(partition=1)] * 2)
     landed = lake.run("live")
-    marks = log_ranges(broker.bootstrap, name)
+    watermarks = log_ranges(broker.bootstrap, name)
     header = Record(key=b"", value=None, headers=(("a", None), ("a", b"")), partition=1)
     produce_records(broker.bootstrap, name, [header, Record(partition=0)])
     before = lake.ledger, lake.version(), DeltaTable(lake.uri).file_uris()
@@ -236,7 +236,7 @@ def test_into_lands_a_copy_and_leaves_the_table(
     topic_id = landed.plan.topic_id
     found = judge(copy.rows(), broker.bootstrap, name, topic_id)
     assert (found.exact, found.records) == (True, 7), found
-    found = judge(lake.rows(), broker.bootstrap, name, topic_id, ranges=marks)
+    found = judge(lake.rows(), broker.bootstrap, name, topic_id, ranges=watermarks)
     assert (found.exact, found.records) == (True, 5), found
     assert (lake.ledger, lake.version(), DeltaTable(lake.uri).file_uris()) == before
     assert lake.committed() == {0: 5, 1: 3}

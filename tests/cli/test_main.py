@@ -186,14 +186,14 @@ def test_a_beginning_is_said_in_one_way(
 
 
 def test_a_named_error_exits_with_its_code_and_says_what_to_do(tmp_path: Path) -> None:
-    """The process prints it on standard error, in three lines: expected, found, next."""
+    """The process prints it on standard error, in four lines."""
     ran = tidemark("plan", "nosuch", home=tmp_path)
     assert (ran.returncode, ran.stdout) == (ExitCode.REFUSED, "")
-    assert ran.stderr.startswith("UnknownPipeline: no pipeline is named 'nosuch'")
+    assert ran.stderr.startswith("UnknownPipeline: No pipeline is named 'nosuch'")
     assert [line.split()[0] for line in ran.stderr.splitlines()[1:4]] == [
         "expected",
-        "found",
-        "next",
+        "actual",
+        "fix",
     ]
 
 
@@ -222,7 +222,7 @@ def test_a_probe_asks_for_alarms_and_a_table_keeps_what_was_seen(
     for _ in range(2):
         ran = command("status", "prices", "orders", "--check", "--record")
         assert ran.code == ExitCode.REFUSED
-        assert "prices: UnknownConnection: connection 'kafka_default' is not defined" in ran.err
+        assert "prices: UnknownConnection: Connection 'kafka_default' is not defined" in ran.err
     table = DeltaTable(App.from_environment({"TIDEMARK_HOME": str(tmp_path)}).layout.status_table)
     told = query(table, "SELECT pipeline, problem, alarms, forecast FROM t ORDER BY pipeline")
     unknown = {"problem": "UnknownConnection", "alarms": "UnknownConnection", "forecast": "unknown"}

@@ -38,7 +38,7 @@ def test_a_wrong_master_is_a_set_up_error(ingest: Command, master: str, cause: s
     ran = ingest("--master", master)
     (error,) = ran.json
     assert (error["error"], error["retryable"]) == ("SetupError", False)
-    assert error["what"] == f"Spark cannot start: {cause}"
+    assert f"Spark cannot start: {cause}" in error["problem"]
     assert ran.code == ExitCode.REFUSED
 
 
@@ -55,8 +55,8 @@ def test_a_missing_java_is_a_set_up_error(
     ran = ingest()
     (error,) = ran.json
     assert (error["error"], error["retryable"]) == ("SetupError", False)
-    assert error["what"].startswith("Spark cannot start: ")
-    assert home is None or f"{home}/bin/java: No such file or directory" in error["what"]
+    assert error["problem"].startswith("Spark cannot start: ")
+    assert home is None or f"{home}/bin/java: No such file or directory" in error["problem"]
     assert ran.code == ExitCode.REFUSED
 
 
@@ -67,7 +67,7 @@ def test_a_master_that_does_not_answer_is_retried(ingest: Command) -> None:
     ran = ingest("--master", f"spark://{HOST}:{port}")
     (error,) = ran.json
     assert (error["error"], error["retryable"]) == ("EngineFailed", True)
-    assert error["what"] == (
+    assert (
         "starting Spark failed: the Spark application has ended; perhaps its master does not answer"
-    )
+    ) in error["problem"]
     assert ran.code == ExitCode.TRANSIENT

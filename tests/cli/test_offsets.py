@@ -113,7 +113,7 @@ def test_from_a_group_to_a_plan_and_to_another_group(home: Home, admin: AdminCli
     assert home.starts() == {0: 2, 1: 5}
     code, told = home.run("start", "events", "--offsets", "0:4,1:4")
     assert (code, told["error"]) == (ExitCode.REFUSED, "AlreadyBegun")
-    assert f"consumer group '{old}'; other partitions at latest; moved" in told["found"]
+    assert f"consumer group '{old}'; other partitions at latest; moved" in told["actual"]
 
     assert home.run("plan", "events")[1]["error"] == "LostRange"
     assert home.run("accept-loss", "events", "--reason", "known")[0] == ExitCode.OK

@@ -123,9 +123,9 @@ def test_what_breaks_a_critical_rule_is_kept_back_until_somebody_releases_it(
     told = tidemark("report", "events", "--json").json
     assert told["standings"] == {"published": [1, 3], "blocked": [2]}
     certificate = told["certificate"]
-    assert (certificate["complete"], certificate["unproven_holes"]) == (True, 0)
-    assert (certificate["records"], certificate["holes"]) == (36, 5)
-    assert [(each["records"], each["holes"]) for each in certificate["partitions"]] == [
+    assert (certificate["complete"], certificate["unproven_gaps"]) == (True, 0)
+    assert (certificate["records"], certificate["gaps"]) == (36, 5)
+    assert [(each["records"], each["gaps"]) for each in certificate["partitions"]] == [
         (18, 3), (18, 2),
     ]  # fmt: skip
     (broken,) = [each for each in told["rules"] if each["broken_by"]]

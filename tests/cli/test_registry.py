@@ -50,8 +50,8 @@ def refused(lake: HomeTypedLake, ran: Ran) -> dict[str, Any]:
     assert lake.control.ledger("events@typed").plans == {}
     assert not lake.typed_uri.exists()
     (told,) = ran.json
-    assert "'trades'" in told["what"]
-    assert "nothing was planned" in told["next"]
+    assert "'trades'" in told["problem"]
+    assert "nothing was planned" in told["fix"]
     return dict(told)
 
 
@@ -64,8 +64,8 @@ def test_a_wrong_password_is_refused_and_told_by_the_connections_name(
         as_json, plain = offline("decode", "events", "--json"), offline("decode", "events")
     assert as_json.code == plain.code == ExitCode.REFUSED
     told = refused(lake, as_json)
-    assert (told["error"], told["found"]) == ("RegistryRefused", "HTTP 401")
-    assert "credentials of the connection" in told["next"]
+    assert (told["error"], told["actual"]) == ("RegistryRefused", "HTTP 401")
+    assert "credentials of the connection" in told["fix"]
     assert "connection 'trades'" in plain.out + plain.err
     for ran in (as_json, plain):
         assert _SECRET not in ran.out + ran.err
@@ -86,8 +86,8 @@ def test_a_registry_that_never_answers_is_not_waited_for_for_ever(
             silent.accept()
     assert ran.code == ExitCode.TRANSIENT
     told = refused(lake, ran)
-    assert (told["error"], told["found"]) == ("RegistryUnavailable", "ReadTimeout")
-    assert "run the same command again" in told["next"]
+    assert (told["error"], told["actual"]) == ("RegistryUnavailable", "ReadTimeout")
+    assert "run the same command again" in told["fix"]
 
 
 def test_schemas_that_are_kept_are_planned_with_while_the_registry_is_away(

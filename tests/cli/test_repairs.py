@@ -101,7 +101,7 @@ def test_a_loss_is_accepted_with_who_when_and_why(
     delete_records(admin, name, 7)
     with pytest.raises(LostRange) as caught:
         lake.planner.plan("second")
-    assert "tidemark accept-loss" in caught.value.remedy()
+    assert "tidemark accept-loss" in caught.value.rendered("fix")
 
     before = lake.ledger
     shown = tidemark("accept-loss", "events", "--reason", "known", "--dry-run", "--json")
@@ -150,7 +150,7 @@ def test_a_plan_is_undone_with_who_when_and_why(
     kept = ({0: (0, 4)}, {0: (7, 9)})
     assert lake.judged() == [r for each in kept for r in read_ranges(broker.bootstrap, name, each)]
     told = [(row["event"], row["reason"]) for row in events(lake, "event_number > 6")]
-    assert told == [("undo_begun", "wrong"), ("rewound", "wrong")]
+    assert told == [("undo_started", "wrong"), ("undone", "wrong")]
     assert lake.committed() == {0: 4, 1: 0}
     lake.run("next")
     assert lake.judged() == read_all(broker.bootstrap, name)
@@ -170,7 +170,7 @@ def test_a_new_incarnation_is_accepted_with_who_when_and_why(
     produce_values(broker.bootstrap, name, 6)
     with pytest.raises(TopicRecreated) as caught:
         lake.planner.plan("second")
-    assert "tidemark new-incarnation" in caught.value.remedy()
+    assert "tidemark new-incarnation" in caught.value.rendered("fix")
 
     before = lake.ledger
     shown = tidemark("new-incarnation", "events", "--reason", "moved", "--dry-run", "--json")
@@ -223,13 +223,13 @@ def test_rewind_and_rebuild_show_what_they_would_do_and_do_it(
     assert [(row["plan"], row["becomes"]) for row in shown.json["rows"]] == [(2, "unread again")]
     assert lake.ledger == before
     assert tidemark("rewind", "events", "--reason", "bad deploy").code == ExitCode.OK
-    assert {row["reason"] for row in events(lake, "event = 'rewound'")} == {"bad deploy"}
+    assert {row["reason"] for row in events(lake, "event = 'undone'")} == {"bad deploy"}
     lake.run("third")
 
     shutil.rmtree(lake.control_uri)
     refused = tidemark("plan", "events", "--json")
     assert refused.code != ExitCode.OK
-    assert "tidemark control rebuild events" in refused.json["next"]
+    assert "tidemark control rebuild events" in refused.json["fix"]
     unsaid = tidemark("control", "rebuild", "events")
     assert unsaid.code == ExitCode.USAGE
     shown = tidemark("control", "rebuild", "events", "--dry-run", "--json")

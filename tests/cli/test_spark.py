@@ -75,7 +75,7 @@ def test_an_unreachable_server_is_reported_before_a_plan_is_recorded(by_submit: 
     ran = by_submit("ingest", "events", "--master", "sc://localhost:1", "--json")
     assert ran.code == ExitCode.TRANSIENT
     assert ran.json["error"] == "EngineUnavailable"
-    assert "tidemark spark start" in ran.json["next"]
+    assert "tidemark spark start" in ran.json["fix"]
     assert plans() == 0
 
 
@@ -109,7 +109,7 @@ def test_a_setting_of_a_whole_application_is_refused_on_a_server(
     ran = tidemark("ingest", "events", "--json")
     assert ran.code == ExitCode.REFUSED
     assert ran.json["error"] == "EngineUnsuitable"
-    assert "spark.driver.cores" in ran.json["what"]
+    assert "spark.driver.cores" in ran.json["problem"]
     assert plans() == 0
 
 

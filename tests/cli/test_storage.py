@@ -79,7 +79,7 @@ def test_a_command_that_cannot_write_names_the_cause_in_its_first_line(
     assert shown.code == record.code == ExitCode.REFUSED
     (error,) = record.json if isinstance(record.json, list) else [record.json]
     assert error["error"] == "StorageRefused"
-    assert error["found"] == "File too large"
+    assert error["actual"] == "File too large"
     assert lake.ledger == before
 
 
@@ -115,7 +115,7 @@ def test_a_decision_that_cannot_be_recorded_names_the_cause(
         shown, record = offline(*release), offline(*release, "--json")
     assert shown.err.startswith("StorageRefused: ")
     assert str(lake.root / "quality" / "verdicts") in shown.err.splitlines()[0]
-    assert (record.code, record.json["found"]) == (ExitCode.REFUSED, "File too large")
+    assert (record.code, record.json["actual"]) == (ExitCode.REFUSED, "File too large")
 
 
 def _occupied(lake: HomeFileLake, table: str) -> Path:
@@ -134,7 +134,7 @@ def test_a_report_without_its_check_results_names_the_cause(
     place = _occupied(lake, table)
     shown, record = offline("report", "events"), offline("report", "events", "--json")
     first = _first_line(shown)
-    assert first == f"StorageRefused: using the table failed at {place}: Not a directory"
+    assert first == f"StorageRefused: using the table failed at {place}: Not a directory."
     assert shown.code == record.code == ExitCode.REFUSED
     assert record.json["error"] == "StorageRefused"
 
@@ -172,8 +172,8 @@ def test_a_newer_spec_with_the_target_of_another_pipeline_plans_nothing(
     (tmp_path / "pipelines" / "aaa.yaml").write_text(spec.replace("name: events", "name: aaa"))
     owner, newer = offline("plan", "events", "--json"), offline("plan", "aaa", "--json")
     assert (owner.json["error"], newer.json["error"]) == ("SpecError", "ForeignTable")
-    assert "events.yaml" in owner.json["what"]
-    assert "aaa.yaml" in owner.json["what"]
+    assert "events.yaml" in owner.json["problem"]
+    assert "aaa.yaml" in owner.json["problem"]
     assert lake.rows() == [(0, offset) for offset in range(9)]
 
 
@@ -194,8 +194,8 @@ def test_a_quality_job_that_cannot_keep_its_results_names_the_cause(
     place = _occupied(lake, table)
     assert main(JOBS["quality"], "", ["--plan=events=1"]) == ExitCode.REFUSED
     (error,) = json.loads(capsys.readouterr().out.split(RESULT_MARKER)[1])
-    assert (error["error"], error["found"]) == ("StorageRefused", "Not a directory")
-    assert str(place) in error["what"]
+    assert (error["error"], error["actual"]) == ("StorageRefused", "Not a directory")
+    assert str(place) in error["problem"]
 
 
 @pytest.mark.usefixtures("lake")
@@ -206,7 +206,7 @@ def test_maintenance_that_cannot_write_names_the_cause_for_each_table(offline: C
     failed = {each["table"]: each for each in maintained.json["tables"] if "error" in each}
     assert failed.keys() == {"events", "control table"}
     assert {each["error"] for each in failed.values()} == {"StorageRefused"}
-    assert {each["found"] for each in failed.values()} == {"File too large"}
+    assert {each["actual"] for each in failed.values()} == {"File too large"}
     assert maintained.code == ExitCode.REFUSED
 
 
@@ -233,7 +233,7 @@ def test_a_backfill_that_cannot_be_recorded_names_the_cause(
         return record.json
 
     error = refused(*asked)
-    assert (error["error"], error["found"]) == ("StorageRefused", "File too large")
+    assert (error["error"], error["actual"]) == ("StorageRefused", "File too large")
     with _without_room():
         draft = tidemark(*asked, "--dry-run", "--json")
     assert (draft.code, draft.json["offsets"]) == (ExitCode.OK, 3)
@@ -264,5 +264,5 @@ def test_status_shows_what_it_read_where_it_cannot_record_it(
     assert str(lake.root) in shown.err
     again, error = record.json
     assert (again["pipeline"], again["records"]) == ("events", 9)
-    assert (error["error"], error["found"]) == ("StorageRefused", "File too large")
+    assert (error["error"], error["actual"]) == ("StorageRefused", "File too large")
     assert shown.code == record.code == ExitCode.REFUSED

@@ -94,7 +94,7 @@ def test_the_newest_records_are_looked_at_and_not_the_newest_offsets(
 ) -> None:
     """A transaction's marker is the last offset of every commit."""
     lake.kafka.produce("events", 0, 50)
-    lake.kafka.add_holes("events", 0, 30)
+    lake.kafka.add_gaps("events", 0, 30)
     lake.run(1, partition=1)
     ran = offline("suite", "init", "events", "--records", "20", "--dry-run", "--json")
     assert ran.json["profile"]["records"] == 10 + 1

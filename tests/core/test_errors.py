@@ -78,17 +78,20 @@ def build(kind: type[TidemarkError]) -> TidemarkError:
 every_error = pytest.mark.parametrize("kind", concrete_errors(), ids=lambda kind: kind.__name__)
 
 
+PARTS = ("problem", "expected", "actual", "fix")
+
+
 @every_error
-def test_every_error_derives_its_message_from_its_fields(kind: type[TidemarkError]) -> None:
-    """What, expected, found and next are there, and the message has all of them."""
+def test_the_message_of_an_error_is_its_rendered_templates(kind: type[TidemarkError]) -> None:
+    """The problem and the fix are never empty."""
     error = build(kind)
-    parts = [error.what(), error.expected(), error.found(), error.remedy()]
-    assert all(part.strip() for part in parts)
-    for part in parts:
-        assert part in str(error)
+    parts = {name: error.rendered(name) for name in PARTS}
+    assert parts["problem"]
+    assert parts["fix"]
+    assert all(text in str(error) for text in parts.values())
     record = error.as_record()
     assert record["error"] == kind.__name__
-    assert [record[key] for key in ("what", "expected", "found", "next")] == parts
+    assert {name: record[name] for name in PARTS} == parts
 
 
 @every_error
@@ -147,7 +150,7 @@ def test_the_runbook_has_a_section_for_every_error_that_points_to_one() -> None:
     pointed = {
         name
         for kind in concrete_errors()
-        for name in re.findall(r"runbook\.md, (\w+)", build(kind).remedy())
+        for name in re.findall(r"runbook\.md, (\w+)", build(kind).rendered("fix"))
     }
     assert pointed
     assert pointed <= sections
@@ -190,7 +193,7 @@ def test_commands_that_errors_name_can_be_typed() -> None:
     named = [
         command
         for kind in concrete_errors()
-        for command in re.findall(r"`tidemark ([^`]+)`", build(kind).remedy())
+        for command in re.findall(r"`tidemark ([^`]+)`", build(kind).rendered("fix"))
     ]
     for command in named:
         options = needed.get(command.split()[0], [])

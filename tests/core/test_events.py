@@ -16,9 +16,9 @@ from tidemark.core.events import (
     ControlEvent,
     Landed,
     Planned,
-    Rewound,
     Started,
     Superseded,
+    Undone,
 )
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
@@ -84,7 +84,7 @@ def test_events_survive_being_rows_in_any_order() -> None:
 
 def test_an_event_that_a_commit_has_twice_is_written_once() -> None:
     """Equal rows in the table mean that another program has doubled them."""
-    undone = Rewound(sequence=1, requested_by="ops", reason="a test")
+    undone = Undone(sequence=1, requested_by="ops", reason="a test")
     rows = encode("events", 9, NOW, [undone, replace(undone, sequence=2), undone])
     assert [row["plan_sequence"] for row in rows] == [1, 2]
     assert decode("events", rows) == [(9, [undone, replace(undone, sequence=2)])]
@@ -131,4 +131,4 @@ def test_every_landed_row_carries_the_committed_offset() -> None:
     """Readers in SQL need no arithmetic to know where a partition stands."""
     rows = encode("events", 4, NOW, history()[3][1])
     assert {row["partition"]: row["committed_offset"] for row in rows} == {0: 5, 1: 3}
-    assert {row["partition"]: row["holes"] for row in rows} == {0: 1, 1: 3}
+    assert {row["partition"]: row["gaps"] for row in rows} == {0: 1, 1: 3}

@@ -1,4 +1,4 @@
-"""What is planned, from a ledger and marks alone."""
+"""What is planned, from a ledger and watermarks alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.plans import make_marks, make_plan
+from tests.support.plans import make_plan, make_watermarks
 from tidemark.core.errors import (
     ClusterChanged,
     EndBehindCommitted,
@@ -63,7 +63,7 @@ def test_no_limit_takes_everything() -> None:
 def test_live_ranges_begin_at_the_committed_offset() -> None:
     """S3: the next range starts at the end of contiguous coverage, and ends at the end mark."""
     ranges = live_ranges(
-        ledger({0: 2, 1: 0}, {0: [Span(2, 6)]}), {}, make_marks({0: (0, 9), 1: (0, 0)}), None
+        ledger({0: 2, 1: 0}, {0: [Span(2, 6)]}), {}, make_watermarks({0: (0, 9), 1: (0, 0)}), None
     )
     assert [(r.partition, r.start, r.end) for r in ranges] == [(0, 6, 9)]
 
@@ -76,28 +76,28 @@ def test_live_ranges_go_around_what_a_backfill_landed(
 ) -> None:
     """I2: offsets that a backfill landed ahead of the live chain are not read again."""
     known = ledger({0: 0}, {0: [Span(0, 5), Span(8, 10)]})
-    ranges = live_ranges(known, {}, make_marks({0: (0, 20)}), limit)
+    ranges = live_ranges(known, {}, make_watermarks({0: (0, 20)}), limit)
     assert [(r.start, r.end) for r in ranges] == planned
 
 
 def test_s7_a_low_water_mark_past_the_committed_offset_is_a_lost_range() -> None:
     """The error names exactly the offsets that are gone."""
     with pytest.raises(LostRange) as lost:
-        live_ranges(ledger({0: 3}), {}, make_marks({0: (7, 9)}), None)
+        live_ranges(ledger({0: 3}), {}, make_watermarks({0: (7, 9)}), None)
     assert lost.value.lost == ((0, 3, 7),)
 
 
 def test_an_end_behind_the_committed_offset_is_refused() -> None:
     """An unclean truncation shows as a log that ends before what was landed."""
     with pytest.raises(EndBehindCommitted):
-        live_ranges(ledger({0: 0}, {0: [Span(0, 9)]}), {}, make_marks({0: (0, 5)}), None)
+        live_ranges(ledger({0: 0}, {0: [Span(0, 9)]}), {}, make_watermarks({0: (0, 5)}), None)
 
 
 def test_s10_new_partitions_are_read_from_their_very_start() -> None:
     """A partition that appears later starts at 0, whatever the policy said at first."""
     known = ledger({0: 100})
-    assert new_partitions(known, make_marks({0: (0, 100), 1: (0, 4)})) == {1: 0}
-    assert new_partitions(Ledger(pipeline="events"), make_marks({0: (0, 1)})) == {}
+    assert new_partitions(known, make_watermarks({0: (0, 100), 1: (0, 4)})) == {1: 0}
+    assert new_partitions(Ledger(pipeline="events"), make_watermarks({0: (0, 1)})) == {}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_topic_that_is_not_the_one_we_know_is_refused(
 ) -> None:
     """S5, S10: offsets belong to a cluster, a topic id and partitions that cannot go away."""
     with pytest.raises(error):
-        check_identity(ledger({0: 0, 1: 0}), make_marks(partitions, **changes))
+        check_identity(ledger({0: 0, 1: 0}), make_watermarks(partitions, **changes))
 
 
 @pytest.mark.parametrize(
@@ -124,18 +124,18 @@ def test_a_topic_that_is_not_the_one_we_know_is_refused(
 def test_a_plan_that_kafka_can_no_longer_give_is_refused(
     partitions: dict[int, tuple[int, int]], error: type[Exception]
 ) -> None:
-    """The check before landing: the plan's bounds against the marks of now."""
+    """The check before landing: the plan's bounds against the watermarks of now."""
     plan = make_plan((0, 5, 10))
-    check_readable(plan, make_marks({0: (5, 10)}))
+    check_readable(plan, make_watermarks({0: (5, 10)}))
     with pytest.raises(error):
-        check_readable(plan, make_marks(partitions))
+        check_readable(plan, make_watermarks(partitions))
 
 
 def test_a_backfill_takes_only_what_is_missing() -> None:
     """I2: the landed part of a wanted range is left out."""
     known = ledger({0: 0}, {0: [Span(3, 5), Span(7, 20)]})
     ranges = backfill_ranges(
-        known, make_marks({0: (0, 30)}), {0: SpanSet.of([Span(1, 10)])}, readable_only=False
+        known, make_watermarks({0: (0, 30)}), {0: SpanSet.of([Span(1, 10)])}, readable_only=False
     )
     assert [(r.start, r.end) for r in ranges] == [(1, 3), (5, 7)]
 
@@ -144,7 +144,7 @@ def test_a_backfill_takes_only_what_is_missing() -> None:
     ("partition", "start", "end", "rule"),
     [
         (9, 0, 1, "partition from 0 to 0"),
-        (0, 1, 5, "low-water mark"),
+        (0, 1, 5, "low watermark"),
         (0, 5, 31, "end of the readable log"),
     ],
 )
@@ -155,7 +155,7 @@ def test_a_backfill_outside_the_log_is_refused(
     with pytest.raises((InvalidRange, UnknownPartition), match=rule):
         backfill_ranges(
             ledger({0: 2}),
-            make_marks({0: (2, 30)}),
+            make_watermarks({0: (2, 30)}),
             {partition: SpanSet.of([Span(start, end)])},
             readable_only=False,
         )

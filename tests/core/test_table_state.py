@@ -75,6 +75,6 @@ def test_a_restore_that_was_undone_is_no_matter() -> None:
 
 
 def test_more_records_than_offsets_is_no_landing() -> None:
-    """I1: something doubled the rows; a negative number of holes would hide it."""
+    """I1: something doubled the rows; a negative number of gaps would hide it."""
     with pytest.raises(OverfullRange):
         Landing.of(make_plan((0, 0, 5)), 1, {0: 6})

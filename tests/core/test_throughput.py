@@ -68,7 +68,7 @@ def test_the_runway_of_a_log_that_is_limited_by_size_follows_its_low_water_mark(
         (make_unread(size=0), 24 * HOUR, None),
         (Unread(low=0, committed=0, size=5, oldest=None), 24 * HOUR, None),
     ],
-    ids=["kept for ever", "low-water mark stands", "nothing unread", "no timestamp"],
+    ids=["kept for ever", "low watermark stands", "nothing unread", "no timestamp"],
 )
 def test_nothing_says_that_anything_is_deleted(
     unread: Unread, retention: timedelta | None, before: tuple[datetime, int] | None

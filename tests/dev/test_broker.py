@@ -179,8 +179,10 @@ def test_kafkas_own_complaint_is_shown(config: BrokerConfig) -> None:
     embedded = Broker(replace(config, properties={"log.cleaner.dedupe.buffer.size": "1"}))
     with pytest.raises(SetupError, match=r"log\.cleaner\.dedupe.buffer\.size") as caught:
         embedded.start()
-    assert "node 1 of the embedded broker stopped while formatting" in caught.value.what()
-    assert len(caught.value.found().splitlines()) == 1
+    assert "node 1 of the embedded broker stopped while formatting" in caught.value.rendered(
+        "problem"
+    )
+    assert len(caught.value.rendered("actual").splitlines()) == 1
     assert not embedded.status().running
     assert _pids_of(config.home) == []
 
@@ -201,7 +203,7 @@ def test_port_taken_in_the_last_moment_is_shown(config: BrokerConfig) -> None:
         embedded = Broker(replace(config, properties=properties))
         with pytest.raises(SetupError, match="Address already in use") as caught:
             embedded.start()
-    assert str(config.home / "node-1" / "kafka.log") in caught.value.what()
+    assert str(config.home / "node-1" / "kafka.log") in caught.value.rendered("problem")
     assert _pids_of(config.home) == []
 
 

@@ -20,7 +20,7 @@ from tidemark.app import App, kafka_connection
 from tidemark.core.errors import SetupError
 from tidemark.core.events import Adopted
 from tidemark.dev.failpoints import PORTS, STEPS, VARIABLE, FailPoint, farewell
-from tidemark.kafka.watermarks import KafkaMarkReader
+from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
 
@@ -72,7 +72,7 @@ def test_without_the_variable_adapters_are_what_they_are(tmp_path: Path) -> None
     plain = app(tmp_path)
     assert type(plain.control()) is DeltaControlTable
     assert type(plain.table(plain.spec("events"))) is DeltaDataTable
-    assert type(plain.marks(plain.spec("events"))) is KafkaMarkReader
+    assert type(plain.watermarks(plain.spec("events"))) is KafkaWatermarkReader
 
 
 def test_only_the_adapter_of_the_step_is_wrapped(tmp_path: Path) -> None:

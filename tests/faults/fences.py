@@ -188,7 +188,7 @@ FENCES = (
     Fence(
         marker="same-topic-before-recording",
         keeps="I1",
-        operation=Replace("self.marks.topic_marks(plan.topic, plan.isolation_level)"),
+        operation=Replace("self.marks.topic_watermarks(plan.topic, plan.isolation_level)"),
         noticed_by=("tests/ingest/test_executor.py",),
     ),
     Fence(

@@ -53,7 +53,7 @@ class Court:
             isolation: What a reader may see.
         """
         topic = lake.spec.topic
-        topic_id = lake.marks.topic_marks(topic, IsolationLevel(isolation)).topic_id
+        topic_id = lake.watermarks.topic_watermarks(topic, IsolationLevel(isolation)).topic_id
         bootstrap = str(lake.connection["bootstrap.servers"])
         return self.count(
             judge(lake.rows(), bootstrap, topic, topic_id, ranges=ranges, isolation=isolation)

@@ -39,7 +39,7 @@ from tidemark.core.watermarks import IsolationLevel as Level
 from tidemark.ingest.errors import LogTruncated
 from tidemark.ingest.executor import Ingestion
 from tidemark.kafka.errors import KafkaUnavailable
-from tidemark.kafka.watermarks import KafkaMarkReader
+from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.lake.errors import EngineFailed
 from tidemark.report.verification import Difference
 from tidemark.sockets import free_ports
@@ -78,7 +78,7 @@ def lake(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> ImpatientLake
         session=spark,
         root=tmp_path,
         connection={"bootstrap.servers": cluster.behind_proxy(1).bootstrap},
-        marks_timeout_s=PATIENT_S,
+        watermarks_timeout_s=PATIENT_S,
     )
 
 
@@ -190,7 +190,7 @@ def test_s17_a_leader_killed_in_mid_read_and_back(
     controller = cluster.controller()
     leader, follower = cluster.others(controller)
     topic = cluster.make_topic(purpose, [leader, follower, controller])
-    pipeline = replace(lake, marks_timeout_s=HASTY_S).of(topic)
+    pipeline = replace(lake, watermarks_timeout_s=HASTY_S).of(topic)
     produce_records(cluster.bootstrap, topic, LONG)
     plan = persevere(lambda: pipeline.plan("test"))
     with in_mid_read(pipeline, plan, cluster.behind_proxy(leader)) as (running, gate):
@@ -213,7 +213,7 @@ def test_s17_a_leader_killed_between_plan_and_land(
     controller = cluster.controller()
     leader, follower = cluster.others(controller)
     topic = cluster.make_topic(purpose, [leader, follower, controller])
-    pipeline = replace(lake, marks_timeout_s=HASTY_S).of(topic)
+    pipeline = replace(lake, watermarks_timeout_s=HASTY_S).of(topic)
     produce_values(cluster.bootstrap, topic, 100)
     plan = pipeline.plan("test")
     cluster.kill(leader)
@@ -239,7 +239,7 @@ def test_i7_the_only_replica_killed_in_mid_read_is_a_transient_error(
             running.result()
     assert caught.value.exit_code is ExitCode.TRANSIENT
     assert (pipeline.rows(), pipeline.committed()) == ([], {0: 0})
-    hasty = replace(pipeline, marks_timeout_s=HASTY_S)
+    hasty = replace(pipeline, watermarks_timeout_s=HASTY_S)
     with pytest.raises(KafkaUnavailable):
         hasty.ingest.execute(plan.sequence)
     cluster.mend()
@@ -255,7 +255,7 @@ def test_s17_the_controller_killed_while_planning(
     controller = cluster.controller()
     leader, follower = cluster.others(controller)
     topic = cluster.make_topic(purpose, [leader, follower, controller])
-    pipeline = replace(lake, marks_timeout_s=HASTY_S).of(topic)
+    pipeline = replace(lake, watermarks_timeout_s=HASTY_S).of(topic)
     produce_values(cluster.bootstrap, topic, 10)
     cluster.kill(controller)
     assert persevere(lambda: pipeline.run("test")).landing.records == 10
@@ -272,7 +272,7 @@ def test_s17_the_controller_killed_in_mid_read(
     controller = cluster.controller()
     leader, follower = cluster.others(controller)
     topic = cluster.make_topic(purpose, [leader, follower, controller])
-    pipeline = replace(lake, marks_timeout_s=HASTY_S).of(topic)
+    pipeline = replace(lake, watermarks_timeout_s=HASTY_S).of(topic)
     produce_records(cluster.bootstrap, topic, LONG)
     plan = pipeline.plan("test")
     with in_mid_read(pipeline, plan, cluster.behind_proxy(leader)) as (running, gate):
@@ -289,7 +289,7 @@ def test_i7_a_whole_cluster_away_while_planning_and_landing(
 ) -> None:
     """Named and transient, nothing written; the next run goes on, and so does the one after."""
     pipeline = lake.of(cluster.make_topic(purpose, cluster.others()))
-    hasty = replace(pipeline, marks_timeout_s=HASTY_S)
+    hasty = replace(pipeline, watermarks_timeout_s=HASTY_S)
     produce_values(cluster.bootstrap, pipeline.spec.topic, 10)
     with all_dead(cluster), pytest.raises(KafkaUnavailable) as caught:
         hasty.planner.plan("first")
@@ -328,7 +328,7 @@ def test_i3_a_leader_that_does_not_answer_has_no_marks(
     produce_values(cluster.bootstrap, topic, 5)
     produce_values(cluster.bootstrap, topic, 5, partition=1)
     only_alive = {"bootstrap.servers": f"127.0.0.1:{cluster.proxies[alive].port}"}
-    hasty = replace(lake, connection=only_alive, marks_timeout_s=HASTY_S)
+    hasty = replace(lake, connection=only_alive, watermarks_timeout_s=HASTY_S)
     gate = cluster.proxies[stalled].hold(everything=True)
     for start in (StartPolicy.EARLIEST, StartPolicy.LATEST):
         pipeline = hasty.of(topic, start=start)
@@ -355,9 +355,9 @@ def test_s9_a_leader_that_does_not_answer_is_not_asked_for_its_end_instead(
     proxy = cluster.proxies[stalled]
     config = {"bootstrap.servers": f"127.0.0.1:{cluster.proxies[alive].port}"}
     gate = proxy.hold(everything=True)
-    marks = KafkaMarkReader(config, HASTY_S)
+    watermarks = KafkaWatermarkReader(config, HASTY_S)
     with pytest.raises(KafkaUnavailable):
-        marks.offsets_at(topic, [0, 1], datetime.fromisoformat("2020-01-01T00:00:00+00:00"))
+        watermarks.offsets_at(topic, [0, 1], datetime.fromisoformat("2020-01-01T00:00:00+00:00"))
     gate.release()
 
 
@@ -550,4 +550,4 @@ def first_answer(cluster: Cluster, place: TopicPartition) -> Message | KafkaErro
 
 def topic_id(lake: Lake) -> str:
     """The id of the incarnation that a pipeline reads."""
-    return lake.marks.topic_marks(lake.spec.topic, Level.READ_COMMITTED).topic_id
+    return lake.watermarks.topic_watermarks(lake.spec.topic, Level.READ_COMMITTED).topic_id

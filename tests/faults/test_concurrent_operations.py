@@ -163,7 +163,7 @@ class Drawn:
 
 
 STEPS = {
-    "plan": ("control.summary:1", "marks.topic_marks:1", "control.append:1"),
+    "plan": ("control.summary:1", "watermarks.topic_watermarks:1", "control.append:1"),
     "ingest": DRIVER,
     "undo": ("control.append:1", "table.discard:1", "control.append:2"),
     "maintain": ("upkeep.compact:1", "upkeep.reclaim:1", "upkeep.compact:2"),
@@ -178,7 +178,7 @@ def act(site: Site, name: str, operations: Sequence[Operation]) -> None:
         try:
             came = str(operation(site, f"{name}-{number}", random))
         except REFUSALS as refused:
-            came = f"{type(refused).__name__}: {refused.what()}"
+            came = f"{type(refused).__name__}: {refused.rendered('problem')}"
         print(f"{name} {operation.__name__}: {came[:200]}")
 
 

@@ -130,28 +130,28 @@ def land_what_is_open(site: Site) -> None:
 FIRST_PLAN = (
     "control.summary:1",
     "table.state:1",
-    "marks.topic_marks:1",
+    "watermarks.topic_watermarks:1",
     "control.append:1",
 )
 SETTLING = (
     "control.summary:1",
     "table.state:1",
     "table.find:1",
-    "marks.topic_marks:1",
+    "watermarks.topic_watermarks:1",
     "table.gaps:1",
     "log_reader.read:1",
-    "marks.topic_marks:2",
+    "watermarks.topic_watermarks:2",
     "table.state:2",
     "control.append:1",
     "control.summary:2",
     "table.state:3",
-    "marks.topic_marks:3",
+    "watermarks.topic_watermarks:3",
     "control.append:2",
 )
 BACKFILL = (
     "control.summary:1",
     "table.state:1",
-    "marks.topic_marks:1",
+    "watermarks.topic_watermarks:1",
     "table.size:1",
     "control.backfills:1",
     "control.summary:2",
@@ -163,7 +163,7 @@ BACKFILL = (
     "control.backfills:4",
     "control.summary:4",
     "table.state:3",
-    "marks.topic_marks:2",
+    "watermarks.topic_watermarks:2",
     "control.append:2",
 )
 REPLACING = (
@@ -189,19 +189,19 @@ DRIVER = (
     "table.state:1",
     "table.state:2",
     "table.find:1",
-    "marks.topic_marks:1",
+    "watermarks.topic_watermarks:1",
     "table.prepare:1",
     "sink.write:1",
-    "marks.topic_marks:2",
+    "watermarks.topic_watermarks:2",
     "table.append:1",
     "table.state:3",
     "table.find:2",
     "control.summary:2",
     "control.plan_record:2",
-    "marks.topic_marks:3",
+    "watermarks.topic_watermarks:3",
     "table.gaps:1",
     "log_reader.read:1",
-    "marks.topic_marks:4",
+    "watermarks.topic_watermarks:4",
     "table.state:4",
     "control.append:1",
 )
@@ -231,10 +231,10 @@ GIVING_UP_WHAT_HAS_LANDED = (
     "control.plan_record:1",
     "table.fence:1",
     "table.find:1",
-    "marks.topic_marks:1",
+    "watermarks.topic_watermarks:1",
     "table.gaps:1",
     "log_reader.read:1",
-    "marks.topic_marks:2",
+    "watermarks.topic_watermarks:2",
     "table.state:2",
     "control.append:1",
 )
@@ -605,7 +605,7 @@ def test_a_run_that_meets_a_fence_is_told_to_give_the_plan_up(site: Site) -> Non
     site.lake.table.fence(plan)
     with pytest.raises(TidemarkError) as refused:
         site.lake.ingest.execute(plan.sequence)
-    assert "tidemark abandon" in refused.value.remedy()
+    assert "tidemark abandon" in refused.value.rendered("fix")
     assert not refused.value.exit_code.retryable
 
 
@@ -715,7 +715,9 @@ def dag_run(*skipped: str) -> list[str]:
 @pytest.mark.airflow
 @pytest.mark.parametrize(
     "at",
-    points("marks.topic_marks:1", "control.append:1", bounded=("after control.append:1",)),
+    points(
+        "watermarks.topic_watermarks:1", "control.append:1", bounded=("after control.append:1",)
+    ),
 )
 def test_airflows_plan_task_dies_and_the_same_run_goes_on(
     court: Court, airflow_site: Site, at: str

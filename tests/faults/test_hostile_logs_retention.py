@@ -54,13 +54,13 @@ def of_keys(*keys: str, value: bytes | None = b"value") -> list[Record]:
     return [Record(key=key.encode(), value=value) for key in keys]
 
 
-def test_s6_compaction_holes_are_holes(
+def test_s6_compaction_gaps_are_gaps(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court, eager_cleaner: None
 ) -> None:
-    """I1: offsets that the cleaner took are counted as holes; a tombstone is a record.
+    """I1: offsets that the cleaner took are counted as gaps; a tombstone is a record.
 
-    Every plan is cut after four offsets, so that ranges begin and end in holes and one has nothing
-    but holes.
+    Every plan is cut after four offsets, so that ranges begin and end in gaps and one has nothing
+    but gaps.
     """
     pipeline = lake.of(topic(config=COMPACTED), records_per_run=4)
     name = pipeline.spec.topic
@@ -76,8 +76,8 @@ def test_s6_compaction_holes_are_holes(
     ]
     assert log_ranges(broker.bootstrap, name) == {0: (0, 11)}
     counts = [pipeline.run(f"run {n}").landing.counts[0] for n in range(3)]
-    assert [c.unproven_holes for c in counts] == [0, 0, 0]
-    assert [(c.start, c.end, c.records, c.holes) for c in counts] == [
+    assert [c.unproven_gaps for c in counts] == [0, 0, 0]
+    assert [(c.start, c.end, c.records, c.gaps) for c in counts] == [
         (0, 4, 0, 4),
         (4, 8, 1, 3),
         (8, 11, 3, 0),
@@ -88,7 +88,7 @@ def test_s6_compaction_holes_are_holes(
 
 
 @pytest.mark.faults
-def test_s6_tombstones_that_compaction_removed_are_holes(
+def test_s6_tombstones_that_compaction_removed_are_gaps(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court, eager_cleaner: None
 ) -> None:
     """With no time to live a tombstone goes when the cleaner comes by again; the range stays."""
@@ -102,7 +102,7 @@ def test_s6_tombstones_that_compaction_removed_are_holes(
     produce_rolled(broker.bootstrap, name, of_keys("d"))
     wait_for_compaction(broker.bootstrap, name, {1, 3, 4})
     (count,) = pipeline.run("test").landing.counts
-    assert (count.start, count.end, count.records, count.holes) == (0, 5, 3, 2)
+    assert (count.start, count.end, count.records, count.gaps) == (0, 5, 3, 2)
     assert court.judge(pipeline).records == 3
 
 
@@ -126,7 +126,7 @@ def test_s6_compaction_between_plan_and_landing(
     produce_rolled(broker.bootstrap, name, of_keys("d"))
     wait_for_compaction(broker.bootstrap, name, {3, 4, 5, 6})
     (count,) = pipeline.ingest.execute(plan.sequence).landing.counts
-    assert (count.records, count.holes, count.unproven_holes) == (3, 1, 0)
+    assert (count.records, count.gaps, count.unproven_gaps) == (3, 1, 0)
     assert pipeline.judged()[:2] == landed
     rows = [row for row in pipeline.rows() if row["plan_sequence"] == plan.sequence]
     court.count(judge(rows, broker.bootstrap, name, plan.topic_id, ranges={0: (2, 6)}))
@@ -181,7 +181,7 @@ def test_s7_records_deleted_before_the_plan_are_a_lost_range(
 def test_s7_records_deleted_after_their_landing_are_nobodys_loss(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient, court: Court
 ) -> None:
-    """The low-water mark at the committed offset, and no further: the next run goes on."""
+    """The low watermark at the committed offset, and no further: the next run goes on."""
     pipeline = lake.of(topic())
     name = pipeline.spec.topic
     produce_values(broker.bootstrap, name, 5)

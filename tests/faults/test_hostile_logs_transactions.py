@@ -33,18 +33,18 @@ def values(lake: Lake) -> list[bytes | None]:
 
 
 def accounted(done: Ingestion) -> list[tuple[int, int, int, int]]:
-    """Start, end, records, holes of each range; a second reader has looked into every hole."""
-    assert not any(c.unproven_holes for c in done.landing.counts)
-    return [(c.start, c.end, c.records, c.holes) for c in done.landing.counts]
+    """Start, end, records, gaps of each range; a second reader has looked into every gap."""
+    assert not any(c.unproven_gaps for c in done.landing.counts)
+    return [(c.start, c.end, c.records, c.gaps) for c in done.landing.counts]
 
 
 # -- aborted and interleaved ---------------------------------------------------------------------
 
 
-def test_s6_aborted_transactions_are_holes(
+def test_s6_aborted_transactions_are_gaps(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
-    """Committed, aborted and plain records mixed: records and holes add up to the range."""
+    """Committed, aborted and plain records mixed: records and gaps add up to the range."""
     pipeline = lake.of(topic())
     name = pipeline.spec.topic
     produce_committed(broker.bootstrap, name, [Record(value=b"a"), Record(value=b"b")])

@@ -68,8 +68,10 @@ def drain(pipeline: Lake, court: Court) -> None:
         run += 1
         assert run < 5
     court.judge(pipeline)
-    marks = pipeline.marks.topic_marks(pipeline.spec.topic, pipeline.spec.isolation_level)
-    assert pipeline.committed() == {p: here.end for p, here in marks.partitions.items()}
+    watermarks = pipeline.watermarks.topic_watermarks(
+        pipeline.spec.topic, pipeline.spec.isolation_level
+    )
+    assert pipeline.committed() == {p: here.end for p, here in watermarks.partitions.items()}
     pipeline.verify.verify().check()
 
 
@@ -219,7 +221,7 @@ def test_i2_a_number_that_an_older_control_table_gives_out_again(
 def test_i5_backfills_are_rebuilt_from_rows_alone(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
-    """A wide backfill around narrow ones, with holes in both, then compacted, then the log gone."""
+    """A wide backfill around narrow ones, with gaps in both, then compacted, then the log gone."""
     pipeline = lake.of(topic())
     name = pipeline.spec.topic
     produce_values(broker.bootstrap, name, 10)
@@ -250,15 +252,15 @@ def test_i5_backfills_are_rebuilt_from_rows_alone(
 def test_i3_what_kafka_has_deleted_meanwhile_is_still_rebuilt(
     pipeline: Lake, court: Court, broker: BrokerStatus
 ) -> None:
-    """Holes that nobody can look at any more are recorded as unproven; no offset is lost."""
+    """Gaps that nobody can look at any more are recorded as unproven; no offset is lost."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     before = pipeline.rows()
     delete_records(admin, pipeline.spec.topic, pipeline.committed()[0])
     removed(pipeline, pipeline.root)
     pipeline.repair.rebuild("ann", "disk lost")
     landed = [r.landing for r in pipeline.ledger.plans.values() if r.landing]
-    assert sum(c.unproven_holes for one in landed for c in one.counts) == sum(
-        one.holes for one in landed
+    assert sum(c.unproven_gaps for one in landed for c in one.counts) == sum(
+        one.gaps for one in landed
     )
     more(pipeline)
     pipeline.run("fourth")

@@ -50,14 +50,14 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 @pytest.fixture
 def pipeline(lake: Lake, broker: BrokerStatus, topic: TopicFactory) -> Lake:
-    """A pipeline over a topic with records and holes in two partitions."""
+    """A pipeline over a topic with records and gaps in two partitions."""
     mine = lake.of(topic(partitions=2))
     fill(broker.bootstrap, mine)
     return mine
 
 
 def fill(bootstrap: str, lake: Lake) -> None:
-    """More records, and holes, in both partitions."""
+    """More records, and gaps, in both partitions."""
     for partition in (0, 1):
         produce_values(bootstrap, lake.spec.topic, 15, partition=partition)
     produce_aborted(bootstrap, lake.spec.topic, [Record(partition=p) for p in (0, 1)])

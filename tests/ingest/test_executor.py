@@ -45,7 +45,7 @@ def test_tasks_are_sized_by_what_the_tables_records_take() -> None:
 def test_i1_every_visible_record_lands_once() -> None:
     """Executing a plan any number of times has the effect of once (I4)."""
     pipeline = planned()
-    pipeline.kafka.add_holes("events", 1, 2)
+    pipeline.kafka.add_gaps("events", 1, 2)
     first = pipeline.ingest.execute(1)
     again = pipeline.ingest.execute(1)
     assert (first.wrote, again.wrote) == (True, False)
@@ -53,13 +53,13 @@ def test_i1_every_visible_record_lands_once() -> None:
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
-def test_s6_holes_are_accounted_for() -> None:
+def test_s6_gaps_are_accounted_for() -> None:
     """A range of markers only lands no record and still moves the committed offset."""
     pipeline = MemoryPipeline()
-    pipeline.kafka.add_holes("events", 0, 3)
+    pipeline.kafka.add_gaps("events", 0, 3)
     pipeline.run("a")
     (count,) = pipeline.ledger.plans[1].landing.counts  # type: ignore[union-attr]
-    assert (count.records, count.holes) == (0, 3)
+    assert (count.records, count.gaps) == (0, 3)
     assert pipeline.committed()[0] == 3
 
 

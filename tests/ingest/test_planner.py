@@ -201,7 +201,7 @@ def test_s7_a_lost_range_stops_the_pipeline_and_writes_nothing() -> None:
 
 
 def test_i7_a_log_that_was_cut_and_has_grown_again_stops_the_pipeline() -> None:
-    """Its marks look as ever; the history of leaders tells. Nothing is written."""
+    """Its watermarks look as ever; the history of leaders tells. Nothing is written."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)
     pipeline.run("a")

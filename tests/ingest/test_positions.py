@@ -160,7 +160,7 @@ def test_a_log_that_ends_before_what_landed_can_be_put_right(
     error = refused(pipeline)
     assert isinstance(error, EndBehindCommitted)
     assert error.undo == (3, 2)
-    assert pipeline.status().as_record()["problem"]["next"] == error.remedy()
+    assert pipeline.status().as_record()["problem"]["fix"] == error.rendered("fix")
     put_right(pipeline)
 
 
@@ -224,11 +224,11 @@ def test_records_between_the_landed_ones_alone_are_another_log() -> None:
     pipeline = MemoryPipeline(partitions=1)
     for _ in range(10):
         pipeline.produce(0, 1)
-        pipeline.kafka.add_holes("events", 0, 1)
+        pipeline.kafka.add_gaps("events", 0, 1)
     pipeline.run("first")
     put_back(pipeline, 0)
     for _ in range(15):
-        pipeline.kafka.add_holes("events", 0, 1)
+        pipeline.kafka.add_gaps("events", 0, 1)
         pipeline.produce(0, 1, LATER_MS)
     assert refused(pipeline).undo == (1,)
     put_right(pipeline)
@@ -267,14 +267,14 @@ def test_retention_leaves_nothing_to_compare() -> None:
 
 
 @pytest.mark.parametrize("isolation_level", list(IsolationLevel))
-def test_holes_at_the_end_of_what_landed_are_no_records(isolation_level: IsolationLevel) -> None:
+def test_gaps_at_the_end_of_what_landed_are_no_records(isolation_level: IsolationLevel) -> None:
     """Markers and aborted records, also as all that a plan has landed."""
     pipeline = MemoryPipeline(spec=make_spec(isolation_level=isolation_level))
     pipeline.produce(0, 5)
-    pipeline.kafka.add_holes("events", 0, 3)
+    pipeline.kafka.add_gaps("events", 0, 3)
     pipeline.run("first")
-    pipeline.kafka.add_holes("events", 0, 4)
-    pipeline.run("holes alone")
+    pipeline.kafka.add_gaps("events", 0, 4)
+    pipeline.run("gaps alone")
     pipeline.produce(0, 5, LATER_MS)
     goes_on(pipeline)
 
@@ -357,13 +357,13 @@ def test_a_row_deleted_elsewhere_does_not_hide_another_log(
     for _ in range(2):
         for _ in range(10):
             lake.kafka.produce("events", 0, 1, 0)
-            lake.kafka.add_holes("events", 0, 1)
+            lake.kafka.add_gaps("events", 0, 1)
         lake.run(1, partition=1)
     partition, offset = deleted
     DeltaTable(lake.uri).delete(f'partition = {partition} AND "offset" = {offset}')
     lake.kafka.put_back("events", 0, 0)
     for _ in range(25):
-        lake.kafka.add_holes("events", 0, 1)
+        lake.kafka.add_gaps("events", 0, 1)
         lake.kafka.produce("events", 0, 1, LATER_MS)
     assert isinstance(lake.status().problem, LogTruncated)
 
@@ -378,13 +378,13 @@ def test_a_changed_newest_row_can_be_replaced(tmp_path: Path, value: str) -> Non
         lake.verified()
     problem = lake.status().problem
     assert isinstance(problem, LogTruncated)
-    assert "or the row was changed in the table" in problem.what()
+    assert "or the row was changed in the table" in problem.rendered("problem")
     for text in (
         "`tidemark backfill events --offsets 0:START-END --replace --reason TEXT`",
         "`tidemark undo events --plan 1 --reason TEXT`",
         "`tidemark verify events`",
     ):
-        assert text in problem.remedy()
+        assert text in problem.rendered("fix")
     with pytest.raises(LogTruncated):
         lake.run(1)
     lake.land_again((0, 8, 10))

@@ -13,10 +13,10 @@ from tidemark.ingest.errors import RecordsMissed
 
 @pytest.fixture
 def pipeline() -> MemoryPipeline:
-    """One partition: four records, three holes, two records."""
+    """One partition: four records, three gaps, two records."""
     made = MemoryPipeline(partitions=1)
     made.produce(0, 4)
-    made.kafka.add_holes("events", 0, 3)
+    made.kafka.add_gaps("events", 0, 3)
     made.produce(0, 2)
     return made
 
@@ -31,17 +31,17 @@ def forget(pipeline: MemoryPipeline, *offsets: int) -> None:
     pipeline.table.read = skipping  # type: ignore[method-assign]
 
 
-def test_i3_records_and_holes_add_up(pipeline: MemoryPipeline) -> None:
-    """S6: what no reader sees is a hole, and the committed offset passes it."""
+def test_i3_records_and_gaps_add_up(pipeline: MemoryPipeline) -> None:
+    """S6: what no reader sees is a gap, and the committed offset passes it."""
     pipeline.run("test")
     landing = pipeline.ledger.plans[1].landing
     assert landing is not None
     assert landing.counts == (RangeCount(partition=0, start=0, end=9, records=6),)
-    assert landing.holes == 3
+    assert landing.gaps == 3
     assert pipeline.committed() == {0: 9}
 
 
-def test_i3_a_record_that_the_engine_missed_is_no_hole(pipeline: MemoryPipeline) -> None:
+def test_i3_a_record_that_the_engine_missed_is_no_gap(pipeline: MemoryPipeline) -> None:
     """I7: it is told, stays unread, holds the committed offset back, and the next run lands it."""
     forget(pipeline, 2)
     with pytest.raises(RecordsMissed) as caught:
@@ -49,7 +49,7 @@ def test_i3_a_record_that_the_engine_missed_is_no_hole(pipeline: MemoryPipeline)
     assert (caught.value.records, caught.value.first) == (1, (0, 2))
     landing = pipeline.ledger.plans[1].landing
     assert landing is not None
-    assert [(c.start, c.end, c.records, c.holes) for c in landing.counts] == [
+    assert [(c.start, c.end, c.records, c.gaps) for c in landing.counts] == [
         (0, 2, 2, 0),
         (3, 9, 3, 3),
     ]
@@ -77,7 +77,7 @@ def test_i3_a_plan_that_missed_everything_is_read_again(pipeline: MemoryPipeline
     assert pipeline.committed() == {0: 10}
 
 
-def test_holes_that_kafka_deleted_meanwhile_stay_unproven(pipeline: MemoryPipeline) -> None:
+def test_gaps_that_kafka_deleted_meanwhile_stay_unproven(pipeline: MemoryPipeline) -> None:
     """A driver died before it recorded, retention went on: the engine's word is told as such."""
     plan = pipeline.planner.plan("first").plan
     assert plan is not None
@@ -87,7 +87,7 @@ def test_holes_that_kafka_deleted_meanwhile_stay_unproven(pipeline: MemoryPipeli
     landing = pipeline.ledger.plans[1].landing
     assert landing is not None
     (count,) = landing.counts
-    assert (count.records, count.holes, count.unproven_holes) == (6, 3, 2)
+    assert (count.records, count.gaps, count.unproven_gaps) == (6, 3, 2)
     assert pipeline.committed() == {0: 9}
 
 

@@ -76,7 +76,7 @@ def test_a_span_without_records_makes_no_file(
     exact: ExactFiles, kafka: MemoryKafka, tmp_path: Path
 ) -> None:
     """Aborted transactions leave such spans."""
-    kafka.add_holes("events", 0, 5)
+    kafka.add_gaps("events", 0, 5)
     assert exact.write(0, Span(len(TIMES_MS), len(TIMES_MS) + 5), 3) == 0
     assert made(tmp_path) == []
 

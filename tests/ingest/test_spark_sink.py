@@ -59,11 +59,11 @@ def test_i1_samples_land_as_the_judge_reads_them(
     judge = read_all(broker.bootstrap, name)
     assert lake.judged() == judge
     assert done.landing.records == len(judge) == 200
-    marks = lake.marks.topic_marks(name, IsolationLevel.READ_COMMITTED)
+    watermarks = lake.watermarks.topic_watermarks(name, IsolationLevel.READ_COMMITTED)
     assert {
         (row["topic"], row["topic_id"], row["plan_sequence"], row["ingested_at"])
         for row in lake.rows()
-    } == {(name, marks.topic_id, 1, NOW)}
+    } == {(name, watermarks.topic_id, 1, NOW)}
 
 
 def test_s3_a_second_run_takes_only_what_is_new(
@@ -315,7 +315,7 @@ def test_files_that_cannot_be_written_are_an_error_of_the_storage(
     pipeline.table.prepare("events")
     with read_only(Path(pipeline.uri)), pytest.raises(StorageRefused) as caught:
         pipeline.sink.write(plan, 1000)
-    assert caught.value.what().startswith(
+    assert caught.value.rendered("problem").startswith(
         f"landing plan 1 of pipeline 'events' failed at {pipeline.uri}"
     )
     assert caught.value.reason == "Read-only file system"

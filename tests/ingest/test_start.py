@@ -266,7 +266,7 @@ def exports(pipeline: MemoryPipeline, groups: MemoryGroups) -> Exports:
     """The service over some groups."""
     return Exports(
         spec=pipeline.spec,
-        marks=pipeline.marks,
+        watermarks=pipeline.watermarks,
         control=pipeline.control,
         data_log=pipeline.table,
         groups=groups,

@@ -19,7 +19,7 @@ from tidemark.kafka.errors import KafkaUnavailable, TopicMissing
 from tidemark.kafka.groups import KafkaGroupOffsets
 from tidemark.kafka.options import client_config, spark_options
 from tidemark.kafka.reader import KafkaLogReader
-from tidemark.kafka.watermarks import KafkaMarkReader
+from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.spec.layout import Layout
 
 if TYPE_CHECKING:
@@ -57,8 +57,13 @@ def topics(config: dict[str, str]) -> set[str]:
 @pytest.mark.parametrize(
     "ask",
     [
-        pytest.param(lambda config: KafkaMarkReader(config).topic_marks(MISSING, READ), id="marks"),
-        pytest.param(lambda config: KafkaMarkReader(config).retention_time(MISSING), id="settings"),
+        pytest.param(
+            lambda config: KafkaWatermarkReader(config).topic_watermarks(MISSING, READ),
+            id="watermarks",
+        ),
+        pytest.param(
+            lambda config: KafkaWatermarkReader(config).retention_time(MISSING), id="settings"
+        ),
         pytest.param(
             lambda config: list(KafkaLogReader(config, 2.0).read(MISSING, READ, ONE)), id="records"
         ),

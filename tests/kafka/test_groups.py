@@ -212,7 +212,7 @@ def test_a_cluster_that_does_not_answer_is_transient() -> None:
 
 
 def test_settings_that_the_client_refuses_are_named() -> None:
-    """As of the marks' client."""
+    """As of the watermarks' client."""
     settings = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SSL", "ssl.ca.pem": "x"}
     with pytest.raises(KafkaRefused, match=r"ssl\.ca\.pem"):
         KafkaGroupOffsets(settings).committed("old", "events", [0, 1])

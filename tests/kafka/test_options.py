@@ -182,13 +182,13 @@ def test_a_connection_needs_brokers(servers: dict[str, str]) -> None:
     """The message shows the form."""
     error = refusal(servers)
     assert error.connection == "lake"
-    assert "host:port,host:port" in error.expected()
+    assert "host:port,host:port" in error.rendered("expected")
 
 
 def test_unknown_keys_are_refused_and_the_known_ones_listed() -> None:
     """What cannot be translated would hold for one client only."""
     error = refusal({**SERVERS, "ssl.cipher.suites": "x", "acks": "1"})
-    assert error.problem == "unknown key(s) acks, ssl.cipher.suites"
+    assert error.seen == "unknown key(s) acks, ssl.cipher.suites"
     assert "sasl.username" in error.rule
     assert "group.id" in error.rule
 
@@ -230,7 +230,7 @@ def test_impossible_connections_are_refused_without_telling_a_value(
 ) -> None:
     """Some values are secrets, and a value may stand under the wrong key: errors name keys only."""
     error = refusal({**SERVERS, **extra})
-    assert error.problem == problem
+    assert error.seen == problem
     assert LEAK not in str(error)
     assert LEAK not in repr(error)
     assert LEAK not in str(error.as_record())

@@ -216,7 +216,7 @@ def test_a_reading_may_be_given_up_in_the_middle(
 # -- what nobody sees ----------------------------------------------------------------------------
 
 
-def test_s6_markers_and_aborted_records_are_holes(
+def test_s6_markers_and_aborted_records_are_gaps(
     reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
     """Wherever a span ends: in markers only, in aborted records, at the very end of the log.
@@ -251,7 +251,7 @@ def test_s8_an_open_transaction_is_seen_only_uncommitted(
         assert offsets(reader, name, (0, 4), level=UNCOMMITTED) == [0, 1, 2, 3]
 
 
-def test_s6_compacted_offsets_are_holes(
+def test_s6_compacted_offsets_are_gaps(
     reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
     """Gaps inside the log, near its beginning and before its end."""
@@ -292,7 +292,7 @@ def test_s7_deleted_offsets_are_named(
     topic: TopicFactory,
     wanted: tuple[tuple[int, int], ...],
 ) -> None:
-    """No other offset is read instead; the same command later starts from new marks."""
+    """No other offset is read instead; the same command later starts from new watermarks."""
     name = topic()
     produce_values(broker.bootstrap, name, 10)
     delete_records(admin, name, 5)
@@ -331,7 +331,7 @@ def test_a_dead_broker_is_unavailable_in_time() -> None:
 def test_an_end_that_does_not_come_is_unavailable_in_time(
     broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Offsets past the end of the log, as after an unclean election: no hole, and no endless wait.
+    """Offsets past the end of the log, as after an unclean election: no gap, and no endless wait.
 
     A marker or an aborted record would be passed; these offsets do not exist.
     """

@@ -1,4 +1,4 @@
-"""Marks and identities from a real broker, in requests whose number does not grow."""
+"""Watermarks and identities from a real broker, in requests whose number does not grow."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.support.transactions import (
     produce_values,
     wait_until_stable,
 )
-from tidemark.core.watermarks import IsolationLevel, Marks
+from tidemark.core.watermarks import IsolationLevel, Watermarks
 from tidemark.dev.broker import BrokerStatus
 from tidemark.kafka.errors import KafkaRefused, KafkaUnavailable, TopicMissing
-from tidemark.kafka.watermarks import KafkaMarkReader
+from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.sockets import free_ports
 
 pytestmark = pytest.mark.broker
@@ -31,29 +31,29 @@ UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
 
 
 @pytest.fixture
-def reader(broker: BrokerStatus) -> KafkaMarkReader:
+def reader(broker: BrokerStatus) -> KafkaWatermarkReader:
     """The reader under test."""
-    return KafkaMarkReader({"bootstrap.servers": broker.bootstrap})
+    return KafkaWatermarkReader({"bootstrap.servers": broker.bootstrap})
 
 
 def test_marks_of_every_partition(
-    reader: KafkaMarkReader, broker: BrokerStatus, topic: TopicFactory
+    reader: KafkaWatermarkReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
     """Empty partitions, filled ones, and the identity of topic and cluster."""
     name = topic(partitions=3)
     produce_values(broker.bootstrap, name, 5, partition=1)
-    marks = reader.topic_marks(name, COMMITTED)
-    assert (marks.topic, marks.isolation_level) == (name, COMMITTED)
-    assert marks.cluster_id == broker.cluster_id
-    assert marks.partitions == {
-        0: Marks(low=0, end=0, leader_epoch=0),
-        1: Marks(low=0, end=5, leader_epoch=0),
-        2: Marks(low=0, end=0, leader_epoch=0),
+    watermarks = reader.topic_watermarks(name, COMMITTED)
+    assert (watermarks.topic, watermarks.isolation_level) == (name, COMMITTED)
+    assert watermarks.cluster_id == broker.cluster_id
+    assert watermarks.partitions == {
+        0: Watermarks(low=0, end=0, leader_epoch=0),
+        1: Watermarks(low=0, end=5, leader_epoch=0),
+        2: Watermarks(low=0, end=0, leader_epoch=0),
     }
 
 
 def test_s5_topic_ids_are_spelled_as_kafka_spells_them(
-    reader: KafkaMarkReader, broker: BrokerStatus, topic: TopicFactory
+    reader: KafkaWatermarkReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
     """As in the broker's own files: librdkafka's alphabet differs in two characters of 64."""
     for _ in range(6):
@@ -62,66 +62,66 @@ def test_s5_topic_ids_are_spelled_as_kafka_spells_them(
         produce_values(broker.bootstrap, name, 1)
         file = broker.home / "node-1" / "data" / f"{name}-0" / "partition.metadata"
         (spelled,) = (line for line in file.read_text().splitlines() if "topic_id" in line)
-        assert reader.topic_marks(name, COMMITTED).topic_id == spelled.split(":")[1].strip()
+        assert reader.topic_watermarks(name, COMMITTED).topic_id == spelled.split(":")[1].strip()
 
 
 def test_s7_the_low_water_mark_follows_deletion(
-    reader: KafkaMarkReader, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient
+    reader: KafkaWatermarkReader, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient
 ) -> None:
     """Deleting records moves the start of the log, not its end."""
     name = topic()
     produce_values(broker.bootstrap, name, 5)
     for answer in admin.delete_records([TopicPartition(name, 0, 3)]).values():
         answer.result(timeout=30)
-    assert reader.topic_marks(name, COMMITTED).partitions == {
-        0: Marks(low=3, end=5, leader_epoch=0)
+    assert reader.topic_watermarks(name, COMMITTED).partitions == {
+        0: Watermarks(low=3, end=5, leader_epoch=0)
     }
 
 
 def test_s8_the_end_depends_on_the_isolation_level(
-    reader: KafkaMarkReader, broker: BrokerStatus, topic: TopicFactory
+    reader: KafkaWatermarkReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
     """An open transaction holds the last stable offset back; its end lets it go."""
     name = topic()
     produce_values(broker.bootstrap, name, 2)
     with open_transaction(broker.bootstrap, name, [Record(), Record()]) as producer:
         produce_values(broker.bootstrap, name, 1)
-        assert reader.topic_marks(name, COMMITTED).partitions == {
-            0: Marks(low=0, end=2, leader_epoch=0)
+        assert reader.topic_watermarks(name, COMMITTED).partitions == {
+            0: Watermarks(low=0, end=2, leader_epoch=0)
         }
-        assert reader.topic_marks(name, UNCOMMITTED).partitions == {
-            0: Marks(low=0, end=5, leader_epoch=0)
+        assert reader.topic_watermarks(name, UNCOMMITTED).partitions == {
+            0: Watermarks(low=0, end=5, leader_epoch=0)
         }
         producer.commit_transaction(30)
     wait_until_stable(broker.bootstrap, name)
-    assert reader.topic_marks(name, COMMITTED).partitions == {
-        0: Marks(low=0, end=6, leader_epoch=0)
+    assert reader.topic_watermarks(name, COMMITTED).partitions == {
+        0: Watermarks(low=0, end=6, leader_epoch=0)
     }
 
 
 def test_s6_markers_and_aborted_records_are_part_of_the_log(
-    reader: KafkaMarkReader, broker: BrokerStatus, topic: TopicFactory
+    reader: KafkaWatermarkReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
     """Ends count offsets, not records."""
     name = topic()
     produce_aborted(broker.bootstrap, name, [Record()])
-    assert reader.topic_marks(name, COMMITTED).partitions == {
-        0: Marks(low=0, end=2, leader_epoch=0)
+    assert reader.topic_watermarks(name, COMMITTED).partitions == {
+        0: Watermarks(low=0, end=2, leader_epoch=0)
     }
 
 
 def test_s5_a_topic_made_again_has_another_id(
-    reader: KafkaMarkReader, topic: TopicFactory, admin: AdminClient
+    reader: KafkaWatermarkReader, topic: TopicFactory, admin: AdminClient
 ) -> None:
     """Same name, same partitions, and another topic."""
     first, second = topic(partitions=2), topic(partitions=2)
-    ids = [reader.topic_marks(name, COMMITTED).topic_id for name in (first, second)]
+    ids = [reader.topic_watermarks(name, COMMITTED).topic_id for name in (first, second)]
     assert len(set(ids)) == 2
-    assert reader.topic_marks(first, COMMITTED).topic_id == ids[0]
+    assert reader.topic_watermarks(first, COMMITTED).topic_id == ids[0]
 
 
 def test_s9_offsets_at_a_moment(
-    reader: KafkaMarkReader, broker: BrokerStatus, topic: TopicFactory
+    reader: KafkaWatermarkReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
     """The first record stamped at or after it, exact to the millisecond; the end where none is."""
     name = topic(partitions=2, config={"retention.ms": "-1"})
@@ -146,7 +146,7 @@ def test_s9_offsets_at_a_moment(
 
 
 def test_s9_a_moment_before_kafkas_time_is_the_beginning(
-    reader: KafkaMarkReader, broker: BrokerStatus, topic: TopicFactory
+    reader: KafkaWatermarkReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
     """Negative timestamps mean other things to Kafka: -1 is the end of the log."""
     name = topic()
@@ -166,7 +166,7 @@ def test_s9_a_moment_before_kafkas_time_is_the_beginning(
     ],
 )
 def test_s7_the_retention_time_is_what_the_topic_says(
-    reader: KafkaMarkReader,
+    reader: KafkaWatermarkReader,
     topic: TopicFactory,
     config: dict[str, str],
     expected: timedelta | None,
@@ -175,16 +175,16 @@ def test_s7_the_retention_time_is_what_the_topic_says(
     assert reader.retention_time(topic(config=config)) == expected
 
 
-def test_the_retention_of_a_missing_topic_is_an_error(reader: KafkaMarkReader) -> None:
+def test_the_retention_of_a_missing_topic_is_an_error(reader: KafkaWatermarkReader) -> None:
     """Not one that is kept for ever."""
     with pytest.raises(TopicMissing):
         reader.retention_time("no-such-topic")
 
 
-def test_a_missing_topic_is_named(reader: KafkaMarkReader) -> None:
+def test_a_missing_topic_is_named(reader: KafkaWatermarkReader) -> None:
     """By marks and by moments."""
     with pytest.raises(TopicMissing, match="no-such-topic"):
-        reader.topic_marks("no-such-topic", COMMITTED)
+        reader.topic_watermarks("no-such-topic", COMMITTED)
     with pytest.raises(TopicMissing, match="no-such-topic"):
         reader.offsets_at("no-such-topic", [0], datetime(2026, 1, 1, tzinfo=UTC))
 
@@ -195,19 +195,19 @@ def test_s18_a_dead_entry_of_the_bootstrap_list_is_no_matter(
     """As the first of the list, too."""
     name = topic()
     (dead,) = free_ports("127.0.0.1", 1)
-    reader = KafkaMarkReader({"bootstrap.servers": f"127.0.0.1:{dead},{broker.bootstrap}"})
-    assert reader.topic_marks(name, COMMITTED).partitions == {
-        0: Marks(low=0, end=0, leader_epoch=0)
+    reader = KafkaWatermarkReader({"bootstrap.servers": f"127.0.0.1:{dead},{broker.bootstrap}"})
+    assert reader.topic_watermarks(name, COMMITTED).partitions == {
+        0: Watermarks(low=0, end=0, leader_epoch=0)
     }
 
 
 def test_a_cluster_that_does_not_answer_is_transient() -> None:
     """The error says what was asked, and comes within the time that a request may take."""
     (dead,) = free_ports("127.0.0.1", 1)
-    reader = KafkaMarkReader({"bootstrap.servers": f"127.0.0.1:{dead}"}, timeout_seconds=1)
+    reader = KafkaWatermarkReader({"bootstrap.servers": f"127.0.0.1:{dead}"}, timeout_seconds=1)
     begun = time.monotonic()
     with pytest.raises(KafkaUnavailable, match="events"):
-        reader.topic_marks("events", COMMITTED)
+        reader.topic_watermarks("events", COMMITTED)
     assert time.monotonic() - begun < 20
 
 
@@ -215,12 +215,12 @@ def test_settings_that_the_client_refuses_are_named() -> None:
     """The certificate's text, which may be a key by mistake, is not told."""
     settings = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SSL"}
     with pytest.raises(KafkaRefused, match=r"ssl\.ca\.pem") as caught:
-        KafkaMarkReader({**settings, "ssl.ca.pem": "do-not-tell"})
+        KafkaWatermarkReader({**settings, "ssl.ca.pem": "do-not-tell"})
     assert "do-not-tell" not in str(caught.value)
 
 
 def test_s24_planning_does_not_ask_for_each_partition(
-    reader: KafkaMarkReader, topic: TopicFactory
+    reader: KafkaWatermarkReader, topic: TopicFactory
 ) -> None:
     """A thousand partitions take a few times as long as one, not hundreds of times."""
     small, large = topic(partitions=1), topic(partitions=1_000)
@@ -229,9 +229,9 @@ def test_s24_planning_does_not_ask_for_each_partition(
         times = []
         for _ in range(3):
             begun = time.monotonic()
-            reader.topic_marks(name, COMMITTED)
+            reader.topic_watermarks(name, COMMITTED)
             times.append(time.monotonic() - begun)
         return min(times)
 
-    assert len(reader.topic_marks(large, COMMITTED).partitions) == 1_000
+    assert len(reader.topic_watermarks(large, COMMITTED).partitions) == 1_000
     assert best_of_three(large) < 100 * best_of_three(small)

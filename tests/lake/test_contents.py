@@ -227,8 +227,8 @@ def test_i5_a_commit_counts_for_the_rows_that_are_left_of_it(stocked: Stocked) -
     assert stocked.table.discard(plan) == (4, version + 2)
     found = stocked.table.find(plan)
     assert found is not None
-    assert (found.table_version, found.records, found.holes) == (version, 0, 4)
-    assert stocked.table.gaps(plan) == {0: spans((0, 4))}
+    assert (found.table_version, found.records, found.gaps) == (version, 0, 4)
+    assert stocked.table.offsets_without_rows(plan) == {0: spans((0, 4))}
     assert stocked.table.held(other).records == 2
     assert stocked.table.discard(plan)[0] == 0
 
@@ -238,14 +238,17 @@ def test_s6_gaps_are_what_a_plan_has_no_row_for(stocked: Stocked) -> None:
     plan = make_plan((0, 0, 10), (0, 20, 23), (1, 5, 8), (2, 0, 4))
     stocked.land(plan, places(0, 2, 3, 7, 20, 21, 22) + places(1, 5, 6, 7))
     stocked.land(make_plan((0, 8, 9), (2, 0, 4), sequence=2), places(0, 8) + places(2, 0, 1))
-    assert stocked.table.gaps(plan) == {0: spans((0, 2), (4, 7), (8, 10)), 2: spans((0, 4))}
+    assert stocked.table.offsets_without_rows(plan) == {
+        0: spans((0, 2), (4, 7), (8, 10)),
+        2: spans((0, 4)),
+    }
 
 
-def test_a_plan_of_holes_alone_is_all_gap(stocked: Stocked) -> None:
+def test_a_plan_of_gaps_alone_is_all_gap(stocked: Stocked) -> None:
     """Its commit is empty."""
     plan = make_plan((3, 7, 9))
     stocked.land(plan, [])
-    assert stocked.table.gaps(plan) == {3: spans((7, 9))}
+    assert stocked.table.offsets_without_rows(plan) == {3: spans((7, 9))}
     assert stocked.table.held(plan).records == 0
 
 
@@ -427,7 +430,7 @@ def test_rows_that_spark_wrote_are_what_the_second_reader_sees(
             assert lake.files() == 1
         assert checksums_in_the_table(pipeline, plans[0].topic_id) == seen
         assert pipeline.table.holdings() == holdings
-        assert [pipeline.table.gaps(plan) for plan in plans] == [
+        assert [pipeline.table.offsets_without_rows(plan) for plan in plans] == [
             {1: spans((0, 4), (5, 6))},
             {1: spans((6, 10), (11, 12))},
         ]

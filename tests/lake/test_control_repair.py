@@ -180,7 +180,7 @@ def test_a_doubled_file_that_cannot_be_replaced_is_named(lake: FileLake) -> None
     rows, version = DeltaTable(uri).count(), DeltaTable(uri).version()
     with pytest.raises(SetupError, match="a%20copy") as caught:
         repair.repair()
-    assert "OPTIMIZE" in caught.value.remedy()
+    assert "OPTIMIZE" in caught.value.rendered("fix")
     assert (DeltaTable(uri).count(), DeltaTable(uri).version()) == (rows, version)
     assert repair.repair(dry_run=True).doubled == doubled
 

@@ -39,10 +39,10 @@ from tidemark.core.events import (
     NewEpoch,
     NewIncarnation,
     Planned,
-    Rewound,
     Started,
     Superseded,
-    UndoBegun,
+    Undone,
+    UndoStarted,
 )
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
@@ -72,10 +72,10 @@ def started(offsets: dict[int, int]) -> Started:
     )
 
 
-def landed(ledger: Ledger, plan: Plan, holes: int = 0) -> Landed:
-    """The whole plan landed, with some holes in each range."""
+def landed(ledger: Ledger, plan: Plan, gaps: int = 0) -> Landed:
+    """The whole plan landed, with some gaps in each range."""
     counts = tuple(
-        RangeCount(partition=r.partition, start=r.start, end=r.end, records=r.span.size - holes)
+        RangeCount(partition=r.partition, start=r.start, end=r.end, records=r.span.size - gaps)
         for r in plan.ranges
     )
     landing = Landing(sequence=plan.sequence, table_version=plan.sequence, counts=counts)
@@ -113,18 +113,18 @@ def test_reading_does_not_create_anything(tmp_path: Path) -> None:
 
 
 def test_i4_events_come_back_as_they_were_recorded(table: ControlTable) -> None:
-    """Plans, owners, landings, holes and positions survive the table."""
+    """Plans, owners, landings, gaps and positions survive the table."""
     first = make_plan((0, 0, 5), (1, 3, 9))
     backfill = make_plan((0, 7, 9), (0, 11, 12), sequence=2, kind=PlanKind.BACKFILL)
     append(table, "events", started({0: 0, 1: 3}), Planned(plan=first))
     append(table, "events", Adopted(sequence=1, requested_by="test:later"))
     ledger = append(table, "events", Planned(plan=backfill))
-    after = append(table, "events", landed(ledger, first, holes=1))
+    after = append(table, "events", landed(ledger, first, gaps=1))
     assert after.event_number == 4
     assert (after.cluster_id, after.topic_id) == ("memory", "id-1")
     assert after.plans[1].plan == first
     assert after.plans[1].requesters == ("test:1", "test:later")
-    assert after.plans[1].landing == landed(ledger, first, holes=1).landing
+    assert after.plans[1].landing == landed(ledger, first, gaps=1).landing
     assert after.plans[2].plan == backfill
     assert after.plans[2].plan.fingerprint == backfill.fingerprint
     assert [record.plan.sequence for record in after.open_plans()] == [2]
@@ -153,7 +153,7 @@ def test_decisions_come_back_as_they_were_recorded(table: ControlTable) -> None:
     after = append(
         table,
         "events",
-        Rewound(sequence=1, **decision),
+        Undone(sequence=1, **decision),
         NewEpoch(
             epoch=1,
             table_version=8,
@@ -201,11 +201,11 @@ def test_a_plan_landed_when_that_was_first_recorded(table: ControlTable) -> None
     assert table.recorded_at("others", EventKind.PLANNED) == {}
 
 
-def test_unproven_holes_are_told_apart(table: ControlTable) -> None:
+def test_unproven_gaps_are_told_apart(table: ControlTable) -> None:
     """What only the engine vouches for stays visible as such."""
     plan = make_plan((0, 0, 5))
     append(table, "events", started({0: 0}), Planned(plan=plan))
-    count = RangeCount(partition=0, start=0, end=5, records=2, unproven_holes=1)
+    count = RangeCount(partition=0, start=0, end=5, records=2, unproven_gaps=1)
     landing = Landing(sequence=1, table_version=3, counts=(count,))
     after = append(table, "events", Landed(plan=plan, landing=landing, committed={0: 5}))
     assert after.plans[1].landing == landing
@@ -471,11 +471,11 @@ def test_a_summary_equals_the_summary_of_the_whole_ledger(
 def test_a_table_from_before_a_column_was_added_gets_it(tmp_path: Path) -> None:
     """Upgrading needs no migration: the next event brings the column."""
     uri = str(tmp_path / "control")
-    old = Schema([COLUMNS.field(name) for name in COLUMNS.names if name != "unproven_holes"])
+    old = Schema([COLUMNS.field(name) for name in COLUMNS.names if name != "unproven_gaps"])
     DeltaTable.create(uri, schema=old, partition_by=["pipeline"])
     table = DeltaControlTable(uri)
     assert append(table, "events", started({0: 0})).event_number == 1
-    assert "unproven_holes" in {field.name for field in DeltaTable(uri).schema().fields}
+    assert "unproven_gaps" in {field.name for field in DeltaTable(uri).schema().fields}
 
 
 def test_s4_offsets_of_64_bits_are_kept(table: ControlTable) -> None:
@@ -744,7 +744,7 @@ def history(tmp_path: Path) -> str:
 
     first = plan((0, 5, 10), (1, 0, 4), sequence=1)
     record("prices", started({0: 5, 1: 0}), Planned(plan=first))
-    record("prices", landed(table.ledger("prices"), first, holes=1))
+    record("prices", landed(table.ledger("prices"), first, gaps=1))
     record("prices", Planned(plan=plan((0, 1, 2), (0, 3, 5), sequence=2, kind=PlanKind.BACKFILL)))
     second = table.ledger("prices").plans[2].plan
     record("prices", landed(table.ledger("prices"), second))
@@ -775,7 +775,7 @@ def decide(table: DeltaControlTable, now: Callable[[], datetime]) -> None:
     land(2, (0, 3, 6), topic_id="id-2")
     land(3, (0, 6, 9), topic_id="id-2")
     record(
-        Rewound(sequence=3, **who),
+        Undone(sequence=3, **who),
         NewEpoch(epoch=2, table_version=9, sequence=3, committed={0: 6}, **who),
     )
     lost = {0: SpanSet((Span(6, 7),))}
@@ -784,7 +784,7 @@ def decide(table: DeltaControlTable, now: Callable[[], datetime]) -> None:
     )
     land(4, (0, 8, 9), topic_id="id-2")
     land(5, (0, 7, 8), topic_id="id-2")
-    record(UndoBegun(sequence=5, **who, committed={0: 7}))
+    record(UndoStarted(sequence=5, **who, committed={0: 7}))
 
 
 def replaced(table: DeltaControlTable, now: Callable[[], datetime]) -> None:
@@ -818,7 +818,7 @@ def replaced(table: DeltaControlTable, now: Callable[[], datetime]) -> None:
     land(1, (0, 0, 10), {})
     land(2, (0, 4, 6), {1: [count(0, 4), count(6, 10)]})
     land(3, (0, 5, 8), {1: [count(0, 4), count(8, 10)], 2: [count(4, 5)]})
-    undone = UndoBegun(sequence=3, requested_by="cli:ann:1", reason="because", committed={0: 5})
+    undone = UndoStarted(sequence=3, requested_by="cli:ann:1", reason="because", committed={0: 5})
     record(undone)
 
 
@@ -892,10 +892,10 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
         ),
         (AT[10], "clicks", "new_incarnation", 0, None, None, None, "cli:ann:1", "because"),
         (AT[15], "clicks", "new_epoch", 0, None, None, 3, "cli:ann:1", "because"),
-        (AT[15], "clicks", "rewound", None, None, None, 3, "cli:ann:1", "because"),
+        (AT[15], "clicks", "undone", None, None, None, 3, "cli:ann:1", "because"),
         (AT[16], "clicks", "loss_accepted", 0, 6, 7, None, "cli:ann:1", "because"),
-        (AT[21], "clicks", "undo_begun", 0, None, None, 5, "cli:ann:1", "because"),
-        (AT[29], "quotes", "undo_begun", 0, None, None, 3, "cli:ann:1", "because"),
+        (AT[21], "clicks", "undo_started", 0, None, None, 5, "cli:ann:1", "because"),
+        (AT[29], "quotes", "undo_started", 0, None, None, 3, "cli:ann:1", "because"),
     ],
     "Who ran what?": [
         ("clicks", 1, "planned", "test:1"),

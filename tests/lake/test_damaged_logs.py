@@ -147,4 +147,4 @@ def test_a_folder_of_plain_parquet_files_is_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"value": [1]}), tmp_path / "part-0.parquet")
     with pytest.raises(DeltaLogDamaged, match="no Delta table, or its log is missing") as caught:
         opened(str(tmp_path))
-    assert "another location" in caught.value.remedy()
+    assert "another location" in caught.value.rendered("fix")

@@ -196,7 +196,7 @@ def counts_by_rows(lake: Lake) -> dict[tuple[int, int], int]:
 def test_i3_counts_from_statistics_are_counts_of_rows(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """With holes, split ranges and an empty partition; and again when OPTIMIZE mixed the files."""
+    """With gaps, split ranges and an empty partition; and again when OPTIMIZE mixed the files."""
     from delta.tables import DeltaTable as SparkDeltaTable
 
     pipeline = lake.of(topic(partitions=3), records_per_task=1_000)

@@ -245,7 +245,7 @@ def test_a_deduplication_gives_up_after_three_tries(
     before_each_commit(monkeypatch, [partial(undo, number) for number in (1, 2, 3)])
     with pytest.raises(CompactionConflict) as refused:
         deduplication(lake).run()
-    assert "maintenance" not in refused.value.remedy()
+    assert "maintenance" not in refused.value.rendered("fix")
     assert deduplication(lake).run().rows == 3
 
 

@@ -54,7 +54,7 @@ def test_i3_rows_deleted_before_the_landing_was_recorded_are_read_again(
     assert lake.verified() == [(4, 4)]
 
 
-def test_rows_deleted_since_are_no_holes_to_a_repair_or_a_replacement(
+def test_rows_deleted_since_are_no_gaps_to_a_repair_or_a_replacement(
     lake: FileLake, spark: SparkSession
 ) -> None:
     """A part of a range that somebody has changed is not replaced, and a rebuild goes by rows."""
@@ -63,7 +63,7 @@ def test_rows_deleted_since_are_no_holes_to_a_repair_or_a_replacement(
     with pytest.raises(RowsChanged):
         lake.planner.backfill(replace(wanted((0, 0, 1)), replaces=True), "again")
     held = lake.table.held(lake.ledger.plans[1].plan)
-    assert (held.records, held.holes) == (2, 2)
+    assert (held.records, held.gaps) == (2, 2)
 
 
 def test_i1_a_file_with_a_deletion_vector_is_left_out_of_a_compaction(

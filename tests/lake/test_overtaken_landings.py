@@ -46,7 +46,7 @@ def test_a_live_plan_that_a_replacement_overtakes_is_named_and_lands_on_a_retry(
     with pytest.raises(LandingOvertaken) as raised:
         replace(lake.ingest, table=table).execute(plan.sequence)
     assert raised.value.exit_code is ExitCode.TRANSIENT
-    assert "plan 2 of pipeline 'events'" in raised.value.what()
+    assert "Plan 2 of pipeline 'events'" in raised.value.rendered("problem")
     assert lake.rows() == [(0, offset) for offset in range(4)]
     assert lake.ingest.execute(plan.sequence).wrote
     assert lake.verified() == [(7, 7)]

@@ -132,7 +132,7 @@ class History(RuleBasedStateMachine):
 
     @rule(partition=_numbers, back=_numbers)
     def delete_records(self, partition: int, back: int) -> None:
-        """Retention moves the low-water mark, at most to the last stable offset."""
+        """Retention moves the low watermark, at most to the last stable offset."""
         number = self._partition(partition)
         before = self._truth(number).stable - back
         if before > self._truth(number).low:

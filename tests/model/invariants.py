@@ -33,7 +33,7 @@ class PlanStory:
 
     Attributes:
         planned: The `planned` rows.
-        status: `open`, `landed`, `undo_begun`, `abandoned` or `rewound`.
+        status: `open`, `landed`, `undo_started`, `abandoned` or `undone`.
         landed: The rows of its newest `landed` event.
         superseded: Rows of what it still holds once other plans have replaced the rest, by them.
         held: What it holds now: of those rows, or of its landing.
@@ -53,7 +53,7 @@ class PlanStory:
     def live(self) -> Iterator[Offset]:
         """Offsets that the plan holds, as often as its rows name them."""
         undoing = self.held if self.was_replaced else self.planned
-        rows = {"open": self.planned, "landed": self.held, "undo_begun": undoing}.get(
+        rows = {"open": self.planned, "landed": self.held, "undo_started": undoing}.get(
             self.status, []
         )
         topic_id = self.planned[0]["topic_id"]
@@ -80,7 +80,7 @@ class Story:
     untold: set[int] = field(default_factory=set)
 
 
-_OF_PLANS = ("superseded", "landed", "abandoned", "undo_begun", "rewound")
+_OF_PLANS = ("superseded", "landed", "abandoned", "undo_started", "undone")
 
 
 def story_of(world: World) -> Story:
@@ -124,7 +124,7 @@ def _tell(plan: PlanStory, row: Row) -> None:
             plan.landed, plan.superseded = [], {}
         plan.landed.append(row)
     plan.status = event
-    plan.is_undone = event == "rewound" and row.get("table_version") is not None
+    plan.is_undone = event == "undone" and row.get("table_version") is not None
 
 
 def _has_replaced(world: World, plan: PlanStory) -> bool:
@@ -132,7 +132,7 @@ def _has_replaced(world: World, plan: PlanStory) -> bool:
     if plan.status == "open":
         # Committed, and nobody has said so yet.
         return plan.planned[0]["fingerprint"] in {each for _, _, each in world.table.commits}
-    return plan.status in ("landed", "undo_begun") or plan.is_undone
+    return plan.status in ("landed", "undo_started") or plan.is_undone
 
 
 def check_world(world: World) -> None:
@@ -253,7 +253,7 @@ def _i5_no_commit_of_what_was_given_up(world: World, story: Story) -> None:
     current = set(world.kafka.topic_ids.values())
     held = {row[3] for row in world.table.rows if row[0] in current}
     for number, plan in story.plans.items():
-        gone = plan.status in ("abandoned", "rewound")
+        gone = plan.status in ("abandoned", "undone")
         _hold(not (gone and number in held), "I5", f"plan {number} is {plan.status} and has rows")
 
 
@@ -341,7 +341,7 @@ def check_settled(world: World) -> None:
             if truth.fates[offset] is Fate.RECORD:
                 _hold(held[identity] == 1, "I1", f"{identity}: {held[identity]} times at the end")
     still_open = [
-        number for number, plan in story.plans.items() if plan.status in ("open", "undo_begun")
+        number for number, plan in story.plans.items() if plan.status in ("open", "undo_started")
     ]
     _hold(not still_open, "I7", f"plans that nobody can settle: {still_open}")
 

@@ -13,11 +13,11 @@ from tests.support.memory import MemoryControlTable, MemoryKafka
 from tests.support.plans import MemoryPipeline
 from tidemark.core.accounting import Landing
 from tidemark.core.event_rows import encode
-from tidemark.core.events import ControlEvent, UndoBegun
+from tidemark.core.events import ControlEvent, UndoStarted
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
-from tidemark.core.watermarks import IsolationLevel, TopicMarks
+from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 
 _Adapter = TypeVar("_Adapter")
 
@@ -54,7 +54,7 @@ class NoUndoBegun(MemoryControlTable):
 
     def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
         """All but that."""
-        if told := [event for event in events if not isinstance(event, UndoBegun)]:
+        if told := [event for event in events if not isinstance(event, UndoStarted)]:
             super().append(ledger, told, recorded_at)
 
 
@@ -115,14 +115,14 @@ class _Kafka:
 
 
 class _AnyTopic(_Kafka):
-    def topic_marks(self, topic: str, isolation_level: IsolationLevel) -> TopicMarks:
-        return replace(self._kafka.topic_marks(topic, isolation_level), topic_id="id-1")
+    def topic_watermarks(self, topic: str, isolation_level: IsolationLevel) -> TopicWatermarks:
+        return replace(self._kafka.topic_watermarks(topic, isolation_level), topic_id="id-1")
 
 
 class _HighWaterMarks(_Kafka):
-    def topic_marks(self, topic: str, isolation_level: IsolationLevel) -> TopicMarks:
-        marks = self._kafka.topic_marks(topic, IsolationLevel.READ_UNCOMMITTED)
-        return replace(marks, isolation_level=isolation_level)
+    def topic_watermarks(self, topic: str, isolation_level: IsolationLevel) -> TopicWatermarks:
+        watermarks = self._kafka.topic_watermarks(topic, IsolationLevel.READ_UNCOMMITTED)
+        return replace(watermarks, isolation_level=isolation_level)
 
 
 class _NoEvidence(_Kafka):
@@ -136,12 +136,12 @@ def without_topic_id(program: Program) -> Program:
 
 
 def without_stable_offset(program: Program) -> Program:
-    """Who plans up to the high-water mark, and reads committed records."""
+    """Who plans up to the high watermark, and reads committed records."""
     return lambda pipeline: program(_over(pipeline, _HighWaterMarks(pipeline.kafka)))
 
 
 def without_evidence(program: Program) -> Program:
-    """Who takes every offset without a row for a hole."""
+    """Who takes every offset without a row for a gap."""
     return lambda pipeline: program(_over(pipeline, _NoEvidence(pipeline.kafka)))
 
 

@@ -71,10 +71,10 @@ def with_open_transaction() -> World:
     return world
 
 
-def with_a_hole() -> World:
-    """An open plan over a record, a hole, and a record."""
+def with_a_gap() -> World:
+    """An open plan over a record, a gap, and a record."""
     world = new()
-    world.kafka.add_holes("events", 0, 1)
+    world.kafka.add_gaps("events", 0, 1)
     world.kafka.produce("events", 0, 1)
     world.pipeline.planner.plan("run-1")
     return world
@@ -273,8 +273,8 @@ PAIRS = [
         floor=800,
     ),
     Sketch(
-        name="two drivers of one plan with a hole",
-        world=with_a_hole,
+        name="two drivers of one plan with a gap",
+        world=with_a_gap,
         actors={"one": ingest(1), "two": ingest(1)},
         floor=1_000,
     ),

@@ -155,7 +155,7 @@ def test_i7_events_that_are_lost_under_a_repair_are_noticed() -> None:
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
-def test_i7_rows_that_a_restore_brings_back_replace_the_holes_recorded_since() -> None:
+def test_i7_rows_that_a_restore_brings_back_replace_the_gaps_recorded_since() -> None:
     """The record was compacted away while its row was out of the table; a row says more."""
     pipeline = MemoryPipeline(partitions=1)
     pipeline.produce(0, 1)

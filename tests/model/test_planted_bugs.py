@@ -118,7 +118,7 @@ def test_a_repair_without_a_fence() -> None:
             with_a_lossy_engine,
             {"driver": without_evidence(ingest(1))},
             "I1",
-            id="evidence for holes",
+            id="evidence for gaps",
         ),
     ],
 )

@@ -165,7 +165,7 @@ def test_the_ledger_is_the_table(trouble: tuple[str, ...], histories: int) -> No
 def test_a_plan_that_is_gone_for_two_reasons_is_rewound_once(
     seed: int, trouble: tuple[str, ...]
 ) -> None:
-    """It found holes only and lost its rows: two equal events would be taken for doubled ones."""
+    """It found gaps only and lost its rows: two equal events would be taken for doubled ones."""
     check_history(seed, trouble)
 
 

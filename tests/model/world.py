@@ -32,7 +32,7 @@ class Fate(StrEnum):
     """A record that a reader sees, or saw until retention took it."""
     OPEN = "open"
     """A record of a transaction that nobody knows the end of yet."""
-    HOLE = "hole"
+    HOLE = "gap"
     """Nothing: a marker, or a record of an aborted transaction."""
     COMPACTED = "compacted"
     """A record once; who comes late sees nothing."""
@@ -86,9 +86,9 @@ class ModelKafka(MemoryKafka):
         self._of(topic, partition).fates += [Fate.RECORD] * count
         self._settle(topic, partition)
 
-    def add_holes(self, topic: str, partition: int, count: int) -> None:
-        """As `MemoryKafka.add_holes`."""
-        super().add_holes(topic, partition, count)
+    def add_gaps(self, topic: str, partition: int, count: int) -> None:
+        """As `MemoryKafka.add_gaps`."""
+        super().add_gaps(topic, partition, count)
         self._of(topic, partition).fates += [Fate.HOLE] * count
         self._settle(topic, partition)
 
@@ -102,7 +102,7 @@ class ModelKafka(MemoryKafka):
         self._settle(topic, partition)
 
     def end_transaction(self, topic: str, partition: int, name: str, commit: bool) -> None:
-        """Write the marker: its records are records now, or holes."""
+        """Write the marker: its records are records now, or gaps."""
         truth = self._of(topic, partition)
         log = self.topics[topic][partition]
         for offset in truth.open.pop(name):

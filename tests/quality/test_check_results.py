@@ -142,7 +142,7 @@ def test_expectations_come_from_a_plan_and_its_landing() -> None:
         topic_id="T1",
         isolation_level=IsolationLevel.READ_COMMITTED,
         requested_by="test",
-        ranges=(PlannedRange(partition=0, start=5, end=9, low_water_mark=0, end_mark=9),),
+        ranges=(PlannedRange(partition=0, start=5, end=9, low_watermark=0, log_end_offset=9),),
     )
     landing = Landing(
         sequence=1,
@@ -183,7 +183,7 @@ def test_a_range_with_another_count_is_off() -> None:
     )
 
 
-def test_a_range_of_holes_is_not_off() -> None:
+def test_a_range_of_gaps_is_not_off() -> None:
     """S6: a range that no reader sees anything of lands with no rows."""
     assert figures([], NO_KEY, [planned(records=0)])["ranges_off"].value == 0
 

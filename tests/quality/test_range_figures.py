@@ -187,7 +187,7 @@ def test_a_file_of_two_plans_counts_for_one(tmp_path: Path) -> None:
 
 
 def test_a_slice_without_rows_has_no_figures(tmp_path: Path) -> None:
-    """A plan of holes alone."""
+    """A plan of gaps alone."""
     write_deltalake(str(tmp_path), pa.Table.from_pylist([_row(Random(1))], BRONZE))
     ref = SliceRef(pipeline="p", table=str(tmp_path), table_version=0, plan_sequence=9)
     assert range_figures(ref, []) == []

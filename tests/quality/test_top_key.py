@@ -47,7 +47,7 @@ def test_a_key_is_shown_as_text_and_shortened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keys", [(), (None, None)])
 def test_a_slice_without_keys_has_none(tmp_path: Path, keys: Sequence[None]) -> None:
-    """Also without rows, as in a plan of holes."""
+    """Also without rows, as in a plan of gaps."""
     assert top_key(slice_with(tmp_path, keys)) == TopKey(key=None, records=0)
 
 

@@ -27,12 +27,12 @@ from tidemark.spec.model import StartPolicy
 
 @pytest.fixture
 def pipeline() -> MemoryPipeline:
-    """Three plans landed: versions 1 to 3 of the data table; a hole in each."""
+    """Three plans landed: versions 1 to 3 of the data table; a gap in each."""
     made = MemoryPipeline()
     for run in ("first", "second", "third"):
         for partition in (0, 1):
             made.produce(partition, 4)
-            made.kafka.add_holes("events", partition, 1)
+            made.kafka.add_gaps("events", partition, 1)
         made.run(run)
     return made
 
@@ -152,7 +152,7 @@ def test_a_restore_to_before_a_rewind_is_noticed(pipeline: MemoryPipeline) -> No
 
 
 def test_i5_a_lost_control_table_is_rebuilt(pipeline: MemoryPipeline) -> None:
-    """From nothing: positions, plans and holes are those of before, and nothing lands twice."""
+    """From nothing: positions, plans and gaps are those of before, and nothing lands twice."""
     before = pipeline.ledger
     pipeline.control.rows.clear()
     pipeline.control.newest.clear()
@@ -182,7 +182,7 @@ def test_i5_rows_alone_suffice_where_the_log_has_been_cleaned(pipeline: MemoryPi
     pipeline.control.newest.clear()
     pipeline.table.plans.clear()
     pipeline.repair.rebuild("ann", "why")
-    # A hole at the end of a plan is no row: it is unread, and nothing lands for it.
+    # A gap at the end of a plan is no row: it is unread, and nothing lands for it.
     assert pipeline.committed() == {0: 4, 1: 4}
     pipeline.produce(0, 1)
     drain(pipeline)
@@ -438,12 +438,12 @@ def test_i2_nor_is_it_taken_for_a_plan_of_other_partitions(
 
 @pytest.mark.parametrize("deleted", [0, 41], ids=["kafka_has_them", "kafka_has_deleted_them"])
 def test_i5_rows_alone_tell_backfills_inside_each_other(deleted: int) -> None:
-    """A wide backfill around narrow ones with a hole: no offset is claimed twice."""
+    """A wide backfill around narrow ones with a gap: no offset is claimed twice."""
     pipeline = MemoryPipeline(partitions=1)
     pipeline.produce(0, 10)
     pipeline.run("first")
     pipeline.produce(0, 6)
-    pipeline.kafka.add_holes("events", 0, 1)
+    pipeline.kafka.add_gaps("events", 0, 1)
     pipeline.produce(0, 24)
     for start, end in ((15, 18), (30, 32), (12, 35)):
         request = wanted((0, start, end))
@@ -458,8 +458,8 @@ def test_i5_rows_alone_tell_backfills_inside_each_other(deleted: int) -> None:
     pipeline.table.plans.clear()
     pipeline.repair.rebuild("ann", "why")
     if deleted:
-        # Nobody can look at the hole any more, and nobody knows that it was read.
-        pipeline.decisions.accept_loss((), "ann", "a hole, most likely")
+        # Nobody can look at the gap any more, and nobody knows that it was read.
+        pipeline.decisions.accept_loss((), "ann", "a gap, most likely")
     assert pipeline.committed() == {0: 41}
     pipeline.produce(0, 2)
     pipeline.run("then")
@@ -480,14 +480,14 @@ def test_i4_a_number_that_a_restore_took_out_is_not_given_out_again(
     drain(pipeline)
 
 
-@pytest.mark.parametrize("holes", [0, 3], ids=["records", "plans_of_holes_only"])
+@pytest.mark.parametrize("gaps", [0, 3], ids=["records", "plans_of_holes_only"])
 def test_i5_a_restore_of_a_table_that_was_made_again_is_noticed(
-    pipeline: MemoryPipeline, holes: int
+    pipeline: MemoryPipeline, gaps: int
 ) -> None:
     """Its versions count from the beginning: what the old one had reached says nothing."""
-    for run in range(holes):
-        pipeline.kafka.add_holes("events", 0, 2)
-        pipeline.run(f"holes {run}")
+    for run in range(gaps):
+        pipeline.kafka.add_gaps("events", 0, 2)
+        pipeline.run(f"gaps {run}")
     pipeline.table = MemoryTable(kafka=pipeline.kafka)
     with pytest.raises(TableBehindLedger):
         pipeline.planner.plan("fourth")

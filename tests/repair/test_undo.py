@@ -37,7 +37,7 @@ def test_exactly_the_plans_rows_go_and_the_next_run_reads_them_again() -> None:
     assert (done.rows, offsets(pipeline)) == (3, [0, 1, 2, 3, 7, 8])
     assert pipeline.committed()[0] == 4
     newest = [row for row in pipeline.control.rows if row.get("committed_offset") is not None][-1]
-    assert (newest["event"], newest["committed_offset"]) == ("undo_begun", 4)
+    assert (newest["event"], newest["committed_offset"]) == ("undo_started", 4)
     pipeline.run("next")
     assert pipeline.landed_identities() == pipeline.visible_identities()
     record = pipeline.ledger.plans[4]

@@ -16,9 +16,9 @@ _DAY = datetime(2026, 3, 1, tzinfo=UTC)
 _NEXT = _DAY + timedelta(days=1)
 
 
-def landed(sequence: int, start: int, end: int, holes: int = 0, **changes: object) -> PlanRecord:
+def landed(sequence: int, start: int, end: int, gaps: int = 0, **changes: object) -> PlanRecord:
     """A plan over partition 0 that landed."""
-    count = RangeCount(partition=0, start=start, end=end, records=end - start - holes)
+    count = RangeCount(partition=0, start=start, end=end, records=end - start - gaps)
     return over(sequence, count, **changes)
 
 
@@ -49,7 +49,7 @@ def ledger(*records: PlanRecord, lost: Mapping[int, Span] | None = None) -> Ledg
 
 def test_every_offset_between_the_first_and_the_last_is_told() -> None:
     """By what landed it, or why it did not; what nobody knows of is missing."""
-    records = [landed(1, 0, 10, holes=2), landed(2, 10, 20), landed(3, 30, 40), landed(4, 50, 60)]
+    records = [landed(1, 0, 10, gaps=2), landed(2, 10, 20), landed(3, 30, 40), landed(4, 50, 60)]
     # The second one landed a day later, when somebody asked for it.
     times = {1: _DAY, 2: _NEXT, 3: _DAY, 4: _NEXT - timedelta(microseconds=1)}
     certificate = certify(ledger(*records, lost={0: Span(20, 25)}), times, _DAY, _NEXT)
@@ -60,15 +60,15 @@ def test_every_offset_between_the_first_and_the_last_is_told() -> None:
         "end": 60,
         "offsets": 60,
         "records": 28,
-        "holes": 2,
-        "unproven_holes": 0,
+        "gaps": 2,
+        "unproven_gaps": 0,
         "landed_otherwise": 10,
         "lost": 5,
         "missing": [[25, 30], [40, 50]],
         "undone": 0,
     }
     told = sum(
-        account.as_record()[name] for name in ("records", "holes", "landed_otherwise", "lost")
+        account.as_record()[name] for name in ("records", "gaps", "landed_otherwise", "lost")
     )
     assert told + certificate.missing == 60
     assert not certificate.is_complete
@@ -76,11 +76,11 @@ def test_every_offset_between_the_first_and_the_last_is_told() -> None:
 
 
 def test_each_partition_is_told_by_itself() -> None:
-    """Holes, those nobody could look at, losses and gaps of one are not counted in another."""
+    """Gaps, those nobody could look at, losses and gaps of one are not counted in another."""
     both = over(
         1,
-        RangeCount(partition=0, start=0, end=10, records=8, unproven_holes=1),
-        RangeCount(partition=1, start=100, end=120, records=15, unproven_holes=3),
+        RangeCount(partition=0, start=0, end=10, records=8, unproven_gaps=1),
+        RangeCount(partition=1, start=100, end=120, records=15, unproven_gaps=3),
     )
     one = over(2, RangeCount(partition=1, start=130, end=140, records=10))
     other = over(3, RangeCount(partition=0, start=14, end=20, records=6))
@@ -104,8 +104,8 @@ def test_each_partition_is_told_by_itself() -> None:
         "end": 20,
         "offsets": 20,
         "records": 14,
-        "holes": 2,
-        "unproven_holes": 1,
+        "gaps": 2,
+        "unproven_gaps": 1,
         "landed_otherwise": 0,
         "lost": 3,
         "missing": [[13, 14]],
@@ -117,25 +117,25 @@ def test_each_partition_is_told_by_itself() -> None:
         "end": 160,
         "offsets": 60,
         "records": 30,
-        "holes": 5,
-        "unproven_holes": 3,
+        "gaps": 5,
+        "unproven_gaps": 3,
         "landed_otherwise": 10,
         "lost": 5,
         "missing": [[125, 130], [150, 155]],
         "undone": 5,
     }
     for account in (zero, first):
-        parts = sum(account[name] for name in ("records", "holes", "landed_otherwise", "lost"))
+        parts = sum(account[name] for name in ("records", "gaps", "landed_otherwise", "lost"))
         assert parts + sum(end - start for start, end in account["missing"]) == account["offsets"]
     told = certificate.as_record()
-    assert {name: told[name] for name in ("records", "holes", "unproven_holes", "lost")} == {
+    assert {name: told[name] for name in ("records", "gaps", "unproven_gaps", "lost")} == {
         "records": 44,
-        "holes": 7,
-        "unproven_holes": 4,
+        "gaps": 7,
+        "unproven_gaps": 4,
         "lost": 8,
     }
     assert (told["missing"], told["undone"]) == (11, 5)
-    assert [(plan.sequence, plan.records, plan.holes) for plan in certificate.plans] == [
+    assert [(plan.sequence, plan.records, plan.gaps) for plan in certificate.plans] == [
         (1, 23, 7),
         (2, 10, 0),
         (3, 6, 0),

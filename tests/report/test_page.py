@@ -21,8 +21,8 @@ _ACCOUNT = PartitionAccount(
     start=100,
     end=2100,
     records=1990,
-    holes=10,
-    unproven_holes=0,
+    gaps=10,
+    unproven_gaps=0,
     otherwise=0,
     lost=0,
     missing=SpanSet(),
@@ -85,7 +85,7 @@ def trends(checked: Sequence[CheckedPlan]) -> list[tuple[str, str, list[tuple[st
     [
         ({}, {}, "Complete. Every offset"),
         ({}, {"lost": 1234}, "1,234 offset(s) of it are losses that somebody accepted"),
-        ({}, {"unproven_holes": 7}, "7 of the offsets without a record could not be looked at"),
+        ({}, {"unproven_gaps": 7}, "7 of the offsets without a record could not be looked at"),
         ({"open_plans": (4, 5)}, {}, "Under way: plan 4, 5. What they read is not counted yet."),
         ({"other_incarnations": 2}, {}, "Not complete: the topic was made again in this period"),
         ({"other_incarnations": 2}, {}, "2 plan(s) of the period are of a topic that was made"),
@@ -116,7 +116,7 @@ def trends(checked: Sequence[CheckedPlan]) -> list[tuple[str, str, list[tuple[st
 def test_the_page_says_what_became_of_offsets(
     certificate: dict[str, Any], account: dict[str, Any], words: str
 ) -> None:
-    """Losses, holes nobody could look at, what is under way, and topics of before; else nothing."""
+    """Losses, gaps nobody could look at, what is under way, and topics of before; else nothing."""
     partitions = (replace(_ACCOUNT, **account),)
     changes: dict[str, Any] = {"partitions": partitions, **certificate}
     told = replace(_CERTIFICATE, **changes)
@@ -186,7 +186,7 @@ def test_one_figure_is_no_trend(values: list[float | None]) -> None:
 def test_what_landed_is_a_trend_of_its_own() -> None:
     """By the certificate; the rule of that name would say it twice."""
     plans = tuple(
-        LandedPlan(sequence=number, kind="live", landed_at=NOW, records=records, holes=0)
+        LandedPlan(sequence=number, kind="live", landed_at=NOW, records=records, gaps=0)
         for number, records in ((1, 2000), (2, 1000))
     )
     checked = [result(1, 2000.0, check="records"), result(2, 1000.0, check="records")]

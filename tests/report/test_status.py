@@ -90,7 +90,7 @@ def make_waiting(hours: int, **rules: Any) -> MemoryPipeline:
     pipeline.produce(0, 5)
     pipeline.run("before")
     stamp = int((NOW - hours * HOUR).timestamp() * 1000)
-    pipeline.kafka.add_holes("events", 0, 2)
+    pipeline.kafka.add_gaps("events", 0, 2)
     pipeline.kafka.produce("events", 0, 10, stamp)
     return pipeline
 
@@ -210,7 +210,7 @@ def test_an_undo_that_was_begun_is_the_problem_whatever_kafka_has() -> None:
     pipeline = make_waiting(1)
     begun = pipeline.undo.undo(1, "ops", "wrong")
     assert begun.rows == 5
-    pipeline.control.rows = [row for row in pipeline.control.rows if row["event"] != "rewound"]
+    pipeline.control.rows = [row for row in pipeline.control.rows if row["event"] != "undone"]
     pipeline.control.newest["events"] -= 1
     pipeline.kafka.delete_records("events", 0, 3)
     assert isinstance(pipeline.status().problem, UndoUnfinished)

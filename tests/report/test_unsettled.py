@@ -68,14 +68,14 @@ def test_a_plan_that_is_open_for_longer_than_the_rule_is_an_alarm(
         pipeline.spec,
         pipeline.control,
         pipeline.table,
-        open_marks=lambda: pipeline.marks,
+        open_watermarks=lambda: pipeline.watermarks,
         open_log=lambda: pipeline.log_reader,
         unsettling=pipeline.unsettling,
         now=NOW + 2 * HOUR,
     )
     found = [alarm for alarm in later.alarms() if isinstance(alarm, PlanStuck)]
     assert [type(alarm).__name__ for alarm in found] == alarms
-    assert all("recorded 2 h ago" in alarm.found() for alarm in found)
+    assert all("recorded 2 h ago" in alarm.rendered("actual") for alarm in found)
 
 
 def test_chunks_of_a_backfill_that_wait_for_their_turn_are_no_alarm() -> None:
@@ -94,7 +94,7 @@ def test_chunks_of_a_backfill_that_wait_for_their_turn_are_no_alarm() -> None:
             pipeline.spec,
             pipeline.control,
             pipeline.table,
-            open_marks=lambda: pipeline.marks,
+            open_watermarks=lambda: pipeline.watermarks,
             open_log=lambda: pipeline.log_reader,
             unsettling=pipeline.unsettling,
             now=now,
@@ -124,7 +124,7 @@ def typed_status(lake: TypedLake, most: int | None = None) -> PipelineStatus:
         spec,
         lake.control,
         lake.bronze.table,
-        open_marks=lambda: lake.bronze.marks,
+        open_watermarks=lambda: lake.bronze.watermarks,
         open_log=lambda: lake.bronze.log_reader,
         unsettling=Unsettling(
             spec=spec,
@@ -186,7 +186,7 @@ def checked_status(lake: FileLake) -> PipelineStatus:
         lake.spec,
         lake.control,
         lake.table,
-        open_marks=lambda: lake.marks,
+        open_watermarks=lambda: lake.watermarks,
         open_log=lambda: lake.log_reader,
         unsettling=Unsettling(
             spec=lake.spec,

@@ -26,11 +26,11 @@ from tidemark.report.verification import Difference
 
 @pytest.fixture
 def pipeline() -> MemoryPipeline:
-    """Two partitions, six records and two holes landed of each."""
+    """Two partitions, six records and two gaps landed of each."""
     made = MemoryPipeline()
     for partition in (0, 1):
         made.produce(partition, 3)
-        made.kafka.add_holes("events", partition, 2)
+        made.kafka.add_gaps("events", partition, 2)
         made.produce(partition, 3)
     made.run("first")
     return made
@@ -66,7 +66,7 @@ def test_a_doubled_row_is_told_also_where_kafka_has_deleted_it(pipeline: MemoryP
 
 
 def test_a_row_where_kafka_has_nothing_is_foreign(pipeline: MemoryPipeline) -> None:
-    """A hole with a row."""
+    """A gap with a row."""
     pipeline.table.rows.append(("id-1", 0, 3, 1))
     assert pipeline.verify.verify().differences == {Difference.FOREIGN: 1}
 

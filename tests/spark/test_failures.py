@@ -79,7 +79,10 @@ def test_a_full_disk_is_storage_that_is_unavailable(spark: SparkSession, tmp_pat
     with mounted(tmp_path / "small", "size=64k") as disk:
         error = failure_of(spark, write_rows(spark, disk / "plan", 100_000))
     assert isinstance(error, StorageUnavailable)
-    assert error.what() == "landing plan 3 failed at /lake/events: No space left on device"
+    assert (
+        error.rendered("problem")
+        == "landing plan 3 failed at /lake/events: No space left on device"
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,8 +101,8 @@ def test_a_folder_that_cannot_be_made_has_the_reason_of_the_operating_system(
             (disk / "only").touch()
         error = failure_of(spark, write_rows(spark, disk / "plan"))
     assert isinstance(error, kind)
-    assert error.what().startswith(f"landing plan 3 failed at {disk}/plan")
-    assert error.what().endswith(f": {reason}")
+    assert error.rendered("problem").startswith(f"landing plan 3 failed at {disk}/plan")
+    assert error.rendered("problem").endswith(f": {reason}")
 
 
 def test_a_file_in_the_place_of_the_folder_is_storage_that_refuses(
@@ -109,7 +112,9 @@ def test_a_file_in_the_place_of_the_folder_is_storage_that_refuses(
     (tmp_path / "events").write_text("a file")
     error = failure_of(spark, write_rows(spark, tmp_path / "events" / "plan"))
     assert isinstance(error, StorageRefused)
-    assert error.what() == f"landing plan 3 failed at {tmp_path}/events: Not a directory"
+    assert f"landing plan 3 failed at {tmp_path}/events: Not a directory" in error.rendered(
+        "problem"
+    )
 
 
 def test_an_error_of_a_file_that_the_driver_writes_is_of_the_storage(
@@ -129,7 +134,7 @@ def test_a_missing_data_source_is_a_setup_error(spark: SparkSession) -> None:
     """A retry does not bring the jar."""
     error = failure_of(spark, lambda: spark.read.format("nonexistent").load())
     assert isinstance(error, SetupError)
-    assert "make setup" in error.remedy()
+    assert "make setup" in error.rendered("fix")
     assert "nonexistent" in error.seen
 
 
@@ -157,7 +162,7 @@ def test_the_cause_is_one_line_and_the_stack_is_in_the_file_that_the_error_names
     assert error.reason.endswith("is not a Parquet file (length is too low: 2)")
     assert "\n" not in str(error)
     assert error.as_record()["log"] == error.log
-    assert error.log in error.remedy()
+    assert error.log in error.rendered("fix")
     stack = Path(error.log).read_text()
     assert Path(error.log).parent == Path(spark.conf.get(LOG_FOLDER) or "")
     assert stack.startswith("landing plan 3\nSparkException: [FAILED_READ_FILE")

@@ -111,7 +111,7 @@ def test_a_file_tells_what_it_holds(table: Path) -> None:
 
 
 def test_a_file_without_rows_is_left_out(table: Path) -> None:
-    """Spark writes one if all tasks find nothing; a range of holes is a commit without files."""
+    """Spark writes one if all tasks find nothing; a range of gaps is a commit without files."""
     assert write(table, make_plan((0, 0, 9)), []) == []
 
 
@@ -233,13 +233,13 @@ def test_i5_what_landed_is_counted_from_the_commits_statistics(table: Path) -> N
     assert [count.records for count in landing.counts] == [2, 1, 1]
 
 
-def test_a_commit_without_files_lands_a_range_of_holes(table: Path) -> None:
+def test_a_commit_without_files_lands_a_range_of_gaps(table: Path) -> None:
     """The transaction and the plan's metadata are there."""
     plan = make_plan((0, 0, 4))
     append(table, plan, [])
     landing = DeltaDataTable(str(table)).find(plan)
     assert landing is not None
-    assert (landing.records, landing.holes) == (0, 4)
+    assert (landing.records, landing.gaps) == (0, 4)
 
 
 @pytest.mark.parametrize("timestamp", [-(2**62), 2**62], ids=["before", "after"])

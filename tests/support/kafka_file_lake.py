@@ -15,7 +15,7 @@ from tidemark.core.watermarks import IsolationLevel
 from tidemark.dev.producer import producer_settings
 from tidemark.kafka.options import client_config
 from tidemark.kafka.reader import KafkaLogReader
-from tidemark.kafka.watermarks import KafkaMarkReader
+from tidemark.kafka.watermarks import KafkaWatermarkReader
 
 
 @dataclass
@@ -32,9 +32,9 @@ class KafkaFileLake(FileLake):
         """Creates no topic: it exists."""
 
     @property
-    def marks(self) -> KafkaMarkReader:
+    def watermarks(self) -> KafkaWatermarkReader:
         """Reads watermarks."""
-        return KafkaMarkReader(client_config("lake", {"bootstrap.servers": self.bootstrap}))
+        return KafkaWatermarkReader(client_config("lake", {"bootstrap.servers": self.bootstrap}))
 
     @property
     def log_reader(self) -> KafkaLogReader:
@@ -55,5 +55,5 @@ class KafkaFileLake(FileLake):
     def judged(self, court: Court) -> Verdict:
         """Compare the data table with librdkafka's records of the topic; both must be equal."""
         topic = self.spec.topic
-        topic_id = self.marks.topic_marks(topic, IsolationLevel.READ_COMMITTED).topic_id
+        topic_id = self.watermarks.topic_watermarks(topic, IsolationLevel.READ_COMMITTED).topic_id
         return court.count(judge(self.bronze_rows(), self.bootstrap, topic, topic_id))

@@ -48,7 +48,7 @@ def read_ranges(
 ) -> list[Judged]:
     """Read every visible record of half-open ranges, ordered by partition and offset.
 
-    A range may end in holes (transaction markers, aborted records): reading it ends when the
+    A range may end in gaps (transaction markers, aborted records): reading it ends when the
     position has passed its end, or when nothing further is visible.
 
     Args:
@@ -83,13 +83,13 @@ def read_all(bootstrap: str, topic: str, *, isolation: str = "read_committed") -
 
 
 def log_ranges(bootstrap: str, topic: str, *, timeout_s: float = 180.0) -> dict[int, Range]:
-    """Low-water and high-water mark of every partition; waits while leaders change."""
+    """Low-water and high watermark of every partition; waits while leaders change."""
     consumer = _consumer(bootstrap, "read_uncommitted")
     deadline = time.monotonic() + timeout_s
     try:
         while True:
             try:
-                return _marks(consumer, topic)
+                return _watermarks(consumer, topic)
             except KafkaException:
                 if time.monotonic() > deadline:
                     raise
@@ -98,7 +98,7 @@ def log_ranges(bootstrap: str, topic: str, *, timeout_s: float = 180.0) -> dict[
         consumer.close()
 
 
-def _marks(consumer: Consumer, topic: str) -> dict[int, Range]:
+def _watermarks(consumer: Consumer, topic: str) -> dict[int, Range]:
     described = consumer.list_topics(topic, timeout=10).topics[topic]
     if described.error is not None:
         raise KafkaException(described.error)

@@ -21,7 +21,7 @@ from tidemark.ingest.executor import Ingestion
 from tidemark.ingest.spark_sink import SparkSink
 from tidemark.kafka.options import client_config, spark_options
 from tidemark.kafka.reader import KafkaLogReader
-from tidemark.kafka.watermarks import KafkaMarkReader
+from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.maintenance.service import Maintenance, plans_over
@@ -61,9 +61,9 @@ class Lake(Services):
         return str(self.root / self.spec.target)
 
     @property
-    def marks(self) -> KafkaMarkReader:
+    def watermarks(self) -> KafkaWatermarkReader:
         """Reads marks with the connection."""
-        return KafkaMarkReader(client_config("lake", self.connection))
+        return KafkaWatermarkReader(client_config("lake", self.connection))
 
     @property
     def control(self) -> DeltaControlTable:

@@ -32,7 +32,7 @@ from tidemark.core.table_state import (
     check_held,
 )
 from tidemark.core.throughput import RUNS, Pace, Run
-from tidemark.core.watermarks import IsolationLevel, Marks, Position, TopicMarks
+from tidemark.core.watermarks import IsolationLevel, Position, TopicWatermarks, Watermarks
 from tidemark.kafka.errors import GroupActive, OffsetsDeleted, TopicMissing
 from tidemark.lake.errors import ControlConflict, ForeignCommit, RowsWouldBeLost
 
@@ -42,10 +42,10 @@ class MemoryPartition:
     """One partition's log: records by offset, and where it begins and ends.
 
     Attributes:
-        records: Timestamp in ms by offset; an offset without a record is a hole.
-        low: Low-water mark.
-        end: High-water mark.
-        stable: Last stable offset; the high-water mark if None.
+        records: Timestamp in ms by offset; an offset without a record is a gap.
+        low: Low watermark.
+        end: High watermark.
+        stable: Last stable offset; the high watermark if None.
         epochs: Where each leader epoch began, from epoch 0 on.
     """
 
@@ -58,7 +58,7 @@ class MemoryPartition:
 
 @dataclass
 class MemoryKafka:
-    """A cluster of one topic's worth of logs, and the `MarkReader` over it."""
+    """A cluster of one topic's worth of logs, and the `WatermarkReader` over it."""
 
     cluster_id: str = "memory"
     topic_ids: dict[str, str] = field(default_factory=dict)
@@ -77,12 +77,12 @@ class MemoryKafka:
             log.records[offset] = timestamp_ms
         log.end += count
 
-    def add_holes(self, topic: str, partition: int, count: int) -> None:
+    def add_gaps(self, topic: str, partition: int, count: int) -> None:
         """Append offsets that no reader sees, such as transaction markers."""
         self.topics[topic][partition].end += count
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Move the low-water mark."""
+        """Move the low watermark."""
         log = self.topics[topic][partition]
         log.low = before
         log.records = {offset: ts for offset, ts in log.records.items() if offset >= before}
@@ -101,15 +101,15 @@ class MemoryKafka:
         log.records = {offset: ts for offset, ts in log.records.items() if offset < end}
         log.epochs = [begin for begin in log.epochs if begin < end] or [0]
 
-    def topic_marks(self, topic: str, isolation_level: IsolationLevel) -> TopicMarks:
-        """As `MarkReader.topic_marks`."""
-        return TopicMarks(
+    def topic_watermarks(self, topic: str, isolation_level: IsolationLevel) -> TopicWatermarks:
+        """As `WatermarkReader.topic_watermarks`."""
+        return TopicWatermarks(
             cluster_id=self.cluster_id,
             topic=topic,
             topic_id=self._topic_id(topic),
             isolation_level=isolation_level,
             partitions={
-                number: Marks(
+                number: Watermarks(
                     low=log.low,
                     end=_end(log, isolation_level),
                     leader_epoch=len(log.epochs) - 1,
@@ -151,14 +151,14 @@ class MemoryKafka:
             yield from islice(self.read(topic, isolation_level, {partition: wanted}), 1)
 
     def retention_time(self, topic: str) -> timedelta | None:
-        """As `MarkReader.retention_time`."""
+        """As `WatermarkReader.retention_time`."""
         self._topic_id(topic)
         return self.retention
 
     def offsets_at(
         self, topic: str, partitions: Sequence[int], moment: datetime
     ) -> Mapping[int, int]:
-        """As `MarkReader.offsets_at`."""
+        """As `WatermarkReader.offsets_at`."""
         self._topic_id(topic)
         wanted = moment.timestamp() * 1000
         return {number: self._first_at(topic, number, wanted) for number in partitions}
@@ -240,7 +240,7 @@ class MemoryControlTable:
                 for number in sequences
             ],
             lows={
-                row["partition"]: row["low_water_mark"]
+                row["partition"]: row["low_watermark"]
                 for row in told[sequences[0], EventKind.PLANNED]
             },
         )
@@ -287,7 +287,7 @@ class MemoryControlTable:
         ]
 
 
-_TAKEN_OUT = (EventKind.UNDO_BEGUN, EventKind.REWOUND)
+_TAKEN_OUT = (EventKind.UNDO_STARTED, EventKind.UNDONE)
 
 
 def _run(sequence: int, planned: Sequence[Row], landed: Sequence[Row]) -> Run:
@@ -516,14 +516,14 @@ class MemoryTable:
         """As `DataLog.held`."""
         return Landing.of(plan, len(self.commits), self._counts(plan))
 
-    def gaps(self, plan: Plan) -> Mapping[int, SpanSet]:
+    def offsets_without_rows(self, plan: Plan) -> Mapping[int, SpanSet]:
         """As `DataLog.gaps`."""
         landed = spans_by_partition(
             (partition, Span(offset, offset + 1))
             for _, partition, offset, sequence in self.rows
             if sequence == plan.sequence
         )
-        return plan.gaps(landed)
+        return plan.offsets_outside(landed)
 
     def size(self) -> TableSize:
         """As `DataLog.size`; a row is one byte."""

@@ -19,7 +19,7 @@ from tidemark.core.plan import Plan
 from tidemark.ingest.executor import Ingestion
 from tidemark.ingest.spark_sink import SparkSink
 from tidemark.kafka.options import client_config, spark_options
-from tidemark.kafka.watermarks import KafkaMarkReader
+from tidemark.kafka.watermarks import KafkaWatermarkReader
 
 LONG = [Record(value=b"%07d" % number * 70_000) for number in range(24)]
 """12 MB: three fetches of the reader, which takes 4 MiB at a time."""
@@ -42,16 +42,18 @@ class ImpatientLake(Lake):
 
     Attributes:
         patience: Options of Spark's Kafka source, laid over the others.
-        marks_timeout_s: How long the planner waits for one answer.
+        watermarks_timeout_s: How long the planner waits for one answer.
     """
 
     patience: dict[str, str] = field(default_factory=lambda: dict(PATIENCE))
-    marks_timeout_s: float = 2.0
+    watermarks_timeout_s: float = 2.0
 
     @property
-    def marks(self) -> KafkaMarkReader:
+    def watermarks(self) -> KafkaWatermarkReader:
         """Reads marks with the connection, for a short time."""
-        return KafkaMarkReader(client_config("lake", self.connection), self.marks_timeout_s)
+        return KafkaWatermarkReader(
+            client_config("lake", self.connection), self.watermarks_timeout_s
+        )
 
     @property
     def sink(self) -> SparkSink:

@@ -11,7 +11,7 @@ from tests.support.services import Services
 from tidemark.core.offsets import Span, spans_by_partition
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.table_state import TableState
-from tidemark.core.watermarks import IsolationLevel, Marks, TopicMarks
+from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.ingest.planner import Wanted
 from tidemark.spec.model import PipelineSpec, StartPolicy
 
@@ -29,20 +29,20 @@ def make_spec(**changes: Any) -> PipelineSpec:
     return replace(spec, **changes)
 
 
-def make_marks(partitions: Mapping[int, tuple[int, int]], **changes: Any) -> TopicMarks:
-    """Marks of topic `events` from `{partition: (low, end)}`."""
-    marks = TopicMarks(
+def make_watermarks(partitions: Mapping[int, tuple[int, int]], **changes: Any) -> TopicWatermarks:
+    """Watermarks of topic `events` from `{partition: (low, end)}`."""
+    watermarks = TopicWatermarks(
         cluster_id="memory",
         topic="events",
         topic_id="id-1",
         isolation_level=IsolationLevel.READ_COMMITTED,
-        partitions={p: Marks(low=low, end=end) for p, (low, end) in partitions.items()},
+        partitions={p: Watermarks(low=low, end=end) for p, (low, end) in partitions.items()},
     )
-    return replace(marks, **changes)
+    return replace(watermarks, **changes)
 
 
 def make_range(partition: int, start: int, end: int) -> PlannedRange:
-    """A planned range whose marks are its own bounds."""
+    """A planned range whose watermarks are its own bounds."""
     return PlannedRange.bare(partition, Span(start, end))
 
 
@@ -83,7 +83,7 @@ class MemoryPipeline(Services):
         self.kafka.produce(self.spec.topic, partition, count, timestamp_ms)
 
     @property
-    def marks(self) -> MemoryKafka:
+    def watermarks(self) -> MemoryKafka:
         """Marks are the log's own."""
         return self.kafka
 

@@ -16,10 +16,10 @@ from tidemark.ingest.ports import (
     DataTable,
     LabelledRows,
     LogReader,
-    MarkReader,
     Sink,
     TopicLogReader,
     TopicReader,
+    WatermarkReader,
 )
 from tidemark.ingest.positions import LogComparison
 from tidemark.ingest.start import Starts
@@ -42,7 +42,7 @@ class LogPorts(Protocol):
     @property
     def spec(self) -> PipelineSpec: ...
     @property
-    def marks(self) -> MarkReader: ...
+    def watermarks(self) -> WatermarkReader: ...
     @property
     def log_reader(self) -> LogReader: ...
     @property
@@ -61,7 +61,7 @@ class Ports(LogPorts, Protocol):
     """What one has that reads a topic."""
 
     @property
-    def marks(self) -> TopicReader: ...
+    def watermarks(self) -> TopicReader: ...
     @property
     def log_reader(self) -> TopicLogReader: ...
     @property
@@ -78,7 +78,7 @@ class LandingServices:
         """Executes plans."""
         return Ingest(
             spec=self.spec,
-            marks=self.marks,
+            watermarks=self.watermarks,
             control=self.control,
             table=self.table,
             sink=self.sink,
@@ -104,7 +104,7 @@ class LandingServices:
         """Gives plans up."""
         return Abandon(
             pipeline=self.spec.name,
-            marks=self.marks,
+            watermarks=self.watermarks,
             control=self.control,
             table=self.table,
             log_reader=self.log_reader,
@@ -116,7 +116,7 @@ class LandingServices:
         """Has the control table follow the data table."""
         return Repair(
             spec=self.spec,
-            marks=self.marks,
+            watermarks=self.watermarks,
             control=self.control,
             table=self.table,
             log_reader=self.log_reader,
@@ -128,7 +128,7 @@ class LandingServices:
         """Compares the data table with the topic."""
         return Verify(
             spec=self.spec,
-            marks=self.marks,
+            watermarks=self.watermarks,
             control=self.control,
             data_log=self.table,
             log_reader=self.log_reader,
@@ -167,7 +167,7 @@ class Services(LandingServices):
     def comparison(self: Ports) -> LogComparison:
         """Compares what landed with the topic."""
         return LogComparison(
-            marks=self.marks,
+            watermarks=self.watermarks,
             control=self.control,
             landed=self.table,
             log_reader=self.log_reader,
@@ -178,7 +178,7 @@ class Services(LandingServices):
         """Makes plans."""
         return Planner(
             spec=self.spec,
-            marks=self.marks,
+            watermarks=self.watermarks,
             control=self.control,
             data_log=self.table,
             log_reader=self.log_reader,
@@ -190,7 +190,7 @@ class Services(LandingServices):
         """Asks for offsets, and plans them in chunks."""
         return Backfills(
             spec=self.spec,
-            marks=self.marks,
+            watermarks=self.watermarks,
             control=self.control,
             data_log=self.table,
             log_reader=self.log_reader,
@@ -202,7 +202,7 @@ class Services(LandingServices):
         """Records what a person decides."""
         return Decisions(
             spec=self.spec,
-            marks=self.marks,
+            watermarks=self.watermarks,
             control=self.control,
             data_log=self.table,
             now=lambda: NOW,
@@ -213,7 +213,7 @@ class Services(LandingServices):
         """Begins where another reader has come to."""
         return Starts(
             spec=self.spec,
-            marks=self.marks,
+            watermarks=self.watermarks,
             control=self.control,
             data_log=self.table,
             now=lambda: NOW,
@@ -225,7 +225,7 @@ class Services(LandingServices):
             self.spec,
             self.control,
             self.table,
-            open_marks=lambda: self.marks,
+            open_watermarks=lambda: self.watermarks,
             open_log=lambda: self.log_reader,
             unsettling=self.unsettling,
             now=NOW,

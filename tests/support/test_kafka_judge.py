@@ -26,7 +26,7 @@ def _transaction(broker: BrokerStatus, topic: str, values: list[bytes], *, commi
 
 
 def test_range_that_ends_in_markers_ends(broker: BrokerStatus, topic: TopicFactory) -> None:
-    """I1: aborted records and markers are holes, also as the last offsets of a range and a log."""
+    """I1: aborted records and markers are gaps, also as the last offsets of a range and a log."""
     name = topic()
     _transaction(broker, name, [b"a", b"b"], commit=True)
     _transaction(broker, name, [b"x", b"y"], commit=False)
@@ -35,7 +35,7 @@ def test_range_that_ends_in_markers_ends(broker: BrokerStatus, topic: TopicFacto
     assert [(record.offset, record.value) for record in seen] == [(0, b"a"), (1, b"b")]
 
 
-def test_range_that_ends_in_a_hole_inside_the_log_ends(
+def test_range_that_ends_in_a_gap_inside_the_log_ends(
     broker: BrokerStatus, topic: TopicFactory
 ) -> None:
     """I1: nothing at or past the end is returned, though the first visible record is past it."""

@@ -15,7 +15,7 @@ from tests.support.proxy import ProxiedBroker, proxied_broker
 from tests.support.transactions import Record, produce_records
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.kafka.errors import KafkaUnavailable
-from tidemark.kafka.watermarks import KafkaMarkReader
+from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.spec.layout import Layout
 
 pytestmark = pytest.mark.broker
@@ -73,11 +73,11 @@ def test_a_fetch_is_held_at_its_byte_and_all_else_works(broker: ProxiedBroker) -
 
 
 def test_a_dead_network_answers_nothing(broker: ProxiedBroker) -> None:
-    """With everything held not even the marks are told, which has its own name; then they are."""
+    """With everything held not even the watermarks can be read, and then they can."""
     gate = broker.proxy.hold(everything=True)
     config = {"bootstrap.servers": broker.bootstrap}
     with pytest.raises(KafkaUnavailable):
-        KafkaMarkReader(config, timeout_seconds=0.5).topic_marks(
+        KafkaWatermarkReader(config, timeout_seconds=0.5).topic_watermarks(
             TOPIC, IsolationLevel.READ_COMMITTED
         )
     assert gate.held.is_set()

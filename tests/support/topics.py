@@ -75,7 +75,7 @@ def add_partitions(admin: AdminClient, bootstrap: str, name: str, total: int) ->
 
 
 def delete_records(admin: AdminClient, name: str, before: int, partition: int = 0) -> None:
-    """Raise the low-water mark of a partition, as retention does."""
+    """Raise the low watermark of a partition, as retention does."""
     for answer in admin.delete_records([TopicPartition(name, partition, before)]).values():
         answer.result(timeout=30)
 

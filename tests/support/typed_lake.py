@@ -187,7 +187,7 @@ class TypedLake(LandingServices):
         return self.registry
 
     @property
-    def marks(self) -> LandedLog:
+    def watermarks(self) -> LandedLog:
         """The bounds of what has landed."""
         return self.decoding.landed
 

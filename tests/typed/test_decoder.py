@@ -66,7 +66,7 @@ def test_what_cannot_be_decoded_is_kept_as_it_is(lake: TypedLake) -> None:
     (bronze,) = [each for each in lake.bronze_rows() if each["offset"] == 2]
     assert (row["value"], row["reason"], row["plan_sequence"]) == (bronze["value"], "malformed", 1)
     landing = lake.ingest.execute(1).landing
-    assert (landing.records, landing.holes) == (4, 0)
+    assert (landing.records, landing.gaps) == (4, 0)
 
 
 def test_only_what_is_in_quarantine_is_decoded_again(lake: TypedLake) -> None:
@@ -501,7 +501,7 @@ def test_a_new_target_is_begun_anew(lake: TypedLake) -> None:
     lake.check()
 
 
-def test_bronze_rows_that_a_restore_took_out_for_now_are_no_holes(lake: TypedLake) -> None:
+def test_bronze_rows_that_a_restore_took_out_for_now_are_no_gaps(lake: TypedLake) -> None:
     """A plan over them waits until somebody has put the bronze table right."""
     lake.bronze.run(3)
     lake.bronze.run(2)

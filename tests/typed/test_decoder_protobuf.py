@@ -221,7 +221,7 @@ def test_a_schema_that_makes_no_column_stops_as_well(
     lake.land_values([framed(number, b"\x00")])
     with pytest.raises(SchemaConflict) as stopped:
         lake.run()
-    assert difference in stopped.value.found()
+    assert difference in stopped.value.rendered("actual")
     assert not lake.typed_uri.exists()
     # The next compiler may take what this one does not.
     assert len(lake.schemas.store.kept([number])) == ("compiled" not in difference)

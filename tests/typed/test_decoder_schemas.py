@@ -413,7 +413,7 @@ def test_a_schema_that_makes_no_column_stops_as_well(
     lake.land_values([framed(number, b"\x02\x00")])
     with pytest.raises(SchemaConflict) as stopped:
         lake.run()
-    assert difference in stopped.value.found()
+    assert difference in stopped.value.rendered("actual")
     assert not lake.typed_uri.exists()
 
 

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from tidemark.core.errors import ExitCode, TidemarkError, text_of
 from tidemark.spark.engine import JobRun
 
-_ERROR = {"pipeline", "error", "what", "expected", "found", "next"}
+_ERROR = {"pipeline", "error", "problem", "expected", "actual", "fix"}
 """Keys in the record of a plan that ended with a named error."""
 
 

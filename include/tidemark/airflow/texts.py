@@ -109,7 +109,7 @@ clear the whole run: chunks that have landed are found landed. A chunk that fail
 which lands before any other chunk, or is given up with `tidemark abandon`. **complete** fails
 unless every chunk is in the table.
 
-Offsets must be in the log that Kafka has: `tidemark status PIPELINE` shows the marks.
+Offsets must be in the log that Kafka has: `tidemark status PIPELINE` shows the watermarks.
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.core.errors import TerminalError, TransientError, listed
+from tidemark.core.errors import TerminalError, TransientError
 
 
 @dataclass(kw_only=True, eq=False)
@@ -15,20 +15,13 @@ class BackfillAhead(TransientError):
     sequence: int
     requested_by: str
 
-    def what(self) -> str:
-        return f"another backfill of pipeline {self.pipeline!r} has to land first"
-
-    def expected(self) -> str:
-        return "one backfill of a pipeline at a time"
-
-    def found(self) -> str:
-        return f"plan {self.sequence}, asked for by {self.requested_by}, not landed yet"
-
-    def remedy(self) -> str:
-        return (
-            "try again when it has landed; `airflow backfill create --max-active-runs 1` lets "
-            "its runs wait for each other"
-        )
+    problem = "Another backfill of pipeline {pipeline!r} has to land first."
+    expected = "one backfill of a pipeline at a time"
+    actual = "plan {sequence}, asked for by {requested_by}, not landed yet"
+    fix = (
+        "Try again when it has landed; `airflow backfill create --max-active-runs 1` lets its runs "
+        "wait for each other."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -39,20 +32,12 @@ class BackfillTooLarge(TerminalError):
     offsets: int
     limit: int
 
-    def what(self) -> str:
-        return f"the backfill of pipeline {self.pipeline!r} is large and nobody has approved it"
-
-    def expected(self) -> str:
-        return f"at most {self.limit:,} offsets (limits.records_per_backfill of the spec)"
-
-    def found(self) -> str:
-        return f"{self.offsets:,} offsets to land"
-
-    def remedy(self) -> str:
-        return (
-            "look at the preview (--dry-run), then ask again with --yes, or with the form's "
-            "box ticked"
-        )
+    problem = "The backfill of pipeline {pipeline!r} is large and nobody has approved it."
+    expected = "at most {limit:,} offsets (limits.records_per_backfill of the spec)"
+    actual = "{offsets:,} offsets to land"
+    fix = (
+        "Look at the preview (--dry-run), then ask again with --yes, or with the form's box ticked."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -65,18 +50,13 @@ class TooManyChunks(TerminalError):
     chunks: int
     most: int
 
-    def what(self) -> str:
-        return f"the backfill of pipeline {self.pipeline!r} has too many chunks"
+    problem = "The backfill of pipeline {pipeline!r} has too many chunks."
+    expected = "at most {most:,} chunks"
+    actual = "{chunks:,} chunks of {chunk_offsets:,} offsets for {offsets:,} offsets"
+    fix = "{_fix}"
 
-    def expected(self) -> str:
-        return f"at most {self.most:,} chunks"
-
-    def found(self) -> str:
-        return (
-            f"{self.chunks:,} chunks of {self.chunk_offsets:,} offsets for {self.offsets:,} offsets"
-        )
-
-    def remedy(self) -> str:
+    @property
+    def _fix(self) -> str:
         least = -(-self.offsets // self.most)
         if self.chunk_offsets >= least:
             return "ask for fewer and longer ranges, or in several backfills"
@@ -92,17 +72,10 @@ class UnknownBackfill(TerminalError):
     chunk: int
     chunks: int
 
-    def what(self) -> str:
-        return f"pipeline {self.pipeline!r} has no such backfill, or no such chunk of it"
-
-    def expected(self) -> str:
-        return f"who asked for it, as they were recorded, and one of its {self.chunks} chunk(s)"
-
-    def found(self) -> str:
-        return f"{self.requested_by}, chunk {self.chunk}"
-
-    def remedy(self) -> str:
-        return "ask for the offsets anew: what has landed of them is left out"
+    problem = "Pipeline {pipeline!r} has no such backfill, or no such chunk of it."
+    expected = "who asked for it, as they were recorded, and one of its {chunks} chunk(s)"
+    actual = "{requested_by}, chunk {chunk}"
+    fix = "Ask for the offsets anew: what has landed of them is left out."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -113,18 +86,11 @@ class BackfillUnfinished(TerminalError):
     requested_by: str
     chunks: tuple[int, ...]
 
-    def what(self) -> str:
-        return f"a backfill of pipeline {self.pipeline!r} is not finished"
-
-    def expected(self) -> str:
-        return "all its chunks in the table"
-
-    def found(self) -> str:
-        return f"not whole: chunk(s) {listed(self.chunks)}"
-
-    def remedy(self) -> str:
-        return (
-            f"go on with `tidemark backfill {self.pipeline} --resume {self.requested_by}`, or "
-            "clear the whole run; if Kafka has deleted some of it, ask anew with --readable-only "
-            "(what replaces rows then replaces all of them again)"
-        )
+    problem = "A backfill of pipeline {pipeline!r} is not finished."
+    expected = "all its chunks in the table"
+    actual = "not whole: chunk(s) {chunks}"
+    fix = (
+        "Go on with `tidemark backfill {pipeline} --resume {requested_by}`, or clear the whole "
+        "run; if Kafka has deleted some of it, ask anew with --readable-only (what replaces rows "
+        "then replaces all of them again)."
+    )

@@ -32,7 +32,7 @@ from tidemark.core.offsets import Span, SpanSet, size_of, united
 from tidemark.core.plan import PlanKind
 from tidemark.core.plan_rules import Sorted
 from tidemark.core.table_state import Footprint
-from tidemark.core.watermarks import Marks, TopicMarks
+from tidemark.core.watermarks import TopicWatermarks, Watermarks
 from tidemark.ingest.conflicts import after_conflicts
 from tidemark.ingest.errors import PlanOpen
 from tidemark.ingest.planner import Foreseen, Planner, Planning, Wanted, refuse_second_backfill
@@ -50,7 +50,7 @@ class Preview:
 
     Attributes:
         pipeline: Pipeline name.
-        marks: The topic, as it was looked at.
+        watermarks: The topic, as it was looked at.
         found: The offsets that were asked for, by what is the matter with them.
         readable_only: Whether what Kafka deletes meanwhile is left out, or refused.
         replaces: Whether what has landed is landed again, in place of the rows that are there.
@@ -62,7 +62,7 @@ class Preview:
     """
 
     pipeline: str
-    marks: TopicMarks
+    watermarks: TopicWatermarks
     found: Sorted
     readable_only: bool
     replaces: bool
@@ -88,7 +88,7 @@ class Preview:
             "deleted": found.deleted,
         }
         lines = [
-            f"topic {self.marks.topic}, id {self.marks.topic_id}",
+            f"topic {self.watermarks.topic}, id {self.watermarks.topic_id}",
             f"{'partition':>10} {' '.join(f'{name:>15}' for name in columns)}  ranges to land",
         ]
         for partition in sorted({p for kind in columns.values() for p in kind}):
@@ -122,8 +122,8 @@ class Preview:
         """The preview as plain values, for `--json`."""
         return {
             "pipeline": self.pipeline,
-            "topic": self.marks.topic,
-            "topic_id": self.marks.topic_id,
+            "topic": self.watermarks.topic,
+            "topic_id": self.watermarks.topic_id,
             "offsets": self.offsets,
             "chunks": len(self.chunks),
             **self.footprint.as_record(),
@@ -161,7 +161,7 @@ class Backfills:
     """Asks for offsets of one pipeline, and plans them in chunks. Writes control events only."""
 
     spec: PipelineSpec
-    marks: TopicReader
+    watermarks: TopicReader
     control: ControlTable
     data_log: BronzeLog
     log_reader: TopicLogReader
@@ -196,23 +196,23 @@ class Backfills:
         ledger = foreseen.ledger
         if foreseen.opened:
             refuse_second_backfill(foreseen.opened)
-        marks = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
-        planning.check_identity(ledger, marks)
-        wanted, notes = self._wanted(selection, marks)
-        found = planning.sort_out(ledger, marks, wanted, replaces=replaces)
+        watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
+        planning.check_identity(ledger, watermarks)
+        wanted, notes = self._wanted(selection, watermarks)
+        found = planning.sort_out(ledger, watermarks, wanted, replaces=replaces)
         if not readable_only:
-            planning.refuse_deleted(marks, found)
-        self._planner.starts(ledger, marks)
-        ranges = planning.planned_ranges(marks, found.missing)
-        self._planner.comparison.check_ends(ledger, marks, found.missing)
-        self._planner.comparison.check_leaders(ledger, marks, ranges)
+            planning.refuse_deleted(watermarks, found)
+        self._planner.starts(ledger, watermarks)
+        ranges = planning.planned_ranges(watermarks, found.missing)
+        self._planner.comparison.check_ends(ledger, watermarks, found.missing)
+        self._planner.comparison.check_leaders(ledger, watermarks, ranges)
         size = self.data_log.size()
         task_offsets = size.records_within(self.spec.records_per_task, self.spec.bytes_per_task)
         most = chunk_offsets or self.spec.records_per_chunk
         parts = chunks(self.spec.name, found.missing, most, task_offsets)
         return Preview(
             pipeline=self.spec.name,
-            marks=marks,
+            watermarks=watermarks,
             found=found,
             readable_only=readable_only,
             replaces=replaces,
@@ -221,10 +221,12 @@ class Backfills:
                 (span for part in parts for spans in part.values() for span in spans), task_offsets
             ),
             rewritten=(
-                self.data_log.files_with(marks.topic_id, found.replaced) if found.replaced else 0
+                self.data_log.files_with(watermarks.topic_id, found.replaced)
+                if found.replaced
+                else 0
             ),
-            plans=self._replaced_plans(foreseen, marks, parts) if found.replaced else {},
-            notes=(*notes, *self._also_asked_for(ledger, marks.topic_id, found.missing)),
+            plans=self._replaced_plans(foreseen, watermarks, parts) if found.replaced else {},
+            notes=(*notes, *self._also_asked_for(ledger, watermarks.topic_id, found.missing)),
         )
 
     def _also_asked_for(
@@ -247,12 +249,15 @@ class Backfills:
                 )
 
     def _replaced_plans(
-        self, foreseen: Foreseen, marks: TopicMarks, parts: Sequence[Mapping[int, SpanSet]]
+        self,
+        foreseen: Foreseen,
+        watermarks: TopicWatermarks,
+        parts: Sequence[Mapping[int, SpanSet]],
     ) -> Mapping[int, int]:
         whole = foreseen.after(self.control.ledger(self.spec.name))
         plans = Counter[int]()
         for part in parts:
-            plans.update(replaced_offsets(part, marks.topic_id, whole, self.data_log))
+            plans.update(replaced_offsets(part, watermarks.topic_id, whole, self.data_log))
         return plans
 
     def request(
@@ -318,13 +323,13 @@ class Backfills:
             BackfillAhead: Another backfill of this pipeline has not landed.
             UnknownPartition and so on: As for `preview`.
         """
-        marks = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
-        spans, notes = self._wanted(selection, marks)
+        watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
+        spans, notes = self._wanted(selection, watermarks)
         for note in notes:
             log.warning("pipeline=%s %s", self.spec.name, note)
         wanted = Wanted(
             spans=spans,
-            topic_id=marks.topic_id,
+            topic_id=watermarks.topic_id,
             # Times name no offsets: what retention takes meanwhile was as good as gone before.
             readable_only=isinstance(selection, TimeWindow),
         )
@@ -360,7 +365,7 @@ class Backfills:
     def _planner(self) -> Planner:
         return Planner(
             spec=self.spec,
-            marks=self.marks,
+            watermarks=self.watermarks,
             control=self.control,
             data_log=self.data_log,
             log_reader=self.log_reader,
@@ -368,30 +373,32 @@ class Backfills:
         )
 
     def _wanted(
-        self, selection: Selection, marks: TopicMarks
+        self, selection: Selection, watermarks: TopicWatermarks
     ) -> tuple[Mapping[int, SpanSet], tuple[str, ...]]:
         """The offsets that a selection means, and what there is to know about them."""
         match selection:
             case OffsetRanges():
                 return selection.spans, ()
             case TimeWindow():
-                return self._window(selection, marks)
+                return self._window(selection, watermarks)
             case RetainedLog():
-                partitions = _partitions(selection.partitions, marks)
+                partitions = _partitions(selection.partitions, watermarks)
                 return _spans({p: (here.low, here.end) for p, here in partitions.items()}), ()
             case RangesOfPlan():
                 of = selection.pipeline or self.spec.name
                 plan = recorded_plan(self.control, of, selection.sequence).plan
-                planning.check_topic(self.spec.name, plan.topic_id, marks)
+                planning.check_topic(self.spec.name, plan.topic_id, watermarks)
                 return plan.spans(), ()
             case _:
                 assert_never(selection)
 
     def _window(
-        self, window: TimeWindow, marks: TopicMarks
+        self, window: TimeWindow, watermarks: TopicWatermarks
     ) -> tuple[Mapping[int, SpanSet], tuple[str, ...]]:
-        partitions = _partitions(window.partitions, marks)
-        starts, ends = (self._at(marks, partitions, each) for each in (window.start, window.end))
+        partitions = _partitions(window.partitions, watermarks)
+        starts, ends = (
+            self._at(watermarks, partitions, each) for each in (window.start, window.end)
+        )
         cut = {
             "Kafka has deleted what was before it, records of the window perhaps among it, in "
             "partition(s)": [p for p, here in partitions.items() if starts[p] <= here.low > 0],
@@ -403,28 +410,28 @@ class Backfills:
         return _spans(spans), tuple(notes)
 
     def _at(
-        self, marks: TopicMarks, partitions: Collection[int], moment: datetime
+        self, watermarks: TopicWatermarks, partitions: Collection[int], moment: datetime
     ) -> Mapping[int, int]:
-        return self.marks.offsets_at(marks.topic, sorted(partitions), moment)
+        return self.watermarks.offsets_at(watermarks.topic, sorted(partitions), moment)
 
     def _recorded(self, seen: Preview, requested_by: str, reason: str | None) -> int:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         known = self.chunk_count(requested_by)
         if known is not None or not seen.chunks:
             return known or 0
-        planning.check_identity(ledger, seen.marks)
+        planning.check_identity(ledger, seen.watermarks)
         request = BackfillRequested(
-            cluster_id=seen.marks.cluster_id,
-            topic=seen.marks.topic,
-            topic_id=seen.marks.topic_id,
+            cluster_id=seen.watermarks.cluster_id,
+            topic=seen.watermarks.topic,
+            topic_id=seen.watermarks.topic_id,
             requested_by=requested_by,
             readable_only=seen.readable_only,
             replaces=seen.replaces,
             reason=reason,
             chunks=seen.chunks,
         )
-        starts = self._planner.starts(ledger, seen.marks)
-        begun = [Started.at(seen.marks, starts, requested_by)] if starts else []
+        starts = self._planner.starts(ledger, seen.watermarks)
+        begun = [Started.at(seen.watermarks, starts, requested_by)] if starts else []
         self.control.append(ledger, [*begun, request], self.now())
         log.info("backfill recorded pipeline=%s requested_by=%s", self.spec.name, requested_by)
         return len(request.chunks)
@@ -473,7 +480,7 @@ class Backfills:
         """Without offsets that Kafka has deleted, if those are to be left out."""
         if not request.readable_only:
             return spans
-        here = self.marks.topic_marks(request.topic, self.spec.isolation_level).partitions
+        here = self.watermarks.topic_watermarks(request.topic, self.spec.isolation_level).partitions
         kept = {p: here[p].readable(some) if p in here else some for p, some in spans.items()}
         return {p: some for p, some in kept.items() if some}
 
@@ -489,9 +496,9 @@ def check_finished(pipeline: str, requested_by: str, chunks: Sequence[ChunkState
         raise BackfillUnfinished(pipeline=pipeline, requested_by=requested_by, chunks=left)
 
 
-def _partitions(asked: Collection[int], marks: TopicMarks) -> Mapping[int, Marks]:
-    planning.check_partitions(marks, asked)
-    return {p: here for p, here in marks.partitions.items() if not asked or p in asked}
+def _partitions(asked: Collection[int], watermarks: TopicWatermarks) -> Mapping[int, Watermarks]:
+    planning.check_partitions(watermarks, asked)
+    return {p: here for p, here in watermarks.partitions.items() if not asked or p in asked}
 
 
 def _spans(ends: Mapping[int, tuple[int, int]]) -> Mapping[int, SpanSet]:

@@ -46,7 +46,7 @@ def note(text: str) -> None:
 
 
 def print_error(error: TidemarkError, *, as_json: bool) -> None:
-    """A named error: what was expected, what was found, what to do next."""
+    """Print an error: the problem, expected and actual values, and the fix."""
     if as_json:
         print_json(error.as_record())
     else:
@@ -54,11 +54,12 @@ def print_error(error: TidemarkError, *, as_json: bool) -> None:
 
 
 def print_error_record(record: Mapping[str, Any]) -> None:
-    """A named error that came as plain values; what it is about first, if they say it."""
+    """Print an error that is given as plain values, with the name of its pipeline if any."""
     about = f"{escape(record['pipeline'])}: " if "pipeline" in record else ""
-    err.print(f"{about}[bold red]{record['error']}[/bold red]: {escape(record['what'])}")
-    for label in ("expected", "found", "next"):
-        err.print(f"  [bold]{label:<9}[/bold]{escape(record[label])}")
+    err.print(f"{about}[bold red]{record['error']}[/bold red]: {escape(record['problem'])}")
+    for part in ("expected", "actual", "fix"):
+        if record[part]:
+            err.print(f"  [bold]{part:<9}[/bold]{escape(record[part])}")
 
 
 def _cell(value: Any) -> str:

@@ -13,14 +13,15 @@ class DemoFailed(TerminalError):
 
     failures: tuple[str, ...]
 
-    def what(self) -> str:
+    problem = "{_problem}"
+    expected = "every check to hold"
+    actual = "{_actual}"
+    fix = "Read the output above; logs are in the demo's folder."
+
+    @property
+    def _problem(self) -> str:
         return f"{len(self.failures)} check(s) of the demo failed"
 
-    def expected(self) -> str:
-        return "every check to hold"
-
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return "; ".join(self.failures)
-
-    def remedy(self) -> str:
-        return "read the output above; logs are in the demo's folder"

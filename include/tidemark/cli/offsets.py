@@ -120,7 +120,7 @@ def _source(
 def _print_start(pipeline: str, done: Start) -> None:
     print_table(
         f"{pipeline}: {done.reason}",
-        ("partition", "begins at", "low-water mark", "end", "named by source"),
+        ("partition", "begins at", "low watermark", "end", "named by source"),
         [
             (p.partition, p.offset, p.low, p.end, "yes" if p.named else "no")
             for p in done.partitions

@@ -38,7 +38,7 @@ def status(
 ) -> None:
     """Show how far pipelines have come: lag in records and in time, retention runway, alarms.
 
-    Reads Kafka's marks, one record of each partition that lags, and the control table; needs no
+    Reads Kafka's watermarks, a record of each partition that lags, and the control table; needs no
     Spark and no consumer group. A pipeline whose next run would be refused is shown with the error
     it would be refused with. What else is an alarm, the `alarms` section of its spec says.
     """
@@ -111,7 +111,7 @@ def _print_partitions(each: PipelineStatus) -> None:
         f"{each.pipeline}: partitions of {each.topic}",
         (
             "partition",
-            "low-water mark",
+            "low watermark",
             "committed offset",
             "end",
             "lag",

@@ -100,7 +100,7 @@ def accept_loss(
     """Accept that Kafka deleted offsets before they were read, and go on behind them.
 
     For LostRange: retention, or somebody, removed records that had not landed. Exactly the unread
-    offsets below the low-water marks are recorded as lost, with your name, the time and the reason.
+    offsets below the low watermarks are recorded as lost, with your name, the time and the reason.
     Partitions that lost nothing are not touched. This cannot be taken back.
     """
     accepted = (
@@ -151,7 +151,7 @@ def rewind(
     then a LostRange.
     """
     found = App.from_environment().repair(pipeline).rewind(requester(), reason, dry_run=dry_run)
-    _print_differences("rewound", dry_run, found, as_json)
+    _print_differences("undone", dry_run, found, as_json)
 
 
 @control_app.command(short_help="Record again what the control table has lost.")

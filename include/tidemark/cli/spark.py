@@ -162,7 +162,7 @@ class Parts:
         outcome = {"outcome": f"the job ended with exit code {done.exit_code} and no result"}
         why = done.stopped.as_record() if done.stopped else outcome
         if done.stopped:
-            step(done.stopped.what())
+            step(done.stopped.rendered("problem"))
         died = [{"pipeline": plan.pipeline, "plan": plan.sequence, **why} for plan in plans]
         for record in died if done.results is None else done.results:
             self.records[record["pipeline"]] = record
@@ -256,9 +256,9 @@ def _print_record(record: Mapping[str, Any]) -> None:
     if "partitions" in record:
         print_table(
             "Accounting",
-            ("partition", "records", "holes", "of them unproven"),
+            ("partition", "records", "gaps", "of them unproven"),
             [
-                (int(partition), counts["records"], counts["holes"], counts["unproven_holes"])
+                (int(partition), counts["records"], counts["gaps"], counts["unproven_gaps"])
                 for partition, counts in record["partitions"].items()
             ],
         )

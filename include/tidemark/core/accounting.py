@@ -1,4 +1,4 @@
-"""What became of a plan's offsets: a record in the table, or a hole; every one of them is told."""
+"""What became of a plan's offsets: a record in the table, or a gap; every one of them is told."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tidemark.core.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeCount:
-    """What landed of one range; `records + holes` is its size.
+    """What landed of one range; `records + gaps` is its size.
 
     Attributes:
         partition: Partition number.
         start: First offset.
         end: Next offset after the range.
         records: Records in the data table.
-        unproven_holes: Holes that only the engine's reader vouches for: Kafka had deleted those
+        unproven_gaps: Gaps that only the engine's reader vouches for: Kafka had deleted those
             offsets when a second reader looked.
     """
 
@@ -28,10 +28,10 @@ class RangeCount:
     start: int
     end: int
     records: int
-    unproven_holes: int = 0
+    unproven_gaps: int = 0
 
     @property
-    def holes(self) -> int:
+    def gaps(self) -> int:
         """Offsets that no reader sees: compacted, aborted, or transaction markers (S6)."""
         return self.end - self.start - self.records
 
@@ -89,23 +89,23 @@ class Landing:
         return sum(count.records for count in self.counts)
 
     @property
-    def holes(self) -> int:
+    def gaps(self) -> int:
         """Offsets of the plan that hold no record."""
-        return sum(count.holes for count in self.counts)
+        return sum(count.gaps for count in self.counts)
 
     def by_partition(self) -> Mapping[int, Mapping[str, int]]:
-        """Records and holes of each partition, over all its ranges, as plain values."""
+        """Records and gaps of each partition, over all its ranges, as plain values."""
         told: dict[int, dict[str, int]] = {}
         for count in self.counts:
-            here = told.setdefault(count.partition, {"records": 0, "holes": 0, "unproven_holes": 0})
+            here = told.setdefault(count.partition, {"records": 0, "gaps": 0, "unproven_gaps": 0})
             here["records"] += count.records
-            here["holes"] += count.holes
-            here["unproven_holes"] += count.unproven_holes
+            here["gaps"] += count.gaps
+            here["unproven_gaps"] += count.unproven_gaps
         return told
 
     def without_proof(self) -> Self:
-        """The same, where no second reader can look at a hole any more."""
-        counts = tuple(replace(count, unproven_holes=count.holes) for count in self.counts)
+        """The same, where no second reader can look at a gap any more."""
+        counts = tuple(replace(count, unproven_gaps=count.gaps) for count in self.counts)
         return replace(self, counts=counts)
 
     def spans(self) -> Mapping[int, SpanSet]:
@@ -146,9 +146,9 @@ class Evidence:
 
 
 def account(landing: Landing, evidence: Evidence) -> Landing:
-    """The landing with every offset told: records and holes, and no offset that was missed.
+    """The landing with every offset told: records and gaps, and no offset that was missed.
 
-    An offset at which Kafka shows a record that is not in the table is no hole: it drops out of the
+    An offset at which Kafka shows a record that is not in the table is no gap: it drops out of the
     landing, stays unread, and the committed offset does not pass it (I3).
     """
     counts = []
@@ -163,7 +163,7 @@ def account(landing: Landing, evidence: Evidence) -> Landing:
                     start=span.start,
                     end=span.end,
                     records=span.size - gaps.overlap(span),
-                    unproven_holes=deleted.overlap(span),
+                    unproven_gaps=deleted.overlap(span),
                 )
             )
     return replace(landing, counts=tuple(counts))

@@ -62,50 +62,64 @@ def _severity(code: int) -> int:
 
 @dataclass(kw_only=True, eq=False)
 class TidemarkError(Exception):
-    """The root: subclasses are keyword-only dataclasses with derived messages."""
+    """The root of all errors. A subclass is a keyword-only dataclass with four templates.
+
+    A template is text with the names of fields and properties in braces, as in `str.format`.
+    A tuple becomes a list with commas.
+
+    Attributes:
+        problem: What is wrong, with the values: one sentence or more.
+        expected: What should have been found, if it adds information.
+        actual: What was found, if it adds information.
+        fix: What to do, one sentence or more.
+    """
 
     exit_code: ClassVar[ExitCode] = ExitCode.CRASH
+    problem: ClassVar[str]
+    expected: ClassVar[str] = ""
+    actual: ClassVar[str] = ""
+    fix: ClassVar[str]
 
-    def what(self) -> str:
-        """One clause: what went wrong, where."""
-        raise NotImplementedError
-
-    def expected(self) -> str:
-        """What should have been there."""
-        raise NotImplementedError
-
-    def found(self) -> str:
-        """What was there."""
-        raise NotImplementedError
-
-    def remedy(self) -> str:
-        """What the reader does next."""
-        raise NotImplementedError
+    def rendered(self, name: str) -> str:
+        """Return the text of a template: `problem`, `expected`, `actual` or `fix`."""
+        template: str = getattr(self, name)
+        return template.format_map(_Values(self))
 
     def __str__(self) -> str:
         return text_of(self.as_record())
 
     def as_record(self) -> dict[str, Any]:
-        """The error as plain values, for `--json`."""
+        """Return the error as plain values, for `--json`."""
         return {
             "error": type(self).__name__,
             "retryable": self.exit_code.retryable,
-            "what": self.what(),
-            "expected": self.expected(),
-            "found": self.found(),
-            "next": self.remedy(),
+            **{name: self.rendered(name) for name in ("problem", "expected", "actual", "fix")},
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), {f.name: getattr(self, f.name) for f in fields(self)})
 
 
+class _Values(dict[str, object]):
+    """The fields and properties of an error, for its templates."""
+
+    def __init__(self, error: TidemarkError) -> None:
+        super().__init__()
+        self._error = error
+
+    def __missing__(self, name: str) -> object:
+        value = getattr(self._error, name)
+        return listed(value) if isinstance(value, tuple) else value
+
+
 def text_of(record: Mapping[str, Any]) -> str:
-    """A named error in one line, from its plain values."""
-    return (
-        f"{record['what']}. Expected: {record['expected']}. "
-        f"Found: {record['found']}. Next: {record['next']}."
-    )
+    """Return an error, given as plain values, in one line."""
+    informing = [
+        f"{label}: {record[key]}."
+        for label, key in (("Expected", "expected"), ("Actual", "actual"))
+        if record[key]
+    ]
+    return " ".join([record["problem"], *informing, record["fix"]])
 
 
 def _rebuild(cls: type[TidemarkError], state: dict[str, Any]) -> TidemarkError:
@@ -151,17 +165,10 @@ class SetupError(TerminalError):
     seen: str
     advice: str
 
-    def what(self) -> str:
-        return self.subject
-
-    def expected(self) -> str:
-        return self.needed
-
-    def found(self) -> str:
-        return self.seen
-
-    def remedy(self) -> str:
-        return self.advice
+    problem = "{subject}"
+    expected = "{needed}"
+    actual = "{seen}"
+    fix = "{advice}"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -171,17 +178,14 @@ class Unforeseen(TidemarkError):
     kind: str
     text: str
 
-    def what(self) -> str:
-        return "an error that nobody foresaw"
+    problem = "An error that nobody foresaw."
+    expected = "a result or a named error"
+    actual = "{_actual}"
+    fix = "Try again, which is safe; the log has the traceback."
 
-    def expected(self) -> str:
-        return "a result or a named error"
-
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return f"{self.kind}: {self.text}" if self.text else self.kind
-
-    def remedy(self) -> str:
-        return "try again, which is safe; the log has the traceback"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -194,17 +198,10 @@ class InvalidRange(TerminalError):
     end: int
     rule: str
 
-    def what(self) -> str:
-        return f"the range {self.topic}[{self.partition}] [{self.start}, {self.end}) is not usable"
-
-    def expected(self) -> str:
-        return self.rule
-
-    def found(self) -> str:
-        return f"start {self.start}, end {self.end}"
-
-    def remedy(self) -> str:
-        return "ask for a range inside the log; `tidemark status PIPELINE` shows the marks"
+    problem = "The range {topic}[{partition}] [{start}, {end}) is not usable."
+    expected = "{rule}"
+    actual = "start {start}, end {end}"
+    fix = "Ask for a range inside the log; `tidemark status PIPELINE` shows the watermarks."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -217,20 +214,17 @@ class OverfullRange(TerminalError):
     offsets: int
     records: int
 
-    def what(self) -> str:
-        return (
-            f"the data table of {self.pipeline!r} holds too many rows of plan {self.sequence}, "
-            f"partition {self.partition}"
-        )
+    problem = (
+        "The data table of {pipeline!r} holds too many rows of plan {sequence}, partition "
+        "{partition}."
+    )
+    expected = "at most {offsets}, one for each offset"
+    actual = "{_actual}"
+    fix = "Something else wrote to the table: see docs/runbook.md, OverfullRange."
 
-    def expected(self) -> str:
-        return f"at most {self.offsets}, one for each offset"
-
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return str(self.records)
-
-    def remedy(self) -> str:
-        return "something else wrote to the table: see docs/runbook.md, OverfullRange"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -241,21 +235,18 @@ class TableBehindLedger(TerminalError):
     sequence: int
     newest: int
 
-    def what(self) -> str:
-        return f"the data table of {self.pipeline!r} is not the one that its plans landed in"
+    problem = "The data table of {pipeline!r} is not the one that its plans landed in."
+    expected = "a table whose log has plan {sequence}"
+    actual = "{_actual}"
+    fix = (
+        "If the spec's target was changed, change it back or rename the pipeline; if the table was "
+        "removed for good, `tidemark rewind {pipeline} --dry-run --reason TEXT` shows what is read "
+        "again (docs/runbook.md, TableBehindLedger)."
+    )
 
-    def expected(self) -> str:
-        return f"a table whose log has plan {self.sequence}"
-
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return f"plan {self.newest} as the newest" if self.newest else "no table, or an empty one"
-
-    def remedy(self) -> str:
-        return (
-            "if the spec's target was changed, change it back or rename the pipeline; if the table "
-            f"was removed for good, `tidemark rewind {self.pipeline} --dry-run --reason TEXT` "
-            "shows what is read again (docs/runbook.md, TableBehindLedger)"
-        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -266,21 +257,17 @@ class LedgerBehindTable(TerminalError):
     sequence: int
     newest: int
 
-    def what(self) -> str:
-        return f"the control table is behind the data table of {self.pipeline!r}"
+    problem = "The control table is behind the data table of {pipeline!r}."
+    expected = "a control table that knows plan {sequence}"
+    actual = "{_actual}"
+    fix = (
+        "The control table was removed, restored or is another one: bring the right one back, or "
+        "`tidemark control rebuild {pipeline} --dry-run` (docs/runbook.md, LedgerBehindTable)."
+    )
 
-    def expected(self) -> str:
-        return f"a control table that knows plan {self.sequence}"
-
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return f"plan {self.newest} as the newest" if self.newest else "no plan of this chain"
-
-    def remedy(self) -> str:
-        return (
-            "the control table was removed, restored or is another one: bring the right one back, "
-            f"or `tidemark control rebuild {self.pipeline} --dry-run` "
-            "(docs/runbook.md, LedgerBehindTable)"
-        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -291,21 +278,14 @@ class TableRestored(TerminalError):
     sequence: int
     version: int
 
-    def what(self) -> str:
-        return f"the data table of {self.pipeline!r} was restored to version {self.version}"
-
-    def expected(self) -> str:
-        return f"a table that holds plan {self.sequence}, which is recorded as landed"
-
-    def found(self) -> str:
-        return "a RESTORE to a version before it"
-
-    def remedy(self) -> str:
-        return (
-            "restore the table to its newest version; if the RESTORE was meant, "
-            f"`tidemark rewind {self.pipeline} --dry-run --reason TEXT` shows what is read again "
-            "(docs/runbook.md, TableRestored)"
-        )
+    problem = "The data table of {pipeline!r} was restored to version {version}."
+    expected = "a table that holds plan {sequence}, which is recorded as landed"
+    actual = "a RESTORE to a version before it"
+    fix = (
+        "Restore the table to its newest version; if the RESTORE was meant, `tidemark rewind "
+        "{pipeline} --dry-run --reason TEXT` shows what is read again (docs/runbook.md, "
+        "TableRestored)."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -317,19 +297,28 @@ class LostRange(TerminalError):
     lost: tuple[tuple[int, int, int], ...]
     plan: int | None = None
 
-    def what(self) -> str:
+    problem = "{_problem}"
+    expected = "{_expected}"
+    actual = "{_actual}"
+    fix = "{_fix}"
+
+    @property
+    def _problem(self) -> str:
         ranges = ", ".join(f"{partition}: [{start}, {end})" for partition, start, end in self.lost)
         reader = f"pipeline {self.pipeline!r}" if self.plan is None else f"plan {self.plan}"
         return f"{self.topic} lost offsets before {reader} read them ({ranges})"
 
-    def expected(self) -> str:
-        marks = ", ".join(f"{partition}: {start}" for partition, start, _ in self.lost)
-        return f"low-water marks no higher than these, by partition: {marks}"
+    @property
+    def _expected(self) -> str:
+        watermarks = ", ".join(f"{partition}: {start}" for partition, start, _ in self.lost)
+        return f"low watermarks no higher than these, by partition: {watermarks}"
 
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return f"{sum(end - start for _, start, end in self.lost)} offset(s) deleted from Kafka"
 
-    def remedy(self) -> str:
+    @property
+    def _fix(self) -> str:
         accept = f"`tidemark accept-loss {self.pipeline} --reason TEXT`"
         if self.plan is not None:
             given_up = f"`tidemark abandon {self.pipeline} --plan {self.plan} --reason TEXT`"
@@ -349,21 +338,14 @@ class TopicRecreated(TerminalError):
     known_topic_id: str
     current_topic_id: str
 
-    def what(self) -> str:
-        return f"topic {self.topic!r} is not the topic that pipeline {self.pipeline!r} knows"
-
-    def expected(self) -> str:
-        return f"topic id {self.known_topic_id}"
-
-    def found(self) -> str:
-        return f"topic id {self.current_topic_id}"
-
-    def remedy(self) -> str:
-        return (
-            "offsets of the old topic mean nothing in the new one; if it was made again on "
-            f"purpose, `tidemark new-incarnation {self.pipeline} --reason TEXT` reads it from its "
-            "start (docs/runbook.md, TopicRecreated)"
-        )
+    problem = "Topic {topic!r} is not the topic that pipeline {pipeline!r} knows."
+    expected = "topic id {known_topic_id}"
+    actual = "topic id {current_topic_id}"
+    fix = (
+        "Offsets of the old topic mean nothing in the new one; if it was made again on purpose, "
+        "`tidemark new-incarnation {pipeline} --reason TEXT` reads it from its start "
+        "(docs/runbook.md, TopicRecreated)."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -374,17 +356,10 @@ class TopicChanged(TerminalError):
     known_topic: str
     topic: str
 
-    def what(self) -> str:
-        return f"the spec of pipeline {self.pipeline!r} names another topic than before"
-
-    def expected(self) -> str:
-        return f"topic {self.known_topic!r}, which its committed offsets belong to"
-
-    def found(self) -> str:
-        return f"topic {self.topic!r}"
-
-    def remedy(self) -> str:
-        return "change the spec back, and give the other topic a pipeline of its own"
+    problem = "The spec of pipeline {pipeline!r} names another topic than before."
+    expected = "topic {known_topic!r}, which its committed offsets belong to"
+    actual = "topic {topic!r}"
+    fix = "Change the spec back, and give the other topic a pipeline of its own."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -395,20 +370,13 @@ class ClusterChanged(TerminalError):
     known_cluster_id: str
     current_cluster_id: str
 
-    def what(self) -> str:
-        return f"the connection of pipeline {self.pipeline!r} leads to another cluster"
-
-    def expected(self) -> str:
-        return f"cluster id {self.known_cluster_id}"
-
-    def found(self) -> str:
-        return f"cluster id {self.current_cluster_id}"
-
-    def remedy(self) -> str:
-        return (
-            "point the connection at the old cluster; if the pipeline moved on purpose, "
-            f"`tidemark new-incarnation {self.pipeline} --reason TEXT`"
-        )
+    problem = "The connection of pipeline {pipeline!r} leads to another cluster."
+    expected = "cluster id {known_cluster_id}"
+    actual = "cluster id {current_cluster_id}"
+    fix = (
+        "Point the connection at the old cluster; if the pipeline moved on purpose, `tidemark "
+        "new-incarnation {pipeline} --reason TEXT`."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -419,17 +387,10 @@ class PartitionsShrunk(TerminalError):
     topic: str
     missing: tuple[int, ...]
 
-    def what(self) -> str:
-        return f"topic {self.topic!r} has lost partitions of pipeline {self.pipeline!r}"
-
-    def expected(self) -> str:
-        return f"partition(s) {listed(self.missing)}"
-
-    def found(self) -> str:
-        return "no such partition(s)"
-
-    def remedy(self) -> str:
-        return "Kafka cannot remove partitions: check that the connection leads to the right topic"
+    problem = "Topic {topic!r} has lost partitions of pipeline {pipeline!r}."
+    expected = "partition(s) {missing}"
+    actual = "no such partition(s)"
+    fix = "Kafka cannot remove partitions: check that the connection leads to the right topic."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -454,17 +415,18 @@ class EndBehindCommitted(TerminalError):
     plan: int | None = None
     undo: tuple[int, ...] = ()
 
-    def what(self) -> str:
+    problem = "{_problem}"
+    expected = "an end of at least {offset}"
+    actual = "an end of {end}"
+    fix = "{_fix}"
+
+    @property
+    def _problem(self) -> str:
         reader = f"pipeline {self.pipeline!r}" if self.plan is None else f"plan {self.plan}"
         return f"{self.topic}[{self.partition}] ends before an offset that {reader} needs"
 
-    def expected(self) -> str:
-        return f"an end of at least {self.offset}"
-
-    def found(self) -> str:
-        return f"an end of {self.end}"
-
-    def remedy(self) -> str:
+    @property
+    def _fix(self) -> str:
         advice = "nothing was written: if a transaction is open, wait for its end"
         if self.undo:
             advice += f"; if the log was truncated, {_undone(self.pipeline, self.undo)}"
@@ -484,17 +446,18 @@ class UnknownPartition(TerminalError):
     partition: int
     partitions: int
 
-    def what(self) -> str:
-        return f"topic {self.topic!r} has no partition {self.partition}"
+    problem = "Topic {topic!r} has no partition {partition}."
+    expected = "{_expected}"
+    actual = "{_actual}"
+    fix = "Name a partition that `tidemark status PIPELINE` shows."
 
-    def expected(self) -> str:
+    @property
+    def _expected(self) -> str:
         return f"a partition from 0 to {self.partitions - 1}"
 
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return str(self.partition)
-
-    def remedy(self) -> str:
-        return "name a partition that `tidemark status PIPELINE` shows"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -505,20 +468,13 @@ class ControlTruncated(TerminalError):
     event_number: int
     missing: int
 
-    def what(self) -> str:
-        return f"the control table has lost events of pipeline {self.pipeline!r}"
-
-    def expected(self) -> str:
-        return f"every event up to {self.event_number}, which its log has seen"
-
-    def found(self) -> str:
-        return f"{self.missing} of them missing"
-
-    def remedy(self) -> str:
-        return (
-            "restore the control table to its newest version, or rebuild the pipeline's events "
-            f"from its data table: `tidemark control rebuild {self.pipeline} --dry-run`"
-        )
+    problem = "The control table has lost events of pipeline {pipeline!r}."
+    expected = "every event up to {event_number}, which its log has seen"
+    actual = "{missing} of them missing"
+    fix = (
+        "Restore the control table to its newest version, or rebuild the pipeline's events from "
+        "its data table: `tidemark control rebuild {pipeline} --dry-run`."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -528,18 +484,15 @@ class ControlDoubled(TerminalError):
     pipeline: str
     events: tuple[int, ...]
 
-    def what(self) -> str:
-        return f"the control table contains events of pipeline {self.pipeline!r} more than once"
+    problem = "The control table contains events of pipeline {pipeline!r} more than once."
+    expected = "each row of an event once"
+    actual = "{_actual}"
+    fix = "`tidemark control repair --apply` writes each event once; no row is lost."
 
-    def expected(self) -> str:
-        return "each row of an event once"
-
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         first, last = self.events[0], self.events[-1]
         return f"{len(self.events)} doubled event(s), from number {first} to {last}"
-
-    def remedy(self) -> str:
-        return "`tidemark control repair --apply` writes each event once; no row is lost"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -549,21 +502,13 @@ class RepairUnfinished(TransientError):
     pipeline: str
     epoch: int
 
-    def what(self) -> str:
-        return f"pipeline {self.pipeline!r} is being repaired"
-
-    def expected(self) -> str:
-        return "a data table in which plans of the newest recorded epoch can land"
-
-    def found(self) -> str:
-        return f"epoch {self.epoch} fenced off, and no later one recorded"
-
-    def remedy(self) -> str:
-        return (
-            "try again in a moment; if it stays, the repair was interrupted: run the same "
-            f"`tidemark rewind {self.pipeline} --reason TEXT` or "
-            f"`tidemark control rebuild {self.pipeline} --apply` again"
-        )
+    problem = "Pipeline {pipeline!r} is being repaired."
+    expected = "a data table in which plans of the newest recorded epoch can land"
+    actual = "epoch {epoch} fenced off, and no later one recorded"
+    fix = (
+        "Try again in a moment; if it stays, the repair was interrupted: run the same `tidemark "
+        "rewind {pipeline} --reason TEXT` or `tidemark control rebuild {pipeline} --apply` again."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -576,17 +521,10 @@ class InvalidSelection(TerminalError):
     rule: str
     seen: str
 
-    def what(self) -> str:
-        return "what was asked of the backfill cannot be meant"
-
-    def expected(self) -> str:
-        return self.rule
-
-    def found(self) -> str:
-        return self.seen
-
-    def remedy(self) -> str:
-        return "see `tidemark backfill --help` for the ways to say it"
+    problem = "What was asked of the backfill cannot be meant."
+    expected = "{rule}"
+    actual = "{seen}"
+    fix = "See `tidemark backfill --help` for the ways to say it."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -598,17 +536,10 @@ class OtherIncarnation(TerminalError):
     topic_id: str
     current: str
 
-    def what(self) -> str:
-        return f"offsets wanted for pipeline {self.pipeline!r} are those of another topic"
-
-    def expected(self) -> str:
-        return f"topic {self.topic!r} with id {self.topic_id}"
-
-    def found(self) -> str:
-        return f"id {self.current}"
-
-    def remedy(self) -> str:
-        return "nothing can read them any more; ask anew for offsets of the topic that there is"
+    problem = "Offsets wanted for pipeline {pipeline!r} are those of another topic."
+    expected = "topic {topic!r} with id {topic_id}"
+    actual = "id {current}"
+    fix = "Nothing can read them any more; ask anew for offsets of the topic that there is."
 
 
 def in_words(time: timedelta) -> str:

@@ -24,10 +24,10 @@ from tidemark.core.events import (
     NewEpoch,
     NewIncarnation,
     Planned,
-    Rewound,
     Started,
     Superseded,
-    UndoBegun,
+    Undone,
+    UndoStarted,
 )
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
@@ -61,7 +61,7 @@ def _rows(event: ControlEvent) -> list[Row]:
             return _superseded_rows(event)
         case Adopted():
             return [_plan_row(EventKind.ADOPTED, event)]
-        case Abandoned() | UndoBegun() | Rewound():
+        case Abandoned() | UndoStarted() | Undone():
             return _decision_rows(event)
         case Landed():
             return _landed_rows(event)
@@ -118,7 +118,7 @@ def _places(spans: Mapping[int, SpanSet]) -> Iterator[Row]:
             yield {"partition": partition, "start_offset": span.start, "end_offset": span.end}
 
 
-def _plan_row(kind: EventKind, event: Adopted | Abandoned | UndoBegun | Rewound | NewEpoch) -> Row:
+def _plan_row(kind: EventKind, event: Adopted | Abandoned | UndoStarted | Undone | NewEpoch) -> Row:
     return {
         "event": kind.value,
         "plan_sequence": event.sequence,
@@ -126,24 +126,24 @@ def _plan_row(kind: EventKind, event: Adopted | Abandoned | UndoBegun | Rewound 
     }
 
 
-def _decision_rows(event: Abandoned | UndoBegun | Rewound) -> list[Row]:
+def _decision_rows(event: Abandoned | UndoStarted | Undone) -> list[Row]:
     said = {"reason": event.reason}
     match event:
         case Abandoned():
             return [{**_plan_row(EventKind.ABANDONED, event), **said}]
-        case UndoBegun():
-            shared = {**_plan_row(EventKind.UNDO_BEGUN, event), **said}
+        case UndoStarted():
+            shared = {**_plan_row(EventKind.UNDO_STARTED, event), **said}
             return _told_of_partitions(shared, event.committed)
-        case Rewound(table_version=version):
-            return [{**_plan_row(EventKind.REWOUND, event), **said, "table_version": version}]
+        case Undone(table_version=version):
+            return [{**_plan_row(EventKind.UNDONE, event), **said, "table_version": version}]
 
 
-def _decision(kind: EventKind, rows: Sequence[Row]) -> Abandoned | UndoBegun | Rewound:
+def _decision(kind: EventKind, rows: Sequence[Row]) -> Abandoned | UndoStarted | Undone:
     told = _plan_decision(rows[0])
-    if kind is EventKind.REWOUND:
-        return Rewound(**told, table_version=rows[0].get("table_version"))
-    if kind is EventKind.UNDO_BEGUN:
-        return UndoBegun(**told, committed=_committed(rows))
+    if kind is EventKind.UNDONE:
+        return Undone(**told, table_version=rows[0].get("table_version"))
+    if kind is EventKind.UNDO_STARTED:
+        return UndoStarted(**told, committed=_committed(rows))
     return Abandoned(**told)
 
 
@@ -155,8 +155,8 @@ def _planned_rows(plan: Plan) -> list[Row]:
             "partition": planned.partition,
             "start_offset": planned.start,
             "end_offset": planned.end,
-            "low_water_mark": planned.low_water_mark,
-            "end_mark": planned.end_mark,
+            "low_watermark": planned.low_watermark,
+            "log_end_offset": planned.log_end_offset,
             "leader_epoch": planned.leader_epoch,
         }
         for planned in plan.ranges
@@ -191,8 +191,8 @@ def _count(count: RangeCount) -> Row:
         "start_offset": count.start,
         "end_offset": count.end,
         "records": count.records,
-        "holes": count.holes,
-        "unproven_holes": count.unproven_holes,
+        "gaps": count.gaps,
+        "unproven_gaps": count.unproven_gaps,
     }
 
 
@@ -319,7 +319,7 @@ def _event(
             return _counted_event(kind, rows, plans.get(first["plan_sequence"]))
         case EventKind.ADOPTED:
             return Adopted(sequence=first["plan_sequence"], requested_by=first["requested_by"])
-        case EventKind.ABANDONED | EventKind.UNDO_BEGUN | EventKind.REWOUND:
+        case EventKind.ABANDONED | EventKind.UNDO_STARTED | EventKind.UNDONE:
             return _decision(kind, rows)
         case EventKind.LOSS_ACCEPTED:
             return _loss(rows)
@@ -407,8 +407,8 @@ def _plan(pipeline: str, rows: Sequence[Row]) -> Plan:
             partition=row["partition"],
             start=row["start_offset"],
             end=row["end_offset"],
-            low_water_mark=row["low_water_mark"],
-            end_mark=row["end_mark"],
+            low_watermark=row["low_watermark"],
+            log_end_offset=row["log_end_offset"],
             leader_epoch=row.get("leader_epoch"),
         )
         for row in rows
@@ -444,7 +444,7 @@ def _counts(rows: Sequence[Row]) -> tuple[RangeCount, ...]:
             start=row["start_offset"],
             end=row["end_offset"],
             records=row["records"],
-            unproven_holes=row.get("unproven_holes") or 0,
+            unproven_gaps=row.get("unproven_gaps") or 0,
         )
         for row in sorted(ranges, key=lambda row: (row["partition"], row["start_offset"]))
     )

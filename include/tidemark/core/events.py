@@ -10,7 +10,7 @@ from typing import Self, TypeAlias
 from tidemark.core.accounting import Landing, RangeCount
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan
-from tidemark.core.watermarks import TopicMarks
+from tidemark.core.watermarks import TopicWatermarks
 
 
 class EventKind(StrEnum):
@@ -31,10 +31,10 @@ class EventKind(StrEnum):
     """A plan was given up before it landed; its offsets are unread again."""
     LANDED = "landed"
     """The range is in the data table; `committed_offset` is where the partition stands now."""
-    UNDO_BEGUN = "undo_begun"
+    UNDO_STARTED = "undo_started"
     """A landed plan's rows are being taken out of the data table; nobody counts on them, and
     `committed_offset` is where the partition stands without them."""
-    REWOUND = "rewound"
+    UNDONE = "undone"
     """A landed plan's rows were taken out of the data table; its offsets are unread again."""
     LOSS_ACCEPTED = "loss_accepted"
     """Somebody accepted that `[start_offset, end_offset)` was deleted before it was read."""
@@ -69,17 +69,17 @@ class Started:
     @classmethod
     def at(
         cls,
-        marks: TopicMarks,
+        watermarks: TopicWatermarks,
         offsets: Mapping[int, int],
         requested_by: str,
         reason: str | None = None,
     ) -> Self:
         """Beginning at these offsets of the topic as it is."""
-        epochs = {p: marks.partitions[p].leader_epoch for p in offsets}
+        epochs = {p: watermarks.partitions[p].leader_epoch for p in offsets}
         return cls(
-            cluster_id=marks.cluster_id,
-            topic=marks.topic,
-            topic_id=marks.topic_id,
+            cluster_id=watermarks.cluster_id,
+            topic=watermarks.topic,
+            topic_id=watermarks.topic_id,
             requested_by=requested_by,
             offsets=offsets,
             leader_epochs={p: epoch for p, epoch in epochs.items() if epoch is not None},
@@ -178,8 +178,8 @@ class Landed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UndoBegun:
-    """Somebody takes a landed plan out of the data table; `Rewound` follows.
+class UndoStarted:
+    """Somebody takes a landed plan out of the data table; `Undone` follows.
 
     Attributes:
         sequence: The plan.
@@ -195,7 +195,7 @@ class UndoBegun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rewound:
+class Undone:
     """A landed plan is not in the data table any more.
 
     Attributes:
@@ -286,8 +286,8 @@ ControlEvent: TypeAlias = (
     | Adopted
     | Abandoned
     | Landed
-    | UndoBegun
-    | Rewound
+    | UndoStarted
+    | Undone
     | LossAccepted
     | NewIncarnation
     | NewEpoch

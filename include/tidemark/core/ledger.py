@@ -17,10 +17,10 @@ from tidemark.core.events import (
     NewEpoch,
     NewIncarnation,
     Planned,
-    Rewound,
     Started,
     Superseded,
-    UndoBegun,
+    Undone,
+    UndoStarted,
 )
 from tidemark.core.ledger_summary import Newest, Settled
 from tidemark.core.offsets import SpanSet, united
@@ -85,7 +85,7 @@ class Ledger:
         start_reason: Where its offsets came from when it began, if a person said.
         plans: By sequence number, oldest first; those of `settled` are not among them.
         settled: Plans that are over, added up; nothing if the ledger was read whole.
-        landed: Offsets of this incarnation that landed, holes included, by partition.
+        landed: Offsets of this incarnation that landed, gaps included, by partition.
         accepted: Offsets of this incarnation whose loss was accepted, by partition.
         pending: Offsets of open plans and of those being undone, by partition.
         epoch: Epoch that new plans carry.
@@ -173,7 +173,7 @@ class Ledger:
         return self._with(plans)
 
     def landed_of(self, topic_id: str | None) -> Mapping[int, SpanSet]:
-        """Offsets of some incarnation that landed, holes included, by partition."""
+        """Offsets of some incarnation that landed, gaps included, by partition."""
         added_up = {
             partition: spans
             for (of, partition), spans in self.settled.landed.items()
@@ -200,7 +200,7 @@ class Ledger:
         return min((span.start for spans in landed for span in spans), default=otherwise)
 
     def covered(self, partition: int) -> SpanSet:
-        """Offsets that nobody has to read any more: landed, holes, or an accepted loss."""
+        """Offsets that nobody has to read any more: landed, gaps, or an accepted loss."""
         return self.landed.get(partition, SpanSet()).union(self.accepted.get(partition, SpanSet()))
 
     def taken(self, partition: int) -> SpanSet:
@@ -351,8 +351,8 @@ def _told(ledger: L, event: ControlEvent) -> L:
             | Adopted()
             | Abandoned()
             | Landed()
-            | UndoBegun()
-            | Rewound()
+            | UndoStarted()
+            | Undone()
         ):
             return ledger
         case _:
@@ -371,15 +371,15 @@ def _settle(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
             if record := plans.get(event.sequence):
                 requesters = (*record.requesters, event.requested_by)
                 plans[event.sequence] = replace(record, requesters=requesters)
-        case Abandoned() | UndoBegun() | Rewound():
+        case Abandoned() | UndoStarted() | Undone():
             if record := plans.get(event.sequence):
                 plans[event.sequence] = replace(
                     record,
                     landing=None,
-                    whole=record.whole if isinstance(event, UndoBegun) else None,
+                    whole=record.whole if isinstance(event, UndoStarted) else None,
                     abandoned=event.reason,
-                    undoing=isinstance(event, UndoBegun),
-                    undone_at=event.table_version if isinstance(event, Rewound) else None,
+                    undoing=isinstance(event, UndoStarted),
+                    undone_at=event.table_version if isinstance(event, Undone) else None,
                 )
         case Landed(plan=plan):
             plans[plan.sequence] = replace(

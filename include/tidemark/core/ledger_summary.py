@@ -20,7 +20,7 @@ OF_SETTLED_PLANS = (
     EventKind.LANDED,
 )
 """All that is ever said of a plan that went well."""
-AGAINST = (EventKind.ABANDONED, EventKind.UNDO_BEGUN, EventKind.REWOUND)
+AGAINST = (EventKind.ABANDONED, EventKind.UNDO_STARTED, EventKind.UNDONE)
 """What keeps a plan from being settled, also if it landed later."""
 _ASKED = (EventKind.PLANNED, EventKind.ADOPTED)
 
@@ -50,7 +50,7 @@ class Settled:
     Nor against a plan that replaced rows of theirs, which has landed.
 
     Attributes:
-        landed: Offsets that landed, holes included, and that no later plan replaced.
+        landed: Offsets that landed, gaps included, and that no later plan replaced.
         ends: Where the range of each chain ends that goes furthest.
         newest: By epoch and kind of plan.
         requesters: Number of the newest plan, by who asked for it or took it over.

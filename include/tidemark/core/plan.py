@@ -29,22 +29,22 @@ def transaction_app_id(pipeline: str, epoch: int, kind: PlanKind) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class PlannedRange:
-    """Offsets `[start, end)` of one partition, with the marks seen when they were planned.
+    """Offsets `[start, end)` of one partition, with the watermarks seen when they were planned.
 
     Attributes:
         partition: Partition number.
         start: First offset to read.
         end: Next offset after the range.
-        low_water_mark: Log start when planned.
-        end_mark: End of the readable log when planned; `end_mark - end` is left for later.
+        low_watermark: Log start when planned.
+        log_end_offset: End of the readable log when planned; `log_end_offset - end` is left.
         leader_epoch: Kafka's leader epoch when planned; None if nobody knows it.
     """
 
     partition: int
     start: int
     end: int
-    low_water_mark: int
-    end_mark: int
+    low_watermark: int
+    log_end_offset: int
     leader_epoch: int | None = None
 
     def __post_init__(self) -> None:
@@ -54,13 +54,13 @@ class PlannedRange:
 
     @classmethod
     def bare(cls, partition: int, span: Span) -> Self:
-        """A range of which nobody knows the marks any more: its own bounds stand for them."""
+        """A range of which nobody knows the watermarks any more: its own bounds stand for them."""
         return cls(
             partition=partition,
             start=span.start,
             end=span.end,
-            low_water_mark=span.start,
-            end_mark=span.end,
+            low_watermark=span.start,
+            log_end_offset=span.end,
         )
 
     @property
@@ -156,7 +156,7 @@ class Plan:
     @property
     def left(self) -> int:
         """Number of offsets that were readable behind the planned ones, and left for later."""
-        return sum(planned.end_mark - planned.end for planned in self._last_ranges())
+        return sum(planned.log_end_offset - planned.end for planned in self._last_ranges())
 
     @property
     def app_id(self) -> str:
@@ -172,7 +172,7 @@ class Plan:
         """Planned offsets by partition."""
         return spans_by_partition((planned.partition, planned.span) for planned in self.ranges)
 
-    def gaps(self, landed: Mapping[int, SpanSet]) -> Mapping[int, SpanSet]:
+    def offsets_outside(self, landed: Mapping[int, SpanSet]) -> Mapping[int, SpanSet]:
         """Planned offsets that are not among `landed`; partitions without any are left out."""
         return without(self.spans(), landed)
 
@@ -186,7 +186,7 @@ class Plan:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], requested_by: str) -> Self:
-        """The plan that a data table's commit tells of, without the marks it was made from.
+        """The plan that a data table's commit tells of, without the watermarks it was made from.
 
         Args:
             metadata: What `commit_metadata` wrote.
@@ -232,7 +232,7 @@ class Plan:
         ]
         lines += [
             f"{r.partition:>10} {r.start:>14,} {r.end:>14,} {r.span.size:>12,} "
-            f"{r.low_water_mark:>14,} {r.end_mark:>14,}"
+            f"{r.low_watermark:>14,} {r.log_end_offset:>14,}"
             for r in self.ranges
         ]
         return "\n".join(lines)

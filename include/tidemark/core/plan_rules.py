@@ -1,4 +1,4 @@
-"""Deciding what to read: pure functions from a ledger and marks to ranges or a named error."""
+"""Deciding what to read: pure functions from a ledger and watermarks to ranges or a named error."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tidemark.core.errors import (
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
-from tidemark.core.watermarks import Position, TopicMarks
+from tidemark.core.watermarks import Position, TopicWatermarks
 
 
-def check_identity(ledger: Ledger, marks: TopicMarks) -> None:
+def check_identity(ledger: Ledger, watermarks: TopicWatermarks) -> None:
     """Refuse a topic that is not the one the committed offsets belong to.
 
     Raises:
@@ -33,51 +33,56 @@ def check_identity(ledger: Ledger, marks: TopicMarks) -> None:
     """
     if ledger.cluster_id is None or ledger.topic_id is None or ledger.topic is None:
         return
-    if ledger.cluster_id != marks.cluster_id:  # fence: same-cluster
+    if ledger.cluster_id != watermarks.cluster_id:  # fence: same-cluster
         raise ClusterChanged(
             pipeline=ledger.pipeline,
             known_cluster_id=ledger.cluster_id,
-            current_cluster_id=marks.cluster_id,
+            current_cluster_id=watermarks.cluster_id,
         )
-    if ledger.topic != marks.topic:
-        raise TopicChanged(pipeline=ledger.pipeline, known_topic=ledger.topic, topic=marks.topic)
-    if ledger.topic_id != marks.topic_id:  # fence: same-topic-when-planning
+    if ledger.topic != watermarks.topic:
+        raise TopicChanged(
+            pipeline=ledger.pipeline, known_topic=ledger.topic, topic=watermarks.topic
+        )
+    if ledger.topic_id != watermarks.topic_id:  # fence: same-topic-when-planning
         raise TopicRecreated(
             pipeline=ledger.pipeline,
-            topic=marks.topic,
+            topic=watermarks.topic,
             known_topic_id=ledger.topic_id,
-            current_topic_id=marks.topic_id,
+            current_topic_id=watermarks.topic_id,
         )
-    missing = tuple(sorted(set(ledger.starts) - set(marks.partitions)))
+    missing = tuple(sorted(set(ledger.starts) - set(watermarks.partitions)))
     if missing:
-        raise PartitionsShrunk(pipeline=ledger.pipeline, topic=marks.topic, missing=missing)
+        raise PartitionsShrunk(pipeline=ledger.pipeline, topic=watermarks.topic, missing=missing)
 
 
-def check_topic(pipeline: str, topic_id: str, marks: TopicMarks) -> None:
+def check_topic(pipeline: str, topic_id: str, watermarks: TopicWatermarks) -> None:
     """Refuse wanted offsets that belong to another incarnation of the topic.
 
     Raises:
         OtherIncarnation
     """
-    if topic_id != marks.topic_id:
+    if topic_id != watermarks.topic_id:
         raise OtherIncarnation(
-            pipeline=pipeline, topic=marks.topic, topic_id=topic_id, current=marks.topic_id
+            pipeline=pipeline,
+            topic=watermarks.topic,
+            topic_id=topic_id,
+            current=watermarks.topic_id,
         )
 
 
-def check_partitions(marks: TopicMarks, partitions: Iterable[int]) -> None:
+def check_partitions(watermarks: TopicWatermarks, partitions: Iterable[int]) -> None:
     """Refuse partitions that the topic does not have.
 
     Raises:
         UnknownPartition
     """
-    for partition in sorted(set(partitions) - set(marks.partitions)):
+    for partition in sorted(set(partitions) - set(watermarks.partitions)):
         raise UnknownPartition(
-            topic=marks.topic, partition=partition, partitions=len(marks.partitions)
+            topic=watermarks.topic, partition=partition, partitions=len(watermarks.partitions)
         )
 
 
-def check_readable(plan: Plan, marks: TopicMarks) -> None:
+def check_readable(plan: Plan, watermarks: TopicWatermarks) -> None:
     """Refuse to execute a plan whose records the topic cannot give any more, or not yet.
 
     Spark's reader would return other records, fewer records, or stall (docs/design.md, hazards).
@@ -87,19 +92,21 @@ def check_readable(plan: Plan, marks: TopicMarks) -> None:
         LostRange: Retention removed the beginning of a range.
         EndBehindCommitted: The log now ends before a range does.
     """
-    check_identity(_known_to(plan), marks)  # fence: same-topic-before-reading
+    check_identity(_known_to(plan), watermarks)  # fence: same-topic-before-reading
     lost = tuple(
         (planned.partition, planned.start, min(planned.end, low))
         for planned in plan.ranges
-        if planned.start < (low := marks.partitions[planned.partition].low)
+        if planned.start < (low := watermarks.partitions[planned.partition].low)
     )
     if lost:  # fence: low-watermark-before-reading
-        raise LostRange(pipeline=plan.pipeline, topic=marks.topic, lost=lost, plan=plan.sequence)
+        raise LostRange(
+            pipeline=plan.pipeline, topic=watermarks.topic, lost=lost, plan=plan.sequence
+        )
     for planned in plan.ranges:
-        check_end(plan.pipeline, marks, planned.partition, planned.end, plan.sequence)
+        check_end(plan.pipeline, watermarks, planned.partition, planned.end, plan.sequence)
 
 
-def check_same_topic(plan: Plan, marks: TopicMarks) -> None:
+def check_same_topic(plan: Plan, watermarks: TopicWatermarks) -> None:
     """Refuse to believe a landing whose topic is not the planned one any more.
 
     The records may have been read before or after the topic was made again; nobody can tell.
@@ -107,7 +114,7 @@ def check_same_topic(plan: Plan, marks: TopicMarks) -> None:
     Raises:
         ClusterChanged, TopicChanged, TopicRecreated, PartitionsShrunk: As in `check_identity`.
     """
-    check_identity(_known_to(plan), marks)
+    check_identity(_known_to(plan), watermarks)
 
 
 def _known_to(plan: Plan) -> Ledger:
@@ -121,18 +128,18 @@ def _known_to(plan: Plan) -> Ledger:
 
 
 def check_end(
-    pipeline: str, marks: TopicMarks, partition: int, offset: int, plan: int | None = None
+    pipeline: str, watermarks: TopicWatermarks, partition: int, offset: int, plan: int | None = None
 ) -> None:
     """Refuse an offset behind the end of the log: what was read up to it is no more.
 
     Raises:
         EndBehindCommitted
     """
-    end = marks.partitions[partition].end
+    end = watermarks.partitions[partition].end
     if offset > end:  # fence: end-of-log-behind-plan
         raise EndBehindCommitted(
             pipeline=pipeline,
-            topic=marks.topic,
+            topic=watermarks.topic,
             partition=partition,
             offset=offset,
             end=end,
@@ -141,17 +148,17 @@ def check_end(
 
 
 def lost_ranges(
-    ledger: Ledger, starts: Mapping[int, int], marks: TopicMarks
+    ledger: Ledger, starts: Mapping[int, int], watermarks: TopicWatermarks
 ) -> Mapping[int, SpanSet]:
     """Unread offsets that Kafka has deleted, by partition; partitions without any are left out.
 
     Args:
         ledger: What is landed, accepted as lost, or planned already.
         starts: First offset to read of every partition that `ledger` knows nothing about.
-        marks: The topic's marks now.
+        watermarks: The topic's watermarks now.
     """
     lost = {}
-    for partition, here in sorted(marks.partitions.items()):
+    for partition, here in sorted(watermarks.partitions.items()):
         start = ledger.starts.get(partition, starts.get(partition, here.low))
         if start < here.low:  # fence: low-watermark-when-planning
             unread = ledger.taken(partition).missing_from(Span(start, here.low))
@@ -160,19 +167,21 @@ def lost_ranges(
     return lost
 
 
-def new_partitions(ledger: Ledger, marks: TopicMarks) -> Mapping[int, int]:
+def new_partitions(ledger: Ledger, watermarks: TopicWatermarks) -> Mapping[int, int]:
     """Where to begin in partitions added to a topic that the pipeline already reads (S10).
 
     A partition that appeared since the last plan is read from its very start, whatever the start
     policy says about the first plan: `latest` would lose what was written before we looked.
     """
-    return {} if not ledger.starts else {p: 0 for p in marks.partitions if p not in ledger.starts}
+    return (
+        {} if not ledger.starts else {p: 0 for p in watermarks.partitions if p not in ledger.starts}
+    )
 
 
 def live_ranges(
     ledger: Ledger,
     starts: Mapping[int, int],
-    marks: TopicMarks,
+    watermarks: TopicWatermarks,
     limit: int | None,
     expiring: Callable[[], Mapping[int, int]] = dict,
 ) -> tuple[PlannedRange, ...]:
@@ -181,7 +190,7 @@ def live_ranges(
     Args:
         ledger: What is landed or planned already.
         starts: First offset to read of every partition that `ledger` knows nothing about.
-        marks: The topic's marks now.
+        watermarks: The topic's watermarks now.
         limit: Most offsets over all partitions; None for all there are.
         expiring: Says where the offsets end, by partition, that Kafka will delete soon; called
             only if the limit leaves something.
@@ -190,22 +199,22 @@ def live_ranges(
         LostRange: Retention deleted unread offsets.
         EndBehindCommitted: The log ends before a committed offset.
     """
-    lost = lost_ranges(ledger, starts, marks)
+    lost = lost_ranges(ledger, starts, watermarks)
     if lost:
         ranges = tuple((p, span.start, span.end) for p, spans in lost.items() for span in spans)
-        raise LostRange(pipeline=ledger.pipeline, topic=marks.topic, lost=ranges)
+        raise LostRange(pipeline=ledger.pipeline, topic=watermarks.topic, lost=ranges)
     unread = {}
-    for partition, here in sorted(marks.partitions.items()):
+    for partition, here in sorted(watermarks.partitions.items()):
         known = partition in ledger.starts
         committed = ledger.committed_offset(partition) if known else starts[partition]
-        check_end(ledger.pipeline, marks, partition, committed)
+        check_end(ledger.pipeline, watermarks, partition, committed)
         if committed < here.end:
             gaps = ledger.taken(partition).missing_from(Span(committed, here.end))
             if gaps:
                 unread[partition] = gaps
     allotted = _allotted(unread, limit, expiring)
     return tuple(
-        _planned(marks, partition, span)
+        _planned(watermarks, partition, span)
         for partition, gaps in unread.items()
         for span in gaps.first(allotted[partition])
     )
@@ -255,13 +264,17 @@ class Sorted:
 
 
 def sort_out(
-    ledger: Ledger, marks: TopicMarks, wanted: Mapping[int, SpanSet], *, replaces: bool = False
+    ledger: Ledger,
+    watermarks: TopicWatermarks,
+    wanted: Mapping[int, SpanSet],
+    *,
+    replaces: bool = False,
 ) -> Sorted:
     """What of some offsets is to be landed, and why the rest is not.
 
     Args:
         ledger: What is landed or planned already.
-        marks: The topic's marks now.
+        watermarks: The topic's watermarks now.
         wanted: The offsets, by partition.
         replaces: Land again what has landed.
 
@@ -270,13 +283,13 @@ def sort_out(
         InvalidRange: The log does not go that far.
     """
     parts: dict[str, dict[int, SpanSet]] = {each.name: {} for each in fields(Sorted)}
-    check_partitions(marks, wanted)
+    check_partitions(watermarks, wanted)
     for partition, asked in sorted(wanted.items()):
-        here = marks.partitions[partition]
+        here = watermarks.partitions[partition]
         for span in asked:
             if span.end > here.end:
                 rule = f"an end of at most {here.end}, the end of the readable log"
-                raise _invalid(marks, partition, span, rule)
+                raise _invalid(watermarks, partition, span, rule)
         covered, unread = ledger.covered(partition), asked.minus(ledger.taken(partition))
         again = ledger.replaceable(partition).common(asked) if replaces else SpanSet()
         kept = here.readable(unread.union(again))
@@ -295,7 +308,7 @@ def sort_out(
 
 def backfill_ranges(
     ledger: Ledger,
-    marks: TopicMarks,
+    watermarks: TopicWatermarks,
     wanted: Mapping[int, SpanSet],
     *,
     readable_only: bool,
@@ -305,7 +318,7 @@ def backfill_ranges(
 
     Args:
         ledger: What is landed or planned already.
-        marks: The topic's marks now.
+        watermarks: The topic's watermarks now.
         wanted: The offsets, by partition.
         readable_only: Leave out what Kafka has deleted, instead of refusing it.
         replaces: Take what has landed as well.
@@ -314,59 +327,61 @@ def backfill_ranges(
         UnknownPartition, InvalidRange: As in `sort_out`.
         InvalidRange: Kafka has deleted unread offsets of them.
     """
-    found = sort_out(ledger, marks, wanted, replaces=replaces)
+    found = sort_out(ledger, watermarks, wanted, replaces=replaces)
     if not readable_only:
-        refuse_deleted(marks, found)
-    return planned_ranges(marks, found.missing)
+        refuse_deleted(watermarks, found)
+    return planned_ranges(watermarks, found.missing)
 
 
-def planned_ranges(marks: TopicMarks, spans: Mapping[int, SpanSet]) -> tuple[PlannedRange, ...]:
-    """Offsets as the ranges of a plan, with the marks that it is made from."""
+def planned_ranges(
+    watermarks: TopicWatermarks, spans: Mapping[int, SpanSet]
+) -> tuple[PlannedRange, ...]:
+    """Offsets as the ranges of a plan, with the watermarks that it is made from."""
     return tuple(
-        _planned(marks, partition, span) for partition, some in spans.items() for span in some
+        _planned(watermarks, partition, span) for partition, some in spans.items() for span in some
     )
 
 
-def refuse_deleted(marks: TopicMarks, found: Sorted) -> None:
+def refuse_deleted(watermarks: TopicWatermarks, found: Sorted) -> None:
     """Refuse wanted offsets that nobody can read any more.
 
     Raises:
         InvalidRange
     """
     for partition, spans in found.deleted.items():
-        rule = f"a start of at least {marks.partitions[partition].low}, the low-water mark"
-        raise _invalid(marks, partition, next(iter(spans)), rule)
+        rule = f"a start of at least {watermarks.partitions[partition].low}, the low watermark"
+        raise _invalid(watermarks, partition, next(iter(spans)), rule)
 
 
-def _invalid(marks: TopicMarks, partition: int, span: Span, rule: str) -> InvalidRange:
+def _invalid(watermarks: TopicWatermarks, partition: int, span: Span, rule: str) -> InvalidRange:
     return InvalidRange(
-        topic=marks.topic, partition=partition, start=span.start, end=span.end, rule=rule
+        topic=watermarks.topic, partition=partition, start=span.start, end=span.end, rule=rule
     )
 
 
-def _planned(marks: TopicMarks, partition: int, span: Span) -> PlannedRange:
-    here = marks.partitions[partition]
+def _planned(watermarks: TopicWatermarks, partition: int, span: Span) -> PlannedRange:
+    here = watermarks.partitions[partition]
     return PlannedRange(
         partition=partition,
         start=span.start,
         end=span.end,
-        low_water_mark=here.low,
-        end_mark=here.end,
+        low_watermark=here.low,
+        log_end_offset=here.end,
         leader_epoch=here.leader_epoch,
     )
 
 
 def landed_under_others(
-    known: Mapping[int, Position], marks: TopicMarks, ranges: Iterable[PlannedRange]
+    known: Mapping[int, Position], watermarks: TopicWatermarks, ranges: Iterable[PlannedRange]
 ) -> Mapping[int, Position]:
     """Where a chain has come, in partitions about to be read that have another leader since.
 
     An unclean election may have cut the log behind it. If the log has grown again meanwhile its
-    marks look as ever; only Kafka's own history of leaders tells (KIP-320).
+    watermarks look as ever; only Kafka's own history of leaders tells (KIP-320).
 
     Args:
         known: How far the chain has come, by partition, and under which leaders.
-        marks: The topic's marks now.
+        watermarks: The topic's watermarks now.
         ranges: What is about to be planned.
 
     Returns:
@@ -374,7 +389,7 @@ def landed_under_others(
     """
     found = {}
     for partition in sorted({planned.partition for planned in ranges} & set(known)):
-        there, here = known[partition], marks.partitions[partition]
+        there, here = known[partition], watermarks.partitions[partition]
         changed = there.leader_epoch not in (None, here.leader_epoch)
         if changed and here.low <= there.offset < here.end:
             found[partition] = there
@@ -408,7 +423,7 @@ def share(backlogs: Mapping[int, int], limit: int | None) -> Mapping[int, int]:
 
 def build_plan(
     ledger: Ledger,
-    marks: TopicMarks,
+    watermarks: TopicWatermarks,
     kind: PlanKind,
     requested_by: str,
     ranges: tuple[PlannedRange, ...],
@@ -419,10 +434,10 @@ def build_plan(
         sequence=ledger.next_sequence,
         kind=kind,
         epoch=ledger.epoch,
-        cluster_id=marks.cluster_id,
-        topic=marks.topic,
-        topic_id=marks.topic_id,
-        isolation_level=marks.isolation_level,
+        cluster_id=watermarks.cluster_id,
+        topic=watermarks.topic,
+        topic_id=watermarks.topic_id,
+        isolation_level=watermarks.isolation_level,
         requested_by=requested_by,
         ranges=ranges,
         replaces=any(

@@ -136,7 +136,7 @@ class Commit:
 
     Attributes:
         version: Version of the table that it made.
-        plan: The plan, without the marks it was made from.
+        plan: The plan, without the watermarks it was made from.
     """
 
     version: int

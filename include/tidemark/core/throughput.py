@@ -38,7 +38,7 @@ class Pace:
 
     Attributes:
         runs: At most `RUNS`, oldest first.
-        lows: Low-water marks when the oldest of them was planned, by partition.
+        lows: Low watermarks when the oldest of them was planned, by partition.
     """
 
     runs: Sequence[Run] = ()
@@ -78,7 +78,7 @@ class Unread:
     """What one partition holds that has not landed.
 
     Attributes:
-        low: Low-water mark.
+        low: Low watermark.
         committed: Committed offset.
         size: Number of unread offsets.
         oldest: When the oldest unread record was stamped; None if no record is unread or it has
@@ -117,7 +117,7 @@ def runway(
         unread: The partition.
         now: The present.
         retention: The topic's retention time; None if it keeps records for ever or nobody tells.
-        low_before: An earlier moment and the low-water mark then. What was deleted since tells how
+        low_before: An earlier moment and the low watermark then. What was deleted since tells how
             fast the mark moves, also where a topic is limited by its size.
 
     Returns:

@@ -16,16 +16,16 @@ class IsolationLevel(StrEnum):
     READ_COMMITTED = "read_committed"
     """Up to the last stable offset, aborted transactions left out."""
     READ_UNCOMMITTED = "read_uncommitted"
-    """Up to the high-water mark."""
+    """Up to the high watermark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marks:
+class Watermarks:
     """The readable log of one partition is `[low, end)`.
 
     Attributes:
-        low: Low-water mark (log start offset).
-        end: Last stable offset or high-water mark, by the isolation level that was asked for.
+        low: Low watermark (log start offset).
+        end: Last stable offset or high watermark, by the isolation level that was asked for.
         leader_epoch: Which leader, counted by Kafka, the partition's log ends under; None if the
             broker does not tell.
     """
@@ -66,19 +66,19 @@ def furthest(placed: Iterable[tuple[K, Position]]) -> dict[K, Position]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicMarks:
-    """One topic's identity and the marks of all its partitions.
+class TopicWatermarks:
+    """One topic's identity and the watermarks of all its partitions.
 
     Attributes:
         cluster_id: Kafka's id of the cluster.
         topic: Topic name.
         topic_id: Kafka's UUID of this incarnation of the topic, in its text form.
         isolation_level: The level that `end` of each partition was read with.
-        partitions: Marks by partition number.
+        partitions: Watermarks by partition number.
     """
 
     cluster_id: str
     topic: str
     topic_id: str
     isolation_level: IsolationLevel
-    partitions: Mapping[int, Marks]
+    partitions: Mapping[int, Watermarks]

@@ -14,17 +14,10 @@ class AirflowUnavailable(TransientError):
     operation: str
     reason: str
 
-    def what(self) -> str:
-        return f"Airflow did not manage {self.operation}"
-
-    def expected(self) -> str:
-        return "an answer in time"
-
-    def found(self) -> str:
-        return self.reason
-
-    def remedy(self) -> str:
-        return "look at the log of `airflow standalone` in Airflow's home, then try again"
+    problem = "Airflow did not manage {operation}."
+    expected = "an answer in time"
+    actual = "{reason}"
+    fix = "Look at the log of `airflow standalone` in Airflow's home, then try again."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -34,14 +27,7 @@ class AirflowRefused(TerminalError):
     operation: str
     reason: str
 
-    def what(self) -> str:
-        return f"Airflow refused {self.operation}"
-
-    def expected(self) -> str:
-        return "a request that its API accepts"
-
-    def found(self) -> str:
-        return self.reason
-
-    def remedy(self) -> str:
-        return "correct the request; a DAG that is not there may have an import error"
+    problem = "Airflow refused {operation}."
+    expected = "a request that its API accepts"
+    actual = "{reason}"
+    fix = "Correct the request; a DAG that is not there may have an import error."

@@ -51,7 +51,7 @@ PORTS: Mapping[str, tuple[type, ...]] = {
     "history": (QualityHistory,),
     "latest": (LatestRows,),
     "log_reader": (TopicLogReader,),
-    "marks": (TopicReader,),
+    "watermarks": (TopicReader,),
     "merger": (Merger,),
     "quality": (QualityChecker,),
     "quality_pages": (QualityPages,),

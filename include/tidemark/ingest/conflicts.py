@@ -27,5 +27,7 @@ def after_conflicts(step: Callable[[], T], attempts: int = 5) -> T:
         try:
             return step()
         except (ControlConflict, TransactionConflict) as conflict:
-            log.info("again after a conflict attempt=%d reason=%s", attempt, conflict.what())
+            log.info(
+                "again after a conflict attempt=%d reason=%s", attempt, conflict.rendered("problem")
+            )
     return step()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.core.errors import TerminalError, TransientError, UnknownOutcomeError, _undone, listed
+from tidemark.core.errors import TerminalError, TransientError, UnknownOutcomeError, _undone
 
 
 @dataclass(kw_only=True, eq=False)
@@ -15,19 +15,20 @@ class UnknownPlan(TerminalError):
     sequence: int
     latest: int | None
 
-    def what(self) -> str:
-        return f"pipeline {self.pipeline!r} has no plan {self.sequence}"
+    problem = "Pipeline {pipeline!r} has no plan {sequence}."
+    expected = "{_expected}"
+    actual = "{_actual}"
+    fix = "Make a plan with `tidemark plan {pipeline}`, or name one that there is."
 
-    def expected(self) -> str:
+    @property
+    def _expected(self) -> str:
         return (
             f"a number from 1 to {self.latest or 0}" if self.latest else "a plan to be made first"
         )
 
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return str(self.sequence)
-
-    def remedy(self) -> str:
-        return f"make a plan with `tidemark plan {self.pipeline}`, or name one that there is"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -38,20 +39,13 @@ class PlanOpen(TerminalError):
     sequence: int
     requested_by: str
 
-    def what(self) -> str:
-        return f"pipeline {self.pipeline!r} has an open backfill"
-
-    def expected(self) -> str:
-        return "one backfill of a pipeline at a time"
-
-    def found(self) -> str:
-        return f"plan {self.sequence}, asked for by {self.requested_by}, not landed yet"
-
-    def remedy(self) -> str:
-        return (
-            f"finish it with `tidemark ingest {self.pipeline} --plan {self.sequence}`, or give it "
-            f"up with `tidemark abandon {self.pipeline} --plan {self.sequence} --reason TEXT`"
-        )
+    problem = "Pipeline {pipeline!r} has an open backfill."
+    expected = "one backfill of a pipeline at a time"
+    actual = "plan {sequence}, asked for by {requested_by}, not landed yet"
+    fix = (
+        "Finish it with `tidemark ingest {pipeline} --plan {sequence}`, or give it up with "
+        "`tidemark abandon {pipeline} --plan {sequence} --reason TEXT`."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -62,17 +56,10 @@ class NotLanded(UnknownOutcomeError):
     sequence: int
     seen: str
 
-    def what(self) -> str:
-        return f"plan {self.sequence} of pipeline {self.pipeline!r} is not in its data table"
-
-    def expected(self) -> str:
-        return f"a commit of transaction version {self.sequence} with this plan's fingerprint"
-
-    def found(self) -> str:
-        return self.seen
-
-    def remedy(self) -> str:
-        return "run the same plan again: it looks first and lands only what is not there"
+    problem = "Plan {sequence} of pipeline {pipeline!r} is not in its data table."
+    expected = "a commit of transaction version {sequence} with this plan's fingerprint"
+    actual = "{seen}"
+    fix = "Run the same plan again: it looks first and lands only what is not there."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -83,17 +70,10 @@ class PlanAbandoned(TerminalError):
     sequence: int
     reason: str
 
-    def what(self) -> str:
-        return f"plan {self.sequence} of pipeline {self.pipeline!r} was given up"
-
-    def expected(self) -> str:
-        return "an open or landed plan"
-
-    def found(self) -> str:
-        return f"abandoned: {self.reason}"
-
-    def remedy(self) -> str:
-        return f"make a new plan with `tidemark plan {self.pipeline}`; its offsets are unread"
+    problem = "Plan {sequence} of pipeline {pipeline!r} was given up."
+    expected = "an open or landed plan"
+    actual = "abandoned: {reason}"
+    fix = "Make a new plan with `tidemark plan {pipeline}`; its offsets are unread."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -105,21 +85,18 @@ class RecordsMissed(TransientError):
     records: int
     first: tuple[int, int]
 
-    def what(self) -> str:
-        return (
-            f"plan {self.sequence} of pipeline {self.pipeline!r} landed without {self.records} "
-            "record(s) that Kafka shows"
-        )
+    problem = (
+        "Plan {sequence} of pipeline {pipeline!r} landed without {records} record(s) that Kafka "
+        "shows."
+    )
+    expected = "a row for each visible record of the plan"
+    actual = "{_actual}"
+    fix = "What landed is recorded and the rest is unread again: the next run reads it."
 
-    def expected(self) -> str:
-        return "a row for each visible record of the plan"
-
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         partition, offset = self.first
         return f"none for partition {partition}, offset {offset}"
-
-    def remedy(self) -> str:
-        return "what landed is recorded and the rest is unread again: the next run reads it"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -129,20 +106,13 @@ class PlanFenced(TerminalError):
     pipeline: str
     sequence: int
 
-    def what(self) -> str:
-        return f"plan {self.sequence} of pipeline {self.pipeline!r} cannot land any more"
-
-    def expected(self) -> str:
-        return "a data table in which its transaction is free"
-
-    def found(self) -> str:
-        return "the transaction taken by a commit without the plan: giving it up was interrupted"
-
-    def remedy(self) -> str:
-        return (
-            f"finish it: `tidemark abandon {self.pipeline} --plan {self.sequence} --reason TEXT`; "
-            "its offsets are planned again"
-        )
+    problem = "Plan {sequence} of pipeline {pipeline!r} cannot land any more."
+    expected = "a data table in which its transaction is free"
+    actual = "the transaction taken by a commit without the plan: giving it up was interrupted"
+    fix = (
+        "Finish it: `tidemark abandon {pipeline} --plan {sequence} --reason TEXT`; its offsets are "
+        "planned again."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -153,20 +123,13 @@ class NoStartOffset(TerminalError):
     topic: str
     partitions: tuple[int, ...]
 
-    def what(self) -> str:
-        return f"pipeline {self.pipeline!r} may not choose a start for {self.topic}"
-
-    def expected(self) -> str:
-        return "a committed offset for every partition, because the spec says start: none"
-
-    def found(self) -> str:
-        return f"none for partition(s) {listed(self.partitions)}"
-
-    def remedy(self) -> str:
-        return (
-            "set `start` in the spec to earliest, latest or a timestamp for the first run, or go "
-            "on from offsets that another reader has come to: `tidemark start --help`"
-        )
+    problem = "Pipeline {pipeline!r} may not choose a start for {topic}."
+    expected = "a committed offset for every partition, because the spec says start: none"
+    actual = "none for partition(s) {partitions}"
+    fix = (
+        "Set `start` in the spec to earliest, latest or a timestamp for the first run, or go on "
+        "from offsets that another reader has come to: `tidemark start --help`."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -192,7 +155,13 @@ class LogTruncated(TerminalError):
     leader_epoch: int | None = None
     undo: tuple[int, ...] = ()
 
-    def what(self) -> str:
+    problem = "{_problem}"
+    expected = "{_expected}"
+    actual = "{_actual}"
+    fix = "{_fix}"
+
+    @property
+    def _problem(self) -> str:
         if self.leader_epoch is None:
             return (
                 f"{self.topic}[{self.partition}] differs from the table of pipeline "
@@ -204,19 +173,22 @@ class LogTruncated(TerminalError):
             f"{self.pipeline!r} read before offset {self.offset}"
         )
 
-    def expected(self) -> str:
+    @property
+    def _expected(self) -> str:
         if self.leader_epoch is None:
             return "the last landed row equals Kafka's record at its offset"
         return (
             f"the records before offset {self.offset} as leader epoch {self.leader_epoch} had them"
         )
 
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         if self.leader_epoch is None:
             return "another record, or none at the row's offset"
         return "a log that was truncated before that offset, and has grown again"
 
-    def remedy(self) -> str:
+    @property
+    def _fix(self) -> str:
         advice = ["nothing was written"]
         if self.leader_epoch is None:
             advice.append(
@@ -239,21 +211,21 @@ class AlreadyBegun(TerminalError):
     known: tuple[tuple[int, int], ...]
     reason: str
 
-    def what(self) -> str:
+    problem = "{_problem}"
+    expected = "a pipeline that has never planned anything"
+    actual = "{_actual}"
+    fix = (
+        "What lies before its beginning can be landed with `tidemark backfill --help`; for another "
+        "beginning make a spec with another name and target (docs/runbook.md, AlreadyBegun)."
+    )
+
+    @property
+    def _problem(self) -> str:
         return f"pipeline {self.pipeline!r} has begun, so it cannot begin at {_places(self.wanted)}"
 
-    def expected(self) -> str:
-        return "a pipeline that has never planned anything"
-
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return f"one that began at {_places(self.known)} ({self.reason})"
-
-    def remedy(self) -> str:
-        return (
-            "what lies before its beginning can be landed with `tidemark backfill --help`; for "
-            "another beginning make a spec with another name and target "
-            "(docs/runbook.md, AlreadyBegun)"
-        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -263,17 +235,10 @@ class InvalidStart(TerminalError):
     rule: str
     seen: str
 
-    def what(self) -> str:
-        return "what was said of the beginning cannot be meant"
-
-    def expected(self) -> str:
-        return self.rule
-
-    def found(self) -> str:
-        return self.seen
-
-    def remedy(self) -> str:
-        return "see `tidemark start --help` for the ways to say it; nothing was written"
+    problem = "What was said of the beginning cannot be meant."
+    expected = "{rule}"
+    actual = "{seen}"
+    fix = "See `tidemark start --help` for the ways to say it; nothing was written."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -284,20 +249,13 @@ class UnusableSource(TerminalError):
     rule: str
     seen: str
 
-    def what(self) -> str:
-        return f"no beginning can be taken from the {self.source}"
-
-    def expected(self) -> str:
-        return self.rule
-
-    def found(self) -> str:
-        return self.seen
-
-    def remedy(self) -> str:
-        return (
-            "name another source, or the offsets themselves with --offsets; nothing was written "
-            "(docs/runbook.md, UnusableSource)"
-        )
+    problem = "No beginning can be taken from the {source}."
+    expected = "{rule}"
+    actual = "{seen}"
+    fix = (
+        "Name another source, or the offsets themselves with --offsets; nothing was written "
+        "(docs/runbook.md, UnusableSource)."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -309,20 +267,13 @@ class PartitionsUnsaid(TerminalError):
     source: str
     partitions: tuple[int, ...]
 
-    def what(self) -> str:
-        return f"pipeline {self.pipeline!r} is not told where to begin in all of {self.topic}"
-
-    def expected(self) -> str:
-        return f"an offset of every partition from the {self.source}"
-
-    def found(self) -> str:
-        return f"none for partition(s) {listed(self.partitions)}"
-
-    def remedy(self) -> str:
-        return (
-            "say where those begin: --others earliest, or --others latest, which leaves out what "
-            "they hold now (docs/runbook.md, PartitionsUnsaid)"
-        )
+    problem = "Pipeline {pipeline!r} is not told where to begin in all of {topic}."
+    expected = "an offset of every partition from the {source}"
+    actual = "none for partition(s) {partitions}"
+    fix = (
+        "Say where those begin: --others earliest, or --others latest, which leaves out what they "
+        "hold now (docs/runbook.md, PartitionsUnsaid)."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -335,20 +286,17 @@ class StartBehindEnd(TerminalError):
     offset: int
     end: int
 
-    def what(self) -> str:
-        return f"the {self.source} does not fit {self.topic}[{self.partition}]"
+    problem = "The {source} does not fit {topic}[{partition}]."
+    expected = "an offset of at most {end}, the end of the readable log"
+    actual = "{_actual}"
+    fix = (
+        "Nothing was written: the offsets are those of another topic, or of this one before it was "
+        "made again, or a transaction is still open (docs/runbook.md, StartBehindEnd)."
+    )
 
-    def expected(self) -> str:
-        return f"an offset of at most {self.end}, the end of the readable log"
-
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return str(self.offset)
-
-    def remedy(self) -> str:
-        return (
-            "nothing was written: the offsets are those of another topic, or of this one before "
-            "it was made again, or a transaction is still open (docs/runbook.md, StartBehindEnd)"
-        )
 
 
 def _places(places: tuple[tuple[int, int], ...]) -> str:
@@ -363,20 +311,13 @@ class RowsDoubled(TerminalError):
     rows: int
     landed: int
 
-    def what(self) -> str:
-        return f"the data table of {self.pipeline!r} has more rows than have landed in it"
-
-    def expected(self) -> str:
-        return f"at most {self.landed:,} rows, by the control table"
-
-    def found(self) -> str:
-        return f"{self.rows:,} rows, by the files of its newest version"
-
-    def remedy(self) -> str:
-        return (
-            f"`tidemark deduplicate {self.pipeline} --dry-run` counts the copies of rows, "
-            "--apply removes them; see docs/runbook.md, RowsDoubled"
-        )
+    problem = "The data table of {pipeline!r} has more rows than have landed in it."
+    expected = "at most {landed:,} rows, by the control table"
+    actual = "{rows:,} rows, by the files of its newest version"
+    fix = (
+        "`tidemark deduplicate {pipeline} --dry-run` counts the copies of rows, --apply removes "
+        "them; see docs/runbook.md, RowsDoubled."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -391,23 +332,16 @@ class RowsChanged(TerminalError):
     recorded: int
     rows: int
 
-    def what(self) -> str:
-        return (
-            f"a part of what plan {self.sequence} of pipeline {self.pipeline!r} landed cannot be "
-            "replaced: what would be left of it cannot be told"
-        )
+    problem = (
+        "A part of what plan {sequence} of pipeline {pipeline!r} landed cannot be replaced: what "
+        "would be left of it cannot be told."
+    )
+    expected = "{recorded:,} row(s) at partition {partition}, offsets [{start}, {end}), as recorded"
+    actual = "{rows:,}"
+    fix = "{_fix}"
 
-    def expected(self) -> str:
-        return (
-            f"{self.recorded:,} row(s) at partition {self.partition}, offsets [{self.start}, "
-            f"{self.end}), as recorded"
-        )
-
-    def found(self) -> str:
-        return f"{self.rows:,}"
-
-    def remedy(self) -> str:
-        # A typed table follows what is replaced in the one that it is made of.
+    @property
+    def _fix(self) -> str:
         pipeline = self.pipeline.removesuffix("@typed")
         return (
             f"replace the whole range in one chunk: `tidemark backfill {pipeline} --offsets "
@@ -423,17 +357,10 @@ class NotLive(TerminalError):
     pipeline: str
     origin: str
 
-    def what(self) -> str:
-        return f"{self.pipeline!r} is a copy, which does not follow its topic"
-
-    def expected(self) -> str:
-        return f"the pipeline {self.origin!r}, or a backfill"
-
-    def found(self) -> str:
-        return "a run of its own"
-
-    def remedy(self) -> str:
-        return f"see `tidemark backfill --help`; or run {self.origin!r}"
+    problem = "{pipeline!r} is a copy, which does not follow its topic."
+    expected = "the pipeline {origin!r}, or a backfill"
+    actual = "a run of its own"
+    fix = "See `tidemark backfill --help`; or run {origin!r}."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -443,14 +370,7 @@ class NothingLanded(TerminalError):
     pipeline: str
     topic: str
 
-    def what(self) -> str:
-        return f"nothing of pipeline {self.pipeline!r} has landed"
-
-    def expected(self) -> str:
-        return f"records of topic {self.topic!r} that have landed"
-
-    def found(self) -> str:
-        return "none"
-
-    def remedy(self) -> str:
-        return f"land some: tidemark ingest {self.pipeline}"
+    problem = "Nothing of pipeline {pipeline!r} has landed."
+    expected = "records of topic {topic!r} that have landed"
+    actual = "none"
+    fix = "Land some: tidemark ingest {pipeline}."

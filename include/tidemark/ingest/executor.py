@@ -13,7 +13,7 @@ from tidemark.core.plan import Plan
 from tidemark.core.table_state import FENCED
 from tidemark.ingest.conflicts import after_conflicts
 from tidemark.ingest.errors import NotLanded, PlanFenced
-from tidemark.ingest.ports import Clock, ControlTable, DataTable, LogReader, MarkReader, Sink
+from tidemark.ingest.ports import Clock, ControlTable, DataTable, LogReader, Sink, WatermarkReader
 from tidemark.ingest.positions import LogComparison
 from tidemark.ingest.recorder import Recorder, checked_ledger, recorded_plan, refuse_abandoned
 from tidemark.lake.errors import TransactionConflict
@@ -44,7 +44,7 @@ class Ingest:
 
     Attributes:
         spec: The pipeline.
-        marks: The log that plans are read from.
+        watermarks: The log that plans are read from.
         control: The control table.
         table: The data table.
         sink: Writes a plan's files.
@@ -54,7 +54,7 @@ class Ingest:
     """
 
     spec: PipelineSpec
-    marks: MarkReader
+    watermarks: WatermarkReader
     control: ControlTable
     table: DataTable
     sink: Sink
@@ -107,15 +107,15 @@ class Ingest:
 
     def _check_log(self, plan: Plan, ledger: Ledger) -> None:
         """Refuse a log that lacks the planned records, or is another one than the landed log."""
-        marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
+        watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
         partitions = plan.spans()
         if self.comparison:
-            self.comparison.check_ends(ledger, marks, partitions)
-        planning.check_readable(plan, marks)
+            self.comparison.check_ends(ledger, watermarks, partitions)
+        planning.check_readable(plan, watermarks)
         if self.comparison:
             # fence: last-landed-record-before-reading
             self.comparison.check_records(
-                ledger, marks, partitions, plan if plan.replaces else None
+                ledger, watermarks, partitions, plan if plan.replaces else None
             )
 
     def _land(self, plan: Plan, ledger: Ledger) -> tuple[Landing, bool]:
@@ -129,8 +129,8 @@ class Ingest:
             )
             files = self.sink.write(plan, records_per_task)
             # What was read of a topic that was made again meanwhile stays out of the table.
-            marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
-            planning.check_same_topic(plan, marks)  # fence: same-topic-before-commit
+            watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
+            planning.check_same_topic(plan, watermarks)  # fence: same-topic-before-commit
             # An append that loses its answer may have committed.
             wrote = True
             wrote = self.table.append(plan, files)
@@ -149,16 +149,16 @@ class Ingest:
     def _explain(self, plan: Plan) -> None:
         """Name the reason if it is that Kafka cannot give the plan any more."""
         try:
-            marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
+            watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
         except TransientError:
             return
-        planning.check_readable(plan, marks)
+        planning.check_readable(plan, watermarks)
 
     def _record(self, plan: Plan, landing: Landing) -> Landing:
         recorder = Recorder(
             control=self.control,
             data_log=self.table,
-            marks=self.marks,
+            watermarks=self.watermarks,
             log_reader=self.log_reader,
             now=self.now,
         )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import SpanSet
 from tidemark.core.record import LogRecord
-from tidemark.core.watermarks import IsolationLevel, Marks, TopicMarks
+from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.ingest.errors import NothingLanded
 from tidemark.ingest.ports import ControlReader, DataLog
 from tidemark.ingest.recorder import checked_ledger
@@ -39,7 +39,7 @@ class LandedLog:
     control: ControlReader
     data_log: DataLog
 
-    def topic_marks(self, topic: str, isolation_level: IsolationLevel) -> TopicMarks:
+    def topic_watermarks(self, topic: str, isolation_level: IsolationLevel) -> TopicWatermarks:
         """The bounds of what has landed, by partition; not all between them need have.
 
         Raises:
@@ -50,12 +50,12 @@ class LandedLog:
         landed, incarnation = self._known()
         if incarnation.cluster_id is None or incarnation.topic_id is None:
             raise NothingLanded(pipeline=self.pipeline, topic=topic)
-        return TopicMarks(
+        return TopicWatermarks(
             cluster_id=incarnation.cluster_id,
             topic=topic,
             topic_id=incarnation.topic_id,
             isolation_level=isolation_level,
-            partitions=_marks(incarnation.starts, landed.landed_of(incarnation.topic_id)),
+            partitions=_watermarks(incarnation.starts, landed.landed_of(incarnation.topic_id)),
         )
 
     def read(
@@ -74,7 +74,7 @@ class LandedLog:
 
     def _known(self) -> tuple[Ledger, _Incarnation]:
         """What has landed, and which incarnation of the topic is meant."""
-        # Rows that a RESTORE has taken out for now are neither missing nor holes.
+        # Rows that a RESTORE has taken out for now are neither missing nor gaps.
         # fence: restored-bronze-rows-are-no-gaps
         landed = checked_ledger(self.control, self.pipeline, self.data_log)
         typed = self.control.summary(self.typed)
@@ -85,12 +85,14 @@ class LandedLog:
         return landed, _Incarnation(landed.cluster_id, landed.topic_id, landed.starts)
 
 
-def _marks(starts: Mapping[int, int], landed: Mapping[int, SpanSet]) -> Mapping[int, Marks]:
+def _watermarks(
+    starts: Mapping[int, int], landed: Mapping[int, SpanSet]
+) -> Mapping[int, Watermarks]:
     """Also of partitions of which nothing has landed, or nothing is there any more."""
     found = {}
     for partition in sorted({*starts, *landed}):
         spans = landed.get(partition)
         first = spans.spans[0].start if spans else starts[partition]
         last = spans.spans[-1].end if spans else first
-        found[partition] = Marks(low=first, end=last)
+        found[partition] = Watermarks(low=first, end=last)
     return found

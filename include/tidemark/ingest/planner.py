@@ -14,7 +14,7 @@ from tidemark.core.events import Adopted, ControlEvent, Planned, Started
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan, PlanKind
-from tidemark.core.watermarks import TopicMarks
+from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.conflicts import after_conflicts
 from tidemark.ingest.errors import NoStartOffset, NotLive, PlanOpen
 from tidemark.ingest.limits import run_limit
@@ -107,7 +107,7 @@ class Planner:
     """Makes plans for one pipeline. Reads Kafka and the data table's log, writes control events."""
 
     spec: PipelineSpec
-    marks: TopicReader
+    watermarks: TopicReader
     control: ControlTable
     data_log: BronzeLog
     log_reader: TopicLogReader
@@ -211,7 +211,7 @@ class Planner:
     def comparison(self) -> LogComparison:
         """Compares the landed records with the topic."""
         return LogComparison(
-            marks=self.marks,
+            watermarks=self.watermarks,
             control=self.control,
             landed=self.data_log,
             log_reader=self.log_reader,
@@ -222,7 +222,7 @@ class Planner:
         return Recorder(
             control=self.control,
             data_log=self.data_log,
-            marks=self.marks,
+            watermarks=self.watermarks,
             log_reader=self.log_reader,
             now=self.now,
         )
@@ -241,31 +241,33 @@ class Planner:
         requested_by: str,
         wanted: Wanted | None,
     ) -> list[ControlEvent]:
-        marks = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
-        planning.check_identity(ledger, marks)
+        watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
+        planning.check_identity(ledger, watermarks)
         if wanted and wanted.topic_id:
-            planning.check_topic(self.spec.name, wanted.topic_id, marks)
-        starts = self.starts(ledger, marks)
-        self.comparison.check_ends(ledger, marks, wanted.spans if wanted else marks.partitions)
+            planning.check_topic(self.spec.name, wanted.topic_id, watermarks)
+        starts = self.starts(ledger, watermarks)
+        self.comparison.check_ends(
+            ledger, watermarks, wanted.spans if wanted else watermarks.partitions
+        )
         ranges = (
             planning.backfill_ranges(
                 ledger,
-                marks,
+                watermarks,
                 wanted.spans,
                 readable_only=wanted.readable_only,
                 replaces=wanted.replaces,
             )
             if wanted
             else planning.live_ranges(
-                ledger, starts, marks, self._limit(), lambda: self._expiring(marks)
+                ledger, starts, watermarks, self._limit(), lambda: self._expiring(watermarks)
             )
         )
-        self.comparison.check_leaders(ledger, marks, ranges)
+        self.comparison.check_leaders(ledger, watermarks, ranges)
         events: list[ControlEvent] = []
         if starts:
-            events.append(Started.at(marks, starts, requested_by))
+            events.append(Started.at(watermarks, starts, requested_by))
         if ranges:
-            plan = planning.build_plan(ledger, marks, kind, requested_by, ranges)
+            plan = planning.build_plan(ledger, watermarks, kind, requested_by, ranges)
             events.append(Planned(plan=plan))
             if plan.replaces:
                 whole = self.control.ledger(self.spec.name)
@@ -276,45 +278,47 @@ class Planner:
         """Most offsets of a live plan."""
         return run_limit(self.spec, self.data_log, lambda: self.control.pace(self.spec.name))
 
-    def _expiring(self, marks: TopicMarks) -> Mapping[int, int]:
+    def _expiring(self, watermarks: TopicWatermarks) -> Mapping[int, int]:
         """Where the offsets end that Kafka will delete within the runway that is alarming."""
         runway = self.spec.alarms.runway
         if runway is None:
             return {}
         try:
-            retention = self.marks.retention_time(marks.topic)
+            retention = self.watermarks.retention_time(watermarks.topic)
             if retention is None:
                 return {}
             moment = self.now() - retention + runway
-            return self.marks.offsets_at(marks.topic, sorted(marks.partitions), moment)
+            return self.watermarks.offsets_at(
+                watermarks.topic, sorted(watermarks.partitions), moment
+            )
         except TidemarkError as error:
             # Only the order follows from it.
             log.warning("nothing is read first: %s: %s", type(error).__name__, error)
             return {}
 
-    def starts(self, ledger: Ledger, marks: TopicMarks) -> Mapping[int, int]:
+    def starts(self, ledger: Ledger, watermarks: TopicWatermarks) -> Mapping[int, int]:
         """Where to begin in partitions that the pipeline has no position in.
 
         Raises:
             NoStartOffset: Policy `none`, and the pipeline has not begun.
         """
         if ledger.starts:
-            return planning.new_partitions(ledger, marks)
+            return planning.new_partitions(ledger, watermarks)
         match self.spec.start:
             case StartPolicy.EARLIEST:
-                return {p: here.low for p, here in marks.partitions.items()}
+                return {p: here.low for p, here in watermarks.partitions.items()}
             case StartPolicy.LATEST:
-                return {p: here.end for p, here in marks.partitions.items()}
+                return {p: here.end for p, here in watermarks.partitions.items()}
             case StartPolicy.TIMESTAMP if self.spec.start_at:
-                found = self.marks.offsets_at(
-                    self.spec.topic, sorted(marks.partitions), self.spec.start_at
+                found = self.watermarks.offsets_at(
+                    self.spec.topic, sorted(watermarks.partitions), self.spec.start_at
                 )
-                return {p: min(found[p], here.end) for p, here in marks.partitions.items()}
+                return {p: min(found[p], here.end) for p, here in watermarks.partitions.items()}
             case _:
                 raise NoStartOffset(
                     pipeline=self.spec.name,
-                    topic=marks.topic,
-                    partitions=tuple(sorted(marks.partitions)),
+                    topic=watermarks.topic,
+                    partitions=tuple(sorted(watermarks.partitions)),
                 )
 
 

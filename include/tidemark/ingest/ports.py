@@ -15,17 +15,17 @@ from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
 from tidemark.core.table_state import Commit, Holding, Label, TableSize, TableState
 from tidemark.core.throughput import Pace
-from tidemark.core.watermarks import IsolationLevel, Position, TopicMarks
+from tidemark.core.watermarks import IsolationLevel, Position, TopicWatermarks
 
 Clock: TypeAlias = Callable[[], datetime]
 """The present, in UTC."""
 
 
-class MarkReader(Protocol):
-    """Reads a log's identity and marks: a topic's, or those of what landed of it."""
+class WatermarkReader(Protocol):
+    """Reads a log's identity and watermarks: a topic's, or those of what landed of it."""
 
-    def topic_marks(self, topic: str, isolation_level: IsolationLevel) -> TopicMarks:
-        """Marks of every partition, in calls whose number does not grow with the partitions.
+    def topic_watermarks(self, topic: str, isolation_level: IsolationLevel) -> TopicWatermarks:
+        """Watermarks of every partition, in calls whose number does not grow with the partitions.
 
         Raises:
             TopicMissing, KafkaUnavailable, KafkaRefused
@@ -33,7 +33,7 @@ class MarkReader(Protocol):
         ...
 
 
-class TopicReader(MarkReader, Protocol):
+class TopicReader(WatermarkReader, Protocol):
     """Reads what Kafka says of a topic; needs Describe on the topic, and no group."""
 
     def offsets_at(
@@ -178,7 +178,7 @@ class DataLog(Protocol):
         """
         ...
 
-    def gaps(self, plan: Plan) -> Mapping[int, SpanSet]:
+    def offsets_without_rows(self, plan: Plan) -> Mapping[int, SpanSet]:
         """Offsets of a plan that landed, and have no row; partitions without any are left out."""
         ...
 

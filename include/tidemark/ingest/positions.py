@@ -12,9 +12,9 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.record import LogRecord
-from tidemark.core.watermarks import IsolationLevel, Position, TopicMarks
+from tidemark.core.watermarks import IsolationLevel, Position, TopicWatermarks
 from tidemark.ingest.errors import LogTruncated
-from tidemark.ingest.ports import BronzeLog, ControlReader, MarkReader, TopicLogReader
+from tidemark.ingest.ports import BronzeLog, ControlReader, TopicLogReader, WatermarkReader
 
 _NAMED = 20
 """Most plans that an error names; running the command again names the next ones."""
@@ -29,32 +29,34 @@ class LogComparison:
     Each error names the plans to undo, so that the next run lands Kafka's current records.
     """
 
-    marks: MarkReader
+    watermarks: WatermarkReader
     control: ControlReader
     landed: BronzeLog
     log_reader: TopicLogReader
 
-    def check_ends(self, ledger: Ledger, marks: TopicMarks, partitions: Collection[int]) -> None:
+    def check_ends(
+        self, ledger: Ledger, watermarks: TopicWatermarks, partitions: Collection[int]
+    ) -> None:
         """Refuse a log that ends before the end of a partition's landed offsets.
 
         Raises:
             EndBehindCommitted
         """
-        for partition, spans in self._known(ledger, marks, partitions).items():
+        for partition, spans in self._known(ledger, watermarks, partitions).items():
             last = spans.spans[-1].end
-            end = marks.partitions[partition].end
+            end = watermarks.partitions[partition].end
             if last > end:
                 raise EndBehindCommitted(
                     pipeline=ledger.pipeline,
-                    topic=marks.topic,
+                    topic=watermarks.topic,
                     partition=partition,
                     offset=last,
                     end=end,
-                    undo=self._affected(ledger.pipeline, marks, partition),
+                    undo=self._affected(ledger.pipeline, watermarks, partition),
                 )
 
     def check_leaders(
-        self, ledger: Ledger, marks: TopicMarks, ranges: Sequence[PlannedRange]
+        self, ledger: Ledger, watermarks: TopicWatermarks, ranges: Sequence[PlannedRange]
     ) -> None:
         """Refuse a log that an unclean election has truncated before the start of some ranges.
 
@@ -63,7 +65,7 @@ class LogComparison:
 
         Args:
             ledger: The position of each chain, and its leader epoch.
-            marks: The topic's watermarks.
+            watermarks: The topic's watermarks.
             ranges: The ranges to plan.
 
         Raises:
@@ -74,15 +76,15 @@ class LogComparison:
             OffsetsDeleted, KafkaUnavailable, KafkaRefused, TopicMissing
         """
         for kind in PlanKind:
-            known = planning.landed_under_others(ledger.positions(kind), marks, ranges)
-            partition = self.log_reader.first_cut(marks.topic, known) if known else None
+            known = planning.landed_under_others(ledger.positions(kind), watermarks, ranges)
+            partition = self.log_reader.first_cut(watermarks.topic, known) if known else None
             if partition is not None:  # fence: positions-after-new-leader-epoch
-                raise self._truncated(ledger, marks, partition, known[partition])
+                raise self._truncated(ledger, watermarks, partition, known[partition])
 
     def check_records(
         self,
         ledger: Ledger,
-        marks: TopicMarks,
+        watermarks: TopicWatermarks,
         partitions: Collection[int],
         replacing: Plan | None = None,
     ) -> None:
@@ -93,7 +95,7 @@ class LogComparison:
 
         Args:
             ledger: What has landed.
-            marks: The topic's marks.
+            watermarks: The topic's watermarks.
             partitions: The partitions to compare.
             replacing: A plan that replaces rows. It may fix changed rows, and its next chunks may
                 fix the rows behind it. So the last record before its first offset is compared.
@@ -102,34 +104,42 @@ class LogComparison:
             LogTruncated: Kafka has another record there.
             TopicRecreated and so on, OffsetsDeleted: As in `check_leaders`.
         """
-        landed = self._known(ledger, marks, partitions)
+        landed = self._known(ledger, watermarks, partitions)
         if replacing:
             firsts = {p: spans.spans[0].start for p, spans in replacing.spans().items()}
             landed = {p: kept for p in landed if (kept := _before(landed[p], firsts.get(p)))}
         pipeline = ledger.pipeline
         differing = [
-            p for p, differs in self._differing(pipeline, marks, landed).items() if differs
+            p for p, differs in self._differing(pipeline, watermarks, landed).items() if differs
         ]
         if differing:
             partition = min(differing)
-            raise self._truncated(ledger, marks, partition)
+            raise self._truncated(ledger, watermarks, partition)
 
     def _known(
-        self, ledger: Ledger, marks: TopicMarks, partitions: Collection[int]
+        self, ledger: Ledger, watermarks: TopicWatermarks, partitions: Collection[int]
     ) -> Mapping[int, SpanSet]:
         """Landed offsets of some partitions; none for another incarnation of the topic."""
-        there = set(partitions) & set(marks.partitions) if ledger.topic_id == marks.topic_id else ()
+        there = (
+            set(partitions) & set(watermarks.partitions)
+            if ledger.topic_id == watermarks.topic_id
+            else ()
+        )
         return {p: ledger.landed[p] for p in sorted(there) if ledger.landed.get(p)}
 
     def _truncated(
-        self, ledger: Ledger, marks: TopicMarks, partition: int, known: Position | None = None
+        self,
+        ledger: Ledger,
+        watermarks: TopicWatermarks,
+        partition: int,
+        known: Position | None = None,
     ) -> LogTruncated:
         # A topic that was recreated since this read of its watermarks looks like a truncated log.
-        newest = self.marks.topic_marks(marks.topic, marks.isolation_level)
+        newest = self.watermarks.topic_watermarks(watermarks.topic, watermarks.isolation_level)
         planning.check_identity(ledger, newest)
         return LogTruncated(
             pipeline=ledger.pipeline,
-            topic=marks.topic,
+            topic=watermarks.topic,
             partition=partition,
             offset=known.offset if known else ledger.landed[partition].spans[-1].end,
             leader_epoch=known.leader_epoch if known else None,
@@ -139,7 +149,11 @@ class LogComparison:
         )
 
     def _affected(
-        self, pipeline: str, marks: TopicMarks, partition: int, cut_behind: int | None = None
+        self,
+        pipeline: str,
+        watermarks: TopicWatermarks,
+        partition: int,
+        cut_behind: int | None = None,
     ) -> tuple[int, ...]:
         """Landed plans of a partition with records that Kafka no longer has, the furthest first.
 
@@ -149,7 +163,7 @@ class LogComparison:
 
         Args:
             pipeline: Pipeline name.
-            marks: The topic's watermarks.
+            watermarks: The topic's watermarks.
             partition: Partition number.
             cut_behind: Position of a chain, if the log was truncated before it; None if only
                 records show the truncation. A plan that ends at this position is affected, and
@@ -157,10 +171,12 @@ class LogComparison:
         """
         found: list[int] = []
         unknown: list[int] = []
-        for plan, _, spans in self._landings(pipeline, marks.topic_id, partition):
+        for plan, _, spans in self._landings(pipeline, watermarks.topic_id, partition):
             end = spans.spans[-1].end
-            is_gone = end > marks.partitions[partition].end or end == cut_behind
-            differs = is_gone or self._differing(pipeline, marks, {partition: spans}).get(partition)
+            is_gone = end > watermarks.partitions[partition].end or end == cut_behind
+            differs = is_gone or self._differing(pipeline, watermarks, {partition: spans}).get(
+                partition
+            )
             if differs:
                 found += [*unknown, plan.sequence]
                 unknown = []
@@ -184,7 +200,7 @@ class LogComparison:
         return sorted(landings, key=lambda landed: landed[2].spans[-1].end, reverse=True)
 
     def _differing(
-        self, pipeline: str, marks: TopicMarks, landed: Mapping[int, SpanSet]
+        self, pipeline: str, watermarks: TopicWatermarks, landed: Mapping[int, SpanSet]
     ) -> Mapping[int, bool]:
         """Whether Kafka has another record at the last row of some landed offsets, by partition.
 
@@ -197,33 +213,37 @@ class LogComparison:
         left = {
             partition: kept
             for partition, spans in landed.items()
-            if (kept := marks.partitions[partition].readable(spans))
+            if (kept := watermarks.partitions[partition].readable(spans))
         }
         for most in (1, _LOOKED_BACK):
-            rows = self.landed.last_rows(marks.topic_id, left, most) if left else {}
-            seen = self._seen(marks, {p: left[p].within(_around(some)) for p, some in rows.items()})
+            rows = self.landed.last_rows(watermarks.topic_id, left, most) if left else {}
+            seen = self._seen(
+                watermarks, {p: left[p].within(_around(some)) for p, some in rows.items()}
+            )
             for partition, some in rows.items():
                 differs = _differs(some, seen[partition])
-                if differs is None and self._is_other_log(pipeline, marks, seen[partition]):
+                if differs is None and self._is_other_log(pipeline, watermarks, seen[partition]):
                     differs = True
                 if differs is not None:
                     found[partition] = differs
             left = {p: left[p] for p in rows if p not in found}
         return found
 
-    def _is_other_log(self, pipeline: str, marks: TopicMarks, seen: Sequence[LogRecord]) -> bool:
+    def _is_other_log(
+        self, pipeline: str, watermarks: TopicWatermarks, seen: Sequence[LogRecord]
+    ) -> bool:
         """Whether the log that landed had no record at the offset of one of these records.
 
         The records have no rows. This is evidence only if they are committed, and if the table
         still has all rows of a plan there: otherwise, a user may have deleted the row.
         """
-        if not seen or marks.isolation_level is not IsolationLevel.READ_COMMITTED:
+        if not seen or watermarks.isolation_level is not IsolationLevel.READ_COMMITTED:
             return False
         partition = seen[0].partition
         return any(
             any(spans.overlap(Span(record.offset, record.offset + 1)) for record in seen)
             and self._is_whole(plan, landing, partition)
-            for plan, landing, spans in self._landings(pipeline, marks.topic_id, partition)
+            for plan, landing, spans in self._landings(pipeline, watermarks.topic_id, partition)
         )
 
     def _is_whole(self, plan: Plan, landing: Landing, partition: int) -> bool:
@@ -234,11 +254,11 @@ class LogComparison:
         return held["records"] == landing.by_partition()[partition]["records"]
 
     def _seen(
-        self, marks: TopicMarks, spans: Mapping[int, SpanSet]
+        self, watermarks: TopicWatermarks, spans: Mapping[int, SpanSet]
     ) -> Mapping[int, Sequence[LogRecord]]:
         seen: dict[int, list[LogRecord]] = {partition: [] for partition in spans}
         if spans:
-            for record in self.log_reader.read(marks.topic, marks.isolation_level, spans):
+            for record in self.log_reader.read(watermarks.topic, watermarks.isolation_level, spans):
                 seen[record.partition].append(record)
         return seen
 

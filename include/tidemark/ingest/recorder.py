@@ -25,10 +25,17 @@ from tidemark.core.table_state import (
     most_rows,
     newest_table_version,
 )
-from tidemark.core.watermarks import TopicMarks
+from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.conflicts import after_conflicts
 from tidemark.ingest.errors import PlanAbandoned, RecordsMissed, RowsDoubled, UnknownPlan
-from tidemark.ingest.ports import Clock, ControlReader, ControlTable, DataLog, LogReader, MarkReader
+from tidemark.ingest.ports import (
+    Clock,
+    ControlReader,
+    ControlTable,
+    DataLog,
+    LogReader,
+    WatermarkReader,
+)
 from tidemark.lake.errors import ControlConflict
 
 log = logging.getLogger(__name__)
@@ -45,7 +52,7 @@ class Recorder:
 
     control: ControlTable
     data_log: DataLog
-    marks: MarkReader
+    watermarks: WatermarkReader
     log_reader: LogReader
     now: Clock
 
@@ -53,7 +60,7 @@ class Recorder:
         """Append `landed` for a plan that the data table's log has.
 
         Offsets without a row are looked at in Kafka by a second reader. What it sees nothing at is
-        a hole. What it sees a record at was missed, and stays unread.
+        a gap. What it sees a record at was missed, and stays unread.
 
         Args:
             ledger: As it is now; the plan is open in it.
@@ -80,11 +87,11 @@ class Recorder:
             ledger, [Landed(plan=plan, landing=landing, committed=committed)], self.now()
         )
         log.info(
-            "landed pipeline=%s plan=%d records=%d holes=%d table_version=%d",
+            "landed pipeline=%s plan=%d records=%d gaps=%d table_version=%d",
             plan.pipeline,
             plan.sequence,
             landing.records,
-            landing.holes,
+            landing.gaps,
             landing.table_version,
         )
         if evidence.missed:
@@ -99,7 +106,7 @@ class Recorder:
     def accounted(
         self, plan: Plan, landing: Landing, *, was_read: bool = True
     ) -> tuple[Landing, Evidence]:
-        """The landing with each offset a record, a hole, or left out because it was missed.
+        """The landing with each offset a record, a gap, or left out because it was missed.
 
         Args:
             plan: The plan.
@@ -109,7 +116,7 @@ class Recorder:
         """
         try:
             before = self._same_topic(plan)  # fence: same-topic-before-recording
-            if landing.holes == 0:  # fence: gaps-need-evidence
+            if landing.gaps == 0:  # fence: gaps-need-evidence
                 return landing, NO_EVIDENCE
             evidence = self._look(plan, before)
             # What was seen counts only if it was this topic's until the end.
@@ -124,16 +131,16 @@ class Recorder:
             evidence = evidence.without_word()
         return account(landing, evidence), evidence
 
-    def _same_topic(self, plan: Plan) -> TopicMarks:
-        marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
-        planning.check_same_topic(plan, marks)
-        return marks
+    def _same_topic(self, plan: Plan) -> TopicWatermarks:
+        watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
+        planning.check_same_topic(plan, watermarks)
+        return watermarks
 
-    def _look(self, plan: Plan, marks: TopicMarks) -> Evidence:
-        gaps = self.data_log.gaps(plan)
+    def _look(self, plan: Plan, watermarks: TopicWatermarks) -> Evidence:
+        gaps = self.data_log.offsets_without_rows(plan)
         kept, deleted = {}, {}
         for partition, spans in gaps.items():
-            readable = marks.partitions[partition].readable(spans)
+            readable = watermarks.partitions[partition].readable(spans)
             if readable:
                 kept[partition] = readable
             if gone := spans.minus(readable):

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from tidemark.core.events import Started
 from tidemark.core.ledger import Ledger
-from tidemark.core.watermarks import TopicMarks
+from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.conflicts import after_conflicts
 from tidemark.ingest.errors import AlreadyBegun, NotLive, UnusableSource
 from tidemark.ingest.ports import Clock, ControlTable, DataLog, TopicReader
@@ -77,7 +77,7 @@ class StartedPartition:
     Attributes:
         partition: The partition.
         offset: First offset to read.
-        low: Low-water mark.
+        low: Low watermark.
         end: End of the readable log.
         named: Whether the source named it.
     """
@@ -98,7 +98,7 @@ class StartedPartition:
         return {
             "partition": self.partition,
             "offset": self.offset,
-            "low_water_mark": self.low,
+            "low_watermark": self.low,
             "end": self.end,
             "to_read": self.end - max(self.low, self.offset),
             "deleted_unread": self.lost,
@@ -164,7 +164,7 @@ class Starts:
     """Begins one pipeline at given offsets. Writes one control event, and no rows."""
 
     spec: PipelineSpec
-    marks: TopicReader
+    watermarks: TopicReader
     control: ControlTable
     data_log: DataLog
     now: Clock
@@ -200,7 +200,7 @@ class Starts:
         """
         if not self.spec.is_live:
             raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)
-        progress = source.read(self.spec.topic, len(self._marks().partitions))
+        progress = source.read(self.spec.topic, len(self._watermarks().partitions))
         because = why(progress, others, reason)
         return after_conflicts(
             lambda: self._begin(progress, others, requested_by, because, dry_run=dry_run)
@@ -217,28 +217,30 @@ class Starts:
     ) -> Start:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         # After the source was read: what it has come to by now, the log has too.
-        marks = self._marks()
+        watermarks = self._watermarks()
         if ledger.starts:  # fence: pipeline-starts-once
-            _refuse_other(ledger, marks, progress, because)
-            return _told(StartOutcome.NOTHING, marks, ledger.starts, progress, because)
-        offsets = beginning(self.spec.name, marks, progress, others)
+            _refuse_other(ledger, watermarks, progress, because)
+            return _told(StartOutcome.NOTHING, watermarks, ledger.starts, progress, because)
+        offsets = beginning(self.spec.name, watermarks, progress, others)
         if dry_run:
-            return _told(StartOutcome.DRAFT, marks, offsets, progress, because)
-        started = Started.at(marks, offsets, requested_by, because)
+            return _told(StartOutcome.DRAFT, watermarks, offsets, progress, because)
+        started = Started.at(watermarks, offsets, requested_by, because)
         self.control.append(ledger, [started], self.now())
-        log.info("begun pipeline=%s topic=%s reason=%s", self.spec.name, marks.topic, because)
-        return _told(StartOutcome.BEGUN, marks, offsets, progress, because)
+        log.info("begun pipeline=%s topic=%s reason=%s", self.spec.name, watermarks.topic, because)
+        return _told(StartOutcome.BEGUN, watermarks, offsets, progress, because)
 
-    def _marks(self) -> TopicMarks:
-        return self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
+    def _watermarks(self) -> TopicWatermarks:
+        return self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
 
 
-def _refuse_other(ledger: Ledger, marks: TopicMarks, progress: Progress, because: str) -> None:
+def _refuse_other(
+    ledger: Ledger, watermarks: TopicWatermarks, progress: Progress, because: str
+) -> None:
     """Let only the question pass that was answered already: its answer may have been lost."""
     known = {p: ledger.starts.get(p) for p in progress.offsets}
     if (known, ledger.topic_id, ledger.start_reason) != (
         progress.offsets,
-        marks.topic_id,
+        watermarks.topic_id,
         because,
     ):
         raise AlreadyBegun(
@@ -251,21 +253,21 @@ def _refuse_other(ledger: Ledger, marks: TopicMarks, progress: Progress, because
 
 def _told(
     outcome: StartOutcome,
-    marks: TopicMarks,
+    watermarks: TopicWatermarks,
     offsets: Mapping[int, int],
     progress: Progress,
     because: str,
 ) -> Start:
     return Start(
         outcome=outcome,
-        topic=marks.topic,
+        topic=watermarks.topic,
         reason=because,
         partitions=tuple(
             StartedPartition(
                 partition=partition,
                 offset=offset,
-                low=marks.partitions[partition].low,
-                end=marks.partitions[partition].end,
+                low=watermarks.partitions[partition].low,
+                end=watermarks.partitions[partition].end,
                 named=partition in progress.offsets,
             )
             for partition, offset in sorted(offsets.items())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tidemark.core import plan_rules as planning
-from tidemark.core.watermarks import TopicMarks
+from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.errors import InvalidStart, PartitionsUnsaid, StartBehindEnd
 
 
@@ -16,7 +16,7 @@ class Others(StrEnum):
     """Where to begin in partitions that a source does not name."""
 
     EARLIEST = "earliest"
-    """At the low-water mark."""
+    """At the low watermark."""
     LATEST = "latest"
     """At the end of the log: only what comes after it."""
 
@@ -78,15 +78,15 @@ def why(progress: Progress, others: Others | None, reason: str | None) -> str:
 
 
 def beginning(
-    pipeline: str, marks: TopicMarks, progress: Progress, others: Others | None
+    pipeline: str, watermarks: TopicWatermarks, progress: Progress, others: Others | None
 ) -> Mapping[int, int]:
     """First offset to read of every partition of the topic.
 
-    Offsets below a low-water mark are allowed: the first plan tells them as a loss.
+    Offsets below a low watermark are allowed: the first plan tells them as a loss.
 
     Args:
         pipeline: Pipeline name, for errors.
-        marks: The topic's marks, read after `progress` was.
+        watermarks: The topic's watermarks, read after `progress` was.
         progress: What the source says.
         others: Where to begin in partitions that it does not name.
 
@@ -96,27 +96,29 @@ def beginning(
         StartBehindEnd: The log has not come so far.
         PartitionsUnsaid: The source does not name a partition, and nobody said where to begin.
     """
-    planning.check_partitions(marks, progress.offsets)
+    planning.check_partitions(watermarks, progress.offsets)
     for partition, offset in sorted(progress.offsets.items()):
         if offset < 0:
             raise InvalidStart(
                 rule="offsets from 0", seen=f"{offset} for partition {partition}: {progress.source}"
             )
-        if offset > (end := marks.partitions[partition].end):  # fence: start-within-log
+        if offset > (end := watermarks.partitions[partition].end):  # fence: start-within-log
             raise StartBehindEnd(
-                topic=marks.topic,
+                topic=watermarks.topic,
                 source=progress.source,
                 partition=partition,
                 offset=offset,
                 end=end,
             )
-    unsaid = tuple(sorted(set(marks.partitions) - set(progress.offsets)))
+    unsaid = tuple(sorted(set(watermarks.partitions) - set(progress.offsets)))
     if unsaid and others is None:
         raise PartitionsUnsaid(
-            pipeline=pipeline, topic=marks.topic, source=progress.source, partitions=unsaid
+            pipeline=pipeline, topic=watermarks.topic, source=progress.source, partitions=unsaid
         )
     chosen = {
-        p: marks.partitions[p].low if others is Others.EARLIEST else marks.partitions[p].end
+        p: watermarks.partitions[p].low
+        if others is Others.EARLIEST
+        else watermarks.partitions[p].end
         for p in unsaid
     }
     return dict(sorted({**progress.offsets, **chosen}.items()))

@@ -124,11 +124,11 @@ def _pieces(
     for count in cut:
         for span in spans[count.partition].missing_from(Span(count.start, count.end)):
             pieces.append((count.partition, span))
-            unproven[count.partition, span.start] = count.unproven_holes
+            unproven[count.partition, span.start] = count.unproven_gaps
     if not pieces:
         return []
-    # Nobody knows in which piece the unproven ones are: at most all of a piece's holes.
+    # Nobody knows in which piece the unproven ones are: at most all of a piece's gaps.
     return [
-        replace(each, unproven_holes=min(each.holes, unproven[each.partition, each.start]))
+        replace(each, unproven_gaps=min(each.gaps, unproven[each.partition, each.start]))
         for each in data_log.held(older.over(pieces)).counts
     ]

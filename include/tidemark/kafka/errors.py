@@ -13,20 +13,17 @@ class UnknownConnection(TerminalError):
 
     connection: str
 
-    def what(self) -> str:
-        return f"connection {self.connection!r} is not defined"
+    problem = "Connection {connection!r} is not defined."
+    expected = "{_expected}"
+    actual = "no such variable"
+    fix = (
+        "Define the connection in Airflow, or export the variable for the command line "
+        "(docs/connections.md); for a broker to try things with: `tidemark broker start`."
+    )
 
-    def expected(self) -> str:
+    @property
+    def _expected(self) -> str:
         return f"the environment variable AIRFLOW_CONN_{self.connection.upper()} in JSON form"
-
-    def found(self) -> str:
-        return "no such variable"
-
-    def remedy(self) -> str:
-        return (
-            "define the connection in Airflow, or export the variable for the command line "
-            "(docs/connections.md); for a broker to try things with: `tidemark broker start`"
-        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -35,19 +32,12 @@ class InvalidConnection(TerminalError):
 
     connection: str
     rule: str
-    problem: str
+    seen: str
 
-    def what(self) -> str:
-        return f"connection {self.connection!r} cannot be used"
-
-    def expected(self) -> str:
-        return self.rule
-
-    def found(self) -> str:
-        return self.problem
-
-    def remedy(self) -> str:
-        return "correct the connection's extra; docs/connections.md lists the keys"
+    problem = "Connection {connection!r} cannot be used."
+    expected = "{rule}"
+    actual = "{seen}"
+    fix = "Correct the connection's extra; docs/connections.md lists the keys."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -57,17 +47,10 @@ class KafkaUnavailable(TransientError):
     operation: str
     reason: str
 
-    def what(self) -> str:
-        return f"Kafka did not answer {self.operation}"
-
-    def expected(self) -> str:
-        return "an answer in time"
-
-    def found(self) -> str:
-        return self.reason
-
-    def remedy(self) -> str:
-        return "check that the brokers are up and reachable, then run the same command again"
+    problem = "Kafka did not answer {operation}."
+    expected = "an answer in time"
+    actual = "{reason}"
+    fix = "Check that the brokers are up and reachable, then run the same command again."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -78,17 +61,10 @@ class KafkaRefused(TerminalError):
     reason: str
     needed: str = "a principal with Describe and Read on the topic"
 
-    def what(self) -> str:
-        return f"Kafka refused {self.operation}"
-
-    def expected(self) -> str:
-        return self.needed
-
-    def found(self) -> str:
-        return self.reason
-
-    def remedy(self) -> str:
-        return "correct the connection's credentials or the topic's ACLs"
+    problem = "Kafka refused {operation}."
+    expected = "{needed}"
+    actual = "{reason}"
+    fix = "Correct the connection's credentials or the topic's ACLs."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -97,17 +73,10 @@ class TopicMissing(TerminalError):
 
     topic: str
 
-    def what(self) -> str:
-        return f"topic {self.topic!r} does not exist, or this principal may not describe it"
-
-    def expected(self) -> str:
-        return "an existing topic"
-
-    def found(self) -> str:
-        return "none of that name"
-
-    def remedy(self) -> str:
-        return "create the topic, correct the spec's topic, or grant Describe on it"
+    problem = "Topic {topic!r} does not exist, or this principal may not describe it."
+    expected = "an existing topic"
+    actual = "none of that name"
+    fix = "Create the topic, correct the spec's topic, or grant Describe on it."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -116,19 +85,10 @@ class NoTopicId(TerminalError):
 
     topic: str
 
-    def what(self) -> str:
-        return f"the cluster does not tell the id of topic {self.topic!r}"
-
-    def expected(self) -> str:
-        return "a topic id (Kafka 2.8 and later)"
-
-    def found(self) -> str:
-        return "none"
-
-    def remedy(self) -> str:
-        return (
-            "upgrade the brokers: without topic ids a remade topic cannot be told from the old one"
-        )
+    problem = "The cluster does not tell the id of topic {topic!r}."
+    expected = "a topic id (Kafka 2.8 and later)"
+    actual = "none"
+    fix = "Upgrade the brokers: without topic ids a remade topic cannot be told from the old one."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -139,17 +99,10 @@ class OffsetsDeleted(TransientError):
     partition: int
     offset: int
 
-    def what(self) -> str:
-        return f"{self.topic}[{self.partition}] changed while it was read"
-
-    def expected(self) -> str:
-        return f"offset {self.offset} inside the log"
-
-    def found(self) -> str:
-        return "a log that begins after it, or ends before it"
-
-    def remedy(self) -> str:
-        return "run the same command again: it starts from the marks of then"
+    problem = "{topic}[{partition}] changed while it was read."
+    expected = "offset {offset} inside the log"
+    actual = "a log that begins after it, or ends before it"
+    fix = "Run the same command again: it starts from the watermarks of then."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -159,17 +112,10 @@ class GroupActive(TerminalError):
     group: str
     reason: str
 
-    def what(self) -> str:
-        return f"the offsets of consumer group {self.group!r} cannot be set"
-
-    def expected(self) -> str:
-        return "a group without members"
-
-    def found(self) -> str:
-        return self.reason
-
-    def remedy(self) -> str:
-        return (
-            "export to a group that no consumer has, or stop its consumers first "
-            "(docs/runbook.md, GroupActive)"
-        )
+    problem = "The offsets of consumer group {group!r} cannot be set."
+    expected = "a group without members"
+    actual = "{reason}"
+    fix = (
+        "Export to a group that no consumer has, or stop its consumers first (docs/runbook.md, "
+        "GroupActive)."
+    )

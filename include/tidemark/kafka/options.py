@@ -59,7 +59,7 @@ READER_DEFAULTS: Mapping[str, str] = {
     # of a connection at a time: Spark's next question, where the log ends, waits behind it. With
     # the default of 500 ms that is half a second for each partition read to its end.
     "fetch.max.wait.ms": "10",
-    # Spark asks for the marks anew at each poll.
+    # Spark asks for the watermarks anew at each poll.
     "max.poll.records": "5000",
     # Enough to fill a distant link, little enough that a heap holds one for each consumer.
     "max.partition.fetch.bytes": str(4 * 1024 * 1024),
@@ -87,7 +87,7 @@ def client_config(connection: str, extra: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidConnection(
             connection=connection,
             rule="bootstrap.servers in the connection's extra, as host:port,host:port",
-            problem="no bootstrap.servers",
+            seen="no bootstrap.servers",
         )
     known = _SAME_NAME | _SASL | _TLS
     unknown = sorted(set(config) - known)
@@ -95,10 +95,10 @@ def client_config(connection: str, extra: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidConnection(
             connection=connection,
             rule=f"keys among {', '.join(sorted(known | _OF_GROUPS))}",
-            problem=f"unknown key(s) {', '.join(unknown)}",
+            seen=f"unknown key(s) {', '.join(unknown)}",
         )
     for rule, problem in _broken_rules(config):
-        raise InvalidConnection(connection=connection, rule=rule, problem=problem)
+        raise InvalidConnection(connection=connection, rule=rule, seen=problem)
     return config
 
 

@@ -45,7 +45,7 @@ _CONSUMER: Mapping[str, Any] = {
     "receive.message.max.bytes": 2**31 - 1,
     "fetch.wait.max.ms": 10,
     "queued.max.messages.kbytes": 8_192,
-    # The topic was there when its marks were read; only brokers that just started know less.
+    # The topic was there when its watermarks were read; only brokers that just started know less.
     "topic.metadata.propagation.max.ms": 5_000,
     # Tells how far the fetches are where no record is visible for long.
     "statistics.interval.ms": 5_000,
@@ -96,7 +96,7 @@ class KafkaLogReader:
             partition: SpanSet((Span(position.offset, position.offset + 1),))
             for partition, position in positions.items()
         }
-        # Up to the high-water mark: what a transaction holds back may lie right at a position.
+        # Up to the high watermark: what a transaction holds back may lie right at a position.
         records = self._records(topic, IsolationLevel.READ_UNCOMMITTED, spans, positions)
         try:
             deque(records, maxlen=0)

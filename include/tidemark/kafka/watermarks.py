@@ -1,4 +1,4 @@
-"""Kafka's marks and topic ids through librdkafka's AdminClient: no consumer, no group (I6)."""
+"""Kafka's watermarks and topic ids through librdkafka's AdminClient: no consumer, no group (I6)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tidemark.core.watermarks import IsolationLevel, Marks, TopicMarks
+from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.kafka.admin import AdminCalls
 from tidemark.kafka.errors import KafkaRefused, KafkaUnavailable, NoTopicId
 
@@ -40,8 +40,8 @@ _NO_ID = {"", "None", "AAAAAAAAAAAAAAAAAAAAAA"}
 """What librdkafka says where a broker tells no topic id: nothing, or a UUID of zeros."""
 
 
-class KafkaMarkReader:
-    """Reads marks with four requests, however many partitions there are.
+class KafkaWatermarkReader:
+    """Reads watermarks with four requests, however many partitions there are.
 
     Args:
         config: librdkafka configuration; needs `bootstrap.servers`.
@@ -52,8 +52,8 @@ class KafkaMarkReader:
         self._timeout = timeout_seconds
         self._calls = AdminCalls(config)
 
-    def topic_marks(self, topic: str, isolation_level: IsolationLevel) -> TopicMarks:
-        """Marks of every partition, and the topic's identity.
+    def topic_watermarks(self, topic: str, isolation_level: IsolationLevel) -> TopicWatermarks:
+        """Watermarks of every partition, and the topic's identity.
 
         Raises:
             TopicMissing, KafkaUnavailable, KafkaRefused
@@ -66,13 +66,15 @@ class KafkaMarkReader:
             for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
         ]
         lows, ends = (self._listed(topic, futures) for futures in asked)
-        return TopicMarks(
+        return TopicWatermarks(
             cluster_id=cluster_id,
             topic=topic,
             topic_id=topic_id,
             isolation_level=isolation_level,
             partitions={
-                p: Marks(low=lows[p].offset, end=ends[p].offset, leader_epoch=ends[p].leader_epoch)
+                p: Watermarks(
+                    low=lows[p].offset, end=ends[p].offset, leader_epoch=ends[p].leader_epoch
+                )
                 for p in partitions
             },
         )

@@ -166,9 +166,9 @@ class DeltaDataTable:
         """
         return _landing(DeltaTable(self._uri), plan)
 
-    def gaps(self, plan: Plan) -> Mapping[int, SpanSet]:
+    def offsets_without_rows(self, plan: Plan) -> Mapping[int, SpanSet]:
         """Offsets of a plan that landed, and have no row; partitions without any are left out."""
-        return plan.gaps(self.spans(plan.sequence))
+        return plan.offsets_outside(self.spans(plan.sequence))
 
     def spans(self, sequence: int) -> Mapping[int, SpanSet]:
         """Offsets that have a row of one plan, by partition."""

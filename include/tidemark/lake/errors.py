@@ -18,17 +18,10 @@ class StorageRefused(TerminalError):
     operation: str
     reason: str
 
-    def what(self) -> str:
-        return f"{self.operation} failed at {self.location}: {self.reason}"
-
-    def expected(self) -> str:
-        return "storage that this process may read and write"
-
-    def found(self) -> str:
-        return self.reason
-
-    def remedy(self) -> str:
-        return "give this process access to the location, then run the command again"
+    problem = "{operation} failed at {location}: {reason}."
+    expected = "storage that this process may read and write"
+    actual = "{reason}"
+    fix = "Give this process access to the location, then run the command again."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -39,17 +32,10 @@ class StorageUnavailable(TransientError):
     operation: str
     reason: str
 
-    def what(self) -> str:
-        return f"{self.operation} failed at {self.location}: {self.reason}"
-
-    def expected(self) -> str:
-        return "storage that answers and has free space"
-
-    def found(self) -> str:
-        return self.reason
-
-    def remedy(self) -> str:
-        return "free space or make the storage reachable, then run the command again"
+    problem = "{operation} failed at {location}: {reason}."
+    expected = "storage that answers and has free space"
+    actual = "{reason}"
+    fix = "Free space or make the storage reachable, then run the command again."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -59,21 +45,14 @@ class DeltaLogDamaged(TerminalError):
     location: str
     reason: str
 
-    def what(self) -> str:
-        return f"{self.location} has no complete Delta log: {self.reason}"
-
-    def expected(self) -> str:
-        return "a folder with a complete _delta_log, or without data files"
-
-    def found(self) -> str:
-        return self.reason
-
-    def remedy(self) -> str:
-        return (
-            "restore the whole folder _delta_log; without a copy of it, move the table's folder "
-            "away and run the command again; if the folder never was a Delta table, use another "
-            "location for the table (docs/runbook.md, DeltaLogDamaged)"
-        )
+    problem = "{location} has no complete Delta log: {reason}."
+    expected = "a folder with a complete _delta_log, or without data files"
+    actual = "{reason}"
+    fix = (
+        "Restore the whole folder _delta_log; without a copy of it, move the table's folder away "
+        "and run the command again; if the folder never was a Delta table, use another location "
+        "for the table (docs/runbook.md, DeltaLogDamaged)."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -83,23 +62,16 @@ class UnsafeStorage(TerminalError):
     location: str
     reason: str
 
-    def what(self) -> str:
-        return (
-            f"the storage of {self.location} is unsafe: two processes can commit the same version "
-            f"of a table there, which loses one of the two commits"
-        )
-
-    def expected(self) -> str:
-        return "storage that refuses a second creation of a file (on S3: PUT with If-None-Match: *)"
-
-    def found(self) -> str:
-        return self.reason
-
-    def remedy(self) -> str:
-        return (
-            "move the lakehouse to storage with conditional writes (docs/clusters.md, Storage; "
-            "docs/runbook.md, UnsafeStorage)"
-        )
+    problem = (
+        "The storage of {location} is unsafe: two processes can commit the same version of a table "
+        "there, which loses one of the two commits."
+    )
+    expected = "storage that refuses a second creation of a file (on S3: PUT with If-None-Match: *)"
+    actual = "{reason}"
+    fix = (
+        "Move the lakehouse to storage with conditional writes (docs/clusters.md, Storage; "
+        "docs/runbook.md, UnsafeStorage)."
+    )
 
 
 _REFUSED = {
@@ -128,17 +100,10 @@ class ControlConflict(TransientError):
     pipeline: str
     event_number: int
 
-    def what(self) -> str:
-        return f"another writer recorded an event of pipeline {self.pipeline!r} first"
-
-    def expected(self) -> str:
-        return f"to write event {self.event_number}"
-
-    def found(self) -> str:
-        return "that event taken"
-
-    def remedy(self) -> str:
-        return "run the same command again: it starts from what the other writer recorded"
+    problem = "Another writer recorded an event of pipeline {pipeline!r} first."
+    expected = "to write event {event_number}"
+    actual = "that event taken"
+    fix = "Run the same command again: it starts from what the other writer recorded."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -150,20 +115,13 @@ class ForeignCommit(TerminalError):
     fingerprint: str
     other_fingerprint: str
 
-    def what(self) -> str:
-        return f"the data table of {self.pipeline!r} has another plan {self.sequence}"
-
-    def expected(self) -> str:
-        return f"fingerprint {self.fingerprint}"
-
-    def found(self) -> str:
-        return f"fingerprint {self.other_fingerprint}"
-
-    def remedy(self) -> str:
-        return (
-            "the control table and the data table are not of one pipeline history: "
-            "see docs/runbook.md, ForeignCommit"
-        )
+    problem = "The data table of {pipeline!r} has another plan {sequence}."
+    expected = "fingerprint {fingerprint}"
+    actual = "fingerprint {other_fingerprint}"
+    fix = (
+        "The control table and the data table are not of one pipeline history: see "
+        "docs/runbook.md, ForeignCommit."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -173,17 +131,10 @@ class TransactionConflict(TransientError):
     pipeline: str
     sequence: int
 
-    def what(self) -> str:
-        return f"plan {self.sequence} of pipeline {self.pipeline!r} moved while this wrote"
-
-    def expected(self) -> str:
-        return "no other commit of its transaction"
-
-    def found(self) -> str:
-        return "one"
-
-    def remedy(self) -> str:
-        return "run the same command again: it looks first"
+    problem = "Plan {sequence} of pipeline {pipeline!r} moved while this wrote."
+    expected = "no other commit of its transaction"
+    actual = "one"
+    fix = "Run the same command again: it looks first."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -193,20 +144,13 @@ class ForeignTable(TerminalError):
     target: str
     difference: str
 
-    def what(self) -> str:
-        return f"the target {self.target} is not a Tidemark table"
-
-    def expected(self) -> str:
-        return "no table yet, or one with the bronze columns"
-
-    def found(self) -> str:
-        return self.difference
-
-    def remedy(self) -> str:
-        return (
-            "give the pipeline another target; if it was this pipeline's table, bring back what "
-            "is missing of it"
-        )
+    problem = "The target {target} is not a Tidemark table."
+    expected = "no table yet, or one with the bronze columns"
+    actual = "{difference}"
+    fix = (
+        "Give the pipeline another target; if it was this pipeline's table, bring back what is "
+        "missing of it."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -216,31 +160,21 @@ class TableAltered(TerminalError):
     target: str
     difference: str
 
-    def what(self) -> str:
-        return f"the pipeline's table {self.target} was altered so that nothing can land in it"
-
-    def expected(self) -> str:
-        return "the columns of its kind, without constraints and other rules for their values"
-
-    def found(self) -> str:
-        return self.difference
-
-    def remedy(self) -> str:
-        return "take that back, with ALTER TABLE; the rows can stay as they are"
+    problem = "The pipeline's table {target} was altered so that nothing can land in it."
+    expected = "the columns of its kind, without constraints and other rules for their values"
+    actual = "{difference}"
+    fix = "Take that back, with ALTER TABLE; the rows can stay as they are."
 
 
 @dataclass(kw_only=True, eq=False)
 class ColumnsDiffer(TableAltered):
     """A pipeline's own table has not the columns that are to land in it."""
 
-    def expected(self) -> str:
-        return "the columns of its kind, with their types"
-
-    def remedy(self) -> str:
-        return (
-            "take the change of the table back, with ALTER TABLE; or, of a typed table, that of "
-            "the schema in the spec, or begin another table (docs/typed.md, Another schema)"
-        )
+    expected = "the columns of its kind, with their types"
+    fix = (
+        "Take the change of the table back, with ALTER TABLE; or, of a typed table, that of the "
+        "schema in the spec, or begin another table (docs/typed.md, Another schema)."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -253,16 +187,13 @@ class UnreadableFile(TerminalError):
     last_plan: int | None
     reason: str
 
-    def what(self) -> str:
-        return f"file {self.file!r} of table {self.table} cannot be read"
+    problem = "File {file!r} of table {table} cannot be read."
+    expected = "a Parquet file whose text is UTF-8"
+    actual = "{reason}"
+    fix = "{_fix}"
 
-    def expected(self) -> str:
-        return "a Parquet file whose text is UTF-8"
-
-    def found(self) -> str:
-        return self.reason
-
-    def remedy(self) -> str:
+    @property
+    def _fix(self) -> str:
         if self.first_plan is not None and self.first_plan == self.last_plan:
             return (
                 f"the file contains rows of plan {self.first_plan} alone: "
@@ -289,16 +220,13 @@ class EngineFailed(TransientError):
     reason: str
     log: str = ""
 
-    def what(self) -> str:
-        return f"{self.operation} failed: {self.reason}"
+    problem = "{operation} failed: {reason}."
+    expected = "it to finish"
+    actual = "{reason}"
+    fix = "{_fix}"
 
-    def expected(self) -> str:
-        return "it to finish"
-
-    def found(self) -> str:
-        return self.reason
-
-    def remedy(self) -> str:
+    @property
+    def _fix(self) -> str:
         stack = f"; the stack is in {self.log}" if self.log else ""
         return f"run the same plan or command again, which is safe{stack}"
 
@@ -321,20 +249,13 @@ class LandingOvertaken(TransientError):
     sequence: int
     reason: str
 
-    def what(self) -> str:
-        return (
-            f"plan {self.sequence} of pipeline {self.pipeline!r} did not land: another process "
-            f"committed to the table first, such as a replacement or an undo"
-        )
-
-    def expected(self) -> str:
-        return "no conflicting commit between reading the table and committing the plan"
-
-    def found(self) -> str:
-        return self.reason
-
-    def remedy(self) -> str:
-        return "run the same plan again, which reads its offsets again and lands each record once"
+    problem = (
+        "Plan {sequence} of pipeline {pipeline!r} did not land: another process committed to the "
+        "table first, such as a replacement or an undo."
+    )
+    expected = "no conflicting commit between reading the table and committing the plan"
+    actual = "{reason}"
+    fix = "Run the same plan again, which reads its offsets again and lands each record once."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -344,21 +265,22 @@ class ControlFileMissing(TerminalError):
     table: str
     files: tuple[str, ...]
 
-    def what(self) -> str:
+    problem = "{_problem}"
+    expected = "every file that its newest version refers to"
+    actual = "{_actual}"
+    fix = (
+        "Restore the files from a backup or the storage's object versions; or drop them with "
+        "`tidemark control repair --apply`, and rebuild each pipeline that `tidemark status` then "
+        "names; see docs/runbook.md, ControlFileMissing."
+    )
+
+    @property
+    def _problem(self) -> str:
         return f"the control table {self.table} has lost {len(self.files)} of its files"
 
-    def expected(self) -> str:
-        return "every file that its newest version refers to"
-
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return f"no file {', '.join(self.files[:3])}{', ...' if len(self.files) > 3 else ''}"
-
-    def remedy(self) -> str:
-        return (
-            "restore the files from a backup or the storage's object versions; or drop them with "
-            "`tidemark control repair --apply`, and rebuild each pipeline that `tidemark status` "
-            "then names; see docs/runbook.md, ControlFileMissing"
-        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -369,21 +291,14 @@ class ControlFileDamaged(TerminalError):
     file: str
     reason: str
 
-    def what(self) -> str:
-        return f"file {self.file!r} of the control table {self.table} is damaged"
-
-    def expected(self) -> str:
-        return "a Parquet file whose text is UTF-8"
-
-    def found(self) -> str:
-        return self.reason
-
-    def remedy(self) -> str:
-        return (
-            "restore the file from a backup or the storage's object versions; or move it away, "
-            "run `tidemark control repair --apply`, and rebuild each pipeline that "
-            "`tidemark status` then names; see docs/runbook.md, ControlFileDamaged"
-        )
+    problem = "File {file!r} of the control table {table} is damaged."
+    expected = "a Parquet file whose text is UTF-8"
+    actual = "{reason}"
+    fix = (
+        "Restore the file from a backup or the storage's object versions; or move it away, run "
+        "`tidemark control repair --apply`, and rebuild each pipeline that `tidemark status` then "
+        "names; see docs/runbook.md, ControlFileDamaged."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -397,24 +312,21 @@ class CopiesDiffer(TerminalError):
     sequence: int
     columns: tuple[str, ...]
 
-    def what(self) -> str:
-        return (
-            f"rows of {self.pipeline!r} share topic id {self.topic_id}, partition "
-            f"{self.partition}, offset {self.offset} and plan {self.sequence}, and differ"
-        )
+    problem = (
+        "Rows of {pipeline!r} share topic id {topic_id}, partition {partition}, offset {offset} "
+        "and plan {sequence}, and differ."
+    )
+    expected = "rows that are equal in all columns"
+    actual = "{_actual}"
+    fix = (
+        "Nothing was changed; `tidemark undo {pipeline} --plan {sequence} --reason TEXT` removes "
+        "the rows of the plan, and the next run reads them again; see docs/runbook.md, "
+        "CopiesDiffer."
+    )
 
-    def expected(self) -> str:
-        return "rows that are equal in all columns"
-
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return f"differences in {', '.join(self.columns)}"
-
-    def remedy(self) -> str:
-        return (
-            f"nothing was changed; `tidemark undo {self.pipeline} --plan {self.sequence} "
-            "--reason TEXT` removes the rows of the plan, and the next run reads them again; see "
-            "docs/runbook.md, CopiesDiffer"
-        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -425,27 +337,23 @@ class RowsWouldBeLost(TerminalError):
     sequence: int
     lost: tuple[tuple[int, int, int], ...]
 
-    def what(self) -> str:
-        return (
-            f"plan {self.sequence} of pipeline {self.pipeline!r} would replace rows by nothing; "
-            "the table is as it was"
-        )
+    problem = (
+        "Plan {sequence} of pipeline {pipeline!r} would replace rows by nothing; the table is as "
+        "it was."
+    )
+    expected = "a record in Kafka for every row that is replaced"
+    actual = "{_actual}"
+    fix = (
+        "Give the plan up with `tidemark abandon {pipeline} --plan {sequence} --reason TEXT`, and "
+        "ask anew for the other offsets; with --resume the chunk would end here again."
+    )
 
-    def expected(self) -> str:
-        return "a record in Kafka for every row that is replaced"
-
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return (
             f"none for {sum(end - start for _, start, end in self.lost):,} row(s), at "
             f"{listed(f'{p}:{start}-{end}' for p, start, end in self.lost)}: compacted or deleted "
             "since, aborted, or from elsewhere"
-        )
-
-    def remedy(self) -> str:
-        return (
-            f"give the plan up with `tidemark abandon {self.pipeline} --plan {self.sequence} "
-            "--reason TEXT`, and ask anew for the other offsets; with --resume the chunk would "
-            "end here again"
         )
 
 
@@ -457,20 +365,13 @@ class RetentionTooShort(TerminalError):
     asked_hours: int
     shortest_hours: int
 
-    def what(self) -> str:
-        return f"removed files of {self.table} may not go so soon"
-
-    def expected(self) -> str:
-        return f"at least {self.shortest_hours} hours"
-
-    def found(self) -> str:
-        return f"{self.asked_hours} hours"
-
-    def remedy(self) -> str:
-        return (
-            "say more with --keep-hours, or set the table property "
-            "delta.deletedFileRetentionDuration; see docs/runbook.md, RetentionTooShort"
-        )
+    problem = "Removed files of {table} may not go so soon."
+    expected = "at least {shortest_hours} hours"
+    actual = "{asked_hours} hours"
+    fix = (
+        "Say more with --keep-hours, or set the table property delta.deletedFileRetentionDuration; "
+        "see docs/runbook.md, RetentionTooShort."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -481,24 +382,21 @@ class ClockDiffers(TerminalError):
     local: datetime
     storage: datetime
 
-    def what(self) -> str:
+    problem = "{_problem}"
+    expected = "about {storage:%Y-%m-%d %H:%M:%S}Z, the time of a file just written"
+    actual = "{local:%Y-%m-%d %H:%M:%S}Z on this machine"
+    fix = (
+        "Set this machine's clock (or the storage's), then run the maintenance again; see "
+        "docs/runbook.md, ClockDiffers."
+    )
+
+    @property
+    def _problem(self) -> str:
         seconds = abs((self.local - self.storage).total_seconds())
         side = "ahead of" if self.local > self.storage else "behind"
         return (
             f"this machine's clock is {seconds:,.0f} seconds {side} the clock of the storage; "
             f"no file of {self.subject} was removed"
-        )
-
-    def expected(self) -> str:
-        return f"about {self.storage:%Y-%m-%d %H:%M:%S}Z, the time of a file just written"
-
-    def found(self) -> str:
-        return f"{self.local:%Y-%m-%d %H:%M:%S}Z on this machine"
-
-    def remedy(self) -> str:
-        return (
-            "set this machine's clock (or the storage's), then run the maintenance again; "
-            "see docs/runbook.md, ClockDiffers"
         )
 
 
@@ -509,14 +407,7 @@ class CompactionConflict(TransientError):
     table: str
     reason: str
 
-    def what(self) -> str:
-        return f"files of {self.table} were not replaced, because another commit was first"
-
-    def expected(self) -> str:
-        return "no other commit that removes these files during the rewrite"
-
-    def found(self) -> str:
-        return self.reason
-
-    def remedy(self) -> str:
-        return "nothing was changed; run the command again"
+    problem = "Files of {table} were not replaced, because another commit was first."
+    expected = "no other commit that removes these files during the rewrite"
+    actual = "{reason}"
+    fix = "Nothing was changed; run the command again."

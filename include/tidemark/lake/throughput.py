@@ -15,7 +15,7 @@ SELECT plan_sequence,
 FROM t WHERE pipeline = '{pipeline}' AND plan_kind = 'live' AND event IN ('planned', 'landed')
   AND plan_sequence NOT IN (
     SELECT plan_sequence FROM t
-    WHERE pipeline = '{pipeline}' AND event IN ('undo_begun', 'rewound'))
+    WHERE pipeline = '{pipeline}' AND event IN ('undo_started', 'undone'))
 GROUP BY plan_sequence
 HAVING count(CASE WHEN event = 'planned' THEN 1 END) > 0
   AND count(CASE WHEN event = 'landed' THEN 1 END) > 0
@@ -23,7 +23,7 @@ ORDER BY plan_sequence DESC LIMIT {most}
 """
 
 _LOWS = """
-SELECT partition, min(low_water_mark) AS low FROM t
+SELECT partition, min(low_watermark) AS low FROM t
 WHERE pipeline = '{pipeline}' AND event = 'planned' AND plan_sequence = {sequence}
 GROUP BY partition
 """

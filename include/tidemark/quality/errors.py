@@ -13,12 +13,13 @@ from tidemark.spec.errors import SpecError
 class SuiteError(SpecError):
     """Quality suites that cannot be used; carries every problem, not the first."""
 
-    def what(self) -> str:
+    problem = "{_problem}"
+    expected = "suites as docs/quality.md describes them"
+
+    @property
+    def _problem(self) -> str:
         listed = "\n".join(f"  {problem}" for problem in self.problems)
         return f"{len(self.problems)} problem(s) in quality suites:\n{listed}\n"
-
-    def expected(self) -> str:
-        return "suites as docs/quality.md describes them"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -32,21 +33,18 @@ class QualityFailed(TidemarkError):
     failed: tuple[str, ...]
     data_docs: str
 
-    def what(self) -> str:
-        return f"plan {self.sequence} of pipeline {self.pipeline!r} failed its quality suite"
+    problem = "Plan {sequence} of pipeline {pipeline!r} failed its quality suite."
+    expected = "every critical expectation to hold"
+    actual = "{_actual}"
+    fix = (
+        "The data stays landed and is not published; open the report at {data_docs}, mend or "
+        "replace it, or publish it as it is: `tidemark verdict release {pipeline} --plan "
+        "{sequence} --reason WHY`."
+    )
 
-    def expected(self) -> str:
-        return "every critical expectation to hold"
-
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return f"failed: {', '.join(self.failed)}"
-
-    def remedy(self) -> str:
-        return (
-            f"the data stays landed and is not published; open the report at {self.data_docs}, "
-            f"mend or replace it, or publish it as it is: `tidemark verdict release "
-            f"{self.pipeline} --plan {self.sequence} --reason WHY`"
-        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -57,17 +55,10 @@ class NotBlocked(TerminalError):
     sequence: int
     standing: str
 
-    def what(self) -> str:
-        return f"plan {self.sequence} of pipeline {self.pipeline!r} cannot be released"
-
-    def expected(self) -> str:
-        return "a plan that a check has blocked, that somebody rejected, or that nobody has checked"
-
-    def found(self) -> str:
-        return f"it is {self.standing}"
-
-    def remedy(self) -> str:
-        return "nothing: its rows are published"
+    problem = "Plan {sequence} of pipeline {pipeline!r} cannot be released."
+    expected = "a plan that a check has blocked, that somebody rejected, or that nobody has checked"
+    actual = "it is {standing}"
+    fix = "Nothing: its rows are published."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -76,14 +67,7 @@ class SuiteExists(TerminalError):
 
     file: str
 
-    def what(self) -> str:
-        return "there is a quality suite of that name"
-
-    def expected(self) -> str:
-        return "a name that no suite has"
-
-    def found(self) -> str:
-        return self.file
-
-    def remedy(self) -> str:
-        return "look at the draft with --dry-run, say another --name, or remove the file"
+    problem = "There is a quality suite of that name."
+    expected = "a name that no suite has"
+    actual = "{file}"
+    fix = "Look at the draft with --dry-run, say another --name, or remove the file."

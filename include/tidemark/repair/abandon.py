@@ -12,7 +12,7 @@ from tidemark.core.events import Abandoned
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.plan import Plan
 from tidemark.ingest.conflicts import after_conflicts
-from tidemark.ingest.ports import Clock, ControlTable, DataTable, LogReader, MarkReader
+from tidemark.ingest.ports import Clock, ControlTable, DataTable, LogReader, WatermarkReader
 from tidemark.ingest.recorder import Recorder, checked_ledger, recorded_plan
 from tidemark.repair.errors import PlanLanded, RowsInDoubt
 
@@ -27,7 +27,7 @@ class Abandon:
     """Gives open plans of one pipeline up. A driver that still works on one cannot land it."""
 
     pipeline: str
-    marks: MarkReader
+    watermarks: WatermarkReader
     control: ControlTable
     table: DataTable
     log_reader: LogReader
@@ -88,8 +88,8 @@ class Abandon:
             return
         if record.is_open and not plan.replaces:
             try:
-                marks = self.marks.topic_marks(plan.topic, plan.isolation_level)
-                planning.check_same_topic(plan, marks)
+                watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
+                planning.check_same_topic(plan, watermarks)
             except _IN_DOUBT as changed:
                 if discard:
                     return
@@ -117,7 +117,7 @@ class Abandon:
         recorder = Recorder(
             control=self.control,
             data_log=self.table,
-            marks=self.marks,
+            watermarks=self.watermarks,
             log_reader=self.log_reader,
             now=self.now,
         )

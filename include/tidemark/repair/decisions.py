@@ -10,7 +10,7 @@ from tidemark.core import plan_rules as planning
 from tidemark.core.events import LossAccepted, NewIncarnation, Started
 from tidemark.core.ledger import Ledger
 from tidemark.ingest.conflicts import after_conflicts
-from tidemark.ingest.ports import Clock, ControlTable, DataLog, MarkReader
+from tidemark.ingest.ports import Clock, ControlTable, DataLog, WatermarkReader
 from tidemark.ingest.recorder import checked_ledger
 from tidemark.repair.errors import NothingLost, OpenPlanInTheWay, SameIncarnation
 from tidemark.spec.model import PipelineSpec
@@ -23,7 +23,7 @@ class Decisions:
     """Records decisions about one pipeline, with who made them and why. Writes no rows."""
 
     spec: PipelineSpec
-    marks: MarkReader
+    watermarks: WatermarkReader
     control: ControlTable
     data_log: DataLog
     now: Clock
@@ -61,27 +61,27 @@ class Decisions:
         self, partitions: Collection[int], requested_by: str, reason: str, *, dry_run: bool
     ) -> LossAccepted:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
-        marks = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
-        planning.check_identity(ledger, marks)
-        planning.check_partitions(marks, partitions)
+        watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
+        planning.check_identity(ledger, watermarks)
+        planning.check_partitions(watermarks, partitions)
         # Partitions that were added and had records deleted before they were ever seen.
-        added = planning.new_partitions(ledger, marks)
-        lost = planning.lost_ranges(ledger, added, marks)
+        added = planning.new_partitions(ledger, watermarks)
+        lost = planning.lost_ranges(ledger, added, watermarks)
         asked = sorted(partitions or lost)
-        for partition in partitions or marks.partitions:
-            _refuse_open(ledger, partition, marks.partitions[partition].low)
+        for partition in partitions or watermarks.partitions:
+            _refuse_open(ledger, partition, watermarks.partitions[partition].low)
         spared = tuple(partition for partition in asked if partition not in lost)
         if spared or not asked:
             raise NothingLost(
                 pipeline=ledger.pipeline,
-                topic=marks.topic,
-                partitions=spared or tuple(sorted(marks.partitions)),
+                topic=watermarks.topic,
+                partitions=spared or tuple(sorted(watermarks.partitions)),
             )
         chosen = {partition: lost[partition] for partition in asked}
         begun = {partition: added[partition] for partition in asked if partition in added}
         accepted = LossAccepted(
-            topic=marks.topic,
-            topic_id=marks.topic_id,
+            topic=watermarks.topic,
+            topic_id=watermarks.topic_id,
             lost=chosen,
             committed=replace(ledger, starts={**ledger.starts, **begun}).committed_with(chosen),
             requested_by=requested_by,
@@ -91,7 +91,7 @@ class Decisions:
             return accepted
         if begun:
             # A commit of its own, so that each commit tells one committed offset of a partition.
-            self.control.append(ledger, [Started.at(marks, begun, requested_by)], self.now())
+            self.control.append(ledger, [Started.at(watermarks, begun, requested_by)], self.now())
             return self._accept_loss(partitions, requested_by, reason, dry_run=dry_run)
         self.control.append(ledger, [accepted], self.now())
         log.info("loss accepted pipeline=%s partitions=%s", self.spec.name, asked)
@@ -100,7 +100,7 @@ class Decisions:
     def new_incarnation(
         self, requested_by: str, reason: str, *, dry_run: bool = False
     ) -> NewIncarnation:
-        """Accept that the topic is another one now, and read it from its low-water marks.
+        """Accept that the topic is another one now, and read it from its low watermarks.
 
         What landed of the old one stays in the data table under its own topic id.
 
@@ -121,14 +121,14 @@ class Decisions:
 
     def _new_incarnation(self, requested_by: str, reason: str, *, dry_run: bool) -> NewIncarnation:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
-        marks = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
+        watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         known = (ledger.cluster_id, ledger.topic_id)
-        if known in ((None, None), (marks.cluster_id, marks.topic_id)):
+        if known in ((None, None), (watermarks.cluster_id, watermarks.topic_id)):
             raise SameIncarnation(
-                pipeline=ledger.pipeline, topic=marks.topic, topic_id=marks.topic_id
+                pipeline=ledger.pipeline, topic=watermarks.topic, topic_id=watermarks.topic_id
             )
-        if ledger.topic != marks.topic:
-            planning.check_identity(replace(ledger, cluster_id=marks.cluster_id), marks)
+        if ledger.topic != watermarks.topic:
+            planning.check_identity(replace(ledger, cluster_id=watermarks.cluster_id), watermarks)
         opened = ledger.open_plans()
         if opened:  # fence: no-new-incarnation-beside-open-plan
             raise OpenPlanInTheWay(
@@ -137,19 +137,19 @@ class Decisions:
                 decision="accepting a new incarnation",
             )
         accepted = NewIncarnation(
-            cluster_id=marks.cluster_id,
-            topic=marks.topic,
-            topic_id=marks.topic_id,
+            cluster_id=watermarks.cluster_id,
+            topic=watermarks.topic,
+            topic_id=watermarks.topic_id,
             offsets={
-                partition: ledger.began(marks.topic_id, partition, here.low)
-                for partition, here in marks.partitions.items()
+                partition: ledger.began(watermarks.topic_id, partition, here.low)
+                for partition, here in watermarks.partitions.items()
             },
             requested_by=requested_by,
             reason=reason,
         )
         if not dry_run:
             self.control.append(ledger, [accepted], self.now())
-            log.info("new incarnation pipeline=%s topic_id=%s", self.spec.name, marks.topic_id)
+            log.info("new incarnation pipeline=%s topic_id=%s", self.spec.name, watermarks.topic_id)
         return accepted
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.core.errors import PERHAPS_DONE, TerminalError, listed
+from tidemark.core.errors import PERHAPS_DONE, TerminalError
 
 
 @dataclass(kw_only=True, eq=False)
@@ -14,17 +14,10 @@ class PlanLanded(TerminalError):
     pipeline: str
     sequence: int
 
-    def what(self) -> str:
-        return f"plan {self.sequence} of pipeline {self.pipeline!r} cannot be given up"
-
-    def expected(self) -> str:
-        return "an open plan"
-
-    def found(self) -> str:
-        return "it has landed, and is recorded so"
-
-    def remedy(self) -> str:
-        return "nothing is left to do for this plan"
+    problem = "Plan {sequence} of pipeline {pipeline!r} cannot be given up."
+    expected = "an open plan"
+    actual = "it has landed, and is recorded so"
+    fix = "Nothing is left to do for this plan."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -34,17 +27,10 @@ class PlanNotLanded(TerminalError):
     pipeline: str
     sequence: int
 
-    def what(self) -> str:
-        return f"plan {self.sequence} of pipeline {self.pipeline!r} has not landed"
-
-    def expected(self) -> str:
-        return "a plan whose data is in the table"
-
-    def found(self) -> str:
-        return "an open plan"
-
-    def remedy(self) -> str:
-        return f"land it first: `tidemark ingest {self.pipeline} --plan {self.sequence}`"
+    problem = "Plan {sequence} of pipeline {pipeline!r} has not landed."
+    expected = "a plan whose data is in the table"
+    actual = "an open plan"
+    fix = "Land it first: `tidemark ingest {pipeline} --plan {sequence}`."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -55,21 +41,14 @@ class OpenPlanInTheWay(TerminalError):
     sequence: int
     decision: str
 
-    def what(self) -> str:
-        return f"pipeline {self.pipeline!r} has an open plan, so {self.decision} is not safe"
-
-    def expected(self) -> str:
-        return "no plan that may still land"
-
-    def found(self) -> str:
-        return f"plan {self.sequence}"
-
-    def remedy(self) -> str:
-        return (
-            f"give it up with `tidemark abandon {self.pipeline} --plan {self.sequence} --reason "
-            f"TEXT`, or, if Kafka still has what it reads, land it with `tidemark ingest "
-            f"{self.pipeline} --plan {self.sequence}`; then decide again"
-        )
+    problem = "Pipeline {pipeline!r} has an open plan, so {decision} is not safe."
+    expected = "no plan that may still land"
+    actual = "plan {sequence}"
+    fix = (
+        "Give it up with `tidemark abandon {pipeline} --plan {sequence} --reason TEXT`, or, if "
+        "Kafka still has what it reads, land it with `tidemark ingest {pipeline} --plan "
+        "{sequence}`; then decide again."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -80,21 +59,14 @@ class RowsInDoubt(TerminalError):
     sequence: int
     rows: int
 
-    def what(self) -> str:
-        return f"nobody can tell whose records plan {self.sequence} of {self.pipeline!r} landed"
-
-    def expected(self) -> str:
-        return "a topic that was the same while it was read"
-
-    def found(self) -> str:
-        return f"{self.rows} row(s) in the data table, and another topic of that name"
-
-    def remedy(self) -> str:
-        return (
-            "look at the rows (plan_sequence has the plan's number) and keep a copy of what you "
-            f"need; `tidemark abandon {self.pipeline} --plan {self.sequence} --discard --reason "
-            f"TEXT` removes them, then `tidemark new-incarnation {self.pipeline} --reason TEXT`"
-        )
+    problem = "Nobody can tell whose records plan {sequence} of {pipeline!r} landed."
+    expected = "a topic that was the same while it was read"
+    actual = "{rows} row(s) in the data table, and another topic of that name"
+    fix = (
+        "Look at the rows (plan_sequence has the plan's number) and keep a copy of what you need; "
+        "`tidemark abandon {pipeline} --plan {sequence} --discard --reason TEXT` removes them, "
+        "then `tidemark new-incarnation {pipeline} --reason TEXT`."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -105,17 +77,14 @@ class NothingLost(TerminalError):
     topic: str
     partitions: tuple[int, ...]
 
-    def what(self) -> str:
-        return f"pipeline {self.pipeline!r} has lost nothing of {self.topic}"
+    problem = "Pipeline {pipeline!r} has lost nothing of {topic}."
+    expected = "unread offsets below the low watermark of partition(s) {partitions}"
+    actual = "none"
+    fix = "{_fix}"
 
-    def expected(self) -> str:
-        return f"unread offsets below the low-water mark of partition(s) {listed(self.partitions)}"
-
-    def found(self) -> str:
-        return "none"
-
-    def remedy(self) -> str:
-        return f"`tidemark status {self.pipeline}` shows the marks; {PERHAPS_DONE}"
+    @property
+    def _fix(self) -> str:
+        return f"`tidemark status {self.pipeline}` shows the watermarks; {PERHAPS_DONE}"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -126,16 +95,13 @@ class SameIncarnation(TerminalError):
     topic: str
     topic_id: str
 
-    def what(self) -> str:
-        return f"topic {self.topic!r} of pipeline {self.pipeline!r} is the one it was"
+    problem = "Topic {topic!r} of pipeline {pipeline!r} is the one it was."
+    expected = "another topic id, or another cluster, than the committed offsets belong to"
+    actual = "topic id {topic_id}"
+    fix = "{_fix}"
 
-    def expected(self) -> str:
-        return "another topic id, or another cluster, than the committed offsets belong to"
-
-    def found(self) -> str:
-        return f"topic id {self.topic_id}"
-
-    def remedy(self) -> str:
+    @property
+    def _fix(self) -> str:
         return f"to read records again, run a backfill; {PERHAPS_DONE}"
 
 
@@ -145,17 +111,10 @@ class NotBegun(TerminalError):
 
     pipeline: str
 
-    def what(self) -> str:
-        return f"pipeline {self.pipeline!r} has no committed offsets"
-
-    def expected(self) -> str:
-        return "a pipeline that has begun"
-
-    def found(self) -> str:
-        return "no event that says where"
-
-    def remedy(self) -> str:
-        return f"run `tidemark plan {self.pipeline}`, or `tidemark start --help`"
+    problem = "Pipeline {pipeline!r} has no committed offsets."
+    expected = "a pipeline that has begun"
+    actual = "no event that says where"
+    fix = "Run `tidemark plan {pipeline}`, or `tidemark start --help`."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -167,23 +126,13 @@ class TableTampered(TerminalError):
     needed: str
     seen: str
 
-    def what(self) -> str:
-        return (
-            f"the data table of {self.pipeline!r} holds rows of plan {self.sequence} that no "
-            "plan explains"
-        )
-
-    def expected(self) -> str:
-        return self.needed
-
-    def found(self) -> str:
-        return self.seen
-
-    def remedy(self) -> str:
-        return (
-            "nothing was changed: find out with DESCRIBE HISTORY who changed the table, and "
-            "RESTORE it to a version before that"
-        )
+    problem = "The data table of {pipeline!r} holds rows of plan {sequence} that no plan explains."
+    expected = "{needed}"
+    actual = "{seen}"
+    fix = (
+        "Nothing was changed: find out with DESCRIBE HISTORY who changed the table, and RESTORE it "
+        "to a version before that."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -192,16 +141,13 @@ class NothingToRepair(TerminalError):
 
     pipeline: str
 
-    def what(self) -> str:
-        return f"the control table and the data table of {self.pipeline!r} agree"
+    problem = "The control table and the data table of {pipeline!r} agree."
+    expected = "a plan that one of them has and the other has not"
+    actual = "none"
+    fix = "{_fix}"
 
-    def expected(self) -> str:
-        return "a plan that one of them has and the other has not"
-
-    def found(self) -> str:
-        return "none"
-
-    def remedy(self) -> str:
+    @property
+    def _fix(self) -> str:
         return PERHAPS_DONE
 
 
@@ -212,14 +158,11 @@ class NotARewind(TerminalError):
     pipeline: str
     unknown: tuple[int, ...]
 
-    def what(self) -> str:
-        return f"pipeline {self.pipeline!r} cannot be rewound: its control table is behind as well"
+    problem = "Pipeline {pipeline!r} cannot be rewound: its control table is behind as well."
+    expected = "a control table that knows every plan of the data table"
+    actual = "{_actual}"
+    fix = "`tidemark control rebuild {pipeline} --dry-run`."
 
-    def expected(self) -> str:
-        return "a control table that knows every plan of the data table"
-
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return f"rows of unknown plan(s) {', '.join(map(str, self.unknown))}"
-
-    def remedy(self) -> str:
-        return f"`tidemark control rebuild {self.pipeline} --dry-run`"

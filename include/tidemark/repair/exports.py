@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from tidemark.core import plan_rules as planning
 from tidemark.ingest.errors import NotLive
-from tidemark.ingest.ports import ControlReader, DataLog, MarkReader
+from tidemark.ingest.ports import ControlReader, DataLog, WatermarkReader
 from tidemark.ingest.recorder import checked_ledger
 from tidemark.ingest.start import GroupReader
 from tidemark.kafka.errors import GroupActive
@@ -68,7 +68,7 @@ class Exports:
     """Writes one pipeline's committed offsets to consumer groups, and nothing else."""
 
     spec: PipelineSpec
-    marks: MarkReader
+    watermarks: WatermarkReader
     control: ControlReader
     data_log: DataLog
     groups: GroupOffsets
@@ -95,23 +95,23 @@ class Exports:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         if not ledger.starts:
             raise NotBegun(pipeline=ledger.pipeline)
-        marks = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
-        planning.check_identity(ledger, marks)  # fence: export-of-same-topic
+        watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
+        planning.check_identity(ledger, watermarks)  # fence: export-of-same-topic
         committed = {p: ledger.committed_offset(p) for p in sorted(ledger.starts)}
         for partition, offset in committed.items():
-            planning.check_end(ledger.pipeline, marks, partition, offset)
+            planning.check_end(ledger.pipeline, watermarks, partition, offset)
         if self.groups.has_members(group):
             raise GroupActive(group=group, reason="it has members")
-        before = self.groups.committed(group, marks.topic, committed)
+        before = self.groups.committed(group, watermarks.topic, committed)
         if not dry_run:
-            self.groups.commit(group, marks.topic, committed)
+            self.groups.commit(group, watermarks.topic, committed)
             log.info("exported pipeline=%s group=%s offsets=%s", ledger.pipeline, group, committed)
         return tuple(
             ExportedPartition(
                 partition=partition,
                 before=before.get(partition),
                 committed=offset,
-                end=marks.partitions[partition].end,
+                end=watermarks.partitions[partition].end,
             )
             for partition, offset in committed.items()
         )

@@ -13,9 +13,9 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan, PlanKind, transaction_app_id
 from tidemark.core.table_state import Commit, Holding, Restore
-from tidemark.core.watermarks import TopicMarks
+from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.conflicts import after_conflicts
-from tidemark.ingest.ports import Clock, ControlTable, DataTable, LogReader, MarkReader
+from tidemark.ingest.ports import Clock, ControlTable, DataTable, LogReader, WatermarkReader
 from tidemark.ingest.recorder import Recorder, checked_ledger
 from tidemark.lake.errors import ControlConflict, TransactionConflict
 from tidemark.repair import rules as repair
@@ -31,14 +31,14 @@ class _Look:
     """What one look at the topic and the data table showed.
 
     Attributes:
-        marks: The topic.
+        watermarks: The topic.
         holdings: What the table holds.
         commits: Plans' commits that the table's log tells of, newest first.
         restores: Every RESTORE that it tells of.
         found: What the ledger and the table do not agree on.
     """
 
-    marks: TopicMarks
+    watermarks: TopicWatermarks
     holdings: Sequence[Holding]
     commits: Sequence[Commit]
     restores: Sequence[Restore]
@@ -54,7 +54,7 @@ class Repair:
     """
 
     spec: PipelineSpec
-    marks: MarkReader
+    watermarks: WatermarkReader
     control: ControlTable
     table: DataTable
     log_reader: LogReader
@@ -117,7 +117,7 @@ class Repair:
         # Nothing of the old epochs can land from here on: look again.
         look = self._look(ledger, requested_by)  # fence: look-again-after-fence
         found = look.found
-        begun = repair.beginning(ledger, found, look.commits, look.marks, requested_by, reason)
+        begun = repair.beginning(ledger, found, look.commits, look.watermarks, requested_by, reason)
         if begun:
             # A commit of its own, so that each commit tells one committed offset of a partition.
             self.control.append(ledger, begun, self.now())
@@ -154,9 +154,9 @@ class Repair:
         return found
 
     def _look(self, ledger: Ledger, requested_by: str) -> _Look:
-        marks = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
+        watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         fallback = repair.fallback_plan(
-            self.spec.name, marks, self.spec.isolation_level, requested_by
+            self.spec.name, watermarks, self.spec.isolation_level, requested_by
         )
         holdings = self.table.holdings()
         commits = self.table.commits_of_plans(requested_by)
@@ -164,7 +164,11 @@ class Repair:
         discards = self.table.discards()
         found = repair.compare(ledger, holdings, commits, restores, discards, fallback)
         return _Look(
-            marks=marks, holdings=holdings, commits=commits, restores=restores, found=found
+            watermarks=watermarks,
+            holdings=holdings,
+            commits=commits,
+            restores=restores,
+            found=found,
         )
 
     def _landings(
@@ -228,7 +232,7 @@ class Repair:
         return bool(self.table.state(self.spec.name, app_ids, since=0).transactions)
 
     def _landing(self, plan: Plan, parts: Sequence[Plan | None], look: _Look) -> Landing:
-        """What the table holds of a plan; holes of a topic that is no more stay unproven.
+        """What the table holds of a plan; gaps of a topic that is no more stay unproven.
 
         Args:
             plan: The plan.
@@ -248,7 +252,7 @@ class Repair:
                 continue
             if part is None:
                 return held
-            if plan.topic_id != look.marks.topic_id:
+            if plan.topic_id != look.watermarks.topic_id:
                 return held.without_proof()
             return self._recorder.accounted(part, held, was_read=plan not in look.found.by_rows)[0]
         if self.table.holdings() != look.holdings:
@@ -266,7 +270,7 @@ class Repair:
         return Recorder(
             control=self.control,
             data_log=self.table,
-            marks=self.marks,
+            watermarks=self.watermarks,
             log_reader=self.log_reader,
             now=self.now,
         )

@@ -14,14 +14,14 @@ from tidemark.core.events import (
     NewEpoch,
     NewIncarnation,
     Planned,
-    Rewound,
     Started,
+    Undone,
 )
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition, united
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.table_state import Commit, Holding, Restore, still_holds
-from tidemark.core.watermarks import IsolationLevel, TopicMarks
+from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 from tidemark.repair.errors import TableTampered
 
 
@@ -32,7 +32,7 @@ class Differences:
     Attributes:
         unknown: Plans with rows in the table that the ledger does not know, oldest first.
         unrecorded: Plans with rows in the table that the ledger has as open or given up.
-        gone: Landed plans of the ledger without rows in the table; and those that found holes only
+        gone: Landed plans of the ledger without rows in the table; and those that found gaps only
             where a RESTORE has brought rows back.
         open: Plans of the ledger that may still land and have not.
         recounted: Landed plans of which plans that replaced rows may have left something else than
@@ -134,7 +134,7 @@ def compare(
     back = [*unknown, *unrecorded]
     gone += [
         record.plan
-        for record in _of_holes_only(ledger)
+        for record in _of_gaps_only(ledger)
         if record.plan not in (*recounted, *gone) and any(_overlap(record, plan) for plan in back)
     ]
     return Differences(
@@ -155,7 +155,7 @@ def _by_plan(holdings: Sequence[Holding]) -> Mapping[int, list[Holding]]:
     return rows
 
 
-def _of_holes_only(ledger: Ledger) -> list[PlanRecord]:
+def _of_gaps_only(ledger: Ledger) -> list[PlanRecord]:
     records = ledger.plans.values()
     return [each for each in records if each.landing and each.landing.records == 0]
 
@@ -281,7 +281,7 @@ def not_replaced(
 
 
 def fallback_plan(
-    pipeline: str, marks: TopicMarks, isolation_level: IsolationLevel, requested_by: str
+    pipeline: str, watermarks: TopicWatermarks, isolation_level: IsolationLevel, requested_by: str
 ) -> Plan:
     """What `compare` takes for what rows do not say: the topic and the cluster of today."""
     return Plan(
@@ -289,9 +289,9 @@ def fallback_plan(
         sequence=0,
         kind=PlanKind.LIVE,
         epoch=0,
-        cluster_id=marks.cluster_id,
-        topic=marks.topic,
-        topic_id=marks.topic_id,
+        cluster_id=watermarks.cluster_id,
+        topic=watermarks.topic,
+        topic_id=watermarks.topic_id,
         isolation_level=isolation_level,
         requested_by=requested_by,
         ranges=(PlannedRange.bare(0, Span(0, 1)),),
@@ -302,19 +302,19 @@ def beginning(
     ledger: Ledger,
     found: Differences,
     commits: Sequence[Commit],
-    marks: TopicMarks,
+    watermarks: TopicWatermarks,
     requested_by: str,
     reason: str,
 ) -> tuple[ControlEvent, ...]:
     """Where the pipeline begins, as far as the ledger does not say it for the newest incarnation.
 
     A partition begins with the first offset that the live chain landed; where it landed nothing, at
-    the low-water mark of today, so that nothing which Kafka still has is left out.
+    the low watermark of today, so that nothing which Kafka still has is left out.
     """
     landed = _landed_after(ledger, found)
     if not landed:
         return ()
-    topic = _incarnation(ledger, found, landed[-1], marks)
+    topic = _incarnation(ledger, found, landed[-1], watermarks)
     plans = [plan for plan in landed if plan.topic_id == topic]
     # Also those of which nothing is left: they were replaced, or undone.
     began = [*plans, *(c.plan for c in commits if c.plan.topic_id == topic)]
@@ -326,8 +326,8 @@ def beginning(
             starts[planned.partition] = min(
                 planned.start, starts.get(planned.partition, planned.start)
             )
-    if not known and topic == marks.topic_id:
-        starts = {p: starts.get(p, here.low) for p, here in marks.partitions.items()}
+    if not known and topic == watermarks.topic_id:
+        starts = {p: starts.get(p, here.low) for p, here in watermarks.partitions.items()}
     starts = {partition: start for partition, start in starts.items() if partition not in known}
     if not starts:
         return ()
@@ -354,16 +354,18 @@ def _landed_after(ledger: Ledger, found: Differences) -> list[Plan]:
     return sorted((*kept, *found.to_record), key=lambda plan: plan.sequence)
 
 
-def _incarnation(ledger: Ledger, found: Differences, newest: Plan, marks: TopicMarks) -> str | None:
+def _incarnation(
+    ledger: Ledger, found: Differences, newest: Plan, watermarks: TopicWatermarks
+) -> str | None:
     """The incarnation whose offsets the pipeline has: what the ledger says, if it says the newest.
 
     A ledger that lost the event of a new incarnation knows an older topic than its plans are of.
     """
     if ledger.topic_id is None:
         return newest.topic_id
-    if ledger.topic_id == marks.topic_id:
+    if ledger.topic_id == watermarks.topic_id:
         return ledger.topic_id
-    if newest.topic_id == marks.topic_id or newest in found.unknown:
+    if newest.topic_id == watermarks.topic_id or newest in found.unknown:
         return newest.topic_id
     return ledger.topic_id
 
@@ -395,7 +397,7 @@ def settled(
         *(Planned(plan=plan) for plan in found.unknown),
         *(_landed(plan, landings[plan.sequence], committed) for plan in found.to_land),
         *(
-            Rewound(sequence=plan.sequence, table_version=found.discarded.get(plan.sequence), **why)
+            Undone(sequence=plan.sequence, table_version=found.discarded.get(plan.sequence), **why)
             for plan in found.gone
         ),
         *(Abandoned(sequence=plan.sequence, **why) for plan in found.open),

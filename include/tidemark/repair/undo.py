@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.core.events import Rewound, UndoBegun
+from tidemark.core.events import Undone, UndoStarted
 from tidemark.core.ledger import PlanRecord
 from tidemark.core.plan import Plan
 from tidemark.ingest.conflicts import after_conflicts
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Undone:
+class UndoOutcome:
     """What undoing a plan came to.
 
     Attributes:
@@ -46,7 +46,7 @@ class Undo:
 
     def undo(
         self, sequence: int, requested_by: str, reason: str, *, dry_run: bool = False
-    ) -> Undone:
+    ) -> UndoOutcome:
         """Record that the undo begins, remove the plan's rows, record that the undo is complete.
 
         In this order: from the first step on no process relies on the rows, and no process plans
@@ -73,16 +73,16 @@ class Undo:
         record = after_conflicts(lambda: self._begun(sequence, requested_by, reason, dry_run))
         plan = record.plan
         if record.undone_at is not None:
-            return Undone(plan=plan, rows=0)
+            return UndoOutcome(plan=plan, rows=0)
         if dry_run:
-            return Undone(plan=plan, rows=self.table.held(plan).records)
+            return UndoOutcome(plan=plan, rows=self.table.held(plan).records)
         rows, version = self.table.discard(plan)
-        undone = Rewound(
+        undone = Undone(
             sequence=sequence, requested_by=requested_by, reason=reason, table_version=version
         )
         after_conflicts(lambda: self._record(undone))
         log.info("undone pipeline=%s plan=%d rows=%d", plan.pipeline, sequence, rows)
-        return Undone(plan=plan, rows=rows)
+        return UndoOutcome(plan=plan, rows=rows)
 
     def _begun(self, sequence: int, requested_by: str, reason: str, dry_run: bool) -> PlanRecord:
         """The plan, of which it is recorded that it is being undone."""
@@ -98,7 +98,7 @@ class Undo:
             # Once the undo is recorded, no other command continues before its end.
             self.table.check_removable(record.plan)
             is_current = record.plan.topic_id == ledger.topic_id
-            begun = UndoBegun(
+            begun = UndoStarted(
                 sequence=sequence,
                 requested_by=requested_by,
                 reason=reason,
@@ -107,7 +107,7 @@ class Undo:
             self.control.append(ledger, [begun], self.now())
         return record
 
-    def _record(self, undone: Rewound) -> None:
+    def _record(self, undone: Undone) -> None:
         # A RESTORE meanwhile may have brought back what the plan had replaced.
         # fence: restore-during-undo
         ledger = checked_ledger(self.control, self.pipeline, self.table)

@@ -20,8 +20,8 @@ class PartitionAccount:
         start: First offset that a plan of the period was to land.
         end: Next offset after the last one.
         records: Records that plans of the period landed.
-        holes: Offsets of theirs at which Kafka shows no record.
-        unproven_holes: Holes that a second reader could not look at any more.
+        gaps: Offsets of theirs at which Kafka shows no record.
+        unproven_gaps: Gaps that a second reader could not look at any more.
         otherwise: Offsets in between that plans of other times landed.
         lost: Offsets in between whose loss somebody accepted.
         missing: Offsets in between of which the table has nothing.
@@ -33,8 +33,8 @@ class PartitionAccount:
     start: int
     end: int
     records: int
-    holes: int
-    unproven_holes: int
+    gaps: int
+    unproven_gaps: int
     otherwise: int
     lost: int
     missing: SpanSet
@@ -48,8 +48,8 @@ class PartitionAccount:
             "end": self.end,
             "offsets": self.end - self.start,
             "records": self.records,
-            "holes": self.holes,
-            "unproven_holes": self.unproven_holes,
+            "gaps": self.gaps,
+            "unproven_gaps": self.unproven_gaps,
             "landed_otherwise": self.otherwise,
             "lost": self.lost,
             "missing": [[span.start, span.end] for span in self.missing],
@@ -65,7 +65,7 @@ class LandedPlan:
     kind: str
     landed_at: datetime
     records: int
-    holes: int
+    gaps: int
 
     def as_record(self) -> dict[str, Any]:
         """The plan as plain values."""
@@ -74,7 +74,7 @@ class LandedPlan:
             "kind": self.kind,
             "landed_at": self.landed_at.isoformat(),
             "records": self.records,
-            "holes": self.holes,
+            "gaps": self.gaps,
         }
 
 
@@ -132,8 +132,8 @@ class Certificate:
             "until": self.until.isoformat(),
             "complete": self.is_complete,
             "records": self.total("records"),
-            "holes": self.total("holes"),
-            "unproven_holes": self.total("unproven_holes"),
+            "gaps": self.total("gaps"),
+            "unproven_gaps": self.total("unproven_gaps"),
             "lost": self.total("lost"),
             "missing": self.missing,
             "undone": self.total("undone"),
@@ -201,8 +201,8 @@ def _account(ledger: Ledger, records: list[PlanRecord], partition: int) -> Parti
         start=whole.start,
         end=whole.end,
         records=sum(count.records for count in counts),
-        holes=sum(count.holes for count in counts),
-        unproven_holes=sum(count.unproven_holes for count in counts),
+        gaps=sum(count.gaps for count in counts),
+        unproven_gaps=sum(count.unproven_gaps for count in counts),
         otherwise=landed.minus(here).size,
         lost=lost.size,
         missing=missing,
@@ -217,5 +217,5 @@ def _landed(record: PlanRecord, landed_at: datetime) -> LandedPlan:
         kind=str(record.plan.kind),
         landed_at=landed_at,
         records=sum(count.records for count in counts),
-        holes=sum(count.holes for count in counts),
+        gaps=sum(count.gaps for count in counts),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tidemark.core.errors import TerminalError, TransientError, in_words, listed
+from tidemark.core.errors import TerminalError, TransientError, in_words
 
 
 @dataclass(kw_only=True, eq=False)
@@ -16,19 +16,14 @@ class TableDiffers(TerminalError):
     differences: int
     first: tuple[str, ...]
 
-    def what(self) -> str:
-        return f"the data table of {self.pipeline!r} differs from Kafka"
+    problem = "The data table of {pipeline!r} differs from Kafka."
+    expected = "each visible record of every landed range once, with equal content"
+    actual = "{_actual}"
+    fix = "See docs/runbook.md, TableDiffers; keep the topic's retention long until it is mended."
 
-    def expected(self) -> str:
-        return "each visible record of every landed range once, with equal content"
-
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return f"{self.differences} difference(s), first: {'; '.join(self.first)}"
-
-    def remedy(self) -> str:
-        return (
-            "see docs/runbook.md, TableDiffers; keep the topic's retention long until it is mended"
-        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -38,17 +33,10 @@ class NothingToVerify(TerminalError):
     pipeline: str
     topic: str
 
-    def what(self) -> str:
-        return f"nothing of that has landed for pipeline {self.pipeline!r}"
-
-    def expected(self) -> str:
-        return f"landed offsets of {self.topic} in the range asked for"
-
-    def found(self) -> str:
-        return "none"
-
-    def remedy(self) -> str:
-        return "`tidemark status PIPELINE` shows how far each partition has landed"
+    problem = "Nothing of that has landed for pipeline {pipeline!r}."
+    expected = "landed offsets of {topic} in the range asked for"
+    actual = "none"
+    fix = "`tidemark status PIPELINE` shows how far each partition has landed."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -58,20 +46,10 @@ class UndoUnfinished(TransientError):
     pipeline: str
     sequence: int
 
-    def what(self) -> str:
-        return f"plan {self.sequence} of pipeline {self.pipeline!r} is half undone"
-
-    def expected(self) -> str:
-        return "its rows out of the data table, and that recorded"
-
-    def found(self) -> str:
-        return "that it was begun; nobody reads its offsets meanwhile"
-
-    def remedy(self) -> str:
-        return (
-            f"if nobody is at it, `tidemark undo {self.pipeline} --plan {self.sequence} "
-            "--reason TEXT` goes on"
-        )
+    problem = "Plan {sequence} of pipeline {pipeline!r} is half undone."
+    expected = "its rows out of the data table, and that recorded"
+    actual = "that it was begun; nobody reads its offsets meanwhile"
+    fix = "If nobody is at it, `tidemark undo {pipeline} --plan {sequence} --reason TEXT` goes on."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -82,20 +60,21 @@ class RunwayTooShort(TerminalError):
     runway: timedelta
     least: timedelta
 
-    def what(self) -> str:
-        return f"Kafka will soon delete records that pipeline {self.pipeline!r} has not read"
+    problem = "Kafka will soon delete records that pipeline {pipeline!r} has not read."
+    expected = "{_expected}"
+    actual = "{_actual}"
+    fix = (
+        "See `tidemark status {pipeline}` for the partitions, land them now with `tidemark ingest "
+        "{pipeline}`, or raise the topic's retention meanwhile."
+    )
 
-    def expected(self) -> str:
+    @property
+    def _expected(self) -> str:
         return f"a retention runway of at least {in_words(self.least)} (alarms.runway_minutes)"
 
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return in_words(self.runway)
-
-    def remedy(self) -> str:
-        return (
-            f"see `tidemark status {self.pipeline}` for the partitions, land them now with "
-            f"`tidemark ingest {self.pipeline}`, or raise the topic's retention meanwhile"
-        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -107,22 +86,23 @@ class PipelineStalled(TerminalError):
     last_landed_at: datetime | None
     longest: timedelta
 
-    def what(self) -> str:
-        return f"pipeline {self.pipeline!r} does not land anything, and records wait"
+    problem = "Pipeline {pipeline!r} does not land anything, and records wait."
+    expected = "{_expected}"
+    actual = "{_actual}"
+    fix = (
+        "Look whether its DAG is switched on and what its last run failed with; `tidemark status "
+        "{pipeline}` names what a run would be refused for."
+    )
 
-    def expected(self) -> str:
+    @property
+    def _expected(self) -> str:
         return f"a landing in every {in_words(self.longest)} (alarms.stalled_minutes)"
 
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         last = f"at {self.last_landed_at:%Y-%m-%d %H:%M} UTC" if self.last_landed_at else "never"
         age = "of unknown age" if self.waiting is None else f"{in_words(self.waiting)} old"
         return f"the last landing {last}, the oldest unread record {age}"
-
-    def remedy(self) -> str:
-        return (
-            "look whether its DAG is switched on and what its last run failed with; "
-            f"`tidemark status {self.pipeline}` names what a run would be refused for"
-        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -133,16 +113,21 @@ class LagTooLong(TerminalError):
     waiting: timedelta
     longest: timedelta
 
-    def what(self) -> str:
-        return f"a record of pipeline {self.pipeline!r} has waited too long"
+    problem = "A record of pipeline {pipeline!r} has waited too long."
+    expected = "{_expected}"
+    actual = "{_actual}"
+    fix = "{_fix}"
 
-    def expected(self) -> str:
+    @property
+    def _expected(self) -> str:
         return f"at most {in_words(self.longest)} (alarms.lag_minutes)"
 
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return f"an unread record that is {in_words(self.waiting)} old"
 
-    def remedy(self) -> str:
+    @property
+    def _fix(self) -> str:
         return _faster(self.pipeline)
 
 
@@ -154,16 +139,13 @@ class LagTooLarge(TerminalError):
     lag: int
     most: int
 
-    def what(self) -> str:
-        return f"pipeline {self.pipeline!r} is too far behind its topic"
+    problem = "Pipeline {pipeline!r} is too far behind its topic."
+    expected = "a lag of at most {most:,} offsets (alarms.lag_records)"
+    actual = "{lag:,} offsets"
+    fix = "{_fix}"
 
-    def expected(self) -> str:
-        return f"a lag of at most {self.most:,} offsets (alarms.lag_records)"
-
-    def found(self) -> str:
-        return f"{self.lag:,} offsets"
-
-    def remedy(self) -> str:
+    @property
+    def _fix(self) -> str:
         return _faster(self.pipeline)
 
 
@@ -177,19 +159,24 @@ class PlanStuck(TerminalError):
     runs: int
     longest: timedelta | None
 
-    def what(self) -> str:
-        return f"plan {self.sequence} of pipeline {self.pipeline!r} has not landed"
+    problem = "Plan {sequence} of pipeline {pipeline!r} has not landed."
+    expected = "{_expected}"
+    actual = "{_actual}"
+    fix = "{_fix}"
 
-    def expected(self) -> str:
+    @property
+    def _expected(self) -> str:
         if self.longest is None:
             return "a landing by the first or the second run that requests it"
         within = f"{in_words(self.longest)} (alarms.stalled_minutes)"
         return f"a landing by the first or the second run that requests it, within {within}"
 
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return f"an open plan, recorded {in_words(self.age)} ago, requested by {self.runs} run(s)"
 
-    def remedy(self) -> str:
+    @property
+    def _fix(self) -> str:
         pipeline, _, typed = self.pipeline.partition("@")
         lands = f"decode {pipeline}" if typed == "typed" else f"ingest {self.pipeline}"
         plan = "" if typed == "typed" else f" --plan {self.sequence}"
@@ -206,16 +193,13 @@ class PlansBlocked(TerminalError):
     pipeline: str
     plans: tuple[int, ...]
 
-    def what(self) -> str:
-        return f"a quality check blocked plan(s) {listed(self.plans)} of pipeline {self.pipeline!r}"
+    problem = "A quality check blocked plan(s) {plans} of pipeline {pipeline!r}."
+    expected = "a newer check that passes, or a decision to release or to reject them"
+    actual = "neither: the published view does not show their rows"
+    fix = "{_fix}"
 
-    def expected(self) -> str:
-        return "a newer check that passes, or a decision to release or to reject them"
-
-    def found(self) -> str:
-        return "neither: the published view does not show their rows"
-
-    def remedy(self) -> str:
+    @property
+    def _fix(self) -> str:
         plan = f"{self.pipeline} --plan {self.plans[0]}"
         return (
             f"`tidemark verdict list {self.pipeline}` shows the failed check; fix it, check again "
@@ -232,20 +216,13 @@ class QuarantineTooLarge(TerminalError):
     records: int
     most: int
 
-    def what(self) -> str:
-        return f"pipeline {self.pipeline!r} has too many records in quarantine"
-
-    def expected(self) -> str:
-        return f"at most {self.most:,} (alarms.quarantined_records)"
-
-    def found(self) -> str:
-        return f"{self.records:,}"
-
-    def remedy(self) -> str:
-        return (
-            f"see `tidemark quarantine list {self.pipeline}` for the reasons; fix the schema or "
-            f"the rule, then decode them again with `tidemark quarantine replay {self.pipeline}`"
-        )
+    problem = "Pipeline {pipeline!r} has too many records in quarantine."
+    expected = "at most {most:,} (alarms.quarantined_records)"
+    actual = "{records:,}"
+    fix = (
+        "See `tidemark quarantine list {pipeline}` for the reasons; fix the schema or the rule, "
+        "then decode them again with `tidemark quarantine replay {pipeline}`."
+    )
 
 
 def _faster(pipeline: str) -> str:

@@ -51,9 +51,9 @@ def render(report: PipelineReport) -> str:
         certificate=certificate,
         rules=report.rules,
         records=certificate.total("records"),
-        holes=certificate.total("holes"),
+        gaps=certificate.total("gaps"),
         undone=certificate.total("undone"),
-        unproven=certificate.total("unproven_holes"),
+        unproven=certificate.total("unproven_gaps"),
         lost=certificate.total("lost"),
         trends=list(_trends(report)),
     )

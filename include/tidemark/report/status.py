@@ -14,7 +14,7 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import PlanKind, PlannedRange
 from tidemark.core.record import LogRecord
 from tidemark.core.throughput import Forecast, Pace, Unread, forecast, runway
-from tidemark.core.watermarks import IsolationLevel, Marks, TopicMarks
+from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.ingest.errors import NoStartOffset
 from tidemark.ingest.limits import run_limit
 from tidemark.ingest.ports import BronzeLog, ControlReader, TopicLogReader, TopicReader
@@ -39,7 +39,7 @@ class PartitionStatus:
 
     Attributes:
         partition: Partition number.
-        low: Low-water mark.
+        low: Low watermark.
         end: End of the readable log at the pipeline's isolation level.
         committed: Committed offset; None if the pipeline has not begun here.
         lag: Unread offsets, an upper bound on unread records; None if not begun.
@@ -174,7 +174,7 @@ class PipelineStatus:
             "partitions": [
                 {
                     "partition": here.partition,
-                    "low_water_mark": here.low,
+                    "low_watermark": here.low,
                     "end": here.end,
                     "committed_offset": here.committed,
                     "lag": here.lag,
@@ -227,7 +227,7 @@ def pipeline_status(
     spec: PipelineSpec,
     control: ControlReader,
     data_log: BronzeLog,
-    open_marks: Callable[[], TopicReader],
+    open_watermarks: Callable[[], TopicReader],
     open_log: Callable[[], TopicLogReader],
     unsettling: Unsettling,
     now: datetime,
@@ -238,7 +238,7 @@ def pipeline_status(
         spec: The pipeline.
         control: The control table.
         data_log: The data table's log.
-        open_marks: Opens its connection for marks, which may be refused as well.
+        open_watermarks: Opens its connection for watermarks, which may be refused as well.
         open_log: Opens its connection for records.
         unsettling: Finds plans and records that wait for a retry or a decision.
         now: The present.
@@ -260,22 +260,26 @@ def pipeline_status(
     partitions: tuple[PartitionStatus, ...] = ()
     pace = control.pace(spec.name)
     try:
-        marks = open_marks()
-        topic = marks.topic_marks(spec.topic, spec.isolation_level)
-        told = _Partitions(spec=spec, ledger=ledger, pace=pace, now=now, marks=topic.partitions)
+        watermarks = open_watermarks()
+        topic = watermarks.topic_watermarks(spec.topic, spec.isolation_level)
+        told = _Partitions(
+            spec=spec, ledger=ledger, pace=pace, now=now, watermarks=topic.partitions
+        )
         partitions = told.all()
         if spec.is_live:
             log_reader = open_log()
-            everything = marks.topic_marks(spec.topic, IsolationLevel.READ_UNCOMMITTED).partitions
+            everything = watermarks.topic_watermarks(
+                spec.topic, IsolationLevel.READ_UNCOMMITTED
+            ).partitions
             told = replace(
                 told,
                 high={p: here.end for p, here in everything.items()},
-                retention=marks.retention_time(spec.topic),
+                retention=watermarks.retention_time(spec.topic),
             )
             told = replace(told, oldest=_oldest(spec, log_reader, told))
             partitions = told.all()
             comparison = LogComparison(
-                marks=marks, control=control, landed=data_log, log_reader=log_reader
+                watermarks=watermarks, control=control, landed=data_log, log_reader=log_reader
             )
             planning.check_identity(ledger, topic)
             comparison.check_ends(ledger, topic, topic.partitions)
@@ -325,8 +329,8 @@ class _Partitions:
         ledger: Its ledger.
         pace: Its newest runs.
         now: The present.
-        marks: The topic's marks, by partition.
-        high: High-water marks, by partition; as `marks` where it is not known.
+        watermarks: The topic's watermarks, by partition.
+        high: High watermarks, by partition; as `watermarks` where it is not known.
         retention: The topic's retention time.
         oldest: When the oldest unread record was stamped, by partition.
     """
@@ -335,25 +339,27 @@ class _Partitions:
     ledger: Ledger
     pace: Pace
     now: datetime
-    marks: Mapping[int, Marks]
+    watermarks: Mapping[int, Watermarks]
     high: Mapping[int, int] = field(default_factory=dict)
     retention: timedelta | None = None
     oldest: Mapping[int, datetime] = field(default_factory=dict)
 
     def all(self) -> tuple[PartitionStatus, ...]:
         """Every partition, sorted by number."""
-        return tuple(self._partition(number, here) for number, here in sorted(self.marks.items()))
+        return tuple(
+            self._partition(number, here) for number, here in sorted(self.watermarks.items())
+        )
 
     def unread(self, partition: int) -> SpanSet:
         """Offsets that can be read and have not landed, from where the next run reads on."""
-        begin, end = self._begin(partition), self.marks[partition].end
+        begin, end = self._begin(partition), self.watermarks[partition].end
         if begin is None or begin >= end:
             return SpanSet()
         return self.ledger.covered(partition).missing_from(Span(begin, end))
 
     def held_back(self, partition: int) -> SpanSet:
         """Offsets behind those that can be read."""
-        end = self.marks[partition].end
+        end = self.watermarks[partition].end
         high = self.high.get(partition, end)
         is_read = self._begin(partition) is not None and end < high
         return SpanSet((Span(end, high),)) if is_read else SpanSet()
@@ -368,9 +374,9 @@ class _Partitions:
             # As `planning.new_partitions`.
             return 0
         is_all = self.spec.start is StartPolicy.EARLIEST
-        return self.marks[partition].low if is_all else None
+        return self.watermarks[partition].low if is_all else None
 
-    def _partition(self, number: int, here: Marks) -> PartitionStatus:
+    def _partition(self, number: int, here: Watermarks) -> PartitionStatus:
         begin = self._begin(number)
         unread, held_back = self.unread(number).size, self.held_back(number).size
         waiting = Unread(
@@ -402,8 +408,8 @@ def _oldest(
     spec: PipelineSpec, log_reader: TopicLogReader, told: _Partitions
 ) -> Mapping[int, datetime]:
     """When the first record that waits was stamped, by partition, as far as it can be told."""
-    unread = {p: here.readable(told.unread(p)) for p, here in told.marks.items()}
-    held_back = {p: told.held_back(p) for p in told.marks if not unread[p]}
+    unread = {p: here.readable(told.unread(p)) for p, here in told.watermarks.items()}
+    held_back = {p: told.held_back(p) for p in told.watermarks if not unread[p]}
     waiting = [
         *log_reader.first_records(spec.topic, spec.isolation_level, unread),
         *log_reader.first_records(spec.topic, IsolationLevel.READ_UNCOMMITTED, held_back),
@@ -421,7 +427,9 @@ def _stamped_at(record: LogRecord) -> datetime | None:
         return None
 
 
-def _next_ranges(spec: PipelineSpec, ledger: Ledger, topic: TopicMarks) -> tuple[PlannedRange, ...]:
+def _next_ranges(
+    spec: PipelineSpec, ledger: Ledger, topic: TopicWatermarks
+) -> tuple[PlannedRange, ...]:
     """What the next run would read; raises what it would be refused with."""
     for record in ledger.open_plans():
         planning.check_readable(record.plan, topic)

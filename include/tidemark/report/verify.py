@@ -15,8 +15,8 @@ from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet, united
 from tidemark.core.table_state import Holding, Label
-from tidemark.core.watermarks import IsolationLevel, TopicMarks
-from tidemark.ingest.ports import ControlReader, DataLog, LabelledRows, LogReader, MarkReader
+from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
+from tidemark.ingest.ports import ControlReader, DataLog, LabelledRows, LogReader, WatermarkReader
 from tidemark.ingest.recorder import checked_ledger
 from tidemark.report.errors import NothingToVerify, UndoUnfinished
 from tidemark.report.verification import SHOWN, Difference, Found, PartitionVerdict, Verification
@@ -41,7 +41,7 @@ class Verify:
 
     Attributes:
         spec: The pipeline.
-        marks: The log's watermarks.
+        watermarks: The log's watermarks.
         control: The landed plans.
         data_log: The rows.
         log_reader: The records.
@@ -49,7 +49,7 @@ class Verify:
     """
 
     spec: PipelineSpec
-    marks: MarkReader
+    watermarks: WatermarkReader
     control: ControlReader
     data_log: DataLog
     log_reader: LogReader
@@ -87,7 +87,7 @@ class Verify:
         for sequence, record in ledger.plans.items():
             if record.undoing:
                 raise UndoUnfinished(pipeline=self.spec.name, sequence=sequence)
-        newest = self.marks.topic_marks(self.spec.topic, self.spec.isolation_level)
+        newest = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         planning.check_identity(ledger, newest)
         levels = self._levels(ledger)
         bounds = self._bounds(partition, start, end)
@@ -99,7 +99,10 @@ class Verify:
         owners = _Owners.of(ledger, newest.topic_id)
         strangers: list[_Row] = []
         for number, spans in sorted(wanted.items()):
-            parts = [(marks, spans.common(some.get(number, SpanSet()))) for marks, some in levels]
+            parts = [
+                (watermarks, spans.common(some.get(number, SpanSet())))
+                for watermarks, some in levels
+            ]
             verdict, found = self._partition(number, parts, whole, owners, strangers, say)
             verdicts.append(verdict)
             differences += found
@@ -115,13 +118,13 @@ class Verify:
             pipeline=self.spec.name,
             topic=newest.topic,
             topic_id=newest.topic_id,
-            isolation_levels=tuple(marks.isolation_level for marks, _ in levels),
+            isolation_levels=tuple(watermarks.isolation_level for watermarks, _ in levels),
             partitions=tuple(verdicts),
             differences=_counted(differences),
             first=tuple(differences[:SHOWN]),
         )
 
-    def _levels(self, ledger: Ledger) -> list[tuple[TopicMarks, Mapping[int, SpanSet]]]:
+    def _levels(self, ledger: Ledger) -> list[tuple[TopicWatermarks, Mapping[int, SpanSet]]]:
         """Landed offsets of each isolation level, and the topic's watermarks at that level.
 
         Raises:
@@ -136,11 +139,11 @@ class Verify:
                 and (record.plan.topic_id, record.plan.isolation_level) == (ledger.topic_id, level)
             )
             if landed:
-                marks = self.marks.topic_marks(self.spec.topic, level)
-                planning.check_identity(ledger, marks)
+                watermarks = self.watermarks.topic_watermarks(self.spec.topic, level)
+                planning.check_identity(ledger, watermarks)
                 for number, spans in landed.items():
-                    planning.check_end(ledger.pipeline, marks, number, spans.spans[-1].end)
-                levels.append((marks, landed))
+                    planning.check_end(ledger.pipeline, watermarks, number, spans.spans[-1].end)
+                levels.append((watermarks, landed))
         return levels
 
     def _bounds(self, partition: int | None, start: int | None, end: int | None) -> Span:
@@ -169,13 +172,13 @@ class Verify:
         return wanted
 
     def _unexplained(
-        self, ledger: Ledger, marks: TopicMarks, holdings: Sequence[Holding], bounds: Span
+        self, ledger: Ledger, watermarks: TopicWatermarks, holdings: Sequence[Holding], bounds: Span
     ) -> Iterator[Found]:
         """Rows where no plan of the ledger has landed, or may be landing."""
         incarnations = {record.plan.topic_id for record in ledger.plans.values()}
         for held in holdings:
             run = SpanSet((Span(held.first, held.last + 1),)).within(bounds)
-            if held.topic_id == marks.topic_id:
+            if held.topic_id == watermarks.topic_id:
                 planned = (ledger.landed, ledger.pending)
                 for spans in planned:
                     run = run.minus(spans.get(held.partition, SpanSet()))
@@ -195,7 +198,7 @@ class Verify:
     def _partition(
         self,
         partition: int,
-        parts: Sequence[tuple[TopicMarks, SpanSet]],
+        parts: Sequence[tuple[TopicWatermarks, SpanSet]],
         whole: frozenset[int],
         owners: _Owners,
         strangers: list[_Row],
@@ -210,12 +213,12 @@ class Verify:
         )
         differences: list[Found] = []
         equal: int | None = None
-        for marks, spans in parts:
-            readable = marks.partitions[partition].readable(spans)
+        for watermarks, spans in parts:
+            readable = watermarks.partitions[partition].readable(spans)
             gone = spans.minus(readable)
             for span in _chunks(readable):
-                seen, unread = self._seen(marks, partition, span)
-                kept = self._kept(marks, partition, span, unread)
+                seen, unread = self._seen(watermarks, partition, span)
+                kept = self._kept(watermarks, partition, span, unread)
                 for offset in sorted(unread):
                     say(f"partition {partition}: offset {offset}: a header name is not UTF-8")
                 unseen = {
@@ -238,7 +241,7 @@ class Verify:
                 strangers += owners.strangers(partition, kept)
                 say(f"partition {partition}: {span} compared, {len(differences)} difference(s)")
             for span in _chunks(gone):
-                kept = self._kept(marks, partition, span)
+                kept = self._kept(watermarks, partition, span)
                 differences += _doubled(partition, kept)
                 strangers += owners.strangers(partition, kept)
             verdict = replace(verdict, gone=verdict.gone + gone.size)
@@ -249,13 +252,13 @@ class Verify:
         return verdict, differences
 
     def _seen(
-        self, marks: TopicMarks, partition: int, span: Span
+        self, watermarks: TopicWatermarks, partition: int, span: Span
     ) -> tuple[Mapping[int, str], Collection[int]]:
         """Checksums of records by offset, and the offsets whose headers cannot be compared."""
         seen: dict[int, str] = {}
         unread: set[int] = set()
         for record in self.log_reader.read(
-            marks.topic, marks.isolation_level, {partition: SpanSet((span,))}
+            watermarks.topic, watermarks.isolation_level, {partition: SpanSet((span,))}
         ):
             seen[record.offset] = record.checksum
             if record.headers is None:
@@ -263,10 +266,10 @@ class Verify:
         return seen, unread
 
     def _kept(
-        self, marks: TopicMarks, partition: int, span: Span, unread: Collection[int] = ()
+        self, watermarks: TopicWatermarks, partition: int, span: Span, unread: Collection[int] = ()
     ) -> Kept:
         kept: dict[int, list[tuple[int, str]]] = defaultdict(list)
-        for sequence, row in self.data_log.rows_of(marks.topic_id, partition, span):
+        for sequence, row in self.data_log.rows_of(watermarks.topic_id, partition, span):
             compared = row.without_headers() if row.offset in unread else row
             kept[row.offset].append((sequence, compared.checksum))
         return kept

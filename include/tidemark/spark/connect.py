@@ -236,7 +236,7 @@ class ConnectSessions:
         if str(seen).lower() != value.lower():
             raise EngineUnsuitable(
                 engine=str(self.server),
-                problem=f"{key} is {seen} after a session set it to {value}",
+                mismatch=f"{key} is {seen} after a session set it to {value}",
                 needed=f"a server whose sessions accept {key}={value}",
                 advice=RESTART,
             )
@@ -278,7 +278,7 @@ def check_settings(server: Server, settings: Mapping[str, str]) -> None:
         if not key.startswith((_WRITING, *_SETTABLE)) or key.startswith(_NOT_FOR_SPECS):
             raise EngineUnsuitable(
                 engine=str(server),
-                problem=f"{key} in the spark section belongs to a whole application",
+                mismatch=f"{key} in the spark section belongs to a whole application",
                 needed=f"settings that begin with {', '.join(_SETTABLE)} or {_WRITING}",
                 advice=f"set it at the start of the server, or run {SUBMIT}",
             )

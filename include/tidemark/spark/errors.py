@@ -19,24 +19,21 @@ class EngineStopped(TransientError):
 
     status: int
 
-    def what(self) -> str:
+    problem = "{_problem}"
+    expected = "a process that reports the result of each plan"
+    actual = "no result and exit code {status}"
+    fix = (
+        "Run the same plan again, which is safe; if memory ran out, give the machine more or raise "
+        "spark.driver.memory."
+    )
+
+    @property
+    def _problem(self) -> str:
         number = -self.status if self.status < 0 else self.status - 128
         if number not in {each.value for each in Signals}:
             return f"the Spark process ended with exit code {self.status}"
         perhaps = " (out of memory?)" if number == Signals.SIGKILL else ""
         return f"the Spark process was killed by signal {number}, {Signals(number).name}{perhaps}"
-
-    def expected(self) -> str:
-        return "a process that reports the result of each plan"
-
-    def found(self) -> str:
-        return f"no result and exit code {self.status}"
-
-    def remedy(self) -> str:
-        return (
-            "run the same plan again, which is safe; if memory ran out, give the machine more or "
-            "raise spark.driver.memory"
-        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -51,21 +48,13 @@ class EngineUnavailable(TransientError):
     engine: str
     reason: str
 
-    def what(self) -> str:
-        return f"{self.engine} does not answer"
-
-    def expected(self) -> str:
-        return "a Spark Connect server that runs"
-
-    def found(self) -> str:
-        return self.reason
-
-    def remedy(self) -> str:
-        return (
-            "start it with `tidemark spark start` and run the same plan again, which is safe; to "
-            "run without a server, use --master 'local[*]', or in Airflow a connection of type "
-            "spark"
-        )
+    problem = "{engine} does not answer."
+    expected = "a Spark Connect server that runs"
+    actual = "{reason}"
+    fix = (
+        "Start it with `tidemark spark start` and run the same plan again, which is safe; to run "
+        "without a server, use --master 'local[*]', or in Airflow a connection of type spark."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -74,24 +63,16 @@ class EngineUnsuitable(TerminalError):
 
     Attributes:
         engine: The server.
-        problem: The mismatch, in one clause.
+        mismatch: The mismatch, in one clause.
         needed: The required state of the server.
         advice: The remedy.
     """
 
     engine: str
-    problem: str
+    mismatch: str
     needed: str
     advice: str
 
-    def what(self) -> str:
-        return f"{self.engine} cannot be used: {self.problem}"
-
-    def expected(self) -> str:
-        return self.needed
-
-    def found(self) -> str:
-        return self.problem
-
-    def remedy(self) -> str:
-        return self.advice
+    problem = "{engine} cannot be used: {mismatch}."
+    expected = "{needed}"
+    fix = "{advice}"

@@ -45,7 +45,7 @@ def headers_at(
         place = f"partition {partition} offset {offset}"
         raise EngineUnsuitable(
             engine="Spark Connect",
-            problem=f"the record at {place} has a timestamp that Spark alters, and a header whose "
+            mismatch=f"the record at {place} has a timestamp that Spark alters, and a header whose "
             "name is not UTF-8",
             needed="Kafka's Java client, for such a header",
             advice=f"run this plan {SUBMIT}",

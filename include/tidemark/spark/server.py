@@ -156,7 +156,7 @@ class SparkServer:
         if state.code != self._code():
             raise EngineUnsuitable(
                 engine="the Spark Connect server of this machine",
-                problem="another version of tidemark started it",
+                mismatch="another version of tidemark started it",
                 needed="a server of this version",
                 advice="restart it: `tidemark spark stop`, then `tidemark spark start`",
             )
@@ -165,7 +165,7 @@ class SparkServer:
         except PermissionError:
             raise EngineUnsuitable(
                 engine="the Spark Connect server of this machine",
-                problem="another user started it, and only that user can read its token",
+                mismatch="another user started it, and only that user can read its token",
                 needed="a server of your own",
                 advice=f"run {SUBMIT}, or set TIDEMARK_HOME to a folder of your own",
             ) from None

@@ -195,4 +195,6 @@ class _Checks:
         return None if row is None else row[0]
 
     def _unsuitable(self, problem: str, needed: str) -> EngineUnsuitable:
-        return EngineUnsuitable(engine=self._engine, problem=problem, needed=needed, advice=RESTART)
+        return EngineUnsuitable(
+            engine=self._engine, mismatch=problem, needed=needed, advice=RESTART
+        )

@@ -26,22 +26,23 @@ class SpecError(TerminalError):
 
     problems: tuple[Problem, ...]
 
-    def what(self) -> str:
+    problem = "{_problem}"
+    expected = "{_expected}"
+    actual = "the problems above"
+    fix = "Mend the files named above."
+
+    @property
+    def _problem(self) -> str:
         listed = "\n".join(f"  {problem}" for problem in self.problems)
         return f"{len(self.problems)} problem(s) in pipeline specs:\n{listed}\n"
 
-    def expected(self) -> str:
+    @property
+    def _expected(self) -> str:
         pages = {
             "docs/typed.md" if problem.key.startswith("decode") else "docs/pipelines.md"
             for problem in self.problems
         }
         return f"specs as in {' and '.join(sorted(pages))}"
-
-    def found(self) -> str:
-        return "the problems above"
-
-    def remedy(self) -> str:
-        return "mend the files named above"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -51,17 +52,18 @@ class UnknownPipeline(TerminalError):
     pipeline: str
     known: tuple[str, ...]
 
-    def what(self) -> str:
-        return f"no pipeline is named {self.pipeline!r}"
+    problem = "No pipeline is named {pipeline!r}."
+    expected = "{_expected}"
+    actual = "{_actual}"
+    fix = "Use a listed name, or add a spec under include/pipelines."
 
-    def expected(self) -> str:
+    @property
+    def _expected(self) -> str:
         return f"one of {', '.join(self.known) or 'none: there are no specs'}"
 
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return repr(self.pipeline)
-
-    def remedy(self) -> str:
-        return "use a listed name, or add a spec under include/pipelines"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -70,17 +72,10 @@ class NotDecoded(TerminalError):
 
     pipeline: str
 
-    def what(self) -> str:
-        return f"pipeline {self.pipeline!r} has no typed table"
-
-    def expected(self) -> str:
-        return "a section `decode` in its spec, which says what its keys and values are"
-
-    def found(self) -> str:
-        return "none"
-
-    def remedy(self) -> str:
-        return "add it, as docs/typed.md describes it"
+    problem = "Pipeline {pipeline!r} has no typed table."
+    expected = "a section `decode` in its spec, which says what its keys and values are"
+    actual = "none"
+    fix = "Add it, as docs/typed.md describes it."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -89,17 +84,10 @@ class NotUpserted(TerminalError):
 
     pipeline: str
 
-    def what(self) -> str:
-        return f"pipeline {self.pipeline!r} has no table of latest rows"
-
-    def expected(self) -> str:
-        return "a section `decode.upsert` in its spec"
-
-    def found(self) -> str:
-        return "none"
-
-    def remedy(self) -> str:
-        return "add it, as docs/upsert.md describes it"
+    problem = "Pipeline {pipeline!r} has no table of latest rows."
+    expected = "a section `decode.upsert` in its spec"
+    actual = "none"
+    fix = "Add it, as docs/upsert.md describes it."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -109,14 +97,7 @@ class IsTyped(TerminalError):
     pipeline: str
     origin: str
 
-    def what(self) -> str:
-        return f"{self.pipeline!r} reads what {self.origin!r} has landed, and nothing of Kafka"
-
-    def expected(self) -> str:
-        return f"the pipeline {self.origin!r}; what lands there is decoded by the next run"
-
-    def found(self) -> str:
-        return "the pipeline of its typed table"
-
-    def remedy(self) -> str:
-        return f"ask {self.origin!r}; to decode, see `tidemark decode --help`"
+    problem = "{pipeline!r} reads what {origin!r} has landed, and nothing of Kafka."
+    expected = "the pipeline {origin!r}; what lands there is decoded by the next run"
+    actual = "the pipeline of its typed table"
+    fix = "Ask {origin!r}; to decode, see `tidemark decode --help`."

@@ -35,7 +35,7 @@ class StartPolicy(StrEnum):
     """Where a pipeline begins in partitions it has never read (S9, `auto.offset.reset`)."""
 
     EARLIEST = "earliest"
-    """At the low-water mark of the first plan."""
+    """At the low watermark of the first plan."""
     LATEST = "latest"
     """At the end of the log of the first plan: only what comes after it."""
     TIMESTAMP = "timestamp"

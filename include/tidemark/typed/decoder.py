@@ -242,7 +242,7 @@ class Decoding:
             or source.fingerprint != self.decode.fingerprint  # fence: plan-of-another-decoder
         ):
             return False
-        if plan.gaps(bronze.landed_of(plan.topic_id)):
+        if plan.offsets_outside(bronze.landed_of(plan.topic_id)):
             return False
         try:
             fit = self.schemas.fit(plan.topic_id, plan.spans())
@@ -266,14 +266,14 @@ class Decoding:
             Recorder(
                 control=self.control,
                 data_log=self.table,
-                marks=self.landed,
+                watermarks=self.landed,
                 log_reader=self.landed,
                 now=self.now,
             ).record(ledger, plan, landing)
             return
         Abandon(
             pipeline=self.spec.name,
-            marks=self.landed,
+            watermarks=self.landed,
             control=self.control,
             table=self.table,
             log_reader=self.landed,

@@ -18,23 +18,20 @@ class TooManyQuarantined(TerminalError):
     allowed: int
     reasons: tuple[str, ...]
 
-    def what(self) -> str:
-        return f"too many records of plan {self.sequence} of {self.pipeline!r} cannot be decoded"
+    problem = "Too many records of plan {sequence} of {pipeline!r} cannot be decoded."
+    expected = (
+        "at most {allowed:,} of {records:,} (decode.quarantine of the spec: records, or percent "
+        "where that is more)"
+    )
+    actual = "{_actual}"
+    fix = (
+        "Mend the schema or the rules in the spec, or allow more, and decode again. Nothing was "
+        "written, and the bronze table has every record."
+    )
 
-    def expected(self) -> str:
-        return (
-            f"at most {self.allowed:,} of {self.records:,} (decode.quarantine of the spec: "
-            "records, or percent where that is more)"
-        )
-
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return f"{self.quarantined:,}: {'; '.join(self.reasons)}"
-
-    def remedy(self) -> str:
-        return (
-            "mend the schema or the rules in the spec, or allow more, and decode again. Nothing "
-            "was written, and the bronze table has every record"
-        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -46,17 +43,10 @@ class DecoderChanged(TerminalError):
     planned: str
     current: str
 
-    def what(self) -> str:
-        return f"plan {self.sequence} of {self.pipeline!r} is to be decoded as the spec was before"
-
-    def expected(self) -> str:
-        return f"the section `decode` with the fingerprint {self.planned}"
-
-    def found(self) -> str:
-        return self.current
-
-    def remedy(self) -> str:
-        return "decode again: a plan that has not landed is given up, and made anew"
+    problem = "Plan {sequence} of {pipeline!r} is to be decoded as the spec was before."
+    expected = "the section `decode` with the fingerprint {planned}"
+    actual = "{current}"
+    fix = "Decode again: a plan that has not landed is given up, and made anew."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -68,19 +58,10 @@ class InvalidRule(TerminalError):
     sql: str
     seen: str
 
-    def what(self) -> str:
-        return (
-            f"the row rule {self.rule!r} of pipeline {self.pipeline!r} cannot be used: {self.sql}"
-        )
-
-    def expected(self) -> str:
-        return "a condition in Spark SQL over the decoded columns, such as value.price > 0"
-
-    def found(self) -> str:
-        return self.seen
-
-    def remedy(self) -> str:
-        return "mend decode.rules in the spec; nothing was written"
+    problem = "The row rule {rule!r} of pipeline {pipeline!r} cannot be used: {sql}."
+    expected = "a condition in Spark SQL over the decoded columns, such as value.price > 0"
+    actual = "{seen}"
+    fix = "Mend decode.rules in the spec; nothing was written."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -92,20 +73,13 @@ class DecodedDifferently(TerminalError):
     quarantined: int
     now: int
 
-    def what(self) -> str:
-        return f"plan {self.sequence} of {self.pipeline!r} does not decode to the same twice"
-
-    def expected(self) -> str:
-        return f"the {self.quarantined:,} record(s) in quarantine that another driver put there"
-
-    def found(self) -> str:
-        return f"{self.now:,} record(s), or others; a row rule may look at a clock"
-
-    def remedy(self) -> str:
-        return (
-            "mend such a rule; then give the plan up with `tidemark abandon "
-            f"{self.pipeline} --plan {self.sequence} --reason WHY`, and decode again"
-        )
+    problem = "Plan {sequence} of {pipeline!r} does not decode to the same twice."
+    expected = "the {quarantined:,} record(s) in quarantine that another driver put there"
+    actual = "{now:,} record(s), or others; a row rule may look at a clock"
+    fix = (
+        "Mend such a rule; then give the plan up with `tidemark abandon {pipeline} --plan "
+        "{sequence} --reason WHY`, and decode again."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -117,18 +91,13 @@ class QuarantineRestored(TerminalError):
     table: str
     at: int
 
-    def what(self) -> str:
-        return (
-            f"the quarantine of {self.pipeline!r} was restored, by version {self.at} of its table"
-        )
+    problem = "The quarantine of {pipeline!r} was restored, by version {at} of its table."
+    expected = "a table with what plan {sequence} has done to it, which has landed"
+    actual = "a RESTORE to a version before it: records are in neither table, or in both"
+    fix = "{_fix}"
 
-    def expected(self) -> str:
-        return f"a table with what plan {self.sequence} has done to it, which has landed"
-
-    def found(self) -> str:
-        return "a RESTORE to a version before it: records are in neither table, or in both"
-
-    def remedy(self) -> str:
+    @property
+    def _fix(self) -> str:
         return (
             f"restore {self.table} to version {self.at - 1}, which had all of it "
             "(docs/runbook.md, QuarantineRestored)"
@@ -146,24 +115,21 @@ class SchemaConflict(TerminalError):
     offset: int
     differences: tuple[str, ...]
 
-    def what(self) -> str:
-        return (
-            f"{self.pipeline!r} stops at offset {self.offset} of partition {self.partition}: its "
-            f"{self.part} is written with schema {self.schema_id}"
-        )
+    problem = (
+        "{pipeline!r} stops at offset {offset} of partition {partition}: its {part} is written "
+        "with schema {schema_id}."
+    )
+    expected = "a schema that differs from those before by fields that are new or gone"
+    actual = "{_actual}"
+    fix = (
+        "What comes before is decoded, and other partitions go on. Begin another table, without "
+        "the old records (docs/typed.md, Another schema), or have these quarantined: "
+        "decode.quarantine.schemas: [{schema_id}]."
+    )
 
-    def expected(self) -> str:
-        return "a schema that differs from those before by fields that are new or gone"
-
-    def found(self) -> str:
+    @property
+    def _actual(self) -> str:
         return "; ".join(self.differences)
-
-    def remedy(self) -> str:
-        return (
-            "what comes before is decoded, and other partitions go on. Begin another table, "
-            "without the old records (docs/typed.md, Another schema), or have these quarantined: "
-            f"decode.quarantine.schemas: [{self.schema_id}]"
-        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -174,20 +140,13 @@ class RegistryUnavailable(TransientError):
     schema_id: int
     reason: str
 
-    def what(self) -> str:
-        return f"the schema registry of connection {self.connection!r} did not answer"
-
-    def expected(self) -> str:
-        return f"schema {self.schema_id}, with which records to be decoded are written"
-
-    def found(self) -> str:
-        return self.reason
-
-    def remedy(self) -> str:
-        return (
-            "check that the registry is up and that its url can be reached from here, then run "
-            "the same command again; nothing was planned"
-        )
+    problem = "The schema registry of connection {connection!r} did not answer."
+    expected = "schema {schema_id}, with which records to be decoded are written"
+    actual = "{reason}"
+    fix = (
+        "Check that the registry is up and that its url can be reached from here, then run the "
+        "same command again; nothing was planned."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -198,20 +157,13 @@ class RegistryRefused(TerminalError):
     schema_id: int
     reason: str
 
-    def what(self) -> str:
-        return f"the schema registry of connection {self.connection!r} refused to be asked"
-
-    def expected(self) -> str:
-        return f"schema {self.schema_id}, with which records to be decoded are written"
-
-    def found(self) -> str:
-        return self.reason
-
-    def remedy(self) -> str:
-        return (
-            "correct the url and the credentials of the connection (docs/connections.md); nothing "
-            "was planned"
-        )
+    problem = "The schema registry of connection {connection!r} refused to be asked."
+    expected = "schema {schema_id}, with which records to be decoded are written"
+    actual = "{reason}"
+    fix = (
+        "Correct the url and the credentials of the connection (docs/connections.md); nothing was "
+        "planned."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -221,21 +173,14 @@ class SchemaReplaced(TerminalError):
     connection: str
     schema_id: int
 
-    def what(self) -> str:
-        return f"the registry of connection {self.connection!r} is not the one that it was"
-
-    def expected(self) -> str:
-        return f"under id {self.schema_id} the schema that the table control/schemas has"
-
-    def found(self) -> str:
-        return "another one"
-
-    def remedy(self) -> str:
-        return (
-            "correct the connection if it leads to a wrong registry. If the registry was rebuilt, "
-            "register the old schemas under their old ids again; for schemas that are lost see "
-            "docs/runbook.md, SchemaReplaced. Nothing was planned"
-        )
+    problem = "The registry of connection {connection!r} is not the one that it was."
+    expected = "under id {schema_id} the schema that the table control/schemas has"
+    actual = "another one"
+    fix = (
+        "Correct the connection if it leads to a wrong registry. If the registry was rebuilt, "
+        "register the old schemas under their old ids again; for schemas that are lost see "
+        "docs/runbook.md, SchemaReplaced. Nothing was planned."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -244,14 +189,7 @@ class NothingToProfile(TerminalError):
 
     pipeline: str
 
-    def what(self) -> str:
-        return f"there is nothing to draft a suite of pipeline {self.pipeline!r} from"
-
-    def expected(self) -> str:
-        return "a record that has landed"
-
-    def found(self) -> str:
-        return "none in its data table"
-
-    def remedy(self) -> str:
-        return f"land some: tidemark ingest {self.pipeline}"
+    problem = "There is nothing to draft a suite of pipeline {pipeline!r} from."
+    expected = "a record that has landed"
+    actual = "none in its data table"
+    fix = "Land some: tidemark ingest {pipeline}."

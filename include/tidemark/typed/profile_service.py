@@ -34,7 +34,7 @@ class Profiling:
             records: How many are looked at, at most.
 
         Raises:
-            NothingToProfile: Nothing has landed, or holes alone.
+            NothingToProfile: Nothing has landed, or gaps alone.
             ForeignTable, ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished,
                 TableRestored: The two tables are not of one history.
         """
@@ -60,7 +60,7 @@ class Profiling:
         share = max(1, records // max(1, len(landed)))
         for partition, spans in sorted(landed.items()):
             wanted, most = share, share
-            # Where the newest offsets are holes, ever longer ones behind them.
+            # Where the newest offsets are gaps, ever longer ones behind them.
             while spans and wanted:
                 newest = spans.last(most)
                 rows = [

@@ -3,7 +3,7 @@
 A plan's commit goes to the quarantine first, then to the typed table, both under the plan's
 transaction. It has landed once the typed table has it: until then nothing that it did to the
 quarantine counts, and whatever takes it out of the typed table takes its records out of here.
-Offsets without a row in either are looked at by a second reader before they are taken for holes,
+Offsets without a row in either are looked at by a second reader before they are taken for gaps,
 so whatever stops a driver between the two commits, no record is lost.
 """
 
@@ -368,10 +368,12 @@ class TypedTables:
         }
         return Landing.of(plan, landing.table_version, records)
 
-    def gaps(self, plan: Plan) -> Mapping[int, SpanSet]:
+    def offsets_without_rows(self, plan: Plan) -> Mapping[int, SpanSet]:
         """As `DataLog.gaps`: offsets without a row in either table."""
         sequence = plan.sequence
-        return plan.gaps(united([self._quarantine.spans(sequence), self._typed.spans(sequence)]))
+        return plan.offsets_outside(
+            united([self._quarantine.spans(sequence), self._typed.spans(sequence)])
+        )
 
     def row_count(self) -> int | None:
         """As `DataLog.row_count`, of the typed table: the quarantine has the other records."""

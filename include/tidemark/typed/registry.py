@@ -61,7 +61,7 @@ class ConfluentRegistry:
         except (ValueError, TypeError, OSError):
             # Some of the client's own words quote the URL.
             raise InvalidConnection(
-                connection=connection, rule=_RULE, problem=f"extra with {', '.join(sorted(extra))}"
+                connection=connection, rule=_RULE, seen=f"extra with {', '.join(sorted(extra))}"
             ) from None
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:

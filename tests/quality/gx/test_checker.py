@@ -296,13 +296,13 @@ def test_a_record_that_nobody_planned_is_found(check: Check, stray: Row) -> None
     assert [result.check for result in report.failed_critical()] == ["records_outside_plan"]
 
 
-def test_holes_are_no_failure(check: Check) -> None:
+def test_gaps_are_no_failure(check: Check) -> None:
     """S6: what counts is what landed, not the width of the range."""
     check.land(rows([0, 3, 9]))
     assert check(planned(0, 10, records=3)).verdict is Verdict.PASSED
 
 
-def test_a_plan_of_nothing_but_holes_passes(check: Check) -> None:
+def test_a_plan_of_nothing_but_gaps_passes(check: Check) -> None:
     """S6: an empty slice has nothing to fail on, in the suite as well."""
     check.land(rows(range(3), plan_sequence=2))
     suite = check.suite(

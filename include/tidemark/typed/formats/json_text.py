@@ -227,7 +227,7 @@ def _with_integers(read: Column, integers: Column, kind: FieldType) -> Column:
 
 
 def _looked_at_again(text: Column, fields: Column, schema: Struct) -> Column:
-    """The fields of texts that may hide a fault, with marks in them and decimals as text.
+    """The fields of texts that may hide a fault, with watermarks in them and decimals as text.
 
     Null for others. The marks stand for half a character, and for the word that the parser also
     makes of a number that is too large.
