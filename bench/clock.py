@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from tidemark.processes import last_words
+from tidemark.spark.processes import last_lines
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class CommandFailed(Exception):
 
     def __init__(self, command: Sequence[str], code: int, log: Path) -> None:
         self.command, self.code, self.log = tuple(command), code, log
-        super().__init__(f"{Path(command[0]).name} ended with {code}: {last_words(log)}")
+        super().__init__(f"{Path(command[0]).name} ended with {code}: {last_lines(log)}")
 
 
 def run_process(

@@ -18,7 +18,7 @@ from typing import Any
 from bench.clock import cpu_of_tree, timed
 from bench.context import PROJECT
 from bench.frame import Metrics
-from tidemark.processes import last_words
+from tidemark.spark.processes import last_lines
 
 _ANSWER_S = 900
 
@@ -305,7 +305,7 @@ class Worker:
                 raise RuntimeError(f"no answer in {_ANSWER_S} s; see {self._log}")
             answer = self._connection.recv()
         except (EOFError, BrokenPipeError) as gone:
-            raise RuntimeError(f"the worker ended: {last_words(self._log, lines=20)}") from gone
+            raise RuntimeError(f"the worker ended: {last_lines(self._log, lines=20)}") from gone
         if isinstance(answer, str):
             raise RuntimeError(answer)
         return dict(answer)

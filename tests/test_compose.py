@@ -24,8 +24,8 @@ from tests.support.registry import API, VERSION, running_registry
 from tidemark.app import App
 from tidemark.core.errors import SetupError
 from tidemark.dev.broker import Broker, BrokerConfig, BrokerStatus, Listener
-from tidemark.sockets import accepts, free_ports
 from tidemark.spark.engine import Server
+from tidemark.spark.sockets import free_ports, is_listening
 from tidemark.spec.layout import Layout
 from tidemark.typed.registry import ConfluentRegistry
 
@@ -317,12 +317,12 @@ def test_tasks_reach_the_spark_server_with_its_token(
             start_new_session=True,
         )
     try:
-        wait_until(lambda: accepts("127.0.0.1", port) or process.poll() is not None)
+        wait_until(lambda: is_listening("127.0.0.1", port) or process.poll() is not None)
         found = Server(host=connection["host"], port=port, token=connection["password"])
         app = App.from_environment(home)
-        app.ask_server(found)
+        app.check_server_requirements(found)
         with pytest.raises(SetupError, match="refuses this client"):
-            app.ask_server(Server(host="localhost", port=port, token="another"))
+            app.check_server_requirements(Server(host="localhost", port=port, token="another"))
         command_line = (Path("/proc") / str(process.pid) / "cmdline").read_text()
         assert "SparkConnectServer" in command_line
         assert connection["password"] not in command_line + log.read_text()

@@ -14,7 +14,7 @@ from tests.support.lake import Lake
 from tests.support.plans import make_spec
 from tidemark.dev.broker import Broker, BrokerConfig, BrokerStatus
 from tidemark.dev.producer import produce
-from tidemark.sockets import free_ports
+from tidemark.spark.sockets import free_ports
 from tidemark.spec.layout import Layout
 
 if TYPE_CHECKING:

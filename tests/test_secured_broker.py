@@ -47,9 +47,9 @@ from tidemark.kafka.options import client_config
 from tidemark.kafka.reader import KafkaLogReader
 from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.run import run
-from tidemark.sockets import free_ports
 from tidemark.spark.server import SparkServer
 from tidemark.spark.settings import submit_settings
+from tidemark.spark.sockets import free_ports
 from tidemark.spec.layout import Layout
 
 if TYPE_CHECKING:

@@ -133,7 +133,7 @@ def _open(context: Context) -> Iterator[Setup]:
     server = app.spark_server()
     context.say("starting a Spark Connect server")
     try:
-        server.start(app.ask_server)
+        server.start(app.check_server_requirements)
         running = server.running()
         if running is None:
             raise RuntimeError("the server ended")

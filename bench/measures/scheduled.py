@@ -47,7 +47,7 @@ class _ScheduledRuns:
         server, airflow = app.spark_server(), app.airflow()
         try:
             if on_server:
-                server.start(app.ask_server)
+                server.start(app.check_server_requirements)
                 airflow = app.airflow()
             airflow.start()
             api = airflow.api()

@@ -841,7 +841,7 @@ class App:
             EngineUnavailable: The server does not answer.
             EngineUnsuitable, SetupError: The server cannot be used.
         """
-        from tidemark.spark.connect import connected
+        from tidemark.spark.connect import connect_sessions
 
         specs = []
         for each in pipelines:
@@ -849,24 +849,24 @@ class App:
                 specs.append(self.spec(each))
         for spec in specs:
             if spec.spark:
-                with connected(server, spec.spark) as sessions:
+                with connect_sessions(server, spec.spark) as sessions:
                     sessions.shared()
         own = self.spark_server()
         is_own = own.status().address == f"sc://{server.host}:{server.port}"
         if not is_own or own.running() != server:
-            self.ask_server(server, specs)
+            self.check_server_requirements(server, specs)
 
-    def ask_server(self, server: Server, specs: Sequence[PipelineSpec] = ()) -> None:
+    def check_server_requirements(self, server: Server, specs: Sequence[PipelineSpec] = ()) -> None:
         """Check all requirements of a Spark Connect server; raises the errors of `check_server`."""
-        from tidemark.spark.connect import connected
+        from tidemark.spark.connect import connect_sessions
         from tidemark.spark.server import REDACTION
-        from tidemark.spark.server_checks import check_server
+        from tidemark.spark.server_requirements import check_requirements
         from tidemark.spark.settings import AVRO_LIMITS
 
         tables = [self.layout.data_table(each) for spec in specs for each in _targets(spec)]
         elsewhere = [each for each in tables if not each.startswith(f"{self.layout.lakehouse}/")]
-        with connected(server, {}) as sessions:
-            check_server(
+        with connect_sessions(server, {}) as sessions:
+            check_requirements(
                 sessions,
                 java_properties=AVRO_LIMITS,
                 redaction=REDACTION,
@@ -889,10 +889,10 @@ class App:
             UnknownPipeline, SpecError, InvalidSelection
             EngineUnsuitable: A setting of the pipeline is not a session setting.
         """
-        from tidemark.spark.connect import connected
+        from tidemark.spark.connect import connect_sessions
         from tidemark.spark.settings import WRITE_OPTIONS
 
-        with connected(
+        with connect_sessions(
             server,
             self.spec(pipeline).spark,
             write_options=WRITE_OPTIONS,

@@ -25,7 +25,7 @@ from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.together import each_apart
 from tidemark.spark.engine import Engine, JobRun, Server, Stop
-from tidemark.spark.sessions import log_no_values
+from tidemark.spark.sessions import disable_value_logging
 from tidemark.spark.submit import RESULT_MARKER, application_name, plan_arguments, submit
 
 
@@ -180,7 +180,7 @@ def main(job: Job, description: str, argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    log_no_values()
+    disable_value_logging()
     with _job_log(job):
         results, code = execute(App.from_environment(), job, plans)
     sys.stdout.write(f"{RESULT_MARKER}{json.dumps(results)}\n")

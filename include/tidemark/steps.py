@@ -327,12 +327,12 @@ def named_failures(app: App, operation: str) -> Iterator[None]:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    from tidemark.spark.failures import named_failure
+    from tidemark.spark.failures import spark_error
 
     try:
         yield
     except (PySparkException, Py4JError) as failure:
-        raise named_failure(
+        raise spark_error(
             failure,
             operation,
             location=app.layout.lakehouse,

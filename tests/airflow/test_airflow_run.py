@@ -35,7 +35,7 @@ from tidemark.dev.broker import BrokerStatus
 from tidemark.dev.errors import AirflowRefused, AirflowUnavailable
 from tidemark.dev.producer import produce
 from tidemark.lake.rows import query
-from tidemark.sockets import free_ports
+from tidemark.spark.sockets import free_ports
 from tidemark.spec.layout import Layout
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.broker, pytest.mark.e2e]

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from tests.cli.test_repairs import lake_over
 from tests.conftest import TopicFactory
-from tests.support.commands import Command, Ran
+from tests.support.commands import Command, CommandResult
 from tests.support.kafka_judge import group_names, log_ranges
 from tests.support.topics import delete_records
 from tests.support.transactions import Record, produce_aborted, produce_records, produce_values
@@ -56,7 +56,7 @@ def produce_at(bootstrap: str, topic: str, partition: int, *hours: int) -> None:
     produce_records(bootstrap, topic, records)
 
 
-def refused(ran: Ran) -> str:
+def refused(ran: CommandResult) -> str:
     """The error of a command that a retry will not cure."""
     assert ran.code == ExitCode.REFUSED
     return str(ran.json["error"])
@@ -116,7 +116,7 @@ def test_offsets_that_kafka_has_deleted_are_refused_or_left_out(
     delete_records(admin, name, 3)
     define(tmp_path, name)
 
-    def ask(*options: str) -> Ran:
+    def ask(*options: str) -> CommandResult:
         return tidemark("backfill", "events", *options, "--dry-run", "--json")
 
     offsets = ("--offsets", "0:1-5", "--offsets", "1:2-4")
@@ -149,7 +149,7 @@ def test_what_a_plan_was_about_is_asked_for_by_its_number(
     produce_values(broker.bootstrap, name, 3)
     ranges = [[0, 0, 4], [1, 0, 2]]
 
-    def ask(*options: str) -> Ran:
+    def ask(*options: str) -> CommandResult:
         return tidemark("backfill", "events", *options, "--dry-run", "--json")
 
     answer = ask("--plan", "1").json

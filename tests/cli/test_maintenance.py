@@ -27,7 +27,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileLake:
     return home_lake(tmp_path)
 
 
-class Ran:
+class CommandResult:
     """What a command came to."""
 
     def __init__(self, code: Any, out: str, err: str) -> None:
@@ -43,13 +43,13 @@ class Ran:
 def maintain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """Run the command in this process, as its entry point does."""
 
-    def run(*arguments: str) -> Ran:
+    def run(*arguments: str) -> CommandResult:
         monkeypatch.setattr(sys, "argv", ["tidemark", "maintain", *arguments])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             cli.main()
         printed = capsys.readouterr()
-        return Ran(ended.value.code or 0, printed.out, printed.err)
+        return CommandResult(ended.value.code or 0, printed.out, printed.err)
 
     return run
 

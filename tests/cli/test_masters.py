@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import Command, Ran
+from tests.support.commands import Command, CommandResult
 from tests.support.file_lake import home_lake
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker_settings import HOST
-from tidemark.sockets import free_ports
+from tidemark.spark.sockets import free_ports
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -20,7 +20,7 @@ def ingest(tmp_path: Path, offline: Command) -> Command:
     """Execute the open plan 4 of pipeline `events`, with more options."""
     home_lake(tmp_path).plan(1)
 
-    def run(*options: str) -> Ran:
+    def run(*options: str) -> CommandResult:
         return offline("ingest", "events", "--plan", "4", "--json", *options)
 
     return run

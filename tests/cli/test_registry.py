@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.commands import Command, Ran
+from tests.support.commands import Command, CommandResult
 from tests.support.registry import avro_bytes, connection_environ, framed, guarded, known
 from tests.support.typed_lake import HomeTypedLake, home_typed_lake
 from tidemark.app import App
@@ -45,7 +45,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, place: str, **extra: Any) -> None:
         monkeypatch.setenv(variable, text)
 
 
-def refused(lake: HomeTypedLake, ran: Ran) -> dict[str, Any]:
+def refused(lake: HomeTypedLake, ran: CommandResult) -> dict[str, Any]:
     """The error of a command that has planned nothing and made no table."""
     assert lake.control.ledger("events@typed").plans == {}
     assert not lake.typed_uri.exists()

@@ -15,7 +15,7 @@ from tests.support.transactions import produce_values
 from tidemark.app import App
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker import BrokerStatus
-from tidemark.spark.connect import connected
+from tidemark.spark.connect import connect_sessions
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
 from tidemark.spark.server import SparkServer
 from tidemark.spark.settings import server_settings
@@ -161,7 +161,7 @@ def test_a_run_leaves_no_session_on_its_server(
         assert failed.json[0]["error"] == "EngineFailed"
         wait_until(lambda: page.sessions() == 0)
         assert page.requests() == 0
-        with connected(server.running() or pytest.fail("no server"), {}) as sessions:
+        with connect_sessions(server.running() or pytest.fail("no server"), {}) as sessions:
             sessions.shared()
             wait_until(lambda: page.sessions() == 1)
     finally:

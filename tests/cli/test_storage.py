@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.support.commands import Command, Ran
+from tests.support.commands import Command, CommandResult
 from tests.support.file_lake import HomeFileLake, home_lake
 from tests.support.quality_reports import REPORT
 from tests.support.transactions import produce_values
@@ -49,7 +49,7 @@ def lake(tmp_path: Path) -> HomeFileLake:
     return lake
 
 
-def _first_line(shown: Ran) -> str:
+def _first_line(shown: CommandResult) -> str:
     """Return the first line of an error; a command that needs Spark prints its engine first."""
     return next(line for line in shown.err.splitlines() if not line.startswith("engine: "))
 

@@ -63,7 +63,7 @@ def test_a_taken_port_is_refused_before_anything_starts(
     layout: Layout, fake_airflow: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One clear line that names the port."""
-    monkeypatch.setattr("tidemark.sockets._PATIENCE_S", 0.2)
+    monkeypatch.setattr("tidemark.spark.sockets._RELEASE_S", 0.2)
     fake_airflow.write_text(LIVES_WITH_A_TASK)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -31,8 +31,8 @@ from tidemark.dev.broker import Broker, BrokerConfig, BrokerStatus, Listener
 from tidemark.dev.broker_settings import NodePorts, properties_file
 from tidemark.dev.producer import produce
 from tidemark.kafka.errors import KafkaRefused
-from tidemark.processes import runs
-from tidemark.sockets import free_ports
+from tidemark.spark.processes import runs_with
+from tidemark.spark.sockets import free_ports
 from tidemark.spec.layout import Layout
 
 _QUICK_TO_NOTICE = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
@@ -151,7 +151,7 @@ def test_killed_broker_is_seen_and_comes_back(config: BrokerConfig) -> None:
 
 def _wait_until_gone(pid: int, proof: Path) -> None:
     deadline = time.monotonic() + 60
-    while runs(pid, str(proof)):
+    while runs_with(pid, str(proof)):
         assert time.monotonic() < deadline, f"process {pid} survived SIGKILL"
         time.sleep(0.02)
 
@@ -161,7 +161,7 @@ def _wait_until_gone(pid: int, proof: Path) -> None:
 
 def test_busy_port_is_named(config: BrokerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A port that somebody has is refused by its number, before any process is started."""
-    monkeypatch.setattr("tidemark.sockets._PATIENCE_S", 0.2)
+    monkeypatch.setattr("tidemark.spark.sockets._RELEASE_S", 0.2)
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()

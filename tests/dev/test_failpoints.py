@@ -19,7 +19,7 @@ from tests.support.services import NOW
 from tidemark.app import App, kafka_connection
 from tidemark.core.errors import SetupError
 from tidemark.core.events import Adopted
-from tidemark.dev.failpoints import PORTS, STEPS, VARIABLE, FailPoint, farewell
+from tidemark.dev.failpoints import PORTS, STEPS, VARIABLE, FailPoint, kill_message
 from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
@@ -99,7 +99,7 @@ def test_the_process_dies_by_sigkill_at_the_call_that_was_meant(
     """Before or after the n-th call, and it has said which on its way out."""
     ended = append_twice(tmp_path, fail_at)
     assert ended.returncode == -signal.SIGKILL
-    assert farewell(fail_at) in ended.stderr
+    assert kill_message(fail_at) in ended.stderr
     assert "survived" not in ended.stdout
     assert app(tmp_path).control().ledger("events").event_number == events
 

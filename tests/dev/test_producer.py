@@ -17,7 +17,7 @@ from tidemark.dev.broker import BrokerStatus
 from tidemark.dev.producer import ensure_topic, produce, producer_settings
 from tidemark.dev.samples import SAMPLES
 from tidemark.kafka.errors import KafkaUnavailable
-from tidemark.sockets import free_ports
+from tidemark.spark.sockets import free_ports
 from tidemark.spec.layout import Layout
 
 BASE_MS = 1_767_340_800_000

@@ -42,7 +42,7 @@ from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.lake.errors import EngineFailed
 from tidemark.report.verification import Difference
-from tidemark.sockets import free_ports
+from tidemark.spark.sockets import free_ports
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import StartPolicy
 

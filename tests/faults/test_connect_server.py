@@ -23,7 +23,7 @@ from tests.support.transactions import produce_values
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker import BrokerStatus
 from tidemark.spark import connect
-from tidemark.spark.connect import connected, refusal
+from tidemark.spark.connect import connect_sessions, server_error
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
 from tidemark.spark.errors import EngineUnavailable
 from tidemark.spark.server import SparkServer
@@ -175,7 +175,7 @@ def test_a_long_operation_without_answers_keeps_its_connection(
         ours = psutil.Process().net_connections("tcp")
         return {each.laddr.port for each in ours if each.raddr and each.raddr.port == server.port}
 
-    with connected(server, {}) as sessions:
+    with connect_sessions(server, {}) as sessions:
         session = sessions.shared()
         # Progress reports would count as answers.
         session.conf.set("spark.connect.progress.reportInterval", "-1")
@@ -256,7 +256,7 @@ def test_an_expired_session_is_reported_as_a_named_error(layout: Layout, tmp_pat
     standing = Standing(layout, tmp_path, **settings)
     try:
         server = standing.start()
-        with connected(server, {}) as sessions:
+        with connect_sessions(server, {}) as sessions:
             session = sessions.shared()
             seen: list[Exception] = []
 
@@ -265,7 +265,7 @@ def test_an_expired_session_is_reported_as_a_named_error(layout: Layout, tmp_pat
                 try:
                     session.range(1).count()
                 except Exception as failure:  # noqa: BLE001  what it is, is the question
-                    seen.append(refusal(server, failure))
+                    seen.append(server_error(server, failure))
                 return bool(seen)
 
             wait_until(is_gone)

@@ -43,7 +43,7 @@ from tidemark.backfill.service import Backfills, ChunkState
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import Plan
 from tidemark.dev.broker import BrokerStatus
-from tidemark.dev.failpoints import farewell
+from tidemark.dev.failpoints import kill_message
 from tidemark.ingest.errors import PlanFenced
 from tidemark.repair.errors import PlanLanded
 
@@ -743,7 +743,7 @@ def test_airflows_spark_job_dies_and_the_same_run_goes_on(
     """I4: the task fails with its driver, and the whole run done again ends well."""
     with airflow_site.started(dag_run(), fail_at=at) as running:
         ended = running.wait()
-    assert farewell(at) in ended.printed, ended.printed
+    assert kill_message(at) in ended.printed, ended.printed
     assert ended.code == 1, ended.printed
     fill(airflow_site.bootstrap, airflow_site.topic)
     airflow_site.run(dag_run())

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from tests.conftest import PROJECT, TopicFactory
 from tests.core.test_errors import concrete_errors
-from tests.support.commands import Command, Ran
+from tests.support.commands import Command, CommandResult
 from tests.support.transactions import Record, produce_records
 from tidemark.app import connection_variable, kafka_connection
 from tidemark.dev.broker import BrokerStatus
@@ -292,7 +292,7 @@ def test_both_engines_report_the_same_error(
         assert "Traceback" not in ran.err
 
 
-def _first_line(ran: Ran) -> tuple[str, str]:
+def _first_line(ran: CommandResult) -> tuple[str, str]:
     """Return name and first line of the first error of a command; empty texts without an error."""
     for line in ran.err.splitlines():
         found = re.match(r"(?:[\w@-]+: )?(\w+): ", line)

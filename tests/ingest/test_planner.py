@@ -254,10 +254,10 @@ def test_i7_a_cut_before_anything_has_landed_is_noticed() -> None:
 class MadeAgain(MemoryKafka):
     """A cluster where the topic is deleted and made again right before positions are checked."""
 
-    def first_cut(self, topic: str, positions: Mapping[int, Position]) -> int | None:
+    def truncated_partition(self, topic: str, positions: Mapping[int, Position]) -> int | None:
         """As in every cluster, of another topic."""
         self.create(topic, 2, "id-2")
-        return super().first_cut(topic, positions)
+        return super().truncated_partition(topic, positions)
 
 
 def test_i1_a_topic_made_again_is_not_taken_for_a_log_that_was_cut() -> None:

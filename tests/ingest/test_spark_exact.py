@@ -54,7 +54,7 @@ def exact(kafka: MemoryKafka, tmp_path: Path) -> ExactFiles:
 def made(tmp_path: Path) -> list[DataFile]:
     """What the folder holds."""
     files, root = folder_of(str(tmp_path))
-    return parquet.written(files, root, "made")
+    return parquet.single_partition_files(files, root, "made")
 
 
 def test_every_timestamp_is_in_one_of_two_columns(exact: ExactFiles, tmp_path: Path) -> None:

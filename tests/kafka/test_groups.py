@@ -18,7 +18,7 @@ from tidemark.dev.broker import BrokerStatus
 from tidemark.kafka.errors import GroupActive, KafkaRefused, KafkaUnavailable, TopicMissing
 from tidemark.kafka.groups import KafkaGroupOffsets
 from tidemark.repair.exports import GroupOffsets
-from tidemark.sockets import free_ports
+from tidemark.spark.sockets import free_ports
 
 
 @pytest.fixture

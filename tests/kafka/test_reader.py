@@ -36,7 +36,7 @@ from tidemark.core.watermarks import IsolationLevel
 from tidemark.dev.broker import BrokerStatus
 from tidemark.kafka.errors import KafkaRefused, KafkaUnavailable, OffsetsDeleted, TopicMissing
 from tidemark.kafka.reader import KafkaLogReader
-from tidemark.sockets import free_ports
+from tidemark.spark.sockets import free_ports
 from tidemark.spec.layout import Layout
 
 pytestmark = pytest.mark.broker

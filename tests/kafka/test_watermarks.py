@@ -22,7 +22,7 @@ from tidemark.core.watermarks import IsolationLevel, Watermarks
 from tidemark.dev.broker import BrokerStatus
 from tidemark.kafka.errors import KafkaRefused, KafkaUnavailable, TopicMissing
 from tidemark.kafka.watermarks import KafkaWatermarkReader
-from tidemark.sockets import free_ports
+from tidemark.spark.sockets import free_ports
 
 pytestmark = pytest.mark.broker
 

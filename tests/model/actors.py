@@ -49,7 +49,7 @@ class Call:
 _READS = frozenset(
     {
         *("ledger", "summary", "plan_record"),
-        *("topic_watermarks", "offsets_at", "first_cut", "read"),
+        *("topic_watermarks", "offsets_at", "truncated_partition", "read"),
         *("state", "find", "gaps", "held", "holdings", "commits_of_plans"),
         *("discards", "rows_of", "last_rows", "row_count", "size", "version"),
         *("prepare", "begin", "fetch", "begin_fence", "begin_fence_chains"),
@@ -102,7 +102,7 @@ def faults_of(call: Call) -> tuple[Fault, ...]:
     """The failures that the real adapter of a port can answer a step with."""
     engine = EngineFailed(operation=f"doing {call.name}", reason="injected")
     match call.method:
-        case "topic_watermarks" | "offsets_at" | "first_cut" | "read":
+        case "topic_watermarks" | "offsets_at" | "truncated_partition" | "read":
             gone = KafkaUnavailable(operation=call.name, reason="injected")
             return (Fault("failed", gone, took_effect=False),)
         case "begin" | "fetch":

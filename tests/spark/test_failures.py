@@ -15,7 +15,7 @@ from tests.support.crashes import wait_until
 from tests.support.disks import mounted
 from tidemark.core.errors import SetupError, TidemarkError
 from tidemark.lake.errors import EngineFailed, StorageRefused, StorageUnavailable
-from tidemark.spark.failures import named_failure, settings_of
+from tidemark.spark.failures import session_settings, spark_error
 from tidemark.spec.layout import LOG_FOLDER
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ def failure_of(
     """The named error for what Spark raises."""
     with pytest.raises((PySparkException, Py4JError, OSError, ValueError)) as caught:
         computation()
-    return named_failure(
+    return spark_error(
         caught.value,
         "landing plan 3",
         location="/lake/events",
-        settings=settings_of(spark),
+        settings=session_settings(spark),
         options=options,
         may_have_values=may_have_values,
     )

@@ -64,7 +64,7 @@ def write(table: Path, plan: Plan, *tasks: list[dict[str, Any]]) -> list[DataFil
         rows = [{**each, "plan_sequence": plan.sequence} for each in records]
         pq.write_table(pa.Table.from_pylist(rows, SCHEMA), folder / f"part-{number}.parquet")
     files, path = folder_of(str(table))
-    return parquet.written(files, path, folder.name)
+    return parquet.single_partition_files(files, path, folder.name)
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_footers_are_read_side_by_side(table: Path) -> None:
     made = write(table, make_plan((0, 0, 9)), [record(0)], [record(4)])
     files, path = folder_of(str(table))
     remote = cast("FileSystem", Remote(files))
-    assert parquet.written(remote, path, Path(made[0].path).parent.name) == made
+    assert parquet.single_partition_files(remote, path, Path(made[0].path).parent.name) == made
 
 
 @pytest.mark.parametrize("uri", ["nothing://bucket/table", "s3://bucket/a table"])

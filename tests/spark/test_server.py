@@ -19,11 +19,11 @@ from tests.support.crashes import wait_until
 from tests.support.disks import mounted
 from tidemark.core.errors import SetupError
 from tidemark.lake.errors import StorageUnavailable
-from tidemark.spark.connect import ConnectSessions, connected
+from tidemark.spark.connect import ConnectSessions, connect_sessions
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
 from tidemark.spark.errors import EngineStopped, EngineUnavailable, EngineUnsuitable
 from tidemark.spark.server import REDACTION, SparkServer
-from tidemark.spark.server_checks import check_server
+from tidemark.spark.server_requirements import check_requirements
 from tidemark.spark.settings import AVRO_LIMITS, server_settings, submit_settings
 from tidemark.spec.layout import Layout
 
@@ -40,7 +40,7 @@ SMALL = {
 @pytest.fixture
 def sessions(connect_server: Server) -> Iterator[ConnectSessions]:
     """Sessions on the server that tests share."""
-    with connected(connect_server, {}) as opened:
+    with connect_sessions(connect_server, {}) as opened:
         yield opened
 
 
@@ -52,7 +52,7 @@ def check(sessions: ConnectSessions, location: Path, **others: object) -> None:
         "locations": [str(location)],
         "runs_python": True,
     }
-    check_server(sessions, **(arguments | others))  # type: ignore[arg-type]
+    check_requirements(sessions, **(arguments | others))  # type: ignore[arg-type]
 
 
 def test_a_server_is_started_used_and_stopped(layout: Layout, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_server_is_started_used_and_stopped(layout: Layout, tmp_path: Path) ->
         told = (process / "cmdline").read_bytes() + (home / "server.properties").read_bytes()
         assert token.encode() not in told
         assert b"canary" not in (process / "environ").read_bytes()
-        with connected(found, {}) as sessions:
+        with connect_sessions(found, {}) as sessions:
             session = sessions.shared()
             # Settings of each session override the server's settings.
             assert session.conf.get("spark.sql.session.timeZone") == "UTC"
@@ -91,7 +91,7 @@ def test_a_server_is_started_used_and_stopped(layout: Layout, tmp_path: Path) ->
         assert back.token == found.token
         wrong = Server(host=found.host, port=found.port, token="wrong")
         with (
-            connected(wrong, {}) as sessions,
+            connect_sessions(wrong, {}) as sessions,
             pytest.raises(SetupError, match="refuses this client"),
         ):
             sessions.shared()
@@ -114,7 +114,7 @@ def test_the_token_does_not_go_to_another_listener_on_the_port(connect_server: S
         except OSError:
             pytest.skip("this machine has no IPv6")
         other.listen()
-        with connected(connect_server, {}) as sessions:
+        with connect_sessions(connect_server, {}) as sessions:
             assert sessions.shared().range(3).count() == 3
         assert select.select([other], [], [], 0)[0] == []
 
@@ -174,7 +174,7 @@ def test_files_of_a_server_stay_in_its_folder_and_do_not_grow(
         status = server.start(lambda _: None)
         found = server.running()
         assert found is not None
-        with connected(found, {}) as sessions:
+        with connect_sessions(found, {}) as sessions:
             assert sessions.shared().range(9).repartition(3).count() == 9
             for _ in range(30):
                 with pytest.raises(PySparkException):
@@ -240,7 +240,7 @@ def test_an_unreachable_server_is_an_error_within_ten_seconds() -> None:
     """PySpark's own client would retry for ten minutes."""
     begun = time.monotonic()
     with (
-        connected(Server(host="localhost", port=1), {}) as found,
+        connect_sessions(Server(host="localhost", port=1), {}) as found,
         pytest.raises(EngineUnavailable, match="Spark Connect at localhost:1 does not answer"),
     ):
         found.shared()
@@ -271,14 +271,15 @@ REFUSED: dict[str, tuple[Callable[[pytest.MonkeyPatch], dict[str, object]], str]
     ),
     "PySpark's version": (
         lambda patch: (
-            patch.setattr("tidemark.spark.server_checks.version", {"pyspark": "9.9"}.get) or {}
+            patch.setattr("tidemark.spark.server_requirements.version", {"pyspark": "9.9"}.get)
+            or {}
         ),
         "it runs pyspark 4.",
     ),
     "Delta's version": (
         lambda patch: (
             patch.setattr(
-                "tidemark.spark.server_checks.version",
+                "tidemark.spark.server_requirements.version",
                 lambda name: {"delta-spark": "9.9"}.get(name) or __import__("pyspark").__version__,
             )
             or {}
@@ -286,7 +287,9 @@ REFUSED: dict[str, tuple[Callable[[pytest.MonkeyPatch], dict[str, object]], str]
         "it runs delta-spark 4.",
     ),
     "the workers' code": (
-        lambda patch: patch.setattr("tidemark.spark.server_checks.CODE", "newer") or {},
+        lambda patch: (
+            patch.setattr("tidemark.spark.server_requirements.CODE_DIGEST", "newer") or {}
+        ),
         "its Python workers have another version of tidemark",
     ),
 }
@@ -329,7 +332,7 @@ def test_a_server_without_our_jars_is_refused(
     server = SparkServer(tmp_path, os.environ, settings)
 
     def refuse(found: Server) -> None:
-        with connected(found, {}) as sessions:
+        with connect_sessions(found, {}) as sessions:
             check(sessions, tmp_path)
 
     try:
@@ -352,7 +355,7 @@ def test_a_setting_of_a_whole_application_is_refused_by_name(setting: str) -> No
     server = Server(host="localhost")
     with (
         pytest.raises(EngineUnsuitable, match=setting),
-        connected(server, {setting: "1"}),
+        connect_sessions(server, {setting: "1"}),
     ):
         pass
 
@@ -363,7 +366,7 @@ def test_a_setting_that_is_no_session_setting_is_refused_by_name(
 ) -> None:
     """The name of the setting alone does not show it."""
     with (
-        connected(connect_server, {setting: "x"}) as sessions,
+        connect_sessions(connect_server, {setting: "x"}) as sessions,
         pytest.raises(EngineUnsuitable, match=setting),
     ):
         sessions.shared()
@@ -371,7 +374,7 @@ def test_a_setting_that_is_no_session_setting_is_refused_by_name(
 
 def test_no_session_is_opened_after_a_stop(connect_server: Server) -> None:
     """Otherwise a job of several plans would continue with the next plan."""
-    with connected(connect_server, {}) as sessions:
+    with connect_sessions(connect_server, {}) as sessions:
         sessions.shared()
         sessions.close()
         tries: list[Callable[[], object]] = [
@@ -390,7 +393,7 @@ def test_the_token_of_the_environment_reaches_no_other_server(
     monkeypatch.setenv(TOKEN_VARIABLE, connect_server.token)
     bare = Server(host="localhost", port=connect_server.port)
     with (
-        connected(bare, {}) as sessions,
+        connect_sessions(bare, {}) as sessions,
         pytest.raises(SetupError, match="no token"),
     ):
         sessions.shared()
@@ -399,7 +402,7 @@ def test_the_token_of_the_environment_reaches_no_other_server(
 def test_settings_of_a_session_and_of_files_are_applied(connect_server: Server) -> None:
     """The spec's settings override Tidemark's settings."""
     spec = {"spark.sql.shuffle.partitions": "3", "spark.hadoop.parquet.block.size": "1048576"}
-    with connected(
+    with connect_sessions(
         connect_server, spec, write_options={"parquet.block.size": "7"}, own_settings={}
     ) as sessions:
         assert sessions.shared().conf.get("spark.sql.shuffle.partitions") == "3"
@@ -408,7 +411,7 @@ def test_settings_of_a_session_and_of_files_are_applied(connect_server: Server) 
 
 def test_closing_interrupts_and_closes_every_session(connect_server: Server) -> None:
     """A run has one shared session, and a session for each merge."""
-    with connected(connect_server, {}) as sessions:
+    with connect_sessions(connect_server, {}) as sessions:
         shared, own = sessions.shared(), sessions.own()
         assert sessions.shared() is shared
         assert own is not shared

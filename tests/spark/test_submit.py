@@ -75,8 +75,8 @@ def test_a_process_that_ends_with_a_foreign_exit_code_is_a_named_transient_error
 ) -> None:
     """A JVM passes on the code of a killed Python as 128 and the signal; 3 is out of memory."""
     run, _ = run_program(end, tmp_path, monkeypatch)
-    assert run.stopped is not None
-    assert what in run.stopped.rendered("problem")
+    assert run.failure is not None
+    assert what in run.failure.rendered("problem")
     assert run.exit_code is ExitCode.TRANSIENT
 
 
@@ -99,8 +99,8 @@ def test_a_job_that_cannot_be_started_is_a_set_up_error(
 ) -> None:
     """A retry does not help."""
     run, _ = run_program(f"echo last words; {end}", tmp_path, monkeypatch)
-    assert isinstance(run.stopped, SetupError)
-    assert f"Spark cannot start: {what}" in run.stopped.rendered("problem")
+    assert isinstance(run.failure, SetupError)
+    assert f"Spark cannot start: {what}" in run.failure.rendered("problem")
     assert run.exit_code is ExitCode.REFUSED
 
 
@@ -122,7 +122,7 @@ def test_a_lack_that_may_pass_is_retried(
     """As are lines that only contain words of a set-up error."""
     run, _ = run_program(f'echo "{printed}"; exit {code}', tmp_path, monkeypatch)
     assert run.exit_code.retryable
-    assert not isinstance(run.stopped, SetupError)
+    assert not isinstance(run.failure, SetupError)
 
 
 def test_an_unknown_end_with_exit_code_1_shows_the_last_line(
@@ -130,8 +130,8 @@ def test_an_unknown_end_with_exit_code_1_shows_the_last_line(
 ) -> None:
     """The job may have crashed before its result; a retry is safe."""
     run, _ = run_program("echo last words; exit 1", tmp_path, monkeypatch)
-    assert isinstance(run.stopped, Unforeseen)
-    assert "last words" in run.stopped.rendered("actual")
+    assert isinstance(run.failure, Unforeseen)
+    assert "last words" in run.failure.rendered("actual")
     assert run.exit_code is ExitCode.CRASH
 
 

@@ -26,7 +26,7 @@ from tests.support.kafka_judge import log_ranges
 from tests.support.proxy import ProxiedBroker, Proxy
 from tidemark.dev.broker import Broker, BrokerConfig, Listener
 from tidemark.dev.broker_settings import HOST, data_folder
-from tidemark.sockets import is_free
+from tidemark.spark.sockets import is_free
 
 NODES = (1, 2, 3)
 PROPERTIES: Mapping[str, str] = {

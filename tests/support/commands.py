@@ -18,7 +18,7 @@ from tidemark.spark.engine import TOKEN_VARIABLE, Server
 
 
 @dataclass(frozen=True)
-class Ran:
+class CommandResult:
     """What a command came to."""
 
     code: int
@@ -31,7 +31,7 @@ class Ran:
         return json.loads(self.out)
 
 
-Command = Callable[..., Ran]
+Command = Callable[..., CommandResult]
 
 
 def command_in(
@@ -56,13 +56,13 @@ def in_process(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
 
-    def run(*arguments: str) -> Ran:
+    def run(*arguments: str) -> CommandResult:
         monkeypatch.setattr(sys, "argv", ["tidemark", *arguments])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             cli.main()
         told = capsys.readouterr()
-        return Ran(int(ended.value.code or 0), told.out, told.err)
+        return CommandResult(int(ended.value.code or 0), told.out, told.err)
 
     return run
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from urllib.request import ProxyHandler, build_opener
 
-from tidemark.sockets import free_ports
+from tidemark.spark.sockets import free_ports
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from tests.support.lake import Lake
 from tests.support.proxy import Gate, ProxiedBroker
 from tidemark.app import App, connection_variable, kafka_connection
 from tidemark.core.plan import PlanRef
-from tidemark.dev.failpoints import PORTS, VARIABLE, farewell
+from tidemark.dev.failpoints import PORTS, VARIABLE, kill_message
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.spark.submit import conf_arguments, plan_arguments, search_path
 
@@ -240,7 +240,7 @@ class Site:
         """Run a process that must kill itself at a fail point."""
         with self.started(command, fail_at=at) as running:
             ended = running.wait()
-        assert farewell(at) in ended.printed, ended.printed
+        assert kill_message(at) in ended.printed, ended.printed
         assert ended.code in KILLED, ended
         return ended
 

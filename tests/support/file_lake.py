@@ -73,7 +73,7 @@ class FileSink:
             file = self.uri / name / f"part-00000-{uuid4()}-c000.snappy.parquet"
             pq.write_table(pa.Table.from_pylist(rows, pa.schema(BRONZE.to_arrow())), file)
             (self.uri / name / f".{file.name}.crc").touch()
-        return parquet.written(*folder_of(str(self.uri)), name)
+        return parquet.single_partition_files(*folder_of(str(self.uri)), name)
 
 
 @dataclass(frozen=True)

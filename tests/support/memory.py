@@ -118,8 +118,8 @@ class MemoryKafka:
             },
         )
 
-    def first_cut(self, topic: str, positions: Mapping[int, Position]) -> int | None:
-        """As `TopicLogReader.first_cut`."""
+    def truncated_partition(self, topic: str, positions: Mapping[int, Position]) -> int | None:
+        """As `TopicLogReader.truncated_partition`."""
         self._topic_id(topic)
         for partition, known in positions.items():
             log = self.topics[topic][partition]

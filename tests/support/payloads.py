@@ -47,9 +47,9 @@ class Payloads:
         for partition, some in spans.items():
             yield from islice(self.read(topic, isolation_level, {partition: some}), 1)
 
-    def first_cut(self, topic: str, positions: Mapping[int, Position]) -> int | None:
-        """As `TopicLogReader.first_cut`."""
-        return self.kafka.first_cut(topic, positions)
+    def truncated_partition(self, topic: str, positions: Mapping[int, Position]) -> int | None:
+        """As `TopicLogReader.truncated_partition`."""
+        return self.kafka.truncated_partition(topic, positions)
 
 
 class PayloadSink(FileSink):

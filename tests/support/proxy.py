@@ -25,7 +25,7 @@ from typing import Self
 
 from tidemark.dev.broker import Broker, BrokerConfig, Listener
 from tidemark.dev.broker_settings import HOST
-from tidemark.sockets import free_ports
+from tidemark.spark.sockets import free_ports
 
 _FETCH = 1
 """Kafka's api key of Fetch. Source: Kafka protocol guide, "API Keys"."""

@@ -24,10 +24,10 @@ from urllib.request import Request, urlopen
 import fastavro
 
 from tests.support.crashes import wait_until
-from tidemark import processes
 from tidemark.dev.broker_settings import HOST
 from tidemark.lake.files import locked, read_json, replace_text
-from tidemark.sockets import free_ports
+from tidemark.spark import processes
+from tidemark.spark.sockets import free_ports
 
 VERSION = "3.0.9"
 _FOLDER = Path(__file__).resolve().parents[2] / ".tidemark" / "registry"
@@ -190,7 +190,7 @@ class RegistryServer:
         """End the registry's process and return when it has ended."""
         state = read_json(self._file)
         if state is not None:
-            living = partial(processes.members, state["session"])
+            living = partial(processes.session_members, state["session"])
             processes.stop("the schema registry", living, timeout_s=60)
             self._file.unlink()
 
@@ -210,9 +210,9 @@ class RegistryServer:
 
     def _answers(self, registry: Registry) -> bool:
         state = read_json(self._file)
-        if not processes.lives(state["pid"], state["started"]):
+        if not processes.is_running(state["pid"], state["started"]):
             log = self._home / "registry.log"
-            raise RuntimeError(f"the registry has ended: {processes.last_words(log)}")
+            raise RuntimeError(f"the registry has ended: {processes.last_lines(log)}")
         try:
             with urlopen(f"{registry.url}/subjects", timeout=10) as answer:
                 return bool(answer.status == 200)

@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 
 from tests.support.crashes import wait_until
 from tidemark.dev.broker_settings import HOST
-from tidemark.sockets import free_ports
+from tidemark.spark.sockets import free_ports
 
 _FOLDER = Path(__file__).resolve().parents[2] / ".tidemark" / "stores"
 BUCKET = "lake"

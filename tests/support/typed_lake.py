@@ -86,7 +86,7 @@ class FileDecoder:
         # As Spark does with small files: rows of several partitions in one.
         file = table / folder / f"part-00000-{uuid4()}-c000.snappy.parquet"
         pq.write_table(pa.Table.from_pylist(rows, schema), file)
-        return parquet.found_in(*folder_of(str(table)), folder)
+        return parquet.data_files(*folder_of(str(table)), folder)
 
 
 DECODE = DecodeSpec(

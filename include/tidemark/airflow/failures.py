@@ -40,8 +40,8 @@ def job_failure(done: JobRun, output: str) -> AirflowException:
         for each in done.results or ()
         if set(each) >= _ERROR
     ]
-    if done.stopped:
-        named.append(f"{type(done.stopped).__name__}: {done.stopped}\n{output}")
+    if done.failure:
+        named.append(f"{type(done.failure).__name__}: {done.failure}\n{output}")
     ended = f"the job ended with exit code {int(done.exit_code)} and no named error\n{output}"
     return _failure(done.exit_code, "\n".join(named) or ended)
 

@@ -235,7 +235,7 @@ class _Demo:
     # -- what is there now -----------------------------------------------------------------------
 
     def _show(self) -> None:
-        from tidemark.kafka.groups import consumer_groups
+        from tidemark.kafka.groups import consumer_group_ids
         from tidemark.quality.counts import count_bronze
 
         rows = []
@@ -259,7 +259,7 @@ class _Demo:
         print_table("Quality", ("pipeline", "plan", "standing"), judged)
         plans = sum(len(self._ledger(pipeline).plans) for pipeline in self.app.specs)
         failed = sum(1 for *_, standing in judged if not standing.is_visible)
-        groups = consumer_groups(self.app.kafka_config("kafka_default"))
+        groups = consumer_group_ids(self.app.kafka_config("kafka_default"))
         self._add(plans=plans, verdicts=len(judged), failed_verdicts=failed, groups=len(groups))
         wanted = sum(self.produced.values()) + _SECOND["prices"] + self.counts["backfilled"]
         self._expect(self.counts["rows"] == wanted, f"{self.counts['rows']} rows, not {wanted}")

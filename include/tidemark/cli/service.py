@@ -115,5 +115,5 @@ def start_spark(app: App) -> None:
         return
     server = app.spark_server()
     step("Spark already runs" if server.status().running else "starting Spark (some ten seconds)")
-    status = server.start(app.ask_server)
+    status = server.start(app.check_server_requirements)
     note(f"Spark at {status.address}: one server for all runs; its log is {status.log}")

@@ -160,9 +160,9 @@ class Parts:
         done = run(self._app, self._engine, job, plans, say=note)
         self._codes.append(done.exit_code)
         outcome = {"outcome": f"the job ended with exit code {done.exit_code} and no result"}
-        why = done.stopped.as_record() if done.stopped else outcome
-        if done.stopped:
-            step(done.stopped.rendered("problem"))
+        why = done.failure.as_record() if done.failure else outcome
+        if done.failure:
+            step(done.failure.rendered("problem"))
         died = [{"pipeline": plan.pipeline, "plan": plan.sequence, **why} for plan in plans]
         for record in died if done.results is None else done.results:
             self.records[record["pipeline"]] = record

@@ -38,7 +38,7 @@ def start(
     if not as_json:
         step("starting Spark (some ten seconds)")
     tidemark = App.from_environment()
-    _show(tidemark.spark_server(port=port).start(tidemark.ask_server), as_json)
+    _show(tidemark.spark_server(port=port).start(tidemark.check_server_requirements), as_json)
 
 
 @app.command(short_help="Run the server in the foreground.")

@@ -28,7 +28,7 @@ _FIXED: Mapping[str, str] = {
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "10",
     "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
-    # Its log is read by people and by `last_words`: no colours, no delay.
+    # Its log is read by people and by `last_lines`: no colours, no delay.
     "NO_COLOR": "1",
     "PYTHONUNBUFFERED": "1",
     # The parts of Airflow talk to each other here, whatever proxy the environment has.

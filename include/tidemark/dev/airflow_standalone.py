@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tidemark import processes, sockets
 from tidemark.core.errors import SetupError
 from tidemark.dev.airflow_api import AirflowApi, Progress
 from tidemark.dev.airflow_settings import HOST, AirflowPorts, environment, password_file, url
 from tidemark.dev.errors import AirflowUnavailable
 from tidemark.lake import files
+from tidemark.spark import processes, sockets
 from tidemark.spec.layout import Layout
 
 _log = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class AirflowStandalone:
 
     def _chosen_ports(self, last: _State | None) -> AirflowPorts:
         spare, worker_log, trigger_log = sockets.free_ports(HOST, 3)
-        api = sockets.chosen_port(HOST, self._port, last.ports.api if last else None, spare)
+        api = sockets.choose_port(HOST, self._port, last.ports.api if last else None, spare)
         sockets.require_free(HOST, [api], "Airflow's pages")
         return AirflowPorts(api=api, worker_log=worker_log, trigger_log=trigger_log)
 
@@ -197,7 +197,7 @@ class AirflowStandalone:
                 raise SetupError(
                     subject="Airflow ended while it started",
                     needed=f"`airflow standalone` to keep running; its log is {self._log_file}",
-                    seen=processes.last_words(self._log_file),
+                    seen=processes.last_lines(self._log_file),
                     advice="mend what the log names; `make clean` removes Airflow's home",
                 )
             seconds = time.monotonic() - begun
@@ -242,8 +242,8 @@ def _healthy(api: AirflowApi) -> set[str]:
 
 
 def _is_alive(state: _State) -> bool:
-    return processes.lives(state.pid, state.started)
+    return processes.is_running(state.pid, state.started)
 
 
 def _members(state: _State | None) -> tuple[int, ...]:
-    return processes.members(state.session) if state else ()
+    return processes.session_members(state.session) if state else ()

@@ -23,7 +23,6 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tidemark import processes, sockets
 from tidemark.core.errors import SetupError
 from tidemark.dev import broker_settings as settings
 from tidemark.dev import broker_state as states
@@ -31,6 +30,7 @@ from tidemark.dev.broker_settings import HOST, BrokerConfig, Listener, NodePorts
 from tidemark.dev.broker_state import BrokerState, BrokerStatus, NodeState
 from tidemark.dev.complaints import complaint
 from tidemark.kafka.errors import KafkaUnavailable
+from tidemark.spark import processes, sockets
 
 __all__ = ["Broker", "BrokerConfig", "BrokerStatus", "Listener"]
 
@@ -160,7 +160,7 @@ class Broker:
         spare = _quiet_ports()
 
         def chosen(wanted: int, last: int | None) -> int:
-            return sockets.chosen_port(HOST, wanted, last, next(spare))
+            return sockets.choose_port(HOST, wanted, last, next(spare))
 
         def ports(node: int) -> NodePorts:
             last = before.get(node)
@@ -273,7 +273,7 @@ class Broker:
         seen = 0
         while time.monotonic() < deadline:
             self._require_alive(nodes)
-            if all(sockets.accepts(HOST, port) for port in ports):
+            if all(sockets.is_listening(HOST, port) for port in ports):
                 listed = _listed_nodes({"bootstrap.servers": addresses, **self._config.client})
                 seen = len(wanted & listed)
                 if seen == len(wanted):
@@ -288,7 +288,7 @@ class Broker:
         for node in nodes:
             if not self._is_alive(node):
                 log = settings.log_file(self._home, node.node)
-                told = complaint(processes.printed(log))
+                told = complaint(processes.read_log(log))
                 raise self._failure(node.node, f"at its start, see {log}", told)
 
     def _failure(self, node: int, moment: str, told: str) -> SetupError:
@@ -311,7 +311,7 @@ class Broker:
         return tuple(
             node.pid
             for node in nodes
-            if node.pid is not None and processes.runs(node.pid, self._proof(node.node))
+            if node.pid is not None and processes.runs_with(node.pid, self._proof(node.node))
         )
 
     def _is_alive(self, node: NodeState) -> bool:

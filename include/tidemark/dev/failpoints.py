@@ -132,7 +132,7 @@ class FailPoint:
         self._die()
 
     def _die(self) -> None:
-        os.write(2, f"{farewell(self.text)}\n".encode())
+        os.write(2, f"{kill_message(self.text)}\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -149,6 +149,6 @@ class _Armed:
         return functools.partial(self._point.call, value) if name == self._method else value
 
 
-def farewell(text: str) -> str:
+def kill_message(text: str) -> str:
     """The line that a process leaves on standard error when it dies at a fail point."""
     return f"tidemark: killed at fail point {text}"

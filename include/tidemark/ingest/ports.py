@@ -85,7 +85,7 @@ class LogReader(Protocol):
 class TopicLogReader(LogReader, Protocol):
     """Reads a topic's records as a free consumer."""
 
-    def first_cut(self, topic: str, positions: Mapping[int, Position]) -> int | None:
+    def truncated_partition(self, topic: str, positions: Mapping[int, Position]) -> int | None:
         """Return a partition with a log that was truncated before a position and has grown again.
 
         Args:

@@ -77,7 +77,9 @@ class LogComparison:
         """
         for kind in PlanKind:
             known = planning.landed_under_others(ledger.positions(kind), watermarks, ranges)
-            partition = self.log_reader.first_cut(watermarks.topic, known) if known else None
+            partition = (
+                self.log_reader.truncated_partition(watermarks.topic, known) if known else None
+            )
             if partition is not None:  # fence: positions-after-new-leader-epoch
                 raise self._truncated(ledger, watermarks, partition, known[partition])
 

@@ -25,9 +25,9 @@ from tidemark.ingest.spark_exact import ExactFiles, is_exact, unkept_spans
 from tidemark.kafka.errors import KafkaRefused
 from tidemark.lake.storage import table_folder
 from tidemark.spark import parquet
-from tidemark.spark.failures import causes, named_failure, settings_of
+from tidemark.spark.failures import exception_chain, session_settings, spark_error
 from tidemark.spark.java_client import headers_at
-from tidemark.spark.sessions import share_fairly
+from tidemark.spark.sessions import use_scheduler_pool
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -94,7 +94,7 @@ class SparkSink:
         what = f"plan {plan.sequence} of pipeline {plan.pipeline!r}"
         files, table = table_folder(self._uri)
         name = plan_folder(plan.sequence, uuid4())
-        share_fairly(self._session, plan.pipeline)
+        use_scheduler_pool(self._session, plan.pipeline)
         with ExitStack() as undo:
             # No commit will refer to it; if that fails too, maintenance takes it.
             undo.callback(_remove, files, f"{table}/{name}")
@@ -104,11 +104,11 @@ class SparkSink:
                 refusal = _kafka_refusal(failure)
                 if refusal:
                     raise KafkaRefused(operation=f"reading {what}", reason=refusal) from failure
-                raise named_failure(
+                raise spark_error(
                     failure,
                     f"landing {what}",
                     location=self._uri,
-                    settings=settings_of(self._session),
+                    settings=session_settings(self._session),
                     options=self._kafka_options,
                     may_have_values=False,
                 ) from failure
@@ -133,7 +133,7 @@ class SparkSink:
         try:
             self._write_with_spark(plan, planned, records_per_task, name, now)
         except (PySparkException, Py4JError) as failure:
-            if all(cause.kind != _OVERFLOW for cause in causes(failure)):
+            if all(cause.kind != _OVERFLOW for cause in exception_chain(failure)):
                 raise
             unkept = unkept_spans(self._log_reader, plan)
             if not unkept:
@@ -142,7 +142,7 @@ class SparkSink:
             kept = [(p, spans.minus(unkept.get(p, SpanSet()))) for p, spans in planned]
             self._write_with_spark(plan, kept, records_per_task, name, now)
             files.create_dir(folder)
-        made = parquet.written(files, table, name)
+        made = parquet.single_partition_files(files, table, name)
         altered = [file for file in made if not is_exact(file)]
         if not altered and not unkept:
             return made
@@ -152,7 +152,7 @@ class SparkSink:
         for partition, spans in planned:
             for span in spans.common(unkept.get(partition, SpanSet())):
                 exact.write(partition, span, records_per_task)
-        return parquet.written(files, table, name)
+        return parquet.single_partition_files(files, table, name)
 
     def _write_with_spark(
         self,
@@ -229,7 +229,7 @@ def _offsets(topic: str, by_partition: Mapping[int, int]) -> str:
 
 def _kafka_refusal(failure: Exception) -> str | None:
     """What Kafka's client said, if the brokers' no is the reason; None for all other failures."""
-    return next((each.message for each in causes(failure) if each.kind in _REFUSALS), None)
+    return next((each.message for each in exception_chain(failure) if each.kind in _REFUSALS), None)
 
 
 def _remove(files: FileSystem, folder: str) -> None:

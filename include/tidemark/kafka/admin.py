@@ -39,7 +39,7 @@ REFUSAL_GRACE_S = 2.0
 T = TypeVar("T")
 
 
-def settings_refused(raised: KafkaException) -> KafkaRefused:
+def client_settings_error(raised: KafkaException) -> KafkaRefused:
     """The error of a client that librdkafka does not make."""
     return KafkaRefused(
         operation="to be asked, because of the client's own settings",
@@ -48,7 +48,7 @@ def settings_refused(raised: KafkaException) -> KafkaRefused:
     )
 
 
-class ErrorNames:
+class KafkaErrorMapper:
     """Names what goes wrong with a client, also what only its `error_cb` hears.
 
     Args:
@@ -83,13 +83,13 @@ class ErrorNames:
         )
 
 
-class AdminCalls(ErrorNames):
+class AdminRequests(KafkaErrorMapper):
     """A client, and waiting for its answers.
 
     Args:
         config: librdkafka configuration; needs `bootstrap.servers`.
-        refusals: As of `ErrorNames`.
-        needed: As of `ErrorNames`.
+        refusals: As of `KafkaErrorMapper`.
+        needed: As of `KafkaErrorMapper`.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class AdminCalls(ErrorNames):
                 }
             )
         except KafkaException as raised:
-            raise settings_refused(raised) from raised
+            raise client_settings_error(raised) from raised
 
     def answer(self, operation: str, topic: str, future: Future[T]) -> Any:
         """What a request came to.

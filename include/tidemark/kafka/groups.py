@@ -17,7 +17,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from tidemark.core.errors import TidemarkError
-from tidemark.kafka.admin import REFUSALS, AdminCalls, ErrorNames, settings_refused
+from tidemark.kafka.admin import REFUSALS, AdminRequests, KafkaErrorMapper, client_settings_error
 from tidemark.kafka.errors import GroupActive, KafkaUnavailable
 
 _OF_MEMBERS = {
@@ -64,7 +64,7 @@ class KafkaGroupOffsets:
         return self._patiently(lambda: self._committed(group, topic, partitions))
 
     def _committed(self, group: str, topic: str, partitions: Collection[int]) -> dict[int, int]:
-        names = ErrorNames(*_rights(group))
+        names = KafkaErrorMapper(*_rights(group))
         operation = f"committed offsets (group {group!r})"
         try:
             consumer = Consumer(
@@ -80,7 +80,7 @@ class KafkaGroupOffsets:
                 }
             )
         except KafkaException as raised:
-            raise settings_refused(raised) from raised
+            raise client_settings_error(raised) from raised
         try:
             places = consumer.committed(
                 [TopicPartition(topic, partition) for partition in sorted(partitions)],
@@ -148,7 +148,7 @@ class KafkaGroupOffsets:
             time.sleep(_PAUSE_S)
 
 
-class _GroupCalls(AdminCalls):
+class _GroupCalls(AdminRequests):
     """Requests about one group."""
 
     def __init__(self, config: Mapping[str, Any], group: str) -> None:
@@ -169,7 +169,7 @@ def _rights(group: str) -> tuple[Collection[int], str]:
     )
 
 
-def consumer_groups(config: Mapping[str, Any]) -> list[str]:
+def consumer_group_ids(config: Mapping[str, Any]) -> list[str]:
     """Every consumer group that the cluster knows: none of them is ours (S1)."""
     # Named, because a client that is collected takes the answers it waits for with it.
     admin = AdminClient({**config, "log_level": 0})

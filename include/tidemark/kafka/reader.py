@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.record import Headers, LogRecord, TimestampType
 from tidemark.core.watermarks import IsolationLevel, Position
-from tidemark.kafka.admin import MISSING, REFUSAL_GRACE_S, REFUSALS, settings_refused
+from tidemark.kafka.admin import MISSING, REFUSAL_GRACE_S, REFUSALS, client_settings_error
 from tidemark.kafka.errors import KafkaRefused, KafkaUnavailable, OffsetsDeleted, TopicMissing
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class KafkaLogReader:
         self._config = {**config, **_CONSUMER}
         self._patience_s = patience_s
 
-    def first_cut(self, topic: str, positions: Mapping[int, Position]) -> int | None:
+    def truncated_partition(self, topic: str, positions: Mapping[int, Position]) -> int | None:
         """Return a partition with a log that was truncated before a position and has grown again.
 
         librdkafka asks each leader where the log of a leader epoch ends (KIP-320) before it
@@ -181,7 +181,7 @@ class _Reading:
                 {**config, "error_cb": self._note, "stats_cb": self._note_fetches}
             )
         except KafkaException as raised:
-            raise settings_refused(raised) from raised
+            raise client_settings_error(raised) from raised
         self._consumer.assign([self._beginning(p, left[0]) for p, left in self._left.items()])
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 )
 
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
-from tidemark.kafka.admin import AdminCalls
+from tidemark.kafka.admin import AdminRequests
 from tidemark.kafka.errors import KafkaRefused, KafkaUnavailable, NoTopicId
 
 _ISOLATION = {
@@ -50,7 +50,7 @@ class KafkaWatermarkReader:
 
     def __init__(self, config: Mapping[str, Any], timeout_seconds: float = 30.0) -> None:
         self._timeout = timeout_seconds
-        self._calls = AdminCalls(config)
+        self._calls = AdminRequests(config)
 
     def topic_watermarks(self, topic: str, isolation_level: IsolationLevel) -> TopicWatermarks:
         """Watermarks of every partition, and the topic's identity.

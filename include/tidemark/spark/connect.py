@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tidemark.core.errors import SetupError
 from tidemark.spark.engine import MODE_VARIABLE, Server
 from tidemark.spark.errors import EngineStopped, EngineUnavailable, EngineUnsuitable
-from tidemark.spark.sessions import SQL_SETTINGS, log_no_values
+from tidemark.spark.sessions import SQL_SETTINGS, disable_value_logging
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -183,7 +183,7 @@ class ConnectSessions:
         session: Any = ConnectSession.builder.channelBuilder(builder).create()
         client = session.client
         client.set_retry_policies([DefaultPolicy(**_RETRIES)])
-        keep_details(client)
+        attach_server_details(client)
         self._opened.append(session)
         self._start_heart()
         if self._closed.is_set():
@@ -193,7 +193,7 @@ class ConnectSessions:
             for key, value in self._settings.items():
                 self._set(session, key, value)
         except PySparkException as failure:
-            raise refusal(server, failure) from None
+            raise server_error(server, failure) from None
         return session
 
     def _start_heart(self) -> None:
@@ -216,7 +216,7 @@ class ConnectSessions:
         try:
             client.get_configs("spark.sql.session.timeZone")
         except PySparkException as failure:
-            if session_lost(failure):
+            if session_loss(failure):
                 # Each call of the work would repeat itself for seconds.
                 client.set_retry_policies([])
             raise
@@ -238,7 +238,7 @@ class ConnectSessions:
                 engine=str(self.server),
                 mismatch=f"{key} is {seen} after a session set it to {value}",
                 needed=f"a server whose sessions accept {key}={value}",
-                advice=RESTART,
+                advice=RESTART_ADVICE,
             )
 
 
@@ -280,19 +280,19 @@ def check_settings(server: Server, settings: Mapping[str, str]) -> None:
                 engine=str(server),
                 mismatch=f"{key} in the spark section belongs to a whole application",
                 needed=f"settings that begin with {', '.join(_SETTABLE)} or {_WRITING}",
-                advice=f"set it at the start of the server, or run {SUBMIT}",
+                advice=f"set it at the start of the server, or run {SUBMIT_ADVICE}",
             )
 
 
-SUBMIT = "by spark-submit: --master 'local[*]', or in Airflow a connection of type spark"
-RESTART = (
+SUBMIT_ADVICE = "by spark-submit: --master 'local[*]', or in Airflow a connection of type spark"
+RESTART_ADVICE = (
     "start a server with `tidemark spark start`, or see docs/clusters.md, Spark Connect, for the "
-    f"settings of another one; or run {SUBMIT}"
+    f"settings of another one; or run {SUBMIT_ADVICE}"
 )
 
 
 @contextmanager
-def connected(
+def connect_sessions(
     server: Server,
     settings: Mapping[str, str],
     *,
@@ -309,7 +309,7 @@ def connected(
     sessions = ConnectSessions(server, settings, write_options, own_settings)
     before = os.environ.get(MODE_VARIABLE)
     os.environ[MODE_VARIABLE] = "1"
-    log_no_values()
+    disable_value_logging()
     try:
         with warnings.catch_warnings():
             # PySpark warns when it stops repeating a call; the named error reports the same.
@@ -326,7 +326,7 @@ def connected(
             os.environ.pop(MODE_VARIABLE, None)
 
 
-def keep_details(client: Any) -> None:
+def attach_server_details(client: Any) -> None:
     """Attach the causes that the server sent to the exceptions of a client.
 
     PySpark joins the causes into one text, in which a message may look like another cause.
@@ -351,11 +351,11 @@ def keep_details(client: Any) -> None:
     client._handle_rpc_error = handled
 
 
-def refusal(server: Server, failure: Exception) -> Exception:
+def server_error(server: Server, failure: Exception) -> Exception:
     """Return the named error for a server's failure; the failure itself if it is unknown."""
-    if lost := session_lost(failure):
+    if lost := session_loss(failure):
         return EngineUnavailable(engine=str(server), reason=lost)
-    if status_of(failure) in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+    if grpc_status(failure) in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
         return SetupError(
             subject=f"{server} refuses this client",
             needed="the server's token",
@@ -365,9 +365,9 @@ def refusal(server: Server, failure: Exception) -> Exception:
     return failure
 
 
-def session_lost(failure: BaseException) -> str:
+def session_loss(failure: BaseException) -> str:
     """Return how a session or its server was lost; an empty text for all other failures."""
-    if status_of(failure) == "UNAVAILABLE":
+    if grpc_status(failure) == "UNAVAILABLE":
         return "no connection"
     ask: Callable[[], str | None] = getattr(failure, "getCondition", lambda: None)
     condition = ask() or ""
@@ -375,7 +375,7 @@ def session_lost(failure: BaseException) -> str:
     return f"its session has ended ({condition})" if is_gone else ""
 
 
-def status_of(failure: BaseException) -> str:
+def grpc_status(failure: BaseException) -> str:
     """Return the name of the gRPC status of an exception; an empty text without a status."""
     ask: Callable[[], Any] | None = getattr(failure, "getGrpcStatusCode", None)
     code = ask() if ask else getattr(failure, "code", lambda: None)()

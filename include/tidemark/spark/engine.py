@@ -139,13 +139,13 @@ class JobRun:
     Attributes:
         exit_code: One of `ExitCode`.
         results: The job's result for each plan; None if the job ended before it reported them.
-        stopped: The error for a job that ended without a result, or with an exit code that no job
+        failure: The error for a job that ended without a result, or with an exit code that no job
             returns; None if the job reported its own exit code.
     """
 
     exit_code: ExitCode
     results: Sequence[Mapping[str, Any]] | None
-    stopped: TidemarkError | None = None
+    failure: TidemarkError | None = None
 
 
 class Stop:

@@ -19,9 +19,9 @@ from pyspark.sql import SparkSession, is_remote
 
 from tidemark.core.errors import SetupError, TidemarkError
 from tidemark.lake.errors import EngineFailed, storage_error
-from tidemark.spark.connect import DETAILS, session_lost
+from tidemark.spark.connect import DETAILS, session_loss
 from tidemark.spark.errors import EngineUnavailable
-from tidemark.spark.submit import session_mistake
+from tidemark.spark.submit import setup_error_in_message
 from tidemark.spec.layout import LOG_FOLDER
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ _HIDDEN = "***"
 
 
 @dataclass(frozen=True, slots=True)
-class _Thrown:
+class _Cause:
     """One exception of a chain of causes.
 
     Attributes:
@@ -92,7 +92,7 @@ class _Thrown:
         return f"{name}: {first}" if first else name
 
 
-def named_failure(
+def spark_error(
     failure: Exception,
     operation: str,
     *,
@@ -107,7 +107,7 @@ def named_failure(
         failure: What PySpark, Py4J or PyArrow raised.
         operation: The operation, in the form "landing plan 3".
         location: The target table.
-        settings: Settings of Spark (`settings_of`), which name the folder of logs.
+        settings: Settings of Spark (`session_settings`), which name the folder of logs.
         options: Options of the Kafka source. Texts contain no values of secret options or of
             secret settings of Spark.
         may_have_values: Whether messages may contain values of records, to be left out of texts.
@@ -117,11 +117,11 @@ def named_failure(
         StorageRefused, StorageUnavailable: A file cannot be written or read.
         EngineFailed: All other causes; the error names the file with the stack.
     """
-    if lost := session_lost(failure):
+    if lost := session_loss(failure):
         return EngineUnavailable(engine="the Spark Connect server", reason=f"{operation}: {lost}")
-    chain = list(causes(failure))
+    chain = list(exception_chain(failure))
     secrets = _secrets({**settings, **(options or {})})
-    lines = [redacted(each.shown(may_have_values=may_have_values), secrets) for each in chain]
+    lines = [redact(each.shown(may_have_values=may_have_values), secrets) for each in chain]
     error = _missing(chain) or _of_storage(chain, failure, operation, location)
     if error:
         return error
@@ -135,40 +135,40 @@ def named_failure(
     )
 
 
-def causes(failure: Exception) -> Iterator[_Thrown]:
-    """The exception and its causes, outermost first: those of Java, if Java threw it."""
+def exception_chain(failure: Exception) -> Iterator[_Cause]:
+    """Yield the exception and its causes, outermost first; those of Java if Java threw it."""
     if hasattr(failure, DETAILS):
         yield from _causes_on_server(failure)
         return
     # PySpark keeps the Java exception of its named errors, Py4J of all others.
     cause = getattr(failure, "_origin", None) or getattr(failure, "java_exception", None)
     if cause is None:
-        yield _Thrown(type(failure).__name__, str(failure))
+        yield _Cause(type(failure).__name__, str(failure))
     while cause is not None:
         frames = tuple(frame.toString() for frame in cause.getStackTrace())
-        yield _Thrown(cause.getClass().getName(), str(cause.getMessage()), frames)
+        yield _Cause(cause.getClass().getName(), str(cause.getMessage()), frames)
         cause = cause.getCause()
 
 
-def _causes_on_server(failure: Exception) -> Iterator[_Thrown]:
+def _causes_on_server(failure: Exception) -> Iterator[_Cause]:
     """Yield the causes that a Spark Connect server sent: at most the outermost six."""
     details = getattr(failure, DETAILS)
     number = details.root_error_idx if details and details.HasField("root_error_idx") else None
     if number is None:
-        # The class of Spark's package makes `named_failure` hide the message, which may contain
+        # The class of Spark's package makes `spark_error` hide the message, which may contain
         # values of records.
-        yield _Thrown(f"org.apache.spark.{type(failure).__name__}", str(failure))
+        yield _Cause(f"org.apache.spark.{type(failure).__name__}", str(failure))
     while number is not None:
         cause = details.errors[number]
         frames = tuple(
             f"{each.declaring_class}.{each.method_name}({each.file_name}:{each.line_number})"
             for each in cause.stack_trace
         )
-        yield _Thrown(cause.error_type_hierarchy[0], cause.message, frames)
+        yield _Cause(cause.error_type_hierarchy[0], cause.message, frames)
         number = cause.cause_idx if cause.HasField("cause_idx") else None
 
 
-def settings_of(session: SparkSession) -> dict[str, str]:
+def session_settings(session: SparkSession) -> dict[str, str]:
     """Return the settings of a session; no settings if its JVM or its server has ended."""
     with suppress(Py4JError, OSError, PySparkException):
         if is_remote():
@@ -177,7 +177,7 @@ def settings_of(session: SparkSession) -> dict[str, str]:
     return {}
 
 
-def redacted(text: str, secrets: set[str]) -> str:
+def redact(text: str, secrets: set[str]) -> str:
     """A text without these secrets."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, _HIDDEN)
@@ -199,14 +199,14 @@ def _told(lines: list[str]) -> str:
     return f"{lines[-1]} ({told[-1]})"
 
 
-def _framed(chain: list[_Thrown]) -> bool:
+def _framed(chain: list[_Cause]) -> bool:
     return any(each.frames for each in chain)
 
 
-def _missing(chain: list[_Thrown]) -> SetupError | None:
+def _missing(chain: list[_Cause]) -> SetupError | None:
     for each in reversed(chain):
         # Messages of all other exceptions may contain values of records.
-        if each.kind in _OF_SESSION and (mistake := session_mistake(each.message)):
+        if each.kind in _OF_SESSION and (mistake := setup_error_in_message(each.message)):
             return mistake
         source = _MISSING_SOURCE.search(each.message)
         is_class = _MISSING_CLASS.fullmatch(each.kind) and _BROKEN_CLASS not in each.message
@@ -222,7 +222,7 @@ def _missing(chain: list[_Thrown]) -> SetupError | None:
 
 
 def _of_storage(
-    chain: list[_Thrown], failure: Exception, operation: str, location: str
+    chain: list[_Cause], failure: Exception, operation: str, location: str
 ) -> TidemarkError | None:
     """The storage error that caused a failure; None for all other failures."""
     found = [_reason(each) for each in reversed(chain)]
@@ -235,7 +235,7 @@ def _of_storage(
     return kind(location=file or location, operation=operation, reason=os.strerror(number))
 
 
-def _reason(thrown: _Thrown) -> tuple[int, str | None] | None:
+def _reason(thrown: _Cause) -> tuple[int, str | None] | None:
     """The operating system's error number, and the file if the message names it."""
     if not thrown.kind.startswith(_ON_DISK):
         return None

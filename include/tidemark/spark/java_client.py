@@ -9,7 +9,7 @@ from pyspark.sql import is_remote
 
 from tidemark.core.plan import Plan
 from tidemark.core.record import Headers
-from tidemark.spark.connect import SUBMIT
+from tidemark.spark.connect import SUBMIT_ADVICE
 from tidemark.spark.errors import EngineUnsuitable
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def headers_at(
             mismatch=f"the record at {place} has a timestamp that Spark alters, and a header whose "
             "name is not UTF-8",
             needed="Kafka's Java client, for such a header",
-            advice=f"run this plan {SUBMIT}",
+            advice=f"run this plan {SUBMIT_ADVICE}",
         )
     jvm = session._jvm
     settings = jvm.java.util.HashMap()

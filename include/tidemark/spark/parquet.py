@@ -17,7 +17,7 @@ _COLUMNS = ("partition", "offset", "timestamp")
 """Those whose extremes a commit tells."""
 
 
-def written(files: FileSystem, table: str, folder: str) -> list[DataFile]:
+def single_partition_files(files: FileSystem, table: str, folder: str) -> list[DataFile]:
     """The files with rows in one folder of a table, each of one partition.
 
     Args:
@@ -29,12 +29,12 @@ def written(files: FileSystem, table: str, folder: str) -> list[DataFile]:
         ValueError: They are not files of single partitions whose offsets lie apart.
         OSError: They cannot be read.
     """
-    made = found_in(files, table, folder)
+    made = data_files(files, table, folder)
     _check_apart(made)  # fence: files-have-disjoint-offsets
     return made
 
 
-def found_in(files: FileSystem, table: str, folder: str) -> list[DataFile]:
+def data_files(files: FileSystem, table: str, folder: str) -> list[DataFile]:
     """The files with rows in one folder of a table, by partition and offset.
 
     A compaction joins files that stand beside each other in a commit: what it makes then holds

@@ -21,14 +21,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tidemark import processes, sockets
 from tidemark.core.errors import SetupError
 from tidemark.lake.files import locked, named_failures, read_json, replace_text
-from tidemark.spark.connect import SUBMIT
+from tidemark.spark import processes, sockets
+from tidemark.spark.connect import SUBMIT_ADVICE
 from tidemark.spark.engine import DEFAULT_PORT, TOKEN_VARIABLE, Server, without_connect
 from tidemark.spark.errors import EngineUnavailable, EngineUnsuitable
 from tidemark.spark.submit import search_path
-from tidemark.spark.workers import CODE
+from tidemark.spark.workers import CODE_DIGEST
 
 _log = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class SparkServer:
                 engine="the Spark Connect server of this machine",
                 mismatch="another user started it, and only that user can read its token",
                 needed="a server of your own",
-                advice=f"run {SUBMIT}, or set TIDEMARK_HOME to a folder of your own",
+                advice=f"run {SUBMIT_ADVICE}, or set TIDEMARK_HOME to a folder of your own",
             ) from None
         return Server(host=HOST, port=state.port, token=token)
 
@@ -175,7 +175,7 @@ class SparkServer:
         """Return a digest of the parts of a server that an upgrade can change."""
         options = self._settings.get("spark.driver.extraJavaOptions", "").split()
         parts = (
-            CODE,
+            CODE_DIGEST,
             *map(version, ("pyspark", "delta-spark")),
             REDACTION,
             # Without paths: several checkouts may share a home.
@@ -221,10 +221,10 @@ class SparkServer:
             SetupError: A process survives SIGKILL.
         """
         state = self._load()
-        living = (lambda: processes.members(state.session)) if state else (lambda: ())
+        living = (lambda: processes.session_members(state.session)) if state else (lambda: ())
         processes.stop("the Spark Connect server", living, timeout_s=timeout_s)
         # Another server may use the port by now, and with it the folder.
-        if state and sockets.is_free_soon(_ADDRESS, state.port):
+        if state and sockets.wait_until_free(_ADDRESS, state.port):
             shutil.rmtree(self._scratch(state.port), ignore_errors=True)
         return self.status()
 
@@ -249,7 +249,7 @@ class SparkServer:
     def _spawn(self) -> _State:
         last = self._load()
         (spare,) = sockets.free_ports(_ADDRESS, 1)
-        port = sockets.chosen_port(_ADDRESS, self._port, last.port if last else None, spare)
+        port = sockets.choose_port(_ADDRESS, self._port, last.port if last else None, spare)
         command, environ = self._prepare(port)
         process = processes.spawn_detached(command, self._output, env=environ, cwd=self._home)
         state = _State(pid=process.pid, session=process.session, started=process.started, port=port)
@@ -267,7 +267,7 @@ class SparkServer:
         self._home.mkdir(parents=True, exist_ok=True)
         # Killed servers leave their folders behind.
         for old in self._home.glob("scratch-*"):
-            if not sockets.accepts(_ADDRESS, int(old.name.partition("-")[2])):
+            if not sockets.is_listening(_ADDRESS, int(old.name.partition("-")[2])):
                 shutil.rmtree(old, ignore_errors=True)
         scratch = self._scratch(port)
         # Spark spills records into it.
@@ -316,12 +316,12 @@ class SparkServer:
 
     def _wait_until_it_listens(self, state: _State, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        while not sockets.accepts(_ADDRESS, state.port):
+        while not sockets.is_listening(_ADDRESS, state.port):
             if not _is_alive(state):
                 raise SetupError(
                     subject="the Spark Connect server ended during its start",
                     needed=f"a server that keeps running; its output is in {self._output}",
-                    seen=processes.last_words(self._output),
+                    seen=processes.last_lines(self._output),
                     advice="fix the cause that the output names; the server needs Java 17 and "
                     "`make setup`",
                 )
@@ -365,4 +365,4 @@ def _property(key: str, value: str) -> str:
 
 
 def _is_alive(state: _State) -> bool:
-    return processes.lives(state.pid, state.started)
+    return processes.is_running(state.pid, state.started)

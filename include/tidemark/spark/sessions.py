@@ -84,13 +84,13 @@ def open_application(
     return builder.getOrCreate()
 
 
-def log_no_values() -> None:
+def disable_value_logging() -> None:
     """Stop PySpark from logging the values of failed computations, until the process ends."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def share_fairly(session: SparkSession, pool: str) -> None:
+def use_scheduler_pool(session: SparkSession, pool: str) -> None:
     """Give the jobs of this thread a fair share of the executors, beside jobs with more tasks.
 
     The allocation file of a Spark Connect server defines one pool for all sessions.

@@ -118,17 +118,17 @@ def submit(
                     said = line.rstrip("\n")
                     say(said)
                     last = said or last
-                    if setup_mistake(said):
+                    if setup_error_in_line(said):
                         clues.append(said)
         except BaseException:
             # Otherwise the job would run on, and no process would read its output.
             process.kill()
             raise
-    stopped = None
+    failure = None
     if results is None or process.returncode not in set(ExitCode):
-        stopped = stopped_by(process.returncode, [*clues, last])
-    code = stopped.exit_code if stopped else ExitCode(process.returncode)
-    return JobRun(exit_code=code, results=results, stopped=stopped)
+        failure = missing_result_error(process.returncode, [*clues, last])
+    code = failure.exit_code if failure else ExitCode(process.returncode)
+    return JobRun(exit_code=code, results=results, failure=failure)
 
 
 def _results(text: str) -> list[Mapping[str, Any]] | None:
@@ -141,7 +141,7 @@ def _results(text: str) -> list[Mapping[str, Any]] | None:
     return None
 
 
-def stopped_by(exit_code: int, printed: Sequence[str]) -> TidemarkError | None:
+def missing_result_error(exit_code: int, printed: Sequence[str]) -> TidemarkError | None:
     """The error for a job that ended without a result; None for exit codes that only jobs return.
 
     Args:
@@ -150,7 +150,7 @@ def stopped_by(exit_code: int, printed: Sequence[str]) -> TidemarkError | None:
     """
     last = next((line for line in reversed(printed) if line.strip()), "no output")
     if exit_code in _MISTAKEN:
-        mistake = next(filter(None, map(setup_mistake, printed)), None)
+        mistake = next(filter(None, map(setup_error_in_line, printed)), None)
         if mistake is None and any(map(_PASSING.search, printed)):
             return EngineStopped(status=exit_code)
         if mistake or exit_code != ExitCode.CRASH:
@@ -159,13 +159,13 @@ def stopped_by(exit_code: int, printed: Sequence[str]) -> TidemarkError | None:
     return None if exit_code in set(ExitCode) else EngineStopped(status=exit_code)
 
 
-def setup_mistake(line: str) -> SetupError | None:
+def setup_error_in_line(line: str) -> SetupError | None:
     """The error for a line that Spark, a shell or the JVM prints about a wrong set-up, or None."""
     found = _MISTAKE.fullmatch(line.rstrip())
     return _not_started((found["spark"] or found[0]).strip()) if found else None
 
 
-def session_mistake(message: str) -> SetupError | None:
+def setup_error_in_message(message: str) -> SetupError | None:
     """The error for the message of Spark's exception about a wrong set-up, or None."""
     first = message.partition("\n")[0].rstrip()
     return _not_started(first) if re.fullmatch(_WRONG_SESSION, first) else None

@@ -27,11 +27,11 @@ def _digest() -> str:
     return digest.hexdigest()[:16]
 
 
-CODE = _digest()
+CODE_DIGEST = _digest()
 """Digest of the modules that workers run, at the start of this process."""
 
 
-def code_of_workers(session: SparkSession) -> str:
+def worker_code_digest(session: SparkSession) -> str:
     """Return the digest of a session's Python worker; an empty text if it lacks this package.
 
     Raises:
@@ -43,7 +43,7 @@ def code_of_workers(session: SparkSession) -> str:
     # PySpark would use type hints to select the type of the function.
     def code(_):  # type: ignore[no-untyped-def]
 
-        return CODE
+        return CODE_DIGEST
 
     asked = F.udf(code, "string")
     try:

@@ -25,8 +25,8 @@ from tidemark.core.plan import Plan
 from tidemark.lake.storage import folder_of
 from tidemark.spark import parquet
 from tidemark.spark.conditions import at_offsets
-from tidemark.spark.failures import named_failure, settings_of
-from tidemark.spark.sessions import share_fairly
+from tidemark.spark.failures import session_settings, spark_error
+from tidemark.spark.sessions import use_scheduler_pool
 from tidemark.spec.decode import DecodedFrom, DecodeSpec, Part, Reason
 from tidemark.typed.errors import DecoderChanged, InvalidRule, TooManyQuarantined
 from tidemark.typed.formats.payloads import (
@@ -105,23 +105,23 @@ class SparkDecoder:
             DecoderChanged: The plan was made for another decoder.
             InvalidRule: A row rule is no condition over the decoded columns.
             TooManyQuarantined: More cannot be decoded than the spec allows; nothing was committed.
-            SetupError, StorageRefused, StorageUnavailable, EngineFailed: As in `named_failure`.
+            SetupError, StorageRefused, StorageUnavailable, EngineFailed: As in `spark_error`.
         """
         source = self._checked(plan)
         operation = f"decoding plan {plan.sequence} of pipeline {plan.pipeline!r}"
         folder = plan_folder(plan.sequence, uuid4())
-        share_fairly(self._session, plan.pipeline)
+        use_scheduler_pool(self._session, plan.pipeline)
         for key, value in SETTINGS.items():
             self._session.conf.set(key, value)
         with ExitStack() as undo:
             try:
                 made = self._written(plan, self._passes(source), folder, undo)
             except (PySparkException, Py4JError, DeltaError, OSError, ValueError) as failure:
-                raise named_failure(
+                raise spark_error(
                     failure,
                     operation,
                     location=self._typed,
-                    settings=settings_of(self._session),
+                    settings=session_settings(self._session),
                     may_have_values=True,
                 ) from None
             undo.pop_all()
@@ -297,7 +297,7 @@ class SparkDecoder:
 
     def _found(self, table: str, folder: str) -> list[DataFile]:
         files, place = folder_of(table)
-        return parquet.found_in(files, place, folder)
+        return parquet.data_files(files, place, folder)
 
     def _quarantined_before(self, plan: Plan) -> int:
         """How many of a plan's offsets the quarantine has a record of that nobody has closed."""

@@ -16,7 +16,7 @@ from tidemark.core.offsets import SpanSet, united
 from tidemark.ingest.spark_frames import quoted
 from tidemark.lake.errors import EngineFailed
 from tidemark.spark.conditions import at_offsets
-from tidemark.spark.failures import named_failure, settings_of
+from tidemark.spark.failures import session_settings, spark_error
 from tidemark.spec.upsert import Deletes, Envelope, How, Merge, UpsertSpec
 
 log = logging.getLogger(__name__)
@@ -71,11 +71,11 @@ class SparkMerger:
         try:
             self._do(merge)
         except (PySparkException, Py4JError, ValueError) as failure:
-            raise named_failure(
+            raise spark_error(
                 failure,
                 f"merging {self._typed} into {self._latest}",
                 location=self._latest,
-                settings=settings_of(self._session),
+                settings=session_settings(self._session),
                 may_have_values=True,
             ) from None
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from tidemark.quality.gx.suite import load_suite
-from tidemark.spark.connect import connected, session_lost
+from tidemark.spark.connect import connect_sessions, session_loss
 from tidemark.spark.engine import Server
 
 pytestmark = pytest.mark.spark
@@ -30,7 +30,7 @@ def test_a_lost_session_is_not_an_error_of_the_suite(
         "description": "every row has a partition",
     }
     file.write_text(json.dumps({"name": "rules", "expectations": [rule]}))
-    with connected(connect_server, {}) as sessions:
+    with connect_sessions(connect_server, {}) as sessions:
         session = sessions.shared()
         rows = session.sql("SELECT 0 AS partition, id AS offset FROM range(3)")
         context = open_context(tmp_path / "site")
@@ -38,4 +38,4 @@ def test_a_lost_session_is_not_an_error_of_the_suite(
         session.client.release_session()
         with pytest.raises(PySparkException) as lost:
             validate_rows(open_context(tmp_path / "other"), "events", load_suite(file), rows)
-    assert session_lost(lost.value)
+    assert session_loss(lost.value)

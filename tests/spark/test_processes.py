@@ -1,4 +1,4 @@
-"""Detached processes: what is started is found again, told apart, and stopped whole."""
+"""Detached processes can be found again and stopped with all that they started."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemark import processes
-from tidemark.processes import Detached
+from tidemark.spark import processes
+from tidemark.spark.processes import DetachedProcess
 
-Script = Callable[[str], Detached]
+Script = Callable[[str], DetachedProcess]
 
 
 def wait_until(held: Callable[[], bool], timeout_s: float = 60.0) -> None:
@@ -31,7 +31,7 @@ def script(tmp_path: Path) -> Iterator[Script]:
     """Runs shell scripts detached, with their log in `log`; ends what is left of them."""
     sessions: list[int] = []
 
-    def run(text: str) -> Detached:
+    def run(text: str) -> DetachedProcess:
         started = processes.spawn_detached(
             ["/bin/sh", "-c", text], tmp_path / "log", env={"WORD": "hello"}, cwd=tmp_path
         )
@@ -40,7 +40,7 @@ def script(tmp_path: Path) -> Iterator[Script]:
 
     yield run
     for session in sessions:
-        for pid in processes.members(session):
+        for pid in processes.session_members(session):
             os.kill(pid, signal.SIGKILL)
 
 
@@ -50,8 +50,8 @@ def test_a_detached_process_is_nobodys_child_and_its_output_is_in_the_log(
     """It has the environment and the folder that it was given, and no terminal."""
     log = tmp_path / "log"
     started = script('echo "$WORD from $PWD"; read line || echo no input >&2; exec sleep 600')
-    wait_until(lambda: "no input" in processes.printed(log))
-    assert processes.last_words(log) == f"hello from {tmp_path}\nno input"
+    wait_until(lambda: "no input" in processes.read_log(log))
+    assert processes.last_lines(log) == f"hello from {tmp_path}\nno input"
     assert os.getsid(started.pid) == started.session != os.getsid(0)
     assert processes.start_time(started.pid) == started.started != ""
     with pytest.raises(ChildProcessError):
@@ -62,18 +62,18 @@ def test_the_last_log_is_kept_beside_the_new_one(script: Script, tmp_path: Path)
     """A restart does not wipe out why it was needed."""
     log = tmp_path / "log"
     script("echo first")
-    wait_until(lambda: processes.printed(log) == "first\n")
+    wait_until(lambda: processes.read_log(log) == "first\n")
     script("echo second")
-    wait_until(lambda: processes.printed(log) == "second\n")
-    assert processes.printed(tmp_path / "log.1") == "first\n"
+    wait_until(lambda: processes.read_log(log) == "second\n")
+    assert processes.read_log(tmp_path / "log.1") == "first\n"
 
 
 def test_a_session_has_members_as_long_as_one_lives(script: Script) -> None:
     """Process groups of their own do not hide them."""
     session = script("set -m; sleep 600 & sleep 600 & wait").session
-    wait_until(lambda: len(processes.members(session)) == 3)
-    processes.stop("the script", lambda: processes.members(session), timeout_s=10)
-    assert processes.members(session) == ()
+    wait_until(lambda: len(processes.session_members(session)) == 3)
+    processes.stop("the script", lambda: processes.session_members(session), timeout_s=10)
+    assert processes.session_members(session) == ()
 
 
 def test_a_session_whose_leader_lives_is_another_one() -> None:
@@ -82,18 +82,18 @@ def test_a_session_whose_leader_lives_is_another_one() -> None:
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
     ) as stranger:
         assert os.getsid(stranger.pid) == stranger.pid
-        assert processes.members(stranger.pid) == ()
+        assert processes.session_members(stranger.pid) == ()
         stranger.communicate(b"\n")
 
 
 def test_what_ignores_sigterm_gets_sigkill(script: Script, tmp_path: Path) -> None:
     """After the time that it was given."""
     session = script("trap '' TERM; echo ready; while :; do sleep 0.1; done").session
-    wait_until(lambda: "ready" in processes.printed(tmp_path / "log"))
+    wait_until(lambda: "ready" in processes.read_log(tmp_path / "log"))
     begun = time.monotonic()
-    processes.stop("the script", lambda: processes.members(session), timeout_s=0.5)
+    processes.stop("the script", lambda: processes.session_members(session), timeout_s=0.5)
     assert time.monotonic() - begun >= 0.5
-    assert processes.members(session) == ()
+    assert processes.session_members(session) == ()
 
 
 def test_a_zombie_is_dead() -> None:
@@ -102,15 +102,15 @@ def test_a_zombie_is_dead() -> None:
         [sys.executable, "-c", "input()", "mark"], stdin=subprocess.PIPE
     ) as child:
         # Between fork and exec the arguments are this process's own.
-        wait_until(lambda: processes.runs(child.pid, "mark"))
+        wait_until(lambda: processes.runs_with(child.pid, "mark"))
         assert processes.start_time(child.pid)
         child.kill()
         # A process on its way out first loses its arguments; a while later it is a zombie.
         wait_until(lambda: processes.start_time(child.pid) == "")
-        assert not processes.runs(child.pid, "mark")
+        assert not processes.runs_with(child.pid, "mark")
         assert child.returncode is None
 
 
 def test_a_log_without_words_says_so(tmp_path: Path) -> None:
     """An error never ends in nothing."""
-    assert processes.last_words(tmp_path / "none") == "an empty log"
+    assert processes.last_lines(tmp_path / "none") == "an empty log"

@@ -10,9 +10,9 @@ from uuid import uuid4
 
 from tidemark.lake.errors import storage_error
 from tidemark.lake.storage import table_folder
-from tidemark.spark.connect import RESTART, refusal, session_lost
+from tidemark.spark.connect import RESTART_ADVICE, server_error, session_loss
 from tidemark.spark.errors import EngineUnsuitable
-from tidemark.spark.workers import CODE, code_of_workers
+from tidemark.spark.workers import CODE_DIGEST, worker_code_digest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +26,7 @@ _SOURCES = {
 }
 
 
-def check_server(
+def check_requirements(
     sessions: ConnectSessions,
     *,
     java_properties: Mapping[str, str],
@@ -62,7 +62,7 @@ def check_server(
         if runs_python:
             checks.workers()
     except PySparkException as failure:
-        raise refusal(sessions.server, failure) from None
+        raise server_error(sessions.server, failure) from None
 
 
 class _Checks:
@@ -153,7 +153,7 @@ class _Checks:
             if not any(each.base_name.endswith(".parquet") for each in written):
                 raise self._elsewhere(location)
         except PySparkException as failure:
-            if session_lost(failure):
+            if session_loss(failure):
                 raise
             raise self._elsewhere(location) from None
         except FileNotFoundError:
@@ -170,8 +170,8 @@ class _Checks:
 
     def workers(self) -> None:
         """Check the code of the workers: Spark sends Python functions by name."""
-        seen = code_of_workers(self._session)
-        if seen != CODE:
+        seen = worker_code_digest(self._session)
+        if seen != CODE_DIGEST:
             raise self._unsuitable(
                 "its Python workers have another version of tidemark"
                 if seen
@@ -196,5 +196,5 @@ class _Checks:
 
     def _unsuitable(self, problem: str, needed: str) -> EngineUnsuitable:
         return EngineUnsuitable(
-            engine=self._engine, mismatch=problem, needed=needed, advice=RESTART
+            engine=self._engine, mismatch=problem, needed=needed, advice=RESTART_ADVICE
         )

@@ -25,7 +25,7 @@ _DETACH = 'exec 3>"$1"; shift; "$@" </dev/null >&3 2>&3 3>&- & echo $$ $!'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Detached:
+class DetachedProcess:
     """A process that was started and let go.
 
     Attributes:
@@ -45,7 +45,7 @@ def spawn_detached(
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-) -> Detached:
+) -> DetachedProcess:
     """Start a process that outlives this one, in a session of its own.
 
     A shell stands between and leaves at once, so the process belongs to init: nobody has to wait
@@ -69,13 +69,13 @@ def spawn_detached(
         start_new_session=True,
     )
     session, pid = map(int, shell.stdout.split())
-    return Detached(pid=pid, session=session, started=start_time(pid))
+    return DetachedProcess(pid=pid, session=session, started=start_time(pid))
 
 
 # -- telling apart -------------------------------------------------------------------------------
 
 
-def runs(pid: int, argument: str) -> bool:
+def runs_with(pid: int, argument: str) -> bool:
     """Whether `pid` lives and was started with `argument`; never true of a reused process id."""
     return argument in _arguments(pid)
 
@@ -93,12 +93,12 @@ def start_time(pid: int) -> str:
     return "" if state.startswith("Z") else started.strip()
 
 
-def lives(pid: int, started: str) -> bool:
+def is_running(pid: int, started: str) -> bool:
     """Return whether the process with this start time still runs; False for an empty start time."""
     return bool(started) and start_time(pid) == started
 
 
-def members(session: int) -> tuple[int, ...]:
+def session_members(session: int) -> tuple[int, ...]:
     """Living processes of the session of a detached process.
 
     Its leader was the shell, which is gone; a living leader leads a later session of the same id.
@@ -171,13 +171,13 @@ def _gone(living: Callable[[], Sequence[int]], deadline: float) -> bool:
 # -- logs ----------------------------------------------------------------------------------------
 
 
-def printed(log: Path) -> str:
+def read_log(log: Path) -> str:
     """What the process of this log has printed; nothing if there is no log."""
     if not log.exists():
         return ""
     return log.read_text(encoding="utf-8", errors="replace")
 
 
-def last_words(log: Path, *, lines: int = 12) -> str:
+def last_lines(log: Path, *, lines: int = 12) -> str:
     """The end of what the process of this log has printed."""
-    return "\n".join(printed(log).splitlines()[-lines:]) or "an empty log"
+    return "\n".join(read_log(log).splitlines()[-lines:]) or "an empty log"

@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 
 from tidemark.core.errors import SetupError
 
-_PATIENCE_S = 3.0
+_RELEASE_S = 3.0
 
 
 def is_free(host: str, port: int) -> bool:
@@ -24,12 +24,12 @@ def is_free(host: str, port: int) -> bool:
         return True
 
 
-def is_free_soon(host: str, port: int) -> bool:
+def wait_until_free(host: str, port: int) -> bool:
     """Return whether the port is free, or becomes free within some seconds.
 
     A process that was killed holds its ports until its last thread has ended.
     """
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _RELEASE_S
     while not is_free(host, port):
         if time.monotonic() > deadline:
             return False
@@ -37,7 +37,7 @@ def is_free_soon(host: str, port: int) -> bool:
     return True
 
 
-def accepts(host: str, port: int) -> bool:
+def is_listening(host: str, port: int) -> bool:
     """Whether somebody listens on the port."""
     with suppress(OSError), socket.create_connection((host, port), timeout=1):
         return True
@@ -53,7 +53,7 @@ def free_ports(host: str, count: int) -> list[int]:
         return [int(probe.getsockname()[1]) for probe in probes]
 
 
-def chosen_port(host: str, wanted: int, last: int | None, spare: int) -> int:
+def choose_port(host: str, wanted: int, last: int | None, spare: int) -> int:
     """The port to take: the one asked for, else the last one again if it is free, else the spare.
 
     Args:
@@ -64,7 +64,7 @@ def chosen_port(host: str, wanted: int, last: int | None, spare: int) -> int:
     """
     if wanted:
         return wanted
-    return last if last is not None and is_free_soon(host, last) else spare
+    return last if last is not None and wait_until_free(host, last) else spare
 
 
 def require_free(host: str, ports: Iterable[int], purpose: str) -> None:
@@ -79,7 +79,7 @@ def require_free(host: str, ports: Iterable[int], purpose: str) -> None:
         SetupError: Naming the port.
     """
     for port in ports:
-        if not is_free_soon(host, port):
+        if not wait_until_free(host, port):
             raise SetupError(
                 subject=f"port {port} is taken",
                 needed=f"a free port {port} for {purpose}",

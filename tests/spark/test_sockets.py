@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidemark import sockets
 from tidemark.core.errors import SetupError
+from tidemark.spark import sockets
 
 HOST = "127.0.0.1"
 
@@ -26,8 +26,8 @@ def taken() -> Iterator[int]:
 def test_a_port_that_somebody_has_is_not_free(taken: int) -> None:
     """It accepts connections instead."""
     (free,) = sockets.free_ports(HOST, 1)
-    assert (sockets.is_free(HOST, taken), sockets.accepts(HOST, taken)) == (False, True)
-    assert (sockets.is_free(HOST, free), sockets.accepts(HOST, free)) == (True, False)
+    assert (sockets.is_free(HOST, taken), sockets.is_listening(HOST, taken)) == (False, True)
+    assert (sockets.is_free(HOST, free), sockets.is_listening(HOST, free)) == (True, False)
 
 
 def test_free_ports_are_all_different() -> None:
@@ -39,7 +39,7 @@ def test_a_taken_port_is_refused_with_its_purpose(
     taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names the port and who wanted it, once nobody has given it back for a while."""
-    monkeypatch.setattr(sockets, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(sockets, "_RELEASE_S", 0.2)
     with pytest.raises(SetupError, match=f"port {taken} is taken.*for the judge"):
         sockets.require_free(HOST, [*sockets.free_ports(HOST, 1), taken], "the judge")
 
@@ -52,7 +52,7 @@ def test_the_last_port_is_chosen_again_after_its_killed_process_releases_it() ->
         last = holder.getsockname()[1]
         giving_back = threading.Timer(0.2, holder.close)
         giving_back.start()
-        assert sockets.chosen_port(HOST, 0, last, spare=1) == last
+        assert sockets.choose_port(HOST, 0, last, spare=1) == last
         giving_back.join()
 
 
@@ -60,9 +60,9 @@ def test_the_port_asked_for_wins_then_the_last_then_a_spare(
     taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A taken port that was asked for is for `require_free` to refuse."""
-    monkeypatch.setattr(sockets, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(sockets, "_RELEASE_S", 0.2)
     last, spare = sockets.free_ports(HOST, 2)
-    assert sockets.chosen_port(HOST, taken, last, spare) == taken
-    assert sockets.chosen_port(HOST, 0, last, spare) == last
-    assert sockets.chosen_port(HOST, 0, taken, spare) == spare
-    assert sockets.chosen_port(HOST, 0, None, spare) == spare
+    assert sockets.choose_port(HOST, taken, last, spare) == taken
+    assert sockets.choose_port(HOST, 0, last, spare) == last
+    assert sockets.choose_port(HOST, 0, taken, spare) == spare
+    assert sockets.choose_port(HOST, 0, None, spare) == spare
