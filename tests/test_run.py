@@ -17,7 +17,7 @@ from tests.conftest import PROJECT
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, LostRange, TidemarkError
 from tidemark.core.plan import PlanRef
-from tidemark.ingest.errors import NotLanded
+from tidemark.ingest.errors import CommitNotFound
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.run import JOBS, Job, main
 from tidemark.spark.submit import RESULT_MARKER
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ARGV = ["--plan", "prices=7"]
 THREE = ["--plan", "prices=7", "--plan", "orders=3", "--plan", "tides=1"]
 TRANSIENT = KafkaUnavailable(operation="list_offsets", reason="timed out")
-UNKNOWN = NotLanded(pipeline="prices", sequence=7, seen="no commit")
+UNKNOWN = CommitNotFound(pipeline="prices", sequence=7, seen="no commit")
 REFUSED = LostRange(pipeline="prices", topic="prices", lost=((0, 0, 4),))
 
 

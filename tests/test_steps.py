@@ -15,12 +15,12 @@ from tidemark import steps
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import PlanRef
-from tidemark.ingest.errors import NotLanded
+from tidemark.ingest.errors import CommitNotFound
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.quality.errors import QualityFailed
 
 AWAY = KafkaUnavailable(operation="list_offsets", reason="timed out")
-LOST = NotLanded(pipeline="events", sequence=1, seen="no commit")
+LOST = CommitNotFound(pipeline="events", sequence=1, seen="no commit")
 FAILED = QualityFailed(pipeline="events", sequence=1, failed=("rule",), data_docs="page")
 
 

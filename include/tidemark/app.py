@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from tidemark.dev.airflow_standalone import AirflowStandalone
     from tidemark.dev.broker import Broker
     from tidemark.dev.failpoints import FailPoint
-    from tidemark.ingest.executor import Ingest
+    from tidemark.ingest.executor import PlanExecutor
     from tidemark.ingest.planner import Planner
-    from tidemark.ingest.ports import (
+    from tidemark.ingest.protocols import (
         BronzeTable,
         ControlTable,
         DataTable,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         TopicReader,
         WatermarkReader,
     )
-    from tidemark.ingest.start import OffsetSource, Starts
+    from tidemark.ingest.start import OffsetSource, StartService
     from tidemark.lake.control_repair import DeltaControlRepair
     from tidemark.lake.data_table import DeltaDataTable
     from tidemark.lake.deduplication import Deduplication
@@ -469,12 +469,12 @@ class App:
             now=utc_now,
         )
 
-    def starts(self, pipeline: str) -> Starts:
+    def starts(self, pipeline: str) -> StartService:
         """Begins a pipeline where another reader has come to; needs no JVM."""
-        from tidemark.ingest.start import Starts
+        from tidemark.ingest.start import StartService
 
         spec = self.kafka_spec(pipeline)
-        return Starts(
+        return StartService(
             spec=spec,
             watermarks=self.watermarks(spec),
             control=self.control(),
@@ -526,13 +526,13 @@ class App:
             labelled=bronze,
         )
 
-    def ingest(self, pipeline: str) -> Ingest:
+    def ingest(self, pipeline: str) -> PlanExecutor:
         """Executes plans, with Spark."""
-        from tidemark.ingest.executor import Ingest
+        from tidemark.ingest.executor import PlanExecutor
 
         spec = self.spec(pipeline)
         watermarks, log_reader = self._log_of(spec)
-        return Ingest(
+        return PlanExecutor(
             spec=spec,
             watermarks=watermarks,
             control=self.control(),

@@ -23,7 +23,7 @@ from tidemark import steps
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import PlanRef
-from tidemark.ingest.together import each_apart
+from tidemark.ingest.parallel import map_in_threads
 from tidemark.spark.engine import Engine, JobRun, Server, Stop
 from tidemark.spark.sessions import disable_value_logging
 from tidemark.spark.submit import RESULT_MARKER, application_name, plan_arguments, submit
@@ -63,7 +63,7 @@ class Job:
 
             with steps.named_failures(app, "starting Spark"):
                 threads = at_once(app)
-            return [steps.outcome(each) for each in each_apart(plans, one, threads)]
+            return [steps.outcome(each) for each in map_in_threads(plans, one, threads)]
 
         return cls(body)
 

@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import PlanRef
-from tidemark.ingest.errors import NotLanded
+from tidemark.ingest.errors import CommitNotFound
+from tidemark.ingest.parallel import attempt, map_in_threads
 from tidemark.ingest.recorder import recorded_plan
-from tidemark.ingest.together import attempt, each_apart
 from tidemark.quality.service import raise_if_failed
 from tidemark.spec.layout import LOG_FOLDER
 from tidemark.spec.upsert import Merge
@@ -171,7 +171,7 @@ def _take_all(runs: Sequence[_PipelineRun], at_once: int) -> None:
         ("upsert", _PipelineRun.upsert, 1),
         ("publish", _PipelineRun.publish, at_once),
     ):
-        for run, came in zip(runs, each_apart(runs, method, threads), strict=True):
+        for run, came in zip(runs, map_in_threads(runs, method, threads), strict=True):
             if isinstance(came, TidemarkError):
                 run.add(step, came, 0.0)
 
@@ -227,7 +227,9 @@ class _PipelineRun:
         if plan is None:
             return None
         if plan.sequence in self._decoded:
-            raise NotLanded(pipeline=plan.pipeline, sequence=plan.sequence, seen="an open plan")
+            raise CommitNotFound(
+                pipeline=plan.pipeline, sequence=plan.sequence, seen="an open plan"
+            )
         self._decoded.add(plan.sequence)
         return {"plan": plan.sequence, **ingest(self._app, plan.ref)}
 

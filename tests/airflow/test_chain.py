@@ -18,7 +18,7 @@ from tests.support.services import NOW
 from tests.support.transactions import produce_months
 from tidemark.app import App, connection_variable, kafka_connection
 from tidemark.dev.broker import BrokerStatus
-from tidemark.ingest.executor import Ingest
+from tidemark.ingest.executor import PlanExecutor
 
 DAG, RUN = "tidemark_tides", "scheduled__2025-07-01T00:00:00+00:00"
 JUNE = {"start": "2025-06-01T00:00:00+00:00", "end": "2025-07-01T00:00:00+00:00"}
@@ -62,7 +62,7 @@ class Tides:
     def land(self, plan: int) -> bool:
         """Execute a plan; whether anything was written."""
         spec = self._app.spec("tides")
-        ingest = Ingest(
+        ingest = PlanExecutor(
             spec=spec,
             watermarks=self._app.watermarks(spec),
             control=self._app.control(),

@@ -276,7 +276,7 @@ def test_rows_that_kafka_does_not_have_any_more_are_not_replaced_by_nothing(lake
         lake.ingest.execute(plan.sequence)
     assert refused.value.lost == ((0, 4, 5), (0, 7, 8))
     assert DeltaTable(lake.uri).version() == before
-    lake.abandon.give_up(plan.sequence, "ops", "compacted")
+    lake.abandon.abandon(plan.sequence, "ops", "compacted")
     with pytest.raises(PlanAbandoned):
         lake.ingest.execute(plan.sequence)
     assert held(lake) == told(lake)
@@ -593,7 +593,7 @@ def test_a_replacement_of_a_topic_that_was_made_again_is_never_discarded() -> No
     before = pipeline.landed_identities()
     pipeline.kafka.create("events", 2, "id-2")
     with pytest.raises(PlanLanded):
-        pipeline.abandon.give_up(2, "ops", "made again", discard=True)
+        pipeline.abandon.abandon(2, "ops", "made again", discard=True)
     assert pipeline.landed_identities() == before
     assert len(before) == 5
     pipeline.decisions.new_incarnation("ops", "made again")

@@ -13,7 +13,7 @@ from tidemark.backfill.errors import TooManyChunks
 from tidemark.backfill.selection import (
     MAX_CHUNKS,
     OffsetRanges,
-    RangesOfPlan,
+    PlanRanges,
     RetainedLog,
     TimeWindow,
     chunks,
@@ -38,7 +38,7 @@ def test_each_way_to_say_it_is_understood() -> None:
     assert (window.end - window.start).total_seconds() == 3600
     assert list(window.partitions) == [3]
     assert select(retained=True) == RetainedLog()
-    assert select(plan=7) == RangesOfPlan(sequence=7)
+    assert select(plan=7) == PlanRanges(sequence=7)
 
 
 @pytest.mark.parametrize(

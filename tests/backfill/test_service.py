@@ -17,7 +17,7 @@ from tidemark.backfill.errors import (
     UnknownBackfill,
 )
 from tidemark.backfill.selection import Selection, TimeWindow, select
-from tidemark.backfill.service import Preview, check_finished
+from tidemark.backfill.service import BackfillPreview, check_finished
 from tidemark.core.errors import (
     InvalidRange,
     OtherIncarnation,
@@ -27,10 +27,10 @@ from tidemark.core.errors import (
 )
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.ingest.errors import (
+    BackfillOpen,
     LogTruncated,
     NoStartOffset,
     NotLive,
-    PlanOpen,
     RecordsMissed,
     UnknownPlan,
 )
@@ -56,7 +56,7 @@ def preview(
     *,
     readable_only: bool = False,
     replaces: bool = False,
-) -> Preview:
+) -> BackfillPreview:
     """What a backfill would do."""
     return pipeline.backfills.preview(
         selection, chunk, readable_only=readable_only, replaces=replaces
@@ -76,7 +76,7 @@ def land(pipeline: MemoryPipeline, number: int, asked_by: str = "ops") -> None:
     pipeline.ingest.execute(plan.sequence)
 
 
-def missing(seen: Preview) -> dict[int, list[tuple[int, int]]]:
+def missing(seen: BackfillPreview) -> dict[int, list[tuple[int, int]]]:
     """What would be landed, by partition."""
     return {p: [(s.start, s.end) for s in some] for p, some in seen.found.missing.items()}
 
@@ -161,7 +161,7 @@ def test_what_a_plan_was_about_is_landed_again_if_it_is_not_there() -> None:
     pipeline.produce(0, 10)
     plan = pipeline.planner.plan("run").plan
     assert plan is not None
-    pipeline.abandon.give_up(plan.sequence, "ops", "too much")
+    pipeline.abandon.abandon(plan.sequence, "ops", "too much")
     assert missing(preview(pipeline, select(plan=plan.sequence))) == {0: [(0, 10)]}
     with pytest.raises(UnknownPlan):
         preview(pipeline, select(plan=9))
@@ -295,7 +295,7 @@ def test_a_chunk_that_was_stopped_is_gone_on_with() -> None:
     opened = pipeline.backfills.plan_chunk("ops", 1).plan
     with pytest.raises(BackfillAhead):
         pipeline.backfills.plan_chunk("ops", 2)
-    with pytest.raises(PlanOpen):
+    with pytest.raises(BackfillOpen):
         preview(pipeline, select(offsets=["0:0-1"]))
     again = pipeline.backfills.plan_chunk("ops", 1)
     assert (again.outcome, again.plan) == (PlanOutcome.KEPT, opened)
@@ -319,7 +319,7 @@ def test_a_chunk_that_was_given_up_is_planned_anew() -> None:
     ask(pipeline, select(offsets=["0:0-4"]), 2)
     plan = pipeline.backfills.plan_chunk("ops", 1).plan
     assert plan is not None
-    pipeline.abandon.give_up(plan.sequence, "ops", "a test")
+    pipeline.abandon.abandon(plan.sequence, "ops", "a test")
     land(pipeline, 1)
     assert pipeline.backfills.progress("ops")[0].done
 

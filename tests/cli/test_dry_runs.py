@@ -16,7 +16,7 @@ def lake(tmp_path: Path) -> HomeFileLake:
     """Plans 1 to 3 have landed, 4 was given up, 5 is open."""
     lake = home_lake(tmp_path)
     lake.plan(1)
-    lake.abandon.give_up(4, "ops", "a test")
+    lake.abandon.abandon(4, "ops", "a test")
     lake.plan(1)
     return lake
 

@@ -106,13 +106,13 @@ def test_from_a_group_to_a_plan_and_to_another_group(home: Home, admin: AdminCli
     assert (code, told["outcome"], offsets(told)) == (ExitCode.OK, "draft", {0: 2, 1: 5})
     assert [each["deleted_unread"] for each in told["partitions"]] == [1, 0]
     assert home.starts() == {}
-    assert home.run("export-offsets", "events", "--group", lag)[1]["error"] == "NotBegun"
+    assert home.run("export-offsets", "events", "--group", lag)[1]["error"] == "NotStarted"
     for outcome in ("begun", "nothing to do"):
         code, told = home.run(*ask)
         assert (code, told["outcome"], offsets(told)) == (ExitCode.OK, outcome, {0: 2, 1: 5})
     assert home.starts() == {0: 2, 1: 5}
     code, told = home.run("start", "events", "--offsets", "0:4,1:4")
-    assert (code, told["error"]) == (ExitCode.REFUSED, "AlreadyBegun")
+    assert (code, told["error"]) == (ExitCode.REFUSED, "AlreadyStarted")
     assert f"consumer group '{old}'; other partitions at latest; moved" in told["actual"]
 
     assert home.run("plan", "events")[1]["error"] == "LostRange"

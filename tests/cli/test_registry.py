@@ -107,10 +107,10 @@ def test_schemas_that_are_kept_are_planned_with_while_the_registry_is_away(
         connect(monkeypatch, door.place)
         offline("decode", "events")
     offline("decode", "events")
-    App.from_environment().abandon("events@typed").give_up(1, "ops", "a test")
+    App.from_environment().abandon("events@typed").abandon(1, "ops", "a test")
     offline("decode", "events")
     assert submitted == ["events@typed=1", "events@typed=1", "events@typed=2"]
-    App.from_environment().abandon("events@typed").give_up(2, "ops", "a test")
+    App.from_environment().abandon("events@typed").abandon(2, "ops", "a test")
     lake.bronze.land_payloads([(traded(3), traded(4))])
     away = offline("decode", "events", "--json")
     assert (away.code, away.json[0]["error"]) == (ExitCode.TRANSIENT, "RegistryUnavailable")

@@ -165,13 +165,13 @@ FENCES = (
         marker="last-landed-record-before-reading",
         keeps="I3",
         operation=Drop(),
-        noticed_by=("tests/ingest/test_positions.py",),
+        noticed_by=("tests/ingest/test_log_comparison.py",),
     ),
     Fence(
         marker="deleted-row-is-no-evidence",
         keeps="I3",
         operation=Replace("True"),
-        noticed_by=("tests/ingest/test_positions.py", "-k", "deleted_row"),
+        noticed_by=("tests/ingest/test_log_comparison.py", "-k", "deleted_row"),
     ),
     Fence(
         marker="same-topic-when-planning",

@@ -37,7 +37,7 @@ from tidemark.core.errors import EndBehindCommitted, ExitCode
 from tidemark.core.plan import Plan
 from tidemark.core.watermarks import IsolationLevel as Level
 from tidemark.ingest.errors import LogTruncated
-from tidemark.ingest.executor import Ingestion
+from tidemark.ingest.executor import ExecutionResult
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.lake.errors import EngineFailed
@@ -114,7 +114,7 @@ def persevere(run: Callable[[], T]) -> T:
     return done[0]
 
 
-def end(running: Future[Ingestion], pipeline: Lake, plan: Plan) -> None:
+def end(running: Future[ExecutionResult], pipeline: Lake, plan: Plan) -> None:
     """The run lands the plan; if Kafka does not answer behind the read, the next run does."""
     failure = running.exception(timeout=120)
     assert failure is None or isinstance(failure, KafkaUnavailable), failure

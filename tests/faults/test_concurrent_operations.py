@@ -37,8 +37,8 @@ from tests.support.transactions import (
 from tidemark.backfill.selection import select
 from tidemark.core.errors import ExitCode, TransientError, UnknownOutcomeError
 from tidemark.dev.broker import BrokerStatus
-from tidemark.ingest.errors import PlanAbandoned, PlanOpen
-from tidemark.repair.errors import OpenPlanInTheWay, PlanNotLanded
+from tidemark.ingest.errors import BackfillOpen, PlanAbandoned
+from tidemark.repair.errors import PlanNotLanded, PlanStillOpen
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,10 +52,10 @@ WEEK = timedelta(days=7)
 REFUSALS = (
     TransientError,
     UnknownOutcomeError,
-    OpenPlanInTheWay,
+    PlanStillOpen,
     PlanAbandoned,
     PlanNotLanded,
-    PlanOpen,
+    BackfillOpen,
 )
 """What an operation may come to because another one was first. Any other error is a defect."""
 

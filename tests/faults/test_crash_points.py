@@ -260,9 +260,9 @@ def test_the_matrix_has_every_step(site: Site) -> None:
     fill(site.bootstrap, site.topic)
     land("three")
     assert steps(lake.planner, lambda planner: planner.plan("four")) == SETTLING
-    assert steps(lake.abandon, lambda abandon: abandon.give_up(3, "five", "a test")) == GIVING_UP
+    assert steps(lake.abandon, lambda abandon: abandon.abandon(3, "five", "a test")) == GIVING_UP
     land("six")
-    found = steps(lake.abandon, lambda abandon: abandon.give_up(4, "seven", "a test"))
+    found = steps(lake.abandon, lambda abandon: abandon.abandon(4, "seven", "a test"))
     assert found == GIVING_UP_WHAT_HAS_LANDED
     offsets = select(offsets=["0:0-1"])
 
@@ -273,7 +273,7 @@ def test_the_matrix_has_every_step(site: Site) -> None:
         backfills.plan_chunk(f"eight {replaces}", 1)
 
     assert steps(lake.backfills, partial(back_fill, replaces=True)) == REPLACING
-    lake.abandon.give_up(5, "nine", "a test")
+    lake.abandon.abandon(5, "nine", "a test")
     assert steps(lake.undo, lambda undo: undo.undo(1, "ten", "a test")) == UNDOING
     assert steps(lake.backfills, partial(back_fill, replaces=False)) == BACKFILL
 

@@ -68,7 +68,7 @@ def test_s7_retention_in_mid_read(
         running.result()
     assert (pipeline.rows(), pipeline.committed()) == ([], {0: 0})
     assert caught.value.lost == ((0, 0, 20),)
-    pipeline.abandon.give_up(plan.sequence, "operator", "its records are deleted")
+    pipeline.abandon.abandon(plan.sequence, "operator", "its records are deleted")
     with pytest.raises(LostRange):
         pipeline.planner.plan("again")
     assert (pipeline.rows(), pipeline.committed()) == ([], {0: 0})
@@ -146,7 +146,7 @@ def test_s5_topic_deleted_and_recreated_in_mid_read_with_more_records(
     with pytest.raises(TopicRecreated):
         pipeline.ingest.execute(pipeline.plan("the next run").sequence)
     assert (pipeline.rows(), pipeline.committed()) == ([], {0: 0})
-    pipeline.abandon.give_up(plan.sequence, "operator", "its topic is gone")
+    pipeline.abandon.abandon(plan.sequence, "operator", "its topic is gone")
     pipeline.decisions.new_incarnation("operator", "made again on purpose")
     assert pipeline.run("the new topic").landing.records == 48
     assert court.judge(pipeline).records == 48

@@ -22,7 +22,7 @@ from tests.support.transactions import (
 )
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.dev.broker import BrokerStatus
-from tidemark.ingest.executor import Ingestion
+from tidemark.ingest.executor import ExecutionResult
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -32,7 +32,7 @@ def values(lake: Lake) -> list[bytes | None]:
     return [record.value for record in lake.judged()]
 
 
-def accounted(done: Ingestion) -> list[tuple[int, int, int, int]]:
+def accounted(done: ExecutionResult) -> list[tuple[int, int, int, int]]:
     """Start, end, records, gaps of each range; a second reader has looked into every gap."""
     assert not any(c.unproven_gaps for c in done.landing.counts)
     return [(c.start, c.end, c.records, c.gaps) for c in done.landing.counts]

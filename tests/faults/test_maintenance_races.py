@@ -33,7 +33,7 @@ from tests.support.plans import make_spec
 from tests.support.spark_optimize import optimize
 from tidemark.core.errors import ControlDoubled, TransientError, UnknownOutcomeError
 from tidemark.dev.broker import BrokerStatus
-from tidemark.ingest.errors import RowsDoubled
+from tidemark.ingest.errors import DuplicateRows
 from tidemark.ingest.recorder import check_rows
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.control_repair import DeltaControlRepair
@@ -202,7 +202,7 @@ def race(court: Court, lake: KafkaFileLake, name: str, other: Writer, rounds: in
         assert is_named(lake) == bool(copies), f"round {number}"
         if copies:
             races.doubled += 1
-            assert isinstance(lake.status().problem, RowsDoubled)
+            assert isinstance(lake.status().problem, DuplicateRows)
             assert Deduplication(str(lake.uri), lake.spec.name).run().rows == copies
         if copies or number % JUDGED_EVERY == 0:
             lake.judged(court)
@@ -216,7 +216,7 @@ def is_named(lake: KafkaFileLake) -> bool:
     """Whether the check of status, report and decode finds more rows than have landed."""
     try:
         check_rows(lake.control, lake.spec.name, lake.table)
-    except RowsDoubled:
+    except DuplicateRows:
         return True
     return False
 

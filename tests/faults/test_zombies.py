@@ -34,8 +34,8 @@ from tests.support.zombies import Interposed, LostAnswer, zombie
 from tidemark.core.errors import ExitCode
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.dev.broker import BrokerStatus
-from tidemark.ingest.errors import PlanAbandoned, PlanOpen
-from tidemark.ingest.executor import Ingestion
+from tidemark.ingest.errors import BackfillOpen, PlanAbandoned
+from tidemark.ingest.executor import ExecutionResult
 from tidemark.ingest.planner import Planner, PlanOutcome
 from tidemark.lake.errors import ControlConflict, TransactionConflict
 from tidemark.lake.upkeep import DeltaUpkeep
@@ -122,8 +122,8 @@ def test_two_drivers_of_one_plan_inside_the_transaction_at_once(
         zombie(pipeline, plan) as other,
     ):
         first, second = one.wake(), other.wake()
-    assert isinstance(first, Ingestion)
-    assert isinstance(second, Ingestion)
+    assert isinstance(first, ExecutionResult)
+    assert isinstance(second, ExecutionResult)
     assert first.landing == second.landing
     assert one.table.failure is None
     assert isinstance(other.table.failure, TransactionConflict)
@@ -200,7 +200,7 @@ def test_a_driver_wakes_after_its_plan_was_given_up(
     """I4: the fence is younger than its look, so delta-rs refuses it, and it says so."""
     plan = pipeline.plan("a run that hangs")
     with zombie(pipeline, plan) as sleeper:
-        pipeline.abandon.give_up(plan.sequence, "somebody", "it hangs")
+        pipeline.abandon.abandon(plan.sequence, "somebody", "it hangs")
         if landed_again:
             pipeline.run("the next run")
         outcome = sleeper.wake()
@@ -247,7 +247,7 @@ def test_a_driver_wakes_when_others_have_landed_its_plan_and_the_next(
         fill(broker.bootstrap, pipeline)
         pipeline.run("the next run")
         outcome = sleeper.wake()
-    assert isinstance(outcome, Ingestion)
+    assert isinstance(outcome, ExecutionResult)
     assert outcome.landing.table_version == done.landing.table_version
     settled(court, pipeline)
 
@@ -259,7 +259,7 @@ def test_a_driver_commits_when_giving_up_is_about_to_fence(court: Court, pipelin
     # Its driver is slow, or dies: the data table's log alone knows of the landing.
     late = Interposed(pipeline.table, "fence", before=lambda: pipeline.land(plan))
     with pytest.raises(PlanLanded):
-        replace(pipeline.abandon, table=late).give_up(plan.sequence, "somebody", "it hangs")
+        replace(pipeline.abandon, table=late).abandon(plan.sequence, "somebody", "it hangs")
     fill(str(pipeline.connection["bootstrap.servers"]), pipeline)
     pipeline.run("the next run")
     settled(court, pipeline)
@@ -271,11 +271,11 @@ def test_giving_up_meets_a_driver_that_has_committed_and_not_yet_recorded(
     """I5: what has landed is recorded by whoever finds it, once, and both end well."""
     plan = pipeline.plan("a run")
 
-    def give_up() -> None:
+    def abandon() -> None:
         with pytest.raises(PlanLanded):
-            pipeline.abandon.give_up(plan.sequence, "somebody", "it hangs")
+            pipeline.abandon.abandon(plan.sequence, "somebody", "it hangs")
 
-    control = Interposed(pipeline.control, "append", before=give_up)
+    control = Interposed(pipeline.control, "append", before=abandon)
     replace(pipeline.ingest, control=control).execute(plan.sequence)
     settled(court, pipeline)
 
@@ -286,7 +286,7 @@ def test_a_run_takes_over_a_plan_that_is_being_given_up(court: Court, pipeline: 
     control = Interposed(
         pipeline.control, "append", before=lambda: pipeline.plan("a run that comes between")
     )
-    replace(pipeline.abandon, control=control).give_up(plan.sequence, "somebody", "too large")
+    replace(pipeline.abandon, control=control).abandon(plan.sequence, "somebody", "too large")
     record = pipeline.ledger.plans[plan.sequence]
     assert record.requesters == ("a run", "a run that comes between")
     assert record.abandoned == "too large"
@@ -355,7 +355,7 @@ def test_a_planner_and_the_driver_record_one_landing(
     driven, planned = together(
         lambda: replace(pipeline.ingest, control=late).execute(plan.sequence), next_run
     )
-    assert isinstance(driven, Ingestion)
+    assert isinstance(driven, ExecutionResult)
     assert planned is None
     settled(court, pipeline)
 
@@ -453,7 +453,7 @@ def test_a_scheduled_run_and_a_backfill_want_the_same_offsets(
         zombie(lake, backfill.plan) as other,
     ):
         outcomes = together(one.wake, other.wake)
-    assert [type(outcome) for outcome in outcomes] == [Ingestion, Ingestion]
+    assert [type(outcome) for outcome in outcomes] == [ExecutionResult, ExecutionResult]
     ends = lake.committed()
     settled(court, lake, {0: (4, ends[0]), 1: (begun[1], ends[1])})
 
@@ -468,7 +468,7 @@ def test_two_backfills_want_the_same_offsets(court: Court, pipeline: Lake) -> No
     outcomes = together(
         lambda: one.backfill(request, "one"), lambda: other.backfill(request, "other")
     )
-    refused = [outcome for outcome in outcomes if isinstance(outcome, PlanOpen)]
+    refused = [outcome for outcome in outcomes if isinstance(outcome, BackfillOpen)]
     assert len(refused) == 1
     lake.ingest.execute(refused[0].sequence)
     settled(court, lake, {0: (2, 9)})
@@ -519,7 +519,7 @@ def test_the_answers_to_a_fence_and_to_giving_up_are_lost(court: Court, pipeline
         table=Interposed(pipeline.table, "fence", after=raises(unfenced)),
         control=Interposed(pipeline.control, "append", after=raises(conflict)),
     )
-    assert abandon.give_up(plan.sequence, "somebody", "too large") == plan
+    assert abandon.abandon(plan.sequence, "somebody", "too large") == plan
     assert pipeline.ledger.event_number == 2
     pipeline.run("the next run")
     settled(court, pipeline)

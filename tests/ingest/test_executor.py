@@ -17,7 +17,7 @@ from tidemark.core.errors import (
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableSize
-from tidemark.ingest.errors import NotLanded, PlanFenced, UnknownPlan
+from tidemark.ingest.errors import CommitNotFound, PlanFenced, UnknownPlan
 from tidemark.lake.errors import EngineFailed, ForeignCommit
 
 
@@ -138,7 +138,7 @@ def test_a_commit_that_nobody_finds_is_not_believed() -> None:
     """Step 3, confirm: whatever the table answered."""
     pipeline = planned()
     pipeline.table.append = lambda plan, files: False  # type: ignore[method-assign]  # noqa: ARG005
-    with pytest.raises(NotLanded):
+    with pytest.raises(CommitNotFound):
         pipeline.ingest.execute(1)
     assert pipeline.committed() == {0: 0, 1: 0}
 

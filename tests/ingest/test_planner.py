@@ -15,7 +15,7 @@ from tidemark.core.errors import LostRange, TopicRecreated
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.core.watermarks import IsolationLevel, Position
-from tidemark.ingest.errors import LogTruncated, NoStartOffset, PlanOpen
+from tidemark.ingest.errors import BackfillOpen, LogTruncated, NoStartOffset
 from tidemark.ingest.planner import PlanOutcome
 from tidemark.kafka.errors import KafkaUnavailable, TopicMissing
 from tidemark.lake.errors import ControlConflict
@@ -445,7 +445,7 @@ def test_a_second_backfill_waits_for_the_first() -> None:
     request = wanted((0, 0, 5))
     opened = pipeline.planner.backfill(request, "first").plan
     assert pipeline.planner.backfill(request, "first").plan == opened
-    with pytest.raises(PlanOpen):
+    with pytest.raises(BackfillOpen):
         pipeline.planner.backfill(wanted((0, 5, 9)), "second")
 
 
@@ -464,7 +464,7 @@ def test_a_preview_of_what_would_be_refused_is_refused() -> None:
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
     pipeline.planner.backfill(wanted((0, 0, 5)), "first")
-    with pytest.raises(PlanOpen):
+    with pytest.raises(BackfillOpen):
         pipeline.backfills.preview(select(offsets=["0:5-9"]), None, readable_only=False)
     pipeline.produce(0, 1)
     pipeline.planner.plan("run")

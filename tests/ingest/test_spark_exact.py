@@ -13,7 +13,7 @@ from tests.support.services import NOW
 from tidemark.core.datafile import DataFile
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.record import Headers
-from tidemark.ingest.spark_exact import ExactFiles, is_exact, unkept_spans
+from tidemark.ingest.spark_exact import ExactFileWriter, altered_spans, has_exact_timestamps
 from tidemark.lake.storage import folder_of
 from tidemark.spark import parquet
 
@@ -37,11 +37,11 @@ def no_headers(partition: int, offset: int) -> Headers:
 
 
 @pytest.fixture
-def exact(kafka: MemoryKafka, tmp_path: Path) -> ExactFiles:
+def exact(kafka: MemoryKafka, tmp_path: Path) -> ExactFileWriter:
     """Writes into a folder `made`."""
     (tmp_path / "made").mkdir()
     files, root = folder_of(str(tmp_path))
-    return ExactFiles(
+    return ExactFileWriter(
         log_reader=kafka,
         headers_of=no_headers,
         plan=make_plan((0, 0, len(TIMES_MS))),
@@ -57,7 +57,7 @@ def made(tmp_path: Path) -> list[DataFile]:
     return parquet.single_partition_files(files, root, "made")
 
 
-def test_every_timestamp_is_in_one_of_two_columns(exact: ExactFiles, tmp_path: Path) -> None:
+def test_every_timestamp_is_in_one_of_two_columns(exact: ExactFileWriter, tmp_path: Path) -> None:
     """With the years 1 and 9999 as bounds; files are split as Spark splits them."""
     assert exact.write(0, Span(0, len(TIMES_MS)), 3) == len(TIMES_MS)
     assert [file.records for file in made(tmp_path)] == [3, 3, 2]
@@ -73,7 +73,7 @@ def test_every_timestamp_is_in_one_of_two_columns(exact: ExactFiles, tmp_path: P
 
 
 def test_a_span_without_records_makes_no_file(
-    exact: ExactFiles, kafka: MemoryKafka, tmp_path: Path
+    exact: ExactFileWriter, kafka: MemoryKafka, tmp_path: Path
 ) -> None:
     """Aborted transactions leave such spans."""
     kafka.add_gaps("events", 0, 5)
@@ -96,7 +96,7 @@ def file_of(records: int, earliest_ms: int | None = 0, latest_ms: int | None = 0
     )
 
 
-def test_a_file_is_not_replaced_by_another_number_of_records(exact: ExactFiles) -> None:
+def test_a_file_is_not_replaced_by_another_number_of_records(exact: ExactFileWriter) -> None:
     """A compaction or a deletion came between the two readers: the plan is read again."""
     with pytest.raises(ValueError, match=r"Spark read 5 record\(s\).*librdkafka 4"):
         exact.write_again(file_of(5), 10)
@@ -115,7 +115,7 @@ def test_statistics_decide_whether_a_file_is_exact(
     earliest_ms: int | None, latest_ms: int | None, expected: bool
 ) -> None:
     """From 1901 to 9999; without statistics nothing is known."""
-    assert is_exact(file_of(4, earliest_ms, latest_ms)) is expected
+    assert has_exact_timestamps(file_of(4, earliest_ms, latest_ms)) is expected
 
 
 def test_the_driver_takes_what_lies_between_the_outermost_timestamps(kafka: MemoryKafka) -> None:
@@ -125,4 +125,4 @@ def test_the_driver_takes_what_lies_between_the_outermost_timestamps(kafka: Memo
         for timestamp_ms in (0, 2**63 - 1, 0, YEAR_1, 0)[: 5 if partition == 0 else 1]:
             kafka.produce("events", partition, 1, timestamp_ms)
     plan = make_plan((0, 0, 5), (1, 0, 1))
-    assert unkept_spans(kafka, plan) == {0: SpanSet((Span(1, 4),))}
+    assert altered_spans(kafka, plan) == {0: SpanSet((Span(1, 4),))}

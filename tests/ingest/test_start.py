@@ -11,7 +11,7 @@ from tests.support.plans import MemoryPipeline, make_spec
 from tidemark.core.errors import EndBehindCommitted, LostRange, TopicRecreated, UnknownPartition
 from tidemark.core.ledger import Ledger
 from tidemark.ingest.errors import (
-    AlreadyBegun,
+    AlreadyStarted,
     InvalidStart,
     NotLive,
     PartitionsUnsaid,
@@ -19,9 +19,9 @@ from tidemark.ingest.errors import (
     UnusableSource,
 )
 from tidemark.ingest.start import GroupSource, StartOutcome
-from tidemark.ingest.start_rules import GivenOffsets, Others, given_offsets
+from tidemark.ingest.start_rules import GivenOffsets, OtherPartitions, given_offsets
 from tidemark.kafka.errors import GroupActive, TopicMissing
-from tidemark.repair.errors import NotBegun
+from tidemark.repair.errors import NotStarted
 from tidemark.repair.exports import Exports
 from tidemark.spec.model import StartPolicy
 
@@ -53,7 +53,7 @@ def of_group(offsets: Mapping[int, int], topic: str = "events") -> GroupSource:
 def test_a_pipeline_goes_on_where_a_group_has_come_to(pipeline: MemoryPipeline) -> None:
     """I3: exactly what lies behind the group's offsets is read; who and why can be queried."""
     done = pipeline.starts.begin(of_group({0: 4, 1: 10}), WHO, "moved")
-    assert done.outcome is StartOutcome.BEGUN
+    assert done.outcome is StartOutcome.RECORDED
     assert [(p.partition, p.offset, p.named, p.lost) for p in done.partitions] == [
         (0, 4, True, 0),
         (1, 10, True, 0),
@@ -116,11 +116,13 @@ def test_s7_a_beginning_that_kafka_has_deleted_becomes_an_accepted_loss(
 
 def test_asking_again_is_harmless_also_after_runs(pipeline: MemoryPipeline) -> None:
     """An answer that was lost: the same source and the same offsets are nothing to do."""
-    first = pipeline.starts.begin(of_group({0: 4}), WHO, "moved", others=Others.LATEST)
+    first = pipeline.starts.begin(of_group({0: 4}), WHO, "moved", others=OtherPartitions.LATEST)
     pipeline.produce(1, 5)
     pipeline.run("first")
     before = list(pipeline.control.rows)
-    again = pipeline.starts.begin(of_group({0: 4}), "cli:ann:2", "moved", others=Others.LATEST)
+    again = pipeline.starts.begin(
+        of_group({0: 4}), "cli:ann:2", "moved", others=OtherPartitions.LATEST
+    )
     assert again.outcome is StartOutcome.NOTHING
     assert [p.offset for p in again.partitions] == [p.offset for p in first.partitions] == [4, 10]
     assert pipeline.control.rows == before
@@ -131,18 +133,21 @@ def test_asking_again_is_harmless_also_after_runs(pipeline: MemoryPipeline) -> N
     [
         (of_group({0: 5, 1: 4}), None, None),
         (of_group({0: 4, 1: 4}), "another", None),
-        (of_group({0: 4, 1: 4}), None, Others.LATEST),
+        (of_group({0: 4, 1: 4}), None, OtherPartitions.LATEST),
         (given({0: 4, 1: 4}), None, None),
     ],
 )
 def test_a_pipeline_begins_once(
-    pipeline: MemoryPipeline, source: GroupSource, reason: str | None, others: Others | None
+    pipeline: MemoryPipeline,
+    source: GroupSource,
+    reason: str | None,
+    others: OtherPartitions | None,
 ) -> None:
     """I4: other offsets, or the same from elsewhere, are refused with what is known."""
     pipeline.starts.begin(of_group({0: 4, 1: 4}), WHO)
     before = list(pipeline.control.rows)
     for dry_run in (True, False):
-        with pytest.raises(AlreadyBegun) as refused:
+        with pytest.raises(AlreadyStarted) as refused:
             pipeline.starts.begin(source, WHO, reason, others=others, dry_run=dry_run)
         assert refused.value.known == ((0, 4), (1, 4))
         assert "consumer group 'old'" in str(refused.value)
@@ -153,7 +158,7 @@ def test_a_pipeline_that_began_by_its_policy_is_refused(pipeline: MemoryPipeline
     """Also at the very offsets at which it began: nobody had them from the group."""
     pipeline.spec = make_spec(start=StartPolicy.EARLIEST)
     pipeline.run("first")
-    with pytest.raises(AlreadyBegun, match="start policy"):
+    with pytest.raises(AlreadyStarted, match="start policy"):
         pipeline.starts.begin(given({0: 0, 1: 0}), WHO)
 
 
@@ -170,7 +175,7 @@ def test_a_topic_that_was_made_again_is_not_the_same_beginning(pipeline: MemoryP
     """The question was answered about another topic."""
     pipeline.starts.begin(given({0: 0, 1: 0}), WHO)
     pipeline.kafka.create("events", 2, "id-2")
-    with pytest.raises(AlreadyBegun):
+    with pytest.raises(AlreadyStarted):
         pipeline.starts.begin(given({0: 0, 1: 0}), WHO)
 
 
@@ -185,7 +190,7 @@ def test_of_two_who_begin_at_once_one_wins(pipeline: MemoryPipeline) -> None:
         others.starts.begin(given({0: 1, 1: 1}), "cli:bob:1")
 
     pipeline.control.before_append = overtake
-    with pytest.raises(AlreadyBegun) as refused:
+    with pytest.raises(AlreadyStarted) as refused:
         pipeline.starts.begin(given({0: 4, 1: 4}), WHO)
     assert refused.value.known == ((0, 1), (1, 1))
     assert pipeline.committed() == {0: 1, 1: 1}
@@ -214,9 +219,11 @@ def test_i7_offsets_that_do_not_fit_are_refused(
     assert pipeline.control.rows == []
 
 
-@pytest.mark.parametrize(("others", "begins"), [(Others.EARLIEST, 3), (Others.LATEST, 10)])
+@pytest.mark.parametrize(
+    ("others", "begins"), [(OtherPartitions.EARLIEST, 3), (OtherPartitions.LATEST, 10)]
+)
 def test_partitions_that_the_source_does_not_name_begin_where_somebody_says(
-    pipeline: MemoryPipeline, others: Others, begins: int
+    pipeline: MemoryPipeline, others: OtherPartitions, begins: int
 ) -> None:
     """Without a word they are refused, and listed."""
     pipeline.kafka.delete_records("events", 1, 3)
@@ -233,7 +240,7 @@ def test_a_group_without_offsets_of_the_topic_is_no_source(pipeline: MemoryPipel
     unknown = GroupSource(groups=MemoryGroups(), group="mistyped")
     for source in (unknown, of_group({0: 4}, topic="prices")):
         with pytest.raises(UnusableSource, match="'events'"):
-            pipeline.starts.begin(source, WHO, others=Others.LATEST)
+            pipeline.starts.begin(source, WHO, others=OtherPartitions.LATEST)
     assert pipeline.control.rows == []
 
 
@@ -295,7 +302,7 @@ def test_i6_a_group_with_members_and_a_pipeline_without_offsets_are_refused(
 ) -> None:
     """And a copy: it does not follow its topic."""
     groups = MemoryGroups(active={"busy"})
-    with pytest.raises(NotBegun):
+    with pytest.raises(NotStarted):
         exports(pipeline, groups).export("lag")
     pipeline.starts.begin(given({0: 4, 1: 9}), WHO)
     for dry_run in (True, False):

@@ -33,7 +33,7 @@ from tidemark.core.plan import Plan, PlanKind, transaction_app_id
 from tidemark.core.record import LogRecord
 from tidemark.core.table_state import FENCED, Holding, TableSize
 from tidemark.dev.broker import BrokerStatus
-from tidemark.ingest.ports import DataTable
+from tidemark.ingest.protocols import DataTable
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ForeignTable
 from tidemark.repair.rules import told_by

@@ -47,7 +47,7 @@ from tidemark.core.events import (
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, PlanKind
-from tidemark.ingest.ports import ControlTable
+from tidemark.ingest.protocols import ControlTable
 from tidemark.lake.control_table import COLUMNS, DeltaControlTable
 from tidemark.lake.errors import ControlConflict
 from tidemark.lake.exclusive import PROOF
@@ -352,7 +352,7 @@ def take_out(step: str, pipeline: MemoryPipeline, chance: Random) -> None:
     match step:
         case "give up":
             for record in pipeline.ledger.open_plans():
-                pipeline.abandon.give_up(record.plan.sequence, "ops", "it hangs")
+                pipeline.abandon.abandon(record.plan.sequence, "ops", "it hangs")
         case "restore" if pipeline.table.commits:
             pipeline.table.restore(chance.randrange(len(pipeline.table.commits)))
             pipeline.repair.rewind("ops", "the table was restored")

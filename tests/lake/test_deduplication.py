@@ -16,7 +16,7 @@ from deltalake.transaction import AddAction
 from tests.support.commands import Command
 from tests.support.file_lake import WEEK, FileLake, HomeFileLake, double, home_lake
 from tests.support.typed_lake import TypedLake
-from tidemark.ingest.errors import RowsDoubled
+from tidemark.ingest.errors import DuplicateRows
 from tidemark.ingest.recorder import check_rows
 from tidemark.lake import copies
 from tidemark.lake.compaction import Compaction
@@ -55,9 +55,9 @@ def test_the_status_names_doubled_rows(lake: HomeFileLake) -> None:
     assert lake.status().problem is None
     double(lake.uri)
     problem = lake.status().problem
-    assert isinstance(problem, RowsDoubled)
+    assert isinstance(problem, DuplicateRows)
     assert (problem.rows, problem.landed) == (18, 9)
-    assert "RowsDoubled" in lake.status().state
+    assert "DuplicateRows" in lake.status().state
 
 
 def test_a_report_is_refused_over_doubled_rows(lake: HomeFileLake, offline: Command) -> None:
@@ -67,7 +67,7 @@ def test_a_report_is_refused_over_doubled_rows(lake: HomeFileLake, offline: Comm
     double(lake.uri)
     refused = offline("report", "events", *period, "--json")
     assert refused.code == 65
-    assert "RowsDoubled" in refused.out + refused.err
+    assert "DuplicateRows" in refused.out + refused.err
 
 
 @pytest.mark.parametrize("table", ["bronze", "typed"])
@@ -81,7 +81,7 @@ def test_decode_plans_nothing_over_doubled_rows(tmp_path: Path, table: str) -> N
     uri = {"bronze": lake.bronze.uri, "typed": lake.typed_uri}[table]
     version = DeltaTable(lake.typed_uri).version()
     double(uri)
-    with pytest.raises(RowsDoubled):
+    with pytest.raises(DuplicateRows):
         lake.run()
     assert DeltaTable(lake.typed_uri).version() == version + 2 * (table == "typed")
     name = {"bronze": "events", "typed": lake.spec.name}[table]
@@ -100,9 +100,9 @@ def test_rows_that_may_have_landed_are_no_doubled_rows(lake: HomeFileLake) -> No
     check_rows(lake.control, "events", lake.table)
     lake.undo.undo(2, "ops", "a test")
     check_rows(lake.control, "events", lake.table)
-    lake.abandon.give_up(lake.plan(2).sequence, "ops", "a test")
+    lake.abandon.abandon(lake.plan(2).sequence, "ops", "a test")
     check_rows(lake.control, "events", lake.table)
-    with pytest.raises(RowsDoubled):
+    with pytest.raises(DuplicateRows):
         double_and_check(lake)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.file_lake import FileLake, double, without_checksums
 from tests.support.plans import wanted
-from tidemark.ingest.errors import RecordsMissed, RowsChanged, RowsDoubled
+from tidemark.ingest.errors import DuplicateRows, RecordsMissed, RowsChanged
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.errors import CompactionConflict
 
@@ -111,5 +111,5 @@ def test_doubled_rows_are_noticed_in_a_table_with_deletion_vectors(
     lake.run(4)
     double(lake.uri)
     problem = lake.status().problem
-    assert isinstance(problem, RowsDoubled)
+    assert isinstance(problem, DuplicateRows)
     assert (problem.rows, problem.landed) == (len(lake.rows()), 14)

@@ -251,7 +251,7 @@ def test_files_of_an_open_plan_stay_however_old_and_land_exactly(lake: FileLake)
     """I1, I4: a driver wrote them and waits with the commit; another one's leftovers go."""
     given_up = lake.plan(2)
     zombies = lake.sink.write(given_up, 100)
-    lake.abandon.give_up(given_up.sequence, "ops", "too large")
+    lake.abandon.abandon(given_up.sequence, "ops", "too large")
     plan = lake.plan(3)
     files = lake.sink.write(plan, 100)
     done = lake.maintenance(LATER).maintain(WEEK)

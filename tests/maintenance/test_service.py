@@ -126,7 +126,7 @@ def test_which_plans_are_over() -> None:
         pipeline.run(f"run {number}")
     pipeline.produce(0, 2)
     pipeline.planner.plan("given up")
-    pipeline.abandon.give_up(3, "ops", "x")
+    pipeline.abandon.abandon(3, "ops", "x")
     pipeline.table.discard = _refuse  # type: ignore[method-assign]
     with pytest.raises(EngineFailed):
         pipeline.undo.undo(2, "ops", "x")

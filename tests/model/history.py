@@ -17,10 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.model.actors import Actor, Call, Done, Fault, Program, faults_of
 from tests.model.invariants import check_end, check_settled, check_step, check_world
 from tests.model.programs import (
+    abandon,
     accept_loss,
     backfill,
     fill,
-    give_up,
     ingest,
     new_incarnation,
     plan,
@@ -39,21 +39,21 @@ _FORESEEN = frozenset(
     {
         *("KafkaUnavailable", "EngineFailed", "ControlConflict", "TransactionConflict"),
         *(
-            "NotLanded",
+            "CommitNotFound",
             "PlanAbandoned",
             "PlanFenced",
             "PlanLanded",
             "UnknownPlan",
             "UnknownBackfill",
-            "PlanOpen",
+            "BackfillOpen",
             "PlanNotLanded",
             "InvalidRange",
             "RowsChanged",
             "RowsWouldBeLost",
         ),
-        *("LostRange", "NothingLost", "OffsetsDeleted", "OpenPlanInTheWay", "BackfillAhead"),
+        *("LostRange", "NothingLost", "OffsetsDeleted", "PlanStillOpen", "BackfillAhead"),
         *("TopicRecreated", "SameIncarnation", "EndBehindCommitted", "PartitionsShrunk"),
-        *("TableRestored", "LedgerBehindTable", "NothingToRepair", "NotARewind"),
+        *("TableRestored", "LedgerBehindTable", "NothingToRepair", "RebuildRequired"),
         *("ControlTruncated", "RepairUnfinished", "RowsInDoubt"),
     }
 )
@@ -63,8 +63,8 @@ _PROGRAMS: dict[str, Callable[[World, int, int], Program]] = {
     "plan": lambda _, asked, __: plan(f"run-{asked}"),
     "run": lambda _, asked, __: run(f"run-{asked}"),
     "ingest": lambda world, __, which: ingest(_some_plan(world, which)),
-    "give up": lambda world, __, which: give_up(_some_plan(world, which)),
-    "discard": lambda world, __, which: give_up(_some_plan(world, which), discard=True),
+    "give up": lambda world, __, which: abandon(_some_plan(world, which)),
+    "discard": lambda world, __, which: abandon(_some_plan(world, which), discard=True),
     "backfill": lambda world, asked, which: _some_backfill(world, asked, which),
     "replace": lambda world, asked, which: _some_backfill(world, asked, which, replaces=True),
     "undo": lambda world, __, which: undo(_some_plan(world, which)),

@@ -16,7 +16,7 @@ from tests.model.actors import Done
 from tests.model.world import Fate, World
 from tidemark.core.errors import TidemarkError
 from tidemark.core.event_rows import Row
-from tidemark.ingest.executor import Ingestion
+from tidemark.ingest.executor import ExecutionResult
 from tidemark.spec.model import StartPolicy
 
 Offset = tuple[str, int, int]
@@ -314,7 +314,7 @@ def check_end(world: World, done: Done, errors: Container[str]) -> None:
     _hold(
         error is None or type(error).__name__ in errors, "I7", f"{type(error).__name__}, no reason"
     )
-    if isinstance(done.result, Ingestion):
+    if isinstance(done.result, ExecutionResult):
         number = done.result.plan.sequence
         story = story_of(world)
         status = "landed" if number in story.untold else story.plans[number].status

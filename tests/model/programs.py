@@ -23,10 +23,10 @@ from tidemark.core.errors import (
 from tidemark.ingest.errors import PlanFenced, RecordsMissed
 from tidemark.lake.errors import RowsWouldBeLost
 from tidemark.repair.errors import (
-    NotARewind,
     NothingToRepair,
-    OpenPlanInTheWay,
     PlanLanded,
+    PlanStillOpen,
+    RebuildRequired,
     RowsInDoubt,
 )
 
@@ -82,9 +82,9 @@ def fill(requested_by: str, chunk: int) -> Program:
     return program
 
 
-def give_up(sequence: int, *, discard: bool = False) -> Program:
+def abandon(sequence: int, *, discard: bool = False) -> Program:
     """Giving a plan up, and taking its rows out again if nobody knows whose they are."""
-    return lambda pipeline: pipeline.abandon.give_up(sequence, "ops", "it hangs", discard=discard)
+    return lambda pipeline: pipeline.abandon.abandon(sequence, "ops", "it hangs", discard=discard)
 
 
 def undo(sequence: int) -> Program:
@@ -145,7 +145,7 @@ def _answer(pipeline: MemoryPipeline, error: TidemarkError) -> None:
         match error:
             case (
                 PlanFenced(sequence=number)
-                | OpenPlanInTheWay(sequence=number)
+                | PlanStillOpen(sequence=number)
                 | RowsInDoubt(sequence=number)
                 | RowsWouldBeLost(sequence=number)
                 | LostRange(plan=int(number))
@@ -170,9 +170,9 @@ def _answer(pipeline: MemoryPipeline, error: TidemarkError) -> None:
 def _give_up_or_discard(pipeline: MemoryPipeline, number: int) -> None:
     """What landed of a plan is taken out again if nobody knows whose it is."""
     try:
-        give_up(number)(pipeline)
+        abandon(number)(pipeline)
     except RowsInDoubt:
-        give_up(number, discard=True)(pipeline)
+        abandon(number, discard=True)(pipeline)
 
 
 def _answer_recreated(pipeline: MemoryPipeline) -> None:
@@ -184,5 +184,5 @@ def _answer_recreated(pipeline: MemoryPipeline) -> None:
 def _answer_restored(pipeline: MemoryPipeline) -> None:
     try:
         rewind()(pipeline)
-    except NotARewind:
+    except RebuildRequired:
         rebuild()(pipeline)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from tests.model.actors import Program
 from tests.model.programs import (
+    abandon,
     accept_loss,
     backfill,
     fill,
-    give_up,
     ingest,
     plan,
     rebuild,
@@ -209,14 +209,14 @@ def restore(version: int) -> Program:
 PASSING = frozenset({"KafkaUnavailable", "EngineFailed", "ControlConflict", "TransactionConflict"})
 """Errors that may pass: the injected ones, and a race that was lost."""
 
-GIVEN_UP = PASSING | {"NotLanded", "PlanAbandoned", "PlanFenced", "PlanLanded"}
+GIVEN_UP = PASSING | {"CommitNotFound", "PlanAbandoned", "PlanFenced", "PlanLanded"}
 """And those about plans that were given up."""
 
 REPAIRED = GIVEN_UP | {
     "TableRestored",
     "LedgerBehindTable",
     "NothingToRepair",
-    "NotARewind",
+    "RebuildRequired",
     "RepairUnfinished",
 }
 """And those about tables that are not of one history."""
@@ -327,28 +327,28 @@ ZOMBIES = [
     Sketch(
         name="a driver whose plan is given up",
         world=planned,
-        actors={"driver": ingest(1), "ops": give_up(1)},
+        actors={"driver": ingest(1), "ops": abandon(1)},
         errors=GIVEN_UP,
         floor=200,
     ),
     Sketch(
         name="a plan given up twice",
         world=planned,
-        actors={"one": give_up(1), "two": give_up(1)},
+        actors={"one": abandon(1), "two": abandon(1)},
         errors=GIVEN_UP,
         floor=60,
     ),
     Sketch(
         name="a driver whose topic was made again, and whose plan is given up",
         world=read_of_another_topic,
-        actors={"driver": ingest(1), "ops": give_up(1, discard=True)},
+        actors={"driver": ingest(1), "ops": abandon(1, discard=True)},
         errors=GIVEN_UP | {"TopicRecreated"},
         floor=30,
     ),
     Sketch(
         name="a zombie, and a run after its plan was given up",
         world=planned,
-        actors={"zombie": ingest(1), "ops": _then(give_up(1), run("run-2"))},
+        actors={"zombie": ingest(1), "ops": _then(abandon(1), run("run-2"))},
         errors=GIVEN_UP,
         floor=500,
     ),
@@ -455,7 +455,7 @@ REPLACEMENTS = [
     Sketch(
         name="a driver that replaces rows, and whose plan is given up",
         world=replacing,
-        actors={"driver": ingest(2), "ops": give_up(2)},
+        actors={"driver": ingest(2), "ops": abandon(2)},
         errors=GIVEN_UP,
         floor=200,
     ),
@@ -483,7 +483,7 @@ REPLACEMENTS = [
     Sketch(
         name="rows replaced, and the topic is made again",
         world=replacing,
-        actors={"driver": ingest(2), "ops": give_up(2, discard=True), "kafka": recreate()},
+        actors={"driver": ingest(2), "ops": abandon(2, discard=True), "kafka": recreate()},
         errors=GIVEN_UP | {"TopicRecreated", "EndBehindCommitted", "OffsetsDeleted"},
         floor=100,
         faults=1,
@@ -607,7 +607,7 @@ THREE = [
     Sketch(
         name="a driver, giving up, and a run",
         world=planned,
-        actors={"driver": ingest(1), "ops": give_up(1), "run": run("run-2")},
+        actors={"driver": ingest(1), "ops": abandon(1), "run": run("run-2")},
         errors=GIVEN_UP,
         floor=60_000,
     ),
@@ -620,7 +620,7 @@ THREE = [
     Sketch(
         name="a driver, giving up, and a topic made again",
         world=planned,
-        actors={"driver": ingest(1), "ops": give_up(1, discard=True), "kafka": recreate()},
+        actors={"driver": ingest(1), "ops": abandon(1, discard=True), "kafka": recreate()},
         errors=GIVEN_UP | {"TopicRecreated", "EndBehindCommitted", "OffsetsDeleted"},
         floor=500,
     ),
@@ -634,7 +634,7 @@ THREE = [
     Sketch(
         name="a driver, giving up, and a rebuild",
         world=planned,
-        actors={"driver": ingest(1), "ops": give_up(1), "mender": rebuild()},
+        actors={"driver": ingest(1), "ops": abandon(1), "mender": rebuild()},
         errors=REPAIRED,
         floor=4_000,
     ),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.model.actors import Actor, Call, Program
-from tests.model.programs import give_up, run
+from tests.model.programs import abandon, run
 from tests.model.world import make_world
 from tests.support.memory import MemoryTable
 from tests.support.plans import MemoryPipeline, make_overtaken
@@ -31,7 +31,7 @@ def test_i1_a_driver_that_commits_before_the_fence_has_landed_its_plan() -> None
 
     pipeline.table.before_commit = land_first
     with contextlib.suppress(PlanLanded):
-        pipeline.abandon.give_up(1, "ops", "it hangs")
+        pipeline.abandon.abandon(1, "ops", "it hangs")
     pipeline.run("run-2")
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
@@ -76,7 +76,7 @@ def test_a_truncated_control_table_can_be_rebuilt_although_the_topic_was_made_ag
     assert pipeline.landed_identities() == [("id-1", 0, 0), ("id-1", 0, 1), ("id-2", 0, 0)]
 
 
-@pytest.mark.parametrize("writer", [run("run-2"), give_up(2)], ids=["run", "abandon"])
+@pytest.mark.parametrize("writer", [run("run-2"), abandon(2)], ids=["run", "abandon"])
 def test_i7_events_missing_in_the_middle_of_the_control_table_are_noticed(writer: Program) -> None:
     """What was recorded in them must not be forgotten, and no error be without a name."""
     world = make_world((2,))
@@ -120,7 +120,7 @@ def test_i1_rows_of_a_recorded_landing_are_never_discarded() -> None:
     table.land(pipeline.ledger.plans[1].plan)
     table.meanwhile = record_and_recreate
     with contextlib.suppress(TidemarkError):
-        pipeline.abandon.give_up(1, "ops", "it hangs", discard=True)
+        pipeline.abandon.abandon(1, "ops", "it hangs", discard=True)
     assert pipeline.landed_identities() == [("id-1", 0, 0), ("id-1", 0, 1)]
 
 

@@ -20,7 +20,7 @@ from tests.model.planted import (
     without_stable_offset,
     without_topic_id,
 )
-from tests.model.programs import give_up, ingest, plan, rewind, run, undo
+from tests.model.programs import abandon, ingest, plan, rewind, run, undo
 from tests.model.scenarios import (
     GIVEN_UP,
     PASSING,
@@ -72,7 +72,7 @@ def test_a_control_table_without_compare_and_set() -> None:
 def test_a_driver_that_does_not_confirm() -> None:
     """A stale transaction that was skipped with success counts as landed."""
     world = planted(planned(), NoConfirm)
-    found = search(world, {"driver": ingest(1), "ops": give_up(1)}, GIVEN_UP)
+    found = search(world, {"driver": ingest(1), "ops": abandon(1)}, GIVEN_UP)
     assert found.broken.startswith(("I1", "I3", "I5"))
 
 
@@ -87,7 +87,7 @@ def test_giving_up_without_a_fence() -> None:
     """The zombie lands after its offsets were returned."""
     world = planted(planned(), NoFence)
     errors = GIVEN_UP | {"TableBehindLedger"}
-    found = search(world, {"driver": ingest(1), "ops": give_up(1)}, errors)
+    found = search(world, {"driver": ingest(1), "ops": abandon(1)}, errors)
     assert found.broken.startswith("I5")
 
 
@@ -133,7 +133,7 @@ def test_services_without(
 
 def test_a_false_alarm_is_found() -> None:
     """An error that the scenario has no reason for is a violation, too."""
-    found = search(planned(), {"driver": ingest(1), "ops": give_up(1)}, PASSING)
+    found = search(planned(), {"driver": ingest(1), "ops": abandon(1)}, PASSING)
     assert found.broken.startswith("I7")
 
 

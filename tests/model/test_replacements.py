@@ -16,7 +16,7 @@ from tests.support.memory import MemoryRow
 from tests.support.plans import MemoryPipeline, wanted
 from tidemark.core.errors import TidemarkError
 from tidemark.core.event_rows import Row
-from tidemark.ingest.errors import PlanFenced, PlanOpen
+from tidemark.ingest.errors import BackfillOpen, PlanFenced
 from tidemark.repair.errors import NothingToRepair
 
 
@@ -68,10 +68,10 @@ class Operations:
         if plans:
             self.pipeline.undo.undo(self.chance.choice(plans), "ops", "a test")
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """What is open is given up."""
         for record in self.pipeline.ledger.open_plans():
-            self.pipeline.abandon.give_up(record.plan.sequence, "ops", "a test")
+            self.pipeline.abandon.abandon(record.plan.sequence, "ops", "a test")
 
     def restore(self) -> None:
         """The data table is restored to some version."""
@@ -108,7 +108,7 @@ class Operations:
         operation: Callable[[], None] = getattr(self, name)
         try:
             operation()
-        except PlanOpen:
+        except BackfillOpen:
             self.done.append("refused")
 
     def check(self) -> None:
@@ -134,14 +134,14 @@ class Operations:
                 self.pipeline.ingest.execute(record.plan.sequence)
             except PlanFenced:
                 # The control table has forgotten that it was given up.
-                self.give_up()
+                self.abandon()
         self.pipeline.run("last")
         self.check()
         visible = self.pipeline.visible_identities()
         assert self.pipeline.landed_identities() == visible, self.done
 
 
-DAILY = ("run", "replace", "replace", "plan_again", "undo", "give_up")
+DAILY = ("run", "replace", "replace", "plan_again", "undo", "abandon")
 """What an operator does day by day."""
 
 

@@ -11,7 +11,7 @@ from tidemark.core.errors import TidemarkError, TopicRecreated
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanAbandoned
 from tidemark.ingest.planner import PlanOutcome
-from tidemark.repair.errors import OpenPlanInTheWay, PlanLanded, RowsInDoubt
+from tidemark.repair.errors import PlanLanded, PlanStillOpen, RowsInDoubt
 from tidemark.spec.model import StartPolicy
 
 
@@ -26,7 +26,7 @@ def opened(records: int = 10) -> MemoryPipeline:
 def test_the_offsets_of_a_given_up_plan_are_planned_again() -> None:
     """With the limits of now: a plan that was too large comes back in parts."""
     pipeline = opened(records=1_000)
-    pipeline.abandon.give_up(1, "ops", "too large")
+    pipeline.abandon.abandon(1, "ops", "too large")
     pipeline.spec = replace(pipeline.spec, records_per_run=300)
     sizes: list[int] = []
     while plan := pipeline.run(f"run-{len(sizes)}"):
@@ -39,12 +39,12 @@ def test_a_dry_run_gives_nothing_up() -> None:
     """It names the plan, and refuses what would be refused; nothing is fenced or recorded."""
     pipeline = opened()
     before = pipeline.ledger.event_number
-    shown = pipeline.abandon.give_up(1, "ops", "too large", dry_run=True)
+    shown = pipeline.abandon.abandon(1, "ops", "too large", dry_run=True)
     assert shown == pipeline.ledger.plans[1].plan
     assert (pipeline.ledger.event_number, pipeline.table.commits) == (before, [])
     pipeline.land(shown)
     with pytest.raises(PlanLanded):
-        pipeline.abandon.give_up(1, "ops", "too large", dry_run=True)
+        pipeline.abandon.abandon(1, "ops", "too large", dry_run=True)
     assert pipeline.ledger.event_number == before
     assert pipeline.ingest.execute(1).landing.records == 10
 
@@ -66,7 +66,7 @@ def test_a_dry_run_is_refused_for_what_the_real_one_is(
     ends: list[type[TidemarkError] | None] = []
     for dry_run in (True, False):
         try:
-            pipeline.abandon.give_up(1, "ops", "why", discard=discard, dry_run=dry_run)
+            pipeline.abandon.abandon(1, "ops", "why", discard=discard, dry_run=dry_run)
         except TidemarkError as refused:
             ends.append(type(refused))
         else:
@@ -81,7 +81,7 @@ def test_i4_a_zombie_driver_cannot_land_a_given_up_plan() -> None:
 
     def give_up_meanwhile(plan: Plan) -> None:
         pipeline.table.before_commit = lambda _plan: None
-        pipeline.abandon.give_up(plan.sequence, "ops", "driver hangs")
+        pipeline.abandon.abandon(plan.sequence, "ops", "driver hangs")
 
     pipeline.table.before_commit = give_up_meanwhile
     for _ in range(2):
@@ -98,7 +98,7 @@ def test_a_landed_plan_cannot_be_given_up() -> None:
     pipeline.table.land(plan)
     for _ in range(2):
         with pytest.raises(PlanLanded):
-            pipeline.abandon.give_up(1, "ops", "looked stuck")
+            pipeline.abandon.abandon(1, "ops", "looked stuck")
     assert pipeline.committed()[0] == 10
 
 
@@ -106,7 +106,7 @@ def test_giving_up_twice_is_giving_up_once() -> None:
     """A command whose answer was lost is safe to repeat."""
     pipeline = opened()
     for _ in range(2):
-        pipeline.abandon.give_up(1, "ops", "again")
+        pipeline.abandon.abandon(1, "ops", "again")
     events = [row["event"] for row in pipeline.control.rows]
     assert events.count("abandoned") == 1
 
@@ -115,14 +115,14 @@ def test_a_fence_without_its_event_is_finished_by_the_same_command() -> None:
     """Killed between the two steps: the plan is still open, and giving it up again works."""
     pipeline = opened()
     pipeline.table.fence(pipeline.ledger.plans[1].plan)
-    pipeline.abandon.give_up(1, "ops", "second try")
+    pipeline.abandon.abandon(1, "ops", "second try")
     assert pipeline.ledger.open_plans() == []
 
 
 def test_the_requester_of_a_given_up_plan_gets_a_new_one() -> None:
     """A cleared run does not come back with a plan that may not land."""
     pipeline = opened()
-    pipeline.abandon.give_up(1, "ops", "too large")
+    pipeline.abandon.abandon(1, "ops", "too large")
     answer = pipeline.planner.plan("run-1")
     assert answer.outcome is PlanOutcome.NEW
     assert answer.plan is not None
@@ -135,7 +135,7 @@ def test_a_given_up_backfill_lets_the_next_one_in() -> None:
     pipeline.produce(0, 10)
     pipeline.planner.backfill(wanted((0, 0, 5)), "first")
     pipeline.kafka.delete_records("events", 0, before=3)
-    pipeline.abandon.give_up(1, "ops", "retention was faster")
+    pipeline.abandon.abandon(1, "ops", "retention was faster")
     plan = pipeline.planner.backfill(wanted((0, 3, 8)), "second").plan
     assert plan is not None
     pipeline.ingest.execute(plan.sequence)
@@ -154,11 +154,11 @@ def test_i1_rows_of_a_topic_that_was_made_again_in_mid_read_are_removed_on_reque
     with pytest.raises(TopicRecreated):
         pipeline.ingest.execute(1)
     with pytest.raises(RowsInDoubt) as told:
-        pipeline.abandon.give_up(1, "ops", "topic was made again")
+        pipeline.abandon.abandon(1, "ops", "topic was made again")
     assert told.value.rows == 10
-    with pytest.raises(OpenPlanInTheWay):
+    with pytest.raises(PlanStillOpen):
         pipeline.decisions.new_incarnation("ops", "made again")
-    pipeline.abandon.give_up(1, "ops", "topic was made again", discard=True)
+    pipeline.abandon.abandon(1, "ops", "topic was made again", discard=True)
     assert pipeline.table.rows == []
     pipeline.table.after_commit = lambda _: None
     pipeline.decisions.new_incarnation("ops", "made again")
@@ -172,6 +172,6 @@ def test_a_landing_of_the_right_topic_is_never_discarded() -> None:
     plan = pipeline.ledger.plans[1].plan
     pipeline.table.land(plan)
     with pytest.raises(PlanLanded):
-        pipeline.abandon.give_up(1, "ops", "why", discard=True)
+        pipeline.abandon.abandon(1, "ops", "why", discard=True)
     assert len(pipeline.table.rows) == 10
     assert pipeline.ledger.plans[1].landing is not None

@@ -10,7 +10,7 @@ from tests.support.memory import MemoryPartition
 from tests.support.plans import MemoryPipeline, make_spec
 from tidemark.core.errors import LostRange, TopicChanged, TopicRecreated, UnknownPartition
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.repair.errors import NothingLost, OpenPlanInTheWay, SameIncarnation
+from tidemark.repair.errors import NothingLost, PlanStillOpen, SameIncarnation
 
 
 @pytest.fixture
@@ -83,9 +83,9 @@ def test_a_loss_inside_an_open_plan_is_not_accepted_before_it_is_given_up(
     plan = pipeline.planner.plan("second").plan
     assert plan is not None
     pipeline.kafka.delete_records("events", 0, 7)
-    with pytest.raises(OpenPlanInTheWay):
+    with pytest.raises(PlanStillOpen):
         pipeline.decisions.accept_loss((), "ann", "why")
-    pipeline.abandon.give_up(plan.sequence, "ann", "cannot land")
+    pipeline.abandon.abandon(plan.sequence, "ann", "cannot land")
     pipeline.decisions.accept_loss((), "ann", "why")
     assert pipeline.run("third") is not None
     assert pipeline.committed() == {0: 10, 1: 10}
@@ -142,9 +142,9 @@ def test_an_open_plan_of_the_old_topic_is_given_up_first(pipeline: MemoryPipelin
     plan = pipeline.planner.plan("second").plan
     assert plan is not None
     pipeline.kafka.create("events", 2, "id-2")
-    with pytest.raises(OpenPlanInTheWay):
+    with pytest.raises(PlanStillOpen):
         pipeline.decisions.new_incarnation("ann", "why")
-    pipeline.abandon.give_up(plan.sequence, "ann", "topic is gone")
+    pipeline.abandon.abandon(plan.sequence, "ann", "topic is gone")
     pipeline.decisions.new_incarnation("ann", "why")
     assert pipeline.committed() == {0: 0, 1: 0}
 

@@ -21,7 +21,7 @@ from tidemark.core.errors import (
 )
 from tidemark.ingest.errors import PlanAbandoned
 from tidemark.lake.errors import ForeignCommit
-from tidemark.repair.errors import NotARewind, NothingToRepair, TableTampered
+from tidemark.repair.errors import NothingToRepair, RebuildRequired, UnexplainedRows
 from tidemark.spec.model import StartPolicy
 
 
@@ -158,7 +158,7 @@ def test_i5_a_lost_control_table_is_rebuilt(pipeline: MemoryPipeline) -> None:
     pipeline.control.newest.clear()
     with pytest.raises(LedgerBehindTable):
         pipeline.planner.plan("fourth")
-    with pytest.raises(NotARewind):
+    with pytest.raises(RebuildRequired):
         pipeline.repair.rewind("ann", "why")
     found = pipeline.repair.rebuild("ann", "disk was lost")
     assert [plan.sequence for plan in found.unknown] == [1, 2, 3]
@@ -311,7 +311,7 @@ def test_rows_that_no_plan_explains_stop_a_repair(pipeline: MemoryPipeline) -> N
     for foreign in (row, (*row[:3], 9)):
         pipeline.table.rows.append(foreign)
         for dry_run in (True, False):
-            with pytest.raises(TableTampered):
+            with pytest.raises(UnexplainedRows):
                 pipeline.repair.rebuild("ann", "why", dry_run=dry_run)
         pipeline.table.rows.pop()
     assert pipeline.table.commits == commits

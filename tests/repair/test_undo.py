@@ -85,7 +85,7 @@ def test_what_has_not_landed_cannot_be_undone() -> None:
     pipeline.planner.plan("open")
     with pytest.raises(PlanNotLanded):
         pipeline.undo.undo(2, "ops", "x")
-    pipeline.abandon.give_up(2, "ops", "x")
+    pipeline.abandon.abandon(2, "ops", "x")
     with pytest.raises(PlanAbandoned):
         pipeline.undo.undo(2, "ops", "x")
     with pytest.raises(UnknownPlan):

@@ -25,7 +25,7 @@ from tests.support.services import NOW, Services
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan
-from tidemark.ingest.ports import LogReader, TopicLogReader, TopicReader
+from tidemark.ingest.protocols import LogReader, TopicLogReader, TopicReader
 from tidemark.lake.columns import BRONZE
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable

@@ -17,7 +17,7 @@ from tests.support.kafka_judge import Judged
 from tests.support.plans import make_spec
 from tests.support.services import NOW, Services
 from tidemark.core.plan import Plan
-from tidemark.ingest.executor import Ingestion
+from tidemark.ingest.executor import ExecutionResult
 from tidemark.ingest.spark_sink import SparkSink
 from tidemark.kafka.options import client_config, spark_options
 from tidemark.kafka.reader import KafkaLogReader
@@ -99,7 +99,7 @@ class Lake(Services):
             raise LookupError("nothing to do")
         return plan
 
-    def run(self, requested_by: str) -> Ingestion:
+    def run(self, requested_by: str) -> ExecutionResult:
         """Plan and ingest; there must be something to do."""
         return self.ingest.execute(self.plan(requested_by).sequence)
 

@@ -16,7 +16,7 @@ from tests.support.services import NOW
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records
 from tidemark.core.plan import Plan
-from tidemark.ingest.executor import Ingestion
+from tidemark.ingest.executor import ExecutionResult
 from tidemark.ingest.spark_sink import SparkSink
 from tidemark.kafka.options import client_config, spark_options
 from tidemark.kafka.watermarks import KafkaWatermarkReader
@@ -80,7 +80,7 @@ def long_topic(broker: ProxiedBroker, purpose: str) -> str:
 @contextmanager
 def in_mid_read(
     lake: Lake, plan: Plan, broker: ProxiedBroker
-) -> Iterator[tuple[Future[Ingestion], Gate]]:
+) -> Iterator[tuple[Future[ExecutionResult], Gate]]:
     """Execute a plan; the block runs while Spark waits for the middle of its second fetch.
 
     Released at the end of the block at the latest; then it returns when the execution has ended.

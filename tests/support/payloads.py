@@ -13,7 +13,7 @@ from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel, Position
-from tidemark.ingest.ports import TopicLogReader
+from tidemark.ingest.protocols import TopicLogReader
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 

@@ -12,7 +12,7 @@ from tidemark.core.offsets import Span, spans_by_partition
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.table_state import TableState
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
-from tidemark.ingest.planner import Wanted
+from tidemark.ingest.planner import RequestedOffsets
 from tidemark.spec.model import PipelineSpec, StartPolicy
 
 
@@ -118,9 +118,11 @@ class MemoryPipeline(Services):
         )
 
 
-def wanted(*ranges: tuple[int, int, int]) -> Wanted:
+def wanted(*ranges: tuple[int, int, int]) -> RequestedOffsets:
     """Offsets to be landed, from `(partition, start, end)`."""
-    return Wanted(spans=spans_by_partition((p, Span(start, end)) for p, start, end in ranges))
+    return RequestedOffsets(
+        spans=spans_by_partition((p, Span(start, end)) for p, start, end in ranges)
+    )
 
 
 @dataclass

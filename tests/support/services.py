@@ -8,9 +8,10 @@ from typing import Protocol
 from tidemark.backfill.service import Backfills
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
-from tidemark.ingest.executor import Ingest
+from tidemark.ingest.executor import PlanExecutor
+from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.planner import Planner
-from tidemark.ingest.ports import (
+from tidemark.ingest.protocols import (
     BronzeTable,
     ControlTable,
     DataTable,
@@ -21,8 +22,7 @@ from tidemark.ingest.ports import (
     TopicReader,
     WatermarkReader,
 )
-from tidemark.ingest.positions import LogComparison
-from tidemark.ingest.start import Starts
+from tidemark.ingest.start import StartService
 from tidemark.repair.abandon import Abandon
 from tidemark.repair.decisions import Decisions
 from tidemark.repair.repair import Repair
@@ -74,9 +74,9 @@ class LandingServices:
     """The services of a pipeline that lands something; it inherits them and brings its ports."""
 
     @property
-    def ingest(self: LogPorts) -> Ingest:
+    def ingest(self: LogPorts) -> PlanExecutor:
         """Executes plans."""
-        return Ingest(
+        return PlanExecutor(
             spec=self.spec,
             watermarks=self.watermarks,
             control=self.control,
@@ -209,9 +209,9 @@ class Services(LandingServices):
         )
 
     @property
-    def starts(self: Ports) -> Starts:
+    def starts(self: Ports) -> StartService:
         """Begins where another reader has come to."""
-        return Starts(
+        return StartService(
             spec=self.spec,
             watermarks=self.watermarks,
             control=self.control,

@@ -13,7 +13,7 @@ from tests.support.crashes import wait_until
 from tests.support.lake import Lake
 from tidemark.core.datafile import DataFile
 from tidemark.core.plan import Plan
-from tidemark.ingest.executor import Ingestion
+from tidemark.ingest.executor import ExecutionResult
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import EngineFailed
 
@@ -67,9 +67,9 @@ class Zombie:
     """
 
     table: HeldTable
-    running: Future[Ingestion]
+    running: Future[ExecutionResult]
 
-    def wake(self) -> Exception | Ingestion:
+    def wake(self) -> Exception | ExecutionResult:
         """Let it go, and return what it came to."""
         self.table.let_go()
         failure = self.running.exception(PATIENCE_S)

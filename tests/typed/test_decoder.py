@@ -246,7 +246,7 @@ def test_two_drivers_that_decode_differently_are_told(
     with pytest.raises(DecodedDifferently):
         lake.run()
     assert lake.decoded() == []
-    lake.abandon.give_up(1, "test", "a rule over the clock")
+    lake.abandon.abandon(1, "test", "a rule over the clock")
     assert lake.in_quarantine_table() == []
     assert lake.run() == [2]
     lake.check()
@@ -259,7 +259,7 @@ def test_a_driver_of_a_plan_that_was_given_up_adds_nothing(half_done: TypedLake)
     record = lake.control.plan_record("events@typed", 1)
     assert record is not None
     files = lake.sink.write(record.plan, 1)
-    lake.abandon.give_up(1, "test", "a mistake")
+    lake.abandon.abandon(1, "test", "a mistake")
     lake.table.append(record.plan, files)
     assert (lake.in_quarantine_table(), lake.decoded()) == ([], [])
     lake.run()
@@ -282,7 +282,7 @@ def test_a_replay_that_is_given_up_half_way_leaves_its_records_open(lake: TypedL
         dying.ingest.execute(plan.sequence)
     # It has not landed: nothing that it did counts.
     assert lake.quarantined() == [(0, 1), (0, 3)]
-    lake.abandon.give_up(plan.sequence, "test", "a mistake")
+    lake.abandon.abandon(plan.sequence, "test", "a mistake")
     assert lake.quarantined() == lake.in_quarantine_table() == [(0, 1), (0, 3)]
     assert content(lake) == before
     lake.check()

@@ -166,14 +166,14 @@ def replay(lake: TypedLake) -> None:
     lake.replay(Span(0, 5))
 
 
-def give_up(lake: TypedLake) -> None:
+def abandon(lake: TypedLake) -> None:
     """Give the replay up, if it has not landed."""
     if lake.control.summary("events@typed").open_plans():
         with suppress(PlanLanded):
-            lake.abandon.give_up(2, "test", "a mistake")
+            lake.abandon.abandon(2, "test", "a mistake")
 
 
-@pytest.mark.parametrize("recover", [lambda _: None, give_up], ids=["run again", "given up"])
+@pytest.mark.parametrize("recover", [lambda _: None, abandon], ids=["run again", "given up"])
 def test_a_replay_that_dies_anywhere_loses_and_doubles_nothing(
     tmp_path: Path, recover: Callable[[TypedLake], object]
 ) -> None:

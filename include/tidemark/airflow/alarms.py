@@ -37,12 +37,12 @@ def look_at_all() -> list[dict[str, Any]]:
     Returns:
         The pipelines that there is an alarm of, with their alarms as `TidemarkError.as_record`.
     """
-    from tidemark.ingest.together import ASKED_AT_ONCE, each_apart
+    from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
 
     with airflow_failures():
         names = list(App.from_environment().specs)
         app = connected_app(*names)
-        answers = dict(zip(names, each_apart(names, app.status, ASKED_AT_ONCE), strict=True))
+        answers = dict(zip(names, map_in_threads(names, app.status, PLANNING_THREADS), strict=True))
         answers |= app.spec_folder.broken
         if answers:
             app.record_status(answers)

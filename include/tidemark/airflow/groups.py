@@ -24,7 +24,7 @@ from tidemark.airflow.tasks import is_published, landed, plan_of_run, table_asse
 from tidemark.app import App
 from tidemark.core.errors import TidemarkError
 from tidemark.core.plan import PlanRef
-from tidemark.ingest.together import ASKED_AT_ONCE, each_apart
+from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
 
 if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol as DagRun
@@ -56,8 +56,8 @@ def plan_group(group: str, requested_by: str, dag_run: DagRun) -> bool:
     errors: dict[str, TidemarkError] = {}
     planned = []
     window = window_of(dag_run)
-    answers = each_apart(
-        members, lambda name: plan_of_run(app, name, requested_by, window), ASKED_AT_ONCE
+    answers = map_in_threads(
+        members, lambda name: plan_of_run(app, name, requested_by, window), PLANNING_THREADS
     )
     for pipeline, answer in zip(members, answers, strict=True):
         if isinstance(answer, TidemarkError):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tidemark.airflow.failures import airflow_failures, pipelines_failure
 from tidemark.app import App, utc_now
 from tidemark.core.errors import TidemarkError
-from tidemark.ingest.together import each_apart
+from tidemark.ingest.parallel import map_in_threads
 
 if TYPE_CHECKING:
     from tidemark.maintenance.service import Maintenance
@@ -27,7 +27,7 @@ def maintain_table(pipeline: str, params: Mapping[str, Any]) -> dict[str, Any]:
 def maintain_shared(params: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Maintain the tables that pipelines share; one that fails does not stop the other."""
     tables = {each.table: each for each in App.from_environment().shared_maintenance()}
-    came = each_apart(list(tables), lambda name: _maintained(tables[name], params), 1)
+    came = map_in_threads(list(tables), lambda name: _maintained(tables[name], params), 1)
     errors = {
         name: each
         for name, each in zip(tables, came, strict=True)

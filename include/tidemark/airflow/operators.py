@@ -21,7 +21,7 @@ from tidemark.airflow.tasks import plan_of_chunk
 from tidemark.app import SPARK_CONNECTION, App
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import PlanKind, PlanRef
-from tidemark.ingest.together import ASKED_AT_ONCE, each_apart
+from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.run import run
 from tidemark.spark.engine import Engine, Stop
 from tidemark.spec.model import TYPED, UPSERT
@@ -148,7 +148,7 @@ class DecodeOperator(JobOperator):
         failed: list[AirflowException] = []
         seen: set[PlanRef] = set()
         while left:
-            answers = each_apart(left, _next_to_decode, ASKED_AT_ONCE)
+            answers = map_in_threads(left, _next_to_decode, PLANNING_THREADS)
             asked = dict(zip(left, answers, strict=True))
             refused |= {p: each for p, each in asked.items() if isinstance(each, TidemarkError)}
             plans = {p: each for p, each in asked.items() if isinstance(each, PlanRef)}
@@ -196,7 +196,9 @@ class UpsertOperator(JobOperator):
         """
         app = App.from_environment()
         with airflow_failures():
-            found = each_apart(self.pipelines, lambda name: app.upserts(name).next(), ASKED_AT_ONCE)
+            found = map_in_threads(
+                self.pipelines, lambda name: app.upserts(name).next(), PLANNING_THREADS
+            )
         asked = dict(zip(self.pipelines, found, strict=True))
         refused = {name: each for name, each in asked.items() if isinstance(each, TidemarkError)}
         behind = [

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol as DagRun
 
     from tidemark.backfill.selection import TimeWindow
-    from tidemark.ingest.planner import Planning
+    from tidemark.ingest.planner import PlanResult
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,9 @@ def window_of(dag_run: DagRun) -> TimeWindow | None:
     return TimeWindow(start=start, end=end)
 
 
-def plan_of_run(app: App, pipeline: str, requested_by: str, window: TimeWindow | None) -> Planning:
+def plan_of_run(
+    app: App, pipeline: str, requested_by: str, window: TimeWindow | None
+) -> PlanResult:
     """The plan of a run: what is unread, or what is missing of a time window."""
     if window is None:
         return app.planner(pipeline).plan(requested_by)

@@ -56,7 +56,7 @@ class RetainedLog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RangesOfPlan:
+class PlanRanges:
     """What an earlier plan was about.
 
     Attributes:
@@ -68,7 +68,7 @@ class RangesOfPlan:
     pipeline: str | None = None
 
 
-Selection: TypeAlias = OffsetRanges | TimeWindow | RetainedLog | RangesOfPlan
+Selection: TypeAlias = OffsetRanges | TimeWindow | RetainedLog | PlanRanges
 """How somebody says which offsets they want."""
 
 
@@ -115,7 +115,7 @@ def select(
     if offsets:
         return OffsetRanges(spans=spans_by_partition(map(_range, offsets)))
     if plan is not None:
-        return RangesOfPlan(sequence=plan, pipeline=plan_of)
+        return PlanRanges(sequence=plan, pipeline=plan_of)
     if retained:
         return RetainedLog(partitions=partitions)
     window = TimeWindow(start=_moment(start), end=_moment(end), partitions=partitions)

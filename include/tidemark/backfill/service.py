@@ -17,7 +17,7 @@ from tidemark.backfill.errors import (
 )
 from tidemark.backfill.selection import (
     OffsetRanges,
-    RangesOfPlan,
+    PlanRanges,
     RetainedLog,
     Selection,
     TimeWindow,
@@ -33,19 +33,25 @@ from tidemark.core.plan import PlanKind
 from tidemark.core.plan_rules import Sorted
 from tidemark.core.table_state import Footprint
 from tidemark.core.watermarks import TopicWatermarks, Watermarks
-from tidemark.ingest.conflicts import after_conflicts
-from tidemark.ingest.errors import PlanOpen
-from tidemark.ingest.planner import Foreseen, Planner, Planning, Wanted, refuse_second_backfill
-from tidemark.ingest.ports import BronzeLog, Clock, ControlTable, TopicLogReader, TopicReader
+from tidemark.ingest.conflicts import retry_on_conflict
+from tidemark.ingest.errors import BackfillOpen
+from tidemark.ingest.planner import (
+    Planner,
+    PlannerState,
+    PlanResult,
+    RequestedOffsets,
+    refuse_open_backfill,
+)
+from tidemark.ingest.protocols import BronzeLog, Clock, ControlTable, TopicLogReader, TopicReader
 from tidemark.ingest.recorder import checked_ledger, recorded_plan
-from tidemark.ingest.superseding import replaced_offsets
+from tidemark.ingest.replacement import replaced_offsets
 from tidemark.spec.model import PipelineSpec
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
+class BackfillPreview:
     """What a backfill would do.
 
     Attributes:
@@ -174,7 +180,7 @@ class Backfills:
         *,
         readable_only: bool,
         replaces: bool = False,
-    ) -> Preview:
+    ) -> BackfillPreview:
         """What a backfill would do. Writes nothing.
 
         Args:
@@ -186,7 +192,7 @@ class Backfills:
         Raises:
             InvalidRange, UnknownPartition, UnknownPlan, OtherIncarnation: Nobody can want that.
             TooManyChunks: More chunks than a DAG run can have.
-            PlanOpen: Another backfill of this pipeline has not landed.
+            BackfillOpen: Another backfill of this pipeline has not landed.
             NoStartOffset: The pipeline has not begun, and its spec does not say where to.
             LogTruncated: The log was cut behind what was read, and has grown again.
             RowsChanged: A chunk would replace a part of a range that somebody has changed.
@@ -195,7 +201,7 @@ class Backfills:
         foreseen = self._planner.foreseen(PlanKind.BACKFILL)
         ledger = foreseen.ledger
         if foreseen.opened:
-            refuse_second_backfill(foreseen.opened)
+            refuse_open_backfill(foreseen.opened)
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         planning.check_identity(ledger, watermarks)
         wanted, notes = self._wanted(selection, watermarks)
@@ -210,7 +216,7 @@ class Backfills:
         task_offsets = size.records_within(self.spec.records_per_task, self.spec.bytes_per_task)
         most = chunk_offsets or self.spec.records_per_chunk
         parts = chunks(self.spec.name, found.missing, most, task_offsets)
-        return Preview(
+        return BackfillPreview(
             pipeline=self.spec.name,
             watermarks=watermarks,
             found=found,
@@ -250,7 +256,7 @@ class Backfills:
 
     def _replaced_plans(
         self,
-        foreseen: Foreseen,
+        foreseen: PlannerState,
         watermarks: TopicWatermarks,
         parts: Sequence[Mapping[int, SpanSet]],
     ) -> Mapping[int, int]:
@@ -261,7 +267,7 @@ class Backfills:
         return plans
 
     def request(
-        self, seen: Preview, requested_by: str, *, approved: bool, reason: str | None = None
+        self, seen: BackfillPreview, requested_by: str, *, approved: bool, reason: str | None = None
     ) -> int:
         """Record that what a preview shows shall be landed.
 
@@ -287,14 +293,14 @@ class Backfills:
                 offsets=seen.offsets,
                 limit=self.spec.records_per_backfill,
             )
-        return after_conflicts(lambda: self._recorded(seen, requested_by, reason))
+        return retry_on_conflict(lambda: self._recorded(seen, requested_by, reason))
 
     def chunk_count(self, requested_by: str) -> int | None:
         """Number of chunks of what a requester has asked for; None if they have not."""
         known = self._request(requested_by)
         return len(known.chunks) if known else None
 
-    def plan_chunk(self, requested_by: str, number: int) -> Planning:
+    def plan_chunk(self, requested_by: str, number: int) -> PlanResult:
         """Plan what is missing of a chunk, or find the plan that it has.
 
         Args:
@@ -308,7 +314,7 @@ class Backfills:
             BackfillAhead: Another backfill's plan, or another chunk's, has not landed.
         """
         request, chunk = self._chunk(requested_by, number)
-        wanted = Wanted(
+        wanted = RequestedOffsets(
             spans=chunk,
             topic_id=request.topic_id,
             readable_only=request.readable_only,
@@ -316,7 +322,7 @@ class Backfills:
         )
         return self._planned(wanted, chunk_requester(requested_by, number))
 
-    def plan_whole(self, selection: Selection, requested_by: str) -> Planning:
+    def plan_whole(self, selection: Selection, requested_by: str) -> PlanResult:
         """Plan what is missing of a selection at once, without chunks, or find the plan there is.
 
         Raises:
@@ -327,7 +333,7 @@ class Backfills:
         spans, notes = self._wanted(selection, watermarks)
         for note in notes:
             log.warning("pipeline=%s %s", self.spec.name, note)
-        wanted = Wanted(
+        wanted = RequestedOffsets(
             spans=spans,
             topic_id=watermarks.topic_id,
             # Times name no offsets: what retention takes meanwhile was as good as gone before.
@@ -384,7 +390,7 @@ class Backfills:
             case RetainedLog():
                 partitions = _partitions(selection.partitions, watermarks)
                 return _spans({p: (here.low, here.end) for p, here in partitions.items()}), ()
-            case RangesOfPlan():
+            case PlanRanges():
                 of = selection.pipeline or self.spec.name
                 plan = recorded_plan(self.control, of, selection.sequence).plan
                 planning.check_topic(self.spec.name, plan.topic_id, watermarks)
@@ -414,7 +420,7 @@ class Backfills:
     ) -> Mapping[int, int]:
         return self.watermarks.offsets_at(watermarks.topic, sorted(partitions), moment)
 
-    def _recorded(self, seen: Preview, requested_by: str, reason: str | None) -> int:
+    def _recorded(self, seen: BackfillPreview, requested_by: str, reason: str | None) -> int:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         known = self.chunk_count(requested_by)
         if known is not None or not seen.chunks:
@@ -456,10 +462,10 @@ class Backfills:
             )
         return request, chunks[number - 1]
 
-    def _planned(self, wanted: Wanted, requester: str) -> Planning:
+    def _planned(self, wanted: RequestedOffsets, requester: str) -> PlanResult:
         try:
             return self._planner.backfill(wanted, requester)
-        except PlanOpen as opened:
+        except BackfillOpen as opened:
             raise BackfillAhead(
                 pipeline=opened.pipeline,
                 sequence=opened.sequence,

@@ -15,8 +15,8 @@ from tidemark.cli.spark import Parts, chosen_engine
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition, without
 from tidemark.core.plan import PlanRef
-from tidemark.ingest.planner import Planning
-from tidemark.ingest.together import ASKED_AT_ONCE, each_apart
+from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
+from tidemark.ingest.planner import PlanResult
 from tidemark.spec.decode import Reason
 from tidemark.spec.model import UPSERT
 from tidemark.typed.quarantine_rules import Quarantined
@@ -78,7 +78,7 @@ def upsert(
     names = list(dict.fromkeys(tidemark.upserts(name).spec.origin for name in pipelines))
     parts = Parts(tidemark, chosen_engine(tidemark, master, [f"{name}@{UPSERT}" for name in names]))
     refs = []
-    found = each_apart(names, lambda name: tidemark.upserts(name).next(), ASKED_AT_ONCE)
+    found = map_in_threads(names, lambda name: tidemark.upserts(name).next(), PLANNING_THREADS)
     for name, answer in zip(names, found, strict=True):
         if isinstance(answer, TidemarkError):
             parts.add(name, answer.exit_code, **answer.as_record())
@@ -183,7 +183,7 @@ def replay(
         return
     decoding = tidemark.decoding(pipeline)
 
-    def next_plan() -> Planning:
+    def next_plan() -> PlanResult:
         for topic_id, spans in left.items():
             made = decoding.replay(topic_id, spans)
             if made.plan is None:
@@ -197,7 +197,7 @@ def replay(
 
 
 def _executed(
-    tidemark: App, plans: Mapping[str, Callable[[], Planning]], master: str | None
+    tidemark: App, plans: Mapping[str, Callable[[], PlanResult]], master: str | None
 ) -> tuple[list[Mapping[str, Any]], int]:
     """Plan and execute until nothing is left of any; one that fails does not stop the others.
 
@@ -211,7 +211,7 @@ def _executed(
     while going:
         parts = Parts(tidemark, engine)
         refs = []
-        answers = each_apart(list(going), lambda name: going[name](), ASKED_AT_ONCE)
+        answers = map_in_threads(list(going), lambda name: going[name](), PLANNING_THREADS)
         for name, answer in zip(list(going), answers, strict=True):
             if isinstance(answer, TidemarkError):
                 parts.add(name, answer.exit_code, **answer.as_record())

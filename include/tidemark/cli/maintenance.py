@@ -12,7 +12,7 @@ from tidemark.app import App, utc_now
 from tidemark.cli.arguments import AsJson
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table
 from tidemark.core.errors import ExitCode, TidemarkError
-from tidemark.ingest.together import each_apart
+from tidemark.ingest.parallel import map_in_threads
 from tidemark.lake.retention import USUAL_PAGES_RETENTION, USUAL_RETENTION, Upkept
 
 
@@ -58,8 +58,8 @@ def maintain(
         return app.quality_pages().prune(utc_now(), timedelta(days=days), dry_run=dry_run)
 
     names += shared
-    tables = dict(zip(names, each_apart(names, table, 1), strict=True))
-    (pruned,) = each_apart([keep_docs_days], pages, 1)
+    tables = dict(zip(names, map_in_threads(names, table, 1), strict=True))
+    (pruned,) = map_in_threads([keep_docs_days], pages, 1)
     if as_json:
         print_json(_report(tables, pruned))
     else:

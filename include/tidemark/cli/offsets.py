@@ -10,8 +10,8 @@ from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Pipeline, requester
 from tidemark.cli.console import err, out, print_json, print_table
 from tidemark.ingest.errors import InvalidStart
-from tidemark.ingest.start import OffsetSource, Start, StartOutcome
-from tidemark.ingest.start_rules import Others, given_offsets
+from tidemark.ingest.start import OffsetSource, StartOutcome, StartResult
+from tidemark.ingest.start_rules import OtherPartitions, given_offsets
 
 
 def register(app: typer.Typer) -> None:
@@ -50,7 +50,8 @@ def start(
         typer.Option(help="PARTITION:OFFSET,PARTITION:OFFSET, the next to read of each."),
     ] = None,
     others: Annotated[
-        Others | None, typer.Option(help="Where partitions begin that the source does not name.")
+        OtherPartitions | None,
+        typer.Option(help="Where partitions begin that the source does not name."),
     ] = None,
     reason: Annotated[
         str | None, typer.Option(help="Why; kept in the control table beside the source.")
@@ -117,7 +118,7 @@ def _source(
     return given_offsets(offsets or "")
 
 
-def _print_start(pipeline: str, done: Start) -> None:
+def _print_start(pipeline: str, done: StartResult) -> None:
     print_table(
         f"{pipeline}: {done.reason}",
         ("partition", "begins at", "low watermark", "end", "named by source"),

@@ -12,7 +12,7 @@ from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Pipeline, requester
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table
 from tidemark.core.errors import ExitCode, TidemarkError, in_words
-from tidemark.ingest.together import ASKED_AT_ONCE, each_apart
+from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.report.status import PipelineStatus
 from tidemark.report.verification import NOT_COMPARED
 
@@ -44,7 +44,7 @@ def status(
     """
     app = App.from_environment()
     names = [app.spec(name).name for name in pipelines or app.specs]
-    answers = each_apart(names, app.status, ASKED_AT_ONCE)
+    answers = map_in_threads(names, app.status, PLANNING_THREADS)
     if not pipelines:
         names += app.spec_folder.broken
         answers += app.spec_folder.broken.values()

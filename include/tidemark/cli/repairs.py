@@ -53,7 +53,7 @@ def abandon(
     it is fenced off first, so nothing lands twice. A landed plan cannot be given up.
     """
     abandoner = App.from_environment().abandon(pipeline)
-    given_up = abandoner.give_up(plan_number, requester(), reason, discard=discard, dry_run=dry_run)
+    given_up = abandoner.abandon(plan_number, requester(), reason, discard=discard, dry_run=dry_run)
     if as_json:
         outcome = "draft" if dry_run else "abandoned"
         print_json({"outcome": outcome, "plan": given_up.as_record()})
@@ -188,9 +188,9 @@ def deduplicate(
 ) -> None:
     """Remove copies of rows from a data table.
 
-    Fixes RowsDoubled, after a compaction by another program doubled rows. Rows with the same topic
-    id, partition, offset and plan are copies if all their columns are equal; one of them stays.
-    Ends with CopiesDiffer and removes nothing if the columns differ. Does not read Kafka.
+    Fixes DuplicateRows, after a compaction by another program doubled rows. Rows with the same
+    topic id, partition, offset and plan are copies if all their columns are equal; one of them
+    stays. Ends with CopiesDiffer and removes nothing if the columns differ. Does not read Kafka.
     """
     if apply is None:
         raise typer.BadParameter("choose --dry-run to count the copies, or --apply")
@@ -203,7 +203,7 @@ def deduplicate(
     if copies.unread_files:
         out.print(
             f"{copies.unread_files:,} file(s) not read, which have a deletion vector or an unusual "
-            "path; see docs/runbook.md, RowsDoubled"
+            "path; see docs/runbook.md, DuplicateRows"
         )
 
 

@@ -13,7 +13,7 @@ from tidemark.cli.console import out, print_error_record, print_json, print_tabl
 from tidemark.cli.spark import Parts, chosen_engine, planned
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import PlanRef
-from tidemark.ingest.together import ASKED_AT_ONCE, each_apart
+from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.steps import left
 
 
@@ -47,7 +47,7 @@ def run(
     plans = planned(app, names, parts)
     idle = [name for name in names if name in parts.records and "error" not in parts.records[name]]
     for name, answer in zip(
-        idle, each_apart(idle, lambda name: left(app, name), ASKED_AT_ONCE), strict=True
+        idle, map_in_threads(idle, lambda name: left(app, name), PLANNING_THREADS), strict=True
     ):
         if isinstance(answer, TidemarkError):
             parts.add(name, answer.exit_code, **answer.as_record())
@@ -119,7 +119,7 @@ def _print_drafts(app: App, names: list[str], *, as_json: bool) -> None:
             **left(app, name).as_record(),
         }
 
-    answers = each_apart(names, draft, ASKED_AT_ONCE)
+    answers = map_in_threads(names, draft, PLANNING_THREADS)
     records = [
         {
             "pipeline": name,

@@ -20,9 +20,9 @@ from tidemark.cli.console import (
 )
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import PlanRef
-from tidemark.ingest.planner import Planning, PlanOutcome
+from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
+from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.ingest.recorder import recorded_plan, refuse_abandoned
-from tidemark.ingest.together import ASKED_AT_ONCE, each_apart
 from tidemark.quality.publication_service import landing_of
 from tidemark.run import run
 from tidemark.spark.engine import TOKEN_VARIABLE, Engine, Server
@@ -184,7 +184,7 @@ def planned(app: App, names: Sequence[str], parts: Parts) -> list[PlanRef]:
     asked_by = requester()
     # Specs that cannot be used are nobody's own refusal.
     _ = app.specs
-    answers = each_apart(names, lambda name: app.planner(name).plan(asked_by), ASKED_AT_ONCE)
+    answers = map_in_threads(names, lambda name: app.planner(name).plan(asked_by), PLANNING_THREADS)
     for name, answer in zip(names, answers, strict=True):
         if isinstance(answer, TidemarkError):
             parts.add(name, answer.exit_code, **answer.as_record())
@@ -204,15 +204,15 @@ def _print_drafts(
     """Show what would be read of each pipeline; end with the worst code, unless all is well."""
     _ = app.specs
 
-    def draft(name: str) -> Planning:
+    def draft(name: str) -> PlanResult:
         if plan_number is None:
             return app.planner(name).preview()
         record = recorded_plan(app.control(), app.spec(name).name, plan_number)
         refuse_abandoned(record)
         outcome = PlanOutcome.LANDED if record.landing else PlanOutcome.KEPT
-        return Planning(outcome=outcome, plan=record.plan)
+        return PlanResult(outcome=outcome, plan=record.plan)
 
-    answers = dict(zip(names, each_apart(names, draft, ASKED_AT_ONCE), strict=True))
+    answers = dict(zip(names, map_in_threads(names, draft, PLANNING_THREADS), strict=True))
     if as_json:
         print_json(
             [{"pipeline": name, **_draft_record(answer)} for name, answer in answers.items()]
@@ -229,7 +229,7 @@ def _print_drafts(
         raise typer.Exit(ExitCode.worst(codes))
 
 
-def _draft_record(answer: Planning | TidemarkError) -> dict[str, Any]:
+def _draft_record(answer: PlanResult | TidemarkError) -> dict[str, Any]:
     if isinstance(answer, TidemarkError):
         return answer.as_record()
     plan = answer.plan.as_record() if answer.plan else None

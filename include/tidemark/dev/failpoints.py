@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 from tidemark.core.errors import SetupError
-from tidemark.ingest.ports import (
+from tidemark.ingest.protocols import (
     BronzeLog,
     BronzeTable,
     ControlTable,

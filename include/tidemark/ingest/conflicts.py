@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def after_conflicts(step: Callable[[], T], attempts: int = 5) -> T:
+def retry_on_conflict(step: Callable[[], T], attempts: int = 5) -> T:
     """What `step` returns; it reads the ledger anew each time.
 
     Args:

@@ -32,7 +32,7 @@ class UnknownPlan(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class PlanOpen(TerminalError):
+class BackfillOpen(TerminalError):
     """A backfill is open, so another one may not start."""
 
     pipeline: str
@@ -49,7 +49,7 @@ class PlanOpen(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class NotLanded(UnknownOutcomeError):
+class CommitNotFound(UnknownOutcomeError):
     """A commit was made and the data table's log does not have the plan."""
 
     pipeline: str
@@ -203,7 +203,7 @@ class LogTruncated(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class AlreadyBegun(TerminalError):
+class AlreadyStarted(TerminalError):
     """A pipeline is to begin somewhere, and has a beginning."""
 
     pipeline: str
@@ -216,7 +216,7 @@ class AlreadyBegun(TerminalError):
     actual = "{_actual}"
     fix = (
         "What lies before its beginning can be landed with `tidemark backfill --help`; for another "
-        "beginning make a spec with another name and target (docs/runbook.md, AlreadyBegun)."
+        "beginning make a spec with another name and target (docs/runbook.md, AlreadyStarted)."
     )
 
     @property
@@ -304,7 +304,7 @@ def _places(places: tuple[tuple[int, int], ...]) -> str:
 
 
 @dataclass(kw_only=True, eq=False)
-class RowsDoubled(TerminalError):
+class DuplicateRows(TerminalError):
     """A data table has more rows than its plans can have landed."""
 
     pipeline: str
@@ -316,7 +316,7 @@ class RowsDoubled(TerminalError):
     actual = "{rows:,} rows, by the files of its newest version"
     fix = (
         "`tidemark deduplicate {pipeline} --dry-run` counts the copies of rows, --apply removes "
-        "them; see docs/runbook.md, RowsDoubled."
+        "them; see docs/runbook.md, DuplicateRows."
     )
 
 

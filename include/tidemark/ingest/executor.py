@@ -11,10 +11,17 @@ from tidemark.core.errors import TransientError
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import FENCED
-from tidemark.ingest.conflicts import after_conflicts
-from tidemark.ingest.errors import NotLanded, PlanFenced
-from tidemark.ingest.ports import Clock, ControlTable, DataTable, LogReader, Sink, WatermarkReader
-from tidemark.ingest.positions import LogComparison
+from tidemark.ingest.conflicts import retry_on_conflict
+from tidemark.ingest.errors import CommitNotFound, PlanFenced
+from tidemark.ingest.log_comparison import LogComparison
+from tidemark.ingest.protocols import (
+    Clock,
+    ControlTable,
+    DataTable,
+    LogReader,
+    Sink,
+    WatermarkReader,
+)
 from tidemark.ingest.recorder import Recorder, checked_ledger, recorded_plan, refuse_abandoned
 from tidemark.lake.errors import TransactionConflict
 from tidemark.spec.model import PipelineSpec
@@ -23,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ingestion:
+class ExecutionResult:
     """Result of executing a plan.
 
     Attributes:
@@ -39,7 +46,7 @@ class Ingestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ingest:
+class PlanExecutor:
     """Executes recorded plans of one pipeline. Any number of executions has the effect of one.
 
     Attributes:
@@ -62,7 +69,7 @@ class Ingest:
     now: Clock
     comparison: LogComparison | None = None
 
-    def execute(self, sequence: int) -> Ingestion:
+    def execute(self, sequence: int) -> ExecutionResult:
         """Land one plan, or find that it has landed.
 
         Raises:
@@ -76,7 +83,7 @@ class Ingest:
                 no longer has the planned records; nothing was written.
             LogTruncated: Kafka has another record where the last row landed; nothing was written.
             RecordsMissed: Not every visible record landed; the landed ones are recorded.
-            NotLanded: The commit was made and the table's log does not have it.
+            CommitNotFound: The commit was made and the table's log does not have it.
             LandingOvertaken: A conflicting commit to the table was first; nothing was written.
             EngineFailed: The engine failed and the table's log does not contain the plan.
         """
@@ -87,12 +94,12 @@ class Ingest:
         ledger = checked_ledger(self.control, plan.pipeline, self.table)
         if record.landing and record.whole:
             log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
-            return Ingestion(plan=plan, landing=record.whole, wrote=False)
+            return ExecutionResult(plan=plan, landing=record.whole, wrote=False)
         landing = self._landed(plan)
         wrote = False
         if landing is None:
             landing, wrote = self._land(plan, ledger)
-        return Ingestion(plan=plan, landing=self._record(plan, landing), wrote=wrote)
+        return ExecutionResult(plan=plan, landing=self._record(plan, landing), wrote=wrote)
 
     def _landed(self, plan: Plan) -> Landing | None:
         """The plan's commit; None if it may still be made."""
@@ -143,7 +150,9 @@ class Ingest:
             return landing, wrote and not isinstance(failed, TransactionConflict)
         landing = self._landed(plan)  # fence: reported-commit-is-looked-up
         if landing is None:
-            raise NotLanded(pipeline=plan.pipeline, sequence=plan.sequence, seen="no such commit")
+            raise CommitNotFound(
+                pipeline=plan.pipeline, sequence=plan.sequence, seen="no such commit"
+            )
         return landing, wrote
 
     def _explain(self, plan: Plan) -> None:
@@ -162,7 +171,7 @@ class Ingest:
             log_reader=self.log_reader,
             now=self.now,
         )
-        return after_conflicts(lambda: self._record_once(recorder, plan, landing))
+        return retry_on_conflict(lambda: self._record_once(recorder, plan, landing))
 
     def _record_once(self, recorder: Recorder, plan: Plan, landing: Landing) -> Landing:
         ledger = self.control.summary(plan.pipeline)

@@ -11,7 +11,7 @@ from tidemark.core.offsets import SpanSet
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.ingest.errors import NothingLanded
-from tidemark.ingest.ports import ControlReader, DataLog
+from tidemark.ingest.protocols import ControlReader, DataLog
 from tidemark.ingest.recorder import checked_ledger
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidemark.core.throughput import Pace
-from tidemark.ingest.ports import DataLog
+from tidemark.ingest.protocols import DataLog
 from tidemark.spec.model import PipelineSpec
 
 

@@ -15,13 +15,13 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.watermarks import TopicWatermarks
-from tidemark.ingest.conflicts import after_conflicts
-from tidemark.ingest.errors import NoStartOffset, NotLive, PlanOpen
+from tidemark.ingest.conflicts import retry_on_conflict
+from tidemark.ingest.errors import BackfillOpen, NoStartOffset, NotLive
 from tidemark.ingest.limits import run_limit
-from tidemark.ingest.ports import BronzeLog, Clock, ControlTable, TopicLogReader, TopicReader
-from tidemark.ingest.positions import LogComparison
+from tidemark.ingest.log_comparison import LogComparison
+from tidemark.ingest.protocols import BronzeLog, Clock, ControlTable, TopicLogReader, TopicReader
 from tidemark.ingest.recorder import Recorder, checked_ledger, recorded_plan
-from tidemark.ingest.superseding import superseded_events
+from tidemark.ingest.replacement import superseded_events
 from tidemark.spec.model import PipelineSpec, StartPolicy
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class PlanOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planning:
+class PlanResult:
     """The answer to a request for a plan.
 
     Attributes:
@@ -58,7 +58,7 @@ class Planning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RequestedOffsets:
     """Offsets to be landed.
 
     Attributes:
@@ -79,7 +79,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foreseen:
+class PlannerState:
     """What the control table will contain when the next plan of a chain is made.
 
     Attributes:
@@ -113,7 +113,7 @@ class Planner:
     log_reader: TopicLogReader
     now: Clock
 
-    def plan(self, requested_by: str) -> Planning:
+    def plan(self, requested_by: str) -> PlanResult:
         """Plan the unread part of the log, or return the plan this requester has.
 
         Raises:
@@ -126,13 +126,13 @@ class Planner:
             ControlConflict: Other writers were first, several times over.
         """
         self._refuse_copy()
-        return after_conflicts(lambda: self._once(PlanKind.LIVE, requested_by, None))
+        return retry_on_conflict(lambda: self._once(PlanKind.LIVE, requested_by, None))
 
     def _refuse_copy(self) -> None:
         if not self.spec.is_live:
             raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)
 
-    def backfill(self, wanted: Wanted, requested_by: str) -> Planning:
+    def backfill(self, wanted: RequestedOffsets, requested_by: str) -> PlanResult:
         """Plan the part of some offsets that is neither landed nor planned, or replace all of it.
 
         Args:
@@ -143,23 +143,23 @@ class Planner:
         Raises:
             InvalidRange, UnknownPartition: The offsets are not inside the readable log.
             OtherIncarnation: They belong to a topic that was made again since.
-            PlanOpen: Another backfill of this pipeline has not landed.
+            BackfillOpen: Another backfill of this pipeline has not landed.
             RowsChanged: A part of a range cannot be replaced; the whole of it can.
             LogTruncated, TopicRecreated and so on: As for `plan`.
         """
-        return after_conflicts(lambda: self._once(PlanKind.BACKFILL, requested_by, wanted))
+        return retry_on_conflict(lambda: self._once(PlanKind.BACKFILL, requested_by, wanted))
 
-    def preview(self) -> Planning:
+    def preview(self) -> PlanResult:
         """What `plan` would answer now. Writes nothing."""
         self._refuse_copy()
         foreseen = self.foreseen(PlanKind.LIVE)
         if foreseen.opened:
-            return Planning(outcome=PlanOutcome.ADOPTED, plan=foreseen.opened)
+            return PlanResult(outcome=PlanOutcome.ADOPTED, plan=foreseen.opened)
         events = self._draft(foreseen.ledger, PlanKind.LIVE, "preview", None)
         plan = _plan_in(events)
-        return Planning(outcome=PlanOutcome.DRAFT if plan else PlanOutcome.NOTHING, plan=plan)
+        return PlanResult(outcome=PlanOutcome.DRAFT if plan else PlanOutcome.NOTHING, plan=plan)
 
-    def foreseen(self, kind: PlanKind) -> Foreseen:
+    def foreseen(self, kind: PlanKind) -> PlannerState:
         """The state that a planner of a chain will decide from.
 
         A plan that has landed and is not recorded will be recorded before that.
@@ -168,18 +168,20 @@ class Planner:
         opened = ledger.open_plan(kind)
         landing = self.data_log.find(opened.plan) if opened else None
         if opened is None or landing is None:
-            return Foreseen(stored=ledger, opened=opened.plan if opened else None)
-        accounted, _ = self._recorder.accounted(opened.plan, landing)
-        return Foreseen(stored=ledger, unrecorded=(opened.plan, accounted))
+            return PlannerState(stored=ledger, opened=opened.plan if opened else None)
+        accounted, _ = self._recorder.account_for(opened.plan, landing)
+        return PlannerState(stored=ledger, unrecorded=(opened.plan, accounted))
 
-    def _once(self, kind: PlanKind, requested_by: str, wanted: Wanted | None) -> Planning:
+    def _once(
+        self, kind: PlanKind, requested_by: str, wanted: RequestedOffsets | None
+    ) -> PlanResult:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         mine = ledger.plan_of(requested_by)  # fence: plan-of-a-run-is-kept
         if mine is not None:
             kept = recorded_plan(self.control, self.spec.name, mine)
             # What a backfill's plan has missed, nobody else would ever read.
             if wanted is None or kept.is_open or wanted.is_taken(ledger):
-                return Planning(outcome=PlanOutcome.KEPT, plan=kept.plan)
+                return PlanResult(outcome=PlanOutcome.KEPT, plan=kept.plan)
             # What it landed is not replaced once more.
             wanted = replace(wanted, replaces=False)
         opened = ledger.open_plan(kind)
@@ -196,7 +198,7 @@ class Planner:
         plan = _plan_in(events)
         if plan is None:
             log.info("nothing to do pipeline=%s topic=%s", self.spec.name, self.spec.topic)
-            return Planning(outcome=PlanOutcome.NOTHING, plan=None)
+            return PlanResult(outcome=PlanOutcome.NOTHING, plan=None)
         log.info(
             "planned pipeline=%s plan=%d kind=%s offsets=%d ranges=%d",
             plan.pipeline,
@@ -205,7 +207,7 @@ class Planner:
             plan.size,
             len(plan.ranges),
         )
-        return Planning(outcome=PlanOutcome.NEW, plan=plan)
+        return PlanResult(outcome=PlanOutcome.NEW, plan=plan)
 
     @property
     def comparison(self) -> LogComparison:
@@ -227,19 +229,19 @@ class Planner:
             now=self.now,
         )
 
-    def _take_over(self, ledger: Ledger, plan: Plan, requested_by: str) -> Planning:
-        refuse_second_backfill(plan)
+    def _take_over(self, ledger: Ledger, plan: Plan, requested_by: str) -> PlanResult:
+        refuse_open_backfill(plan)
         adopted = Adopted(sequence=plan.sequence, requested_by=requested_by)
         self.control.append(ledger, [adopted], self.now())
         log.info("took over pipeline=%s plan=%d", plan.pipeline, plan.sequence)
-        return Planning(outcome=PlanOutcome.ADOPTED, plan=plan)
+        return PlanResult(outcome=PlanOutcome.ADOPTED, plan=plan)
 
     def _draft(
         self,
         ledger: Ledger,
         kind: PlanKind,
         requested_by: str,
-        wanted: Wanted | None,
+        wanted: RequestedOffsets | None,
     ) -> list[ControlEvent]:
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         planning.check_identity(ledger, watermarks)
@@ -322,10 +324,10 @@ class Planner:
                 )
 
 
-def refuse_second_backfill(opened: Plan) -> None:
+def refuse_open_backfill(opened: Plan) -> None:
     """A live plan is taken over by whoever comes next; a backfill belongs to who asked for it."""
     if opened.kind is PlanKind.BACKFILL:
-        raise PlanOpen(
+        raise BackfillOpen(
             pipeline=opened.pipeline, sequence=opened.sequence, requested_by=opened.requested_by
         )
 

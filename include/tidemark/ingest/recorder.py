@@ -26,9 +26,9 @@ from tidemark.core.table_state import (
     newest_table_version,
 )
 from tidemark.core.watermarks import TopicWatermarks
-from tidemark.ingest.conflicts import after_conflicts
-from tidemark.ingest.errors import PlanAbandoned, RecordsMissed, RowsDoubled, UnknownPlan
-from tidemark.ingest.ports import (
+from tidemark.ingest.conflicts import retry_on_conflict
+from tidemark.ingest.errors import DuplicateRows, PlanAbandoned, RecordsMissed, UnknownPlan
+from tidemark.ingest.protocols import (
     Clock,
     ControlReader,
     ControlTable,
@@ -77,7 +77,7 @@ class Recorder:
             RecordsMissed: Not every visible record landed; what did is recorded.
             ControlConflict: Somebody else wrote first; read the ledger again and look.
         """
-        landing, evidence = self.accounted(plan, landing)
+        landing, evidence = self.account_for(plan, landing)
         # A RESTORE that came while the plan was landing lies before this landing, where nobody
         # would look for it any more.
         check_ledger(self.control, ledger, self.data_log)  # fence: restore-during-landing
@@ -103,7 +103,7 @@ class Recorder:
             )
         return landing
 
-    def accounted(
+    def account_for(
         self, plan: Plan, landing: Landing, *, was_read: bool = True
     ) -> tuple[Landing, Evidence]:
         """The landing with each offset a record, a gap, or left out because it was missed.
@@ -197,14 +197,14 @@ def checked_ledger(control: ControlReader, pipeline: str, data_log: DataLog) -> 
         check_ledger(control, ledger, data_log)
         return ledger
 
-    return after_conflicts(read)
+    return retry_on_conflict(read)
 
 
 def check_rows(control: ControlReader, pipeline: str, data_log: DataLog) -> None:
     """Refuse a data table that has more rows than can have landed in it.
 
     Raises:
-        RowsDoubled
+        DuplicateRows
     """
     ledger = control.summary(pipeline)
     for _ in range(_LOOKS):
@@ -213,7 +213,7 @@ def check_rows(control: ControlReader, pipeline: str, data_log: DataLog) -> None
             return
         newest = control.summary(pipeline)
         if newest.event_number == ledger.event_number:
-            raise RowsDoubled(pipeline=pipeline, rows=rows, landed=most)
+            raise DuplicateRows(pipeline=pipeline, rows=rows, landed=most)
         # A plan may have landed or been undone between the two reads.
         ledger = newest
 

@@ -16,7 +16,7 @@ from tidemark.core.datafile import DataFile
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.plan import Plan
 from tidemark.core.record import LAST_DATED_MS, Headers, LogRecord
-from tidemark.ingest.ports import LogReader
+from tidemark.ingest.protocols import LogReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,19 +32,19 @@ _GROUP_BYTES = 32 * 2**20
 """Most rows or bytes of a row group, which is in memory as Python values."""
 
 
-def spark_keeps(timestamp_ms: int) -> bool:
+def is_kept_by_spark(timestamp_ms: int) -> bool:
     """Whether Spark's Kafka source reads this timestamp exactly, and every reader has its date."""
     return _FIRST_KEPT_MS <= timestamp_ms <= LAST_DATED_MS
 
 
-def is_exact(file: DataFile) -> bool:
+def has_exact_timestamps(file: DataFile) -> bool:
     """Whether Spark has written only timestamps that it does not alter."""
     extremes = (file.earliest_ms, file.latest_ms)
     # fence: altered-timestamps-are-landed-again
-    return all(each is not None and spark_keeps(each) for each in extremes)
+    return all(each is not None and is_kept_by_spark(each) for each in extremes)
 
 
-def unkept_spans(log_reader: LogReader, plan: Plan) -> Mapping[int, SpanSet]:
+def altered_spans(log_reader: LogReader, plan: Plan) -> Mapping[int, SpanSet]:
     """The offsets from the first to the last altered timestamp of each partition.
 
     A timestamp is altered if Spark does not keep it exactly. Reads all records of the plan.
@@ -55,14 +55,14 @@ def unkept_spans(log_reader: LogReader, plan: Plan) -> Mapping[int, SpanSet]:
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for record in log_reader.read(plan.topic, plan.isolation_level, plan.spans()):
-        if not spark_keeps(record.timestamp_ms):
+        if not is_kept_by_spark(record.timestamp_ms):
             first.setdefault(record.partition, record.offset)
             last[record.partition] = record.offset
     return spans_by_partition((p, Span(first[p], last[p] + 1)) for p in first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExactFiles:
+class ExactFileWriter:
     """Writes records of a plan into files of one folder, as Kafka's second reader reads them.
 
     Attributes:

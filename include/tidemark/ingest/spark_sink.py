@@ -20,8 +20,8 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
-from tidemark.ingest.ports import Clock, LogReader
-from tidemark.ingest.spark_exact import ExactFiles, is_exact, unkept_spans
+from tidemark.ingest.protocols import Clock, LogReader
+from tidemark.ingest.spark_exact import ExactFileWriter, altered_spans, has_exact_timestamps
 from tidemark.kafka.errors import KafkaRefused
 from tidemark.lake.storage import table_folder
 from tidemark.spark import parquet
@@ -120,7 +120,7 @@ class SparkSink:
     ) -> list[DataFile]:
         """Write the plan's rows: the driver writes rows with timestamps that Spark alters."""
         now, folder = self._now(), f"{table}/{name}"
-        exact = ExactFiles(
+        exact = ExactFileWriter(
             log_reader=self._log_reader,
             headers_of=partial(headers_at, self._session, self._kafka_options, plan),
             plan=plan,
@@ -135,7 +135,7 @@ class SparkSink:
         except (PySparkException, Py4JError) as failure:
             if all(cause.kind != _OVERFLOW for cause in exception_chain(failure)):
                 raise
-            unkept = unkept_spans(self._log_reader, plan)
+            unkept = altered_spans(self._log_reader, plan)
             if not unkept:
                 raise
             _remove(files, folder)
@@ -143,7 +143,7 @@ class SparkSink:
             self._write_with_spark(plan, kept, records_per_task, name, now)
             files.create_dir(folder)
         made = parquet.single_partition_files(files, table, name)
-        altered = [file for file in made if not is_exact(file)]
+        altered = [file for file in made if not has_exact_timestamps(file)]
         if not altered and not unkept:
             return made
         for file in altered:

@@ -11,18 +11,18 @@ from typing import Any, Protocol
 from tidemark.core.events import Started
 from tidemark.core.ledger import Ledger
 from tidemark.core.watermarks import TopicWatermarks
-from tidemark.ingest.conflicts import after_conflicts
-from tidemark.ingest.errors import AlreadyBegun, NotLive, UnusableSource
-from tidemark.ingest.ports import Clock, ControlTable, DataLog, TopicReader
+from tidemark.ingest.conflicts import retry_on_conflict
+from tidemark.ingest.errors import AlreadyStarted, NotLive, UnusableSource
+from tidemark.ingest.protocols import Clock, ControlTable, DataLog, TopicReader
 from tidemark.ingest.recorder import checked_ledger
-from tidemark.ingest.start_rules import Others, Progress, beginning, why
+from tidemark.ingest.start_rules import OtherPartitions, SourceOffsets, beginning, why
 from tidemark.spec.model import PipelineSpec
 
 
 class OffsetSource(Protocol):
     """Tells how far somebody else has come in a topic; changes nothing of theirs."""
 
-    def read(self, topic: str, partitions: int) -> Progress:
+    def read(self, topic: str, partitions: int) -> SourceOffsets:
         """The next offset to read, by partition, as far as the source names them.
 
         Args:
@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 class StartOutcome(StrEnum):
     """How a request for a beginning ended."""
 
-    BEGUN = "begun"
+    RECORDED = "begun"
     """The beginning was recorded."""
     NOTHING = "nothing to do"
     """The same source gave the same beginning before."""
@@ -71,7 +71,7 @@ class StartOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartedPartition:
+class PartitionStart:
     """Where one partition begins, and what of its log that leaves out.
 
     Attributes:
@@ -107,7 +107,7 @@ class StartedPartition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class StartResult:
     """The answer to a request for a beginning.
 
     Attributes:
@@ -121,7 +121,7 @@ class Start:
     outcome: StartOutcome
     topic: str
     reason: str
-    partitions: tuple[StartedPartition, ...]
+    partitions: tuple[PartitionStart, ...]
     notes: tuple[str, ...]
 
     def as_record(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class GroupSource:
     groups: GroupReader
     group: str
 
-    def read(self, topic: str, partitions: int) -> Progress:
+    def read(self, topic: str, partitions: int) -> SourceOffsets:
         """As `OffsetSource.read`."""
         source = f"offsets of consumer group {self.group!r}"
         offsets = self.groups.committed(self.group, topic, range(partitions))
@@ -156,11 +156,11 @@ class GroupSource:
                 f"consumer group {self.group!r} has members: what they read from here on is read "
                 "twice, so stop them and ask again",
             )
-        return Progress(source=source, offsets=offsets, notes=notes)
+        return SourceOffsets(source=source, offsets=offsets, notes=notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Starts:
+class StartService:
     """Begins one pipeline at given offsets. Writes one control event, and no rows."""
 
     spec: PipelineSpec
@@ -175,9 +175,9 @@ class Starts:
         requested_by: str,
         reason: str | None = None,
         *,
-        others: Others | None = None,
+        others: OtherPartitions | None = None,
         dry_run: bool = False,
-    ) -> Start:
+    ) -> StartResult:
         """Record that the pipeline begins where the source has come to.
 
         Args:
@@ -189,7 +189,7 @@ class Starts:
 
         Raises:
             NotLive: A copy, which has backfills alone.
-            AlreadyBegun: The pipeline has another beginning, or the same for another reason.
+            AlreadyStarted: The pipeline has another beginning, or the same for another reason.
             UnusableSource: The source tells no offsets of the topic.
             UnknownPartition, InvalidStart, StartBehindEnd, PartitionsUnsaid: Its offsets do not fit
                 the topic.
@@ -202,19 +202,19 @@ class Starts:
             raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)
         progress = source.read(self.spec.topic, len(self._watermarks().partitions))
         because = why(progress, others, reason)
-        return after_conflicts(
+        return retry_on_conflict(
             lambda: self._begin(progress, others, requested_by, because, dry_run=dry_run)
         )
 
     def _begin(
         self,
-        progress: Progress,
-        others: Others | None,
+        progress: SourceOffsets,
+        others: OtherPartitions | None,
         requested_by: str,
         because: str,
         *,
         dry_run: bool,
-    ) -> Start:
+    ) -> StartResult:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         # After the source was read: what it has come to by now, the log has too.
         watermarks = self._watermarks()
@@ -227,14 +227,14 @@ class Starts:
         started = Started.at(watermarks, offsets, requested_by, because)
         self.control.append(ledger, [started], self.now())
         log.info("begun pipeline=%s topic=%s reason=%s", self.spec.name, watermarks.topic, because)
-        return _told(StartOutcome.BEGUN, watermarks, offsets, progress, because)
+        return _told(StartOutcome.RECORDED, watermarks, offsets, progress, because)
 
     def _watermarks(self) -> TopicWatermarks:
         return self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
 
 
 def _refuse_other(
-    ledger: Ledger, watermarks: TopicWatermarks, progress: Progress, because: str
+    ledger: Ledger, watermarks: TopicWatermarks, progress: SourceOffsets, because: str
 ) -> None:
     """Let only the question pass that was answered already: its answer may have been lost."""
     known = {p: ledger.starts.get(p) for p in progress.offsets}
@@ -243,7 +243,7 @@ def _refuse_other(
         watermarks.topic_id,
         because,
     ):
-        raise AlreadyBegun(
+        raise AlreadyStarted(
             pipeline=ledger.pipeline,
             wanted=tuple(sorted(progress.offsets.items())),
             known=tuple(sorted(ledger.starts.items())),
@@ -255,15 +255,15 @@ def _told(
     outcome: StartOutcome,
     watermarks: TopicWatermarks,
     offsets: Mapping[int, int],
-    progress: Progress,
+    progress: SourceOffsets,
     because: str,
-) -> Start:
-    return Start(
+) -> StartResult:
+    return StartResult(
         outcome=outcome,
         topic=watermarks.topic,
         reason=because,
         partitions=tuple(
-            StartedPartition(
+            PartitionStart(
                 partition=partition,
                 offset=offset,
                 low=watermarks.partitions[partition].low,

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tidemark.ingest.errors import UnusableSource
-from tidemark.ingest.start_rules import Progress
+from tidemark.ingest.start_rules import SourceOffsets
 
 
 class StreamCheckpoint:
@@ -29,7 +29,7 @@ class StreamCheckpoint:
         self._path = path
         self._source = f"Structured Streaming checkpoint {path}"
 
-    def read(self, topic: str, partitions: int) -> Progress:  # noqa: ARG002  the port's
+    def read(self, topic: str, partitions: int) -> SourceOffsets:  # noqa: ARG002  the port's
         """As `OffsetSource.read`: what the newest committed batch ended with.
 
         Raises:
@@ -52,7 +52,7 @@ class StreamCheckpoint:
                 f"batch {later} was begun and not committed: its records may be in the stream's "
                 "own table already, and are read again from here",
             )
-        return Progress(
+        return SourceOffsets(
             source=f"{self._source}, batch {newest}",
             offsets=self._of_topic(topic, self._lines(newest)),
             notes=notes,

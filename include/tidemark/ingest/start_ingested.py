@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tidemark.ingest.errors import UnusableSource
-from tidemark.ingest.start_rules import Progress
+from tidemark.ingest.start_rules import SourceOffsets
 
 _BEYOND = 100
 """Partitions looked for after the topic's last: who has them has read another topic."""
@@ -29,7 +29,7 @@ class IngestedTable:
         self._uri = uri
         self._app_id = app_id
 
-    def read(self, topic: str, partitions: int) -> Progress:  # noqa: ARG002  a job has one topic
+    def read(self, topic: str, partitions: int) -> SourceOffsets:  # noqa: ARG002  a job has one topic
         """As `OffsetSource.read`; the table does not say which topic it was.
 
         Raises:
@@ -49,7 +49,7 @@ class IngestedTable:
                 "that kafka-delta-ingest has written of each partition",
                 seen="none of them",
             )
-        return Progress(source=source, offsets={p: next_offset(at) for p, at in last.items()})
+        return SourceOffsets(source=source, offsets={p: next_offset(at) for p, at in last.items()})
 
     def _open(self, source: str) -> DeltaTable:
         try:

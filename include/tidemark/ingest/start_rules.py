@@ -12,7 +12,7 @@ from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.errors import InvalidStart, PartitionsUnsaid, StartBehindEnd
 
 
-class Others(StrEnum):
+class OtherPartitions(StrEnum):
     """Where to begin in partitions that a source does not name."""
 
     EARLIEST = "earliest"
@@ -22,7 +22,7 @@ class Others(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class SourceOffsets:
     """How far somebody else has come in a topic.
 
     Attributes:
@@ -42,9 +42,9 @@ class GivenOffsets:
 
     offsets: Mapping[int, int]
 
-    def read(self, topic: str, partitions: int) -> Progress:  # noqa: ARG002  the port's
+    def read(self, topic: str, partitions: int) -> SourceOffsets:  # noqa: ARG002  the port's
         """As `OffsetSource.read`."""
-        return Progress(source="offsets given by hand", offsets=self.offsets)
+        return SourceOffsets(source="offsets given by hand", offsets=self.offsets)
 
 
 def given_offsets(text: str) -> GivenOffsets:
@@ -67,7 +67,7 @@ def given_offsets(text: str) -> GivenOffsets:
     return GivenOffsets(offsets=offsets)
 
 
-def why(progress: Progress, others: Others | None, reason: str | None) -> str:
+def why(progress: SourceOffsets, others: OtherPartitions | None, reason: str | None) -> str:
     """The reason that is recorded; the same for the same question."""
     parts = [
         f"begun at the {progress.source}",
@@ -78,7 +78,10 @@ def why(progress: Progress, others: Others | None, reason: str | None) -> str:
 
 
 def beginning(
-    pipeline: str, watermarks: TopicWatermarks, progress: Progress, others: Others | None
+    pipeline: str,
+    watermarks: TopicWatermarks,
+    progress: SourceOffsets,
+    others: OtherPartitions | None,
 ) -> Mapping[int, int]:
     """First offset to read of every partition of the topic.
 
@@ -117,7 +120,7 @@ def beginning(
         )
     chosen = {
         p: watermarks.partitions[p].low
-        if others is Others.EARLIEST
+        if others is OtherPartitions.EARLIEST
         else watermarks.partitions[p].end
         for p in unsaid
     }

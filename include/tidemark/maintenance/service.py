@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from tidemark.ingest.ports import Clock, ControlReader, DataLog
+from tidemark.ingest.protocols import Clock, ControlReader, DataLog
 from tidemark.ingest.recorder import checked_ledger
 from tidemark.lake.errors import CompactionConflict
 from tidemark.lake.retention import (

@@ -14,7 +14,7 @@ from tidemark.core.ledger import PlanRecord
 from tidemark.core.offsets import SpanSet, without
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanAbandoned
-from tidemark.ingest.ports import Clock, ControlReader
+from tidemark.ingest.protocols import Clock, ControlReader
 from tidemark.ingest.recorder import recorded_plan, refuse_abandoned
 from tidemark.quality.errors import NotBlocked
 from tidemark.quality.publication import Standing, Word, counting

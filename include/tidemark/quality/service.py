@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tidemark.core.accounting import Landing
 from tidemark.core.plan import Plan
-from tidemark.ingest.ports import Clock, ControlReader, DataLog
+from tidemark.ingest.protocols import Clock, ControlReader, DataLog
 from tidemark.ingest.recorder import recorded_plan
 from tidemark.quality.check_results import QualityReport, SliceExpectation, SliceRef
 from tidemark.quality.errors import QualityFailed

@@ -11,8 +11,8 @@ from tidemark.core.errors import ClusterChanged, PartitionsShrunk, TopicRecreate
 from tidemark.core.events import Abandoned
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.plan import Plan
-from tidemark.ingest.conflicts import after_conflicts
-from tidemark.ingest.ports import Clock, ControlTable, DataTable, LogReader, WatermarkReader
+from tidemark.ingest.conflicts import retry_on_conflict
+from tidemark.ingest.protocols import Clock, ControlTable, DataTable, LogReader, WatermarkReader
 from tidemark.ingest.recorder import Recorder, checked_ledger, recorded_plan
 from tidemark.repair.errors import PlanLanded, RowsInDoubt
 
@@ -33,7 +33,7 @@ class Abandon:
     log_reader: LogReader
     now: Clock
 
-    def give_up(
+    def abandon(
         self,
         sequence: int,
         requested_by: str,
@@ -63,7 +63,7 @@ class Abandon:
             TransactionConflict, ControlConflict: Others were first, several times over.
         """
         given_up = Abandoned(sequence=sequence, requested_by=requested_by, reason=reason)
-        return after_conflicts(lambda: self._once(given_up, discard=discard, dry_run=dry_run))
+        return retry_on_conflict(lambda: self._once(given_up, discard=discard, dry_run=dry_run))
 
     def _once(self, given_up: Abandoned, *, discard: bool, dry_run: bool) -> Plan:
         ledger = checked_ledger(self.control, self.pipeline, self.table)

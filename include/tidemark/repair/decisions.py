@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from tidemark.core import plan_rules as planning
 from tidemark.core.events import LossAccepted, NewIncarnation, Started
 from tidemark.core.ledger import Ledger
-from tidemark.ingest.conflicts import after_conflicts
-from tidemark.ingest.ports import Clock, ControlTable, DataLog, WatermarkReader
+from tidemark.ingest.conflicts import retry_on_conflict
+from tidemark.ingest.protocols import Clock, ControlTable, DataLog, WatermarkReader
 from tidemark.ingest.recorder import checked_ledger
-from tidemark.repair.errors import NothingLost, OpenPlanInTheWay, SameIncarnation
+from tidemark.repair.errors import NothingLost, PlanStillOpen, SameIncarnation
 from tidemark.spec.model import PipelineSpec
 
 log = logging.getLogger(__name__)
@@ -47,13 +47,13 @@ class Decisions:
         Raises:
             NothingLost: One of the partitions has lost nothing, or none has.
             UnknownPartition: The topic has no such partition.
-            OpenPlanInTheWay: A plan that may still land wants deleted offsets.
+            PlanStillOpen: A plan that may still land wants deleted offsets.
             TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: It is not loss.
             ControlTruncated, TableBehindLedger, LedgerBehindTable, TableRestored: First things
                 first.
             ControlConflict: Others were first, several times over.
         """
-        return after_conflicts(
+        return retry_on_conflict(
             lambda: self._accept_loss(partitions, requested_by, reason, dry_run=dry_run)
         )
 
@@ -111,13 +111,15 @@ class Decisions:
 
         Raises:
             SameIncarnation: The topic is the one that is known, or none is known yet.
-            OpenPlanInTheWay: A plan of the old topic may still land.
+            PlanStillOpen: A plan of the old topic may still land.
             TopicChanged: The spec names another topic: that is another pipeline.
             ControlTruncated, TableBehindLedger, LedgerBehindTable, TableRestored: First things
                 first.
             ControlConflict: Others were first, several times over.
         """
-        return after_conflicts(lambda: self._new_incarnation(requested_by, reason, dry_run=dry_run))
+        return retry_on_conflict(
+            lambda: self._new_incarnation(requested_by, reason, dry_run=dry_run)
+        )
 
     def _new_incarnation(self, requested_by: str, reason: str, *, dry_run: bool) -> NewIncarnation:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
@@ -131,7 +133,7 @@ class Decisions:
             planning.check_identity(replace(ledger, cluster_id=watermarks.cluster_id), watermarks)
         opened = ledger.open_plans()
         if opened:  # fence: no-new-incarnation-beside-open-plan
-            raise OpenPlanInTheWay(
+            raise PlanStillOpen(
                 pipeline=ledger.pipeline,
                 sequence=opened[0].plan.sequence,
                 decision="accepting a new incarnation",
@@ -158,7 +160,7 @@ def _refuse_open(ledger: Ledger, partition: int, low: int) -> None:
         for planned in record.plan.ranges:
             # fence: no-accepted-loss-in-open-plan
             if planned.partition == partition and planned.start < low:
-                raise OpenPlanInTheWay(
+                raise PlanStillOpen(
                     pipeline=ledger.pipeline,
                     sequence=record.plan.sequence,
                     decision="accepting a loss",

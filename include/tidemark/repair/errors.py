@@ -34,7 +34,7 @@ class PlanNotLanded(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class OpenPlanInTheWay(TerminalError):
+class PlanStillOpen(TerminalError):
     """A decision about a pipeline that must not be made while a plan may still land."""
 
     pipeline: str
@@ -106,7 +106,7 @@ class SameIncarnation(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class NotBegun(TerminalError):
+class NotStarted(TerminalError):
     """Committed offsets are asked for, and the pipeline has none."""
 
     pipeline: str
@@ -118,7 +118,7 @@ class NotBegun(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class TableTampered(TerminalError):
+class UnexplainedRows(TerminalError):
     """Rows of a plan that are neither all there nor all gone, or that another plan landed too."""
 
     pipeline: str
@@ -152,7 +152,7 @@ class NothingToRepair(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class NotARewind(TerminalError):
+class RebuildRequired(TerminalError):
     """The data table has plans that the control table does not know: more than a RESTORE."""
 
     pipeline: str

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 from tidemark.core import plan_rules as planning
 from tidemark.ingest.errors import NotLive
-from tidemark.ingest.ports import ControlReader, DataLog, WatermarkReader
+from tidemark.ingest.protocols import ControlReader, DataLog, WatermarkReader
 from tidemark.ingest.recorder import checked_ledger
 from tidemark.ingest.start import GroupReader
 from tidemark.kafka.errors import GroupActive
-from tidemark.repair.errors import NotBegun
+from tidemark.repair.errors import NotStarted
 from tidemark.spec.model import PipelineSpec
 
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportedPartition:
+class ExportedOffset:
     """One partition's offset in the group.
 
     Attributes:
@@ -73,7 +73,7 @@ class Exports:
     data_log: DataLog
     groups: GroupOffsets
 
-    def export(self, group: str, *, dry_run: bool = False) -> tuple[ExportedPartition, ...]:
+    def export(self, group: str, *, dry_run: bool = False) -> tuple[ExportedOffset, ...]:
         """Set the offsets of a group to the committed offsets of the live chain.
 
         Args:
@@ -82,7 +82,7 @@ class Exports:
 
         Raises:
             NotLive: A copy, which does not follow its topic.
-            NotBegun: There are no committed offsets.
+            NotStarted: There are no committed offsets.
             GroupActive: The group has members; its offsets are theirs.
             TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk, EndBehindCommitted: The
                 committed offsets are not those of the topic that there is.
@@ -94,7 +94,7 @@ class Exports:
             raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         if not ledger.starts:
-            raise NotBegun(pipeline=ledger.pipeline)
+            raise NotStarted(pipeline=ledger.pipeline)
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         planning.check_identity(ledger, watermarks)  # fence: export-of-same-topic
         committed = {p: ledger.committed_offset(p) for p in sorted(ledger.starts)}
@@ -107,7 +107,7 @@ class Exports:
             self.groups.commit(group, watermarks.topic, committed)
             log.info("exported pipeline=%s group=%s offsets=%s", ledger.pipeline, group, committed)
         return tuple(
-            ExportedPartition(
+            ExportedOffset(
                 partition=partition,
                 before=before.get(partition),
                 committed=offset,

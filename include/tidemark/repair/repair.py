@@ -14,12 +14,12 @@ from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan, PlanKind, transaction_app_id
 from tidemark.core.table_state import Commit, Holding, Restore
 from tidemark.core.watermarks import TopicWatermarks
-from tidemark.ingest.conflicts import after_conflicts
-from tidemark.ingest.ports import Clock, ControlTable, DataTable, LogReader, WatermarkReader
+from tidemark.ingest.conflicts import retry_on_conflict
+from tidemark.ingest.protocols import Clock, ControlTable, DataTable, LogReader, WatermarkReader
 from tidemark.ingest.recorder import Recorder, checked_ledger
 from tidemark.lake.errors import ControlConflict, TransactionConflict
 from tidemark.repair import rules as repair
-from tidemark.repair.errors import NotARewind, NothingToRepair, TableTampered
+from tidemark.repair.errors import NothingToRepair, RebuildRequired, UnexplainedRows
 from tidemark.repair.rules import Differences
 from tidemark.spec.model import PipelineSpec
 
@@ -70,11 +70,11 @@ class Repair:
 
         Raises:
             NothingToRepair: The tables agree.
-            NotARewind: The table has plans that the ledger does not know; `rebuild` takes them in.
-            TableTampered: Rows that no plan explains; nothing is changed.
+            RebuildRequired: The table has plans that the ledger lacks; `rebuild` adds them.
+            UnexplainedRows: Rows that no plan explains; nothing is changed.
             ControlConflict, TransactionConflict: Others were first, several times over.
         """
-        return after_conflicts(
+        return retry_on_conflict(
             lambda: self._once(requested_by, reason, dry_run=dry_run, take_in=False)
         )
 
@@ -91,10 +91,10 @@ class Repair:
 
         Raises:
             NothingToRepair: The tables agree.
-            TableTampered: Rows that no plan explains; nothing is changed.
+            UnexplainedRows: Rows that no plan explains; nothing is changed.
             ControlConflict, TransactionConflict: Others were first, several times over.
         """
-        return after_conflicts(
+        return retry_on_conflict(
             lambda: self._once(requested_by, reason, dry_run=dry_run, take_in=True)
         )
 
@@ -103,7 +103,7 @@ class Repair:
         look = self._look(ledger, requested_by)
         found = look.found
         if found.unknown and not take_in:
-            raise NotARewind(
+            raise RebuildRequired(
                 pipeline=self.spec.name, unknown=tuple(plan.sequence for plan in found.unknown)
             )
         if not found.any and self._agree(ledger):
@@ -179,7 +179,7 @@ class Repair:
         Newest first: what a newer plan holds, or has replaced, no older one does.
 
         Raises:
-            TableTampered: Two plans landed the same offset.
+            UnexplainedRows: Two plans landed the same offset.
         """
         found = look.found
         to_land = {plan.sequence: plan for plan in found.to_land}
@@ -240,7 +240,7 @@ class Repair:
             look: The table.
 
         Raises:
-            TableTampered: It has rows of the plan elsewhere.
+            UnexplainedRows: It has rows of the plan elsewhere.
             TransactionConflict: The table is another one now; look again.
         """
         rows = sum(each.rows for each in look.holdings if each.sequence == plan.sequence)
@@ -254,11 +254,13 @@ class Repair:
                 return held
             if plan.topic_id != look.watermarks.topic_id:
                 return held.without_proof()
-            return self._recorder.accounted(part, held, was_read=plan not in look.found.by_rows)[0]
+            return self._recorder.account_for(part, held, was_read=plan not in look.found.by_rows)[
+                0
+            ]
         if self.table.holdings() != look.holdings:
             # Somebody changed the table between two looks.
             raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
-        raise TableTampered(
+        raise UnexplainedRows(
             pipeline=plan.pipeline,
             sequence=plan.sequence,
             needed=f"{held.records} rows, at offsets that no other plan landed",

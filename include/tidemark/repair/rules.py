@@ -22,7 +22,7 @@ from tidemark.core.offsets import Span, SpanSet, spans_by_partition, united
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.table_state import Commit, Holding, Restore, still_holds
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
-from tidemark.repair.errors import TableTampered
+from tidemark.repair.errors import UnexplainedRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ def compare(
         fallback: What to take for all that rows do not say of a plan whose commit is gone.
 
     Raises:
-        TableTampered: A landed plan has more rows than were recorded.
+        UnexplainedRows: A landed plan has more rows than were recorded.
     """
     told = told_by(commits)
     rows = _by_plan(holdings)
@@ -125,7 +125,7 @@ def compare(
         elif any(_overlap(record, plan) for plan in replacers if plan.sequence > sequence):
             recounted.append(record.plan)
         elif held > record.landing.records:
-            raise TableTampered(
+            raise UnexplainedRows(
                 pipeline=ledger.pipeline,
                 sequence=sequence,
                 needed=f"at most {record.landing.records} rows, as recorded",
@@ -418,13 +418,13 @@ def cover(covered: dict[tuple[str, int], SpanSet], plan: Plan, landing: Landing)
     """Add what a plan landed.
 
     Raises:
-        TableTampered: Another one landed it too.
+        UnexplainedRows: Another one landed it too.
     """
     for partition, spans in landing.spans().items():
         before = covered.get((plan.topic_id, partition), SpanSet())
         twice = [span for span in spans if before.overlap(span)]
         if twice:
-            raise TableTampered(
+            raise UnexplainedRows(
                 pipeline=plan.pipeline,
                 sequence=plan.sequence,
                 needed="offsets that no other plan landed",

@@ -9,9 +9,9 @@ from typing import Any
 from tidemark.core.events import Undone, UndoStarted
 from tidemark.core.ledger import PlanRecord
 from tidemark.core.plan import Plan
-from tidemark.ingest.conflicts import after_conflicts
+from tidemark.ingest.conflicts import retry_on_conflict
 from tidemark.ingest.errors import PlanAbandoned
-from tidemark.ingest.ports import Clock, ControlTable, DataTable
+from tidemark.ingest.protocols import Clock, ControlTable, DataTable
 from tidemark.ingest.recorder import checked_ledger, recorded_plan
 from tidemark.repair.errors import PlanNotLanded
 
@@ -70,7 +70,7 @@ class Undo:
             EngineFailed: The rows could not be removed; do it again.
             ControlConflict: Concurrent processes were first, several times.
         """
-        record = after_conflicts(lambda: self._begun(sequence, requested_by, reason, dry_run))
+        record = retry_on_conflict(lambda: self._begun(sequence, requested_by, reason, dry_run))
         plan = record.plan
         if record.undone_at is not None:
             return UndoOutcome(plan=plan, rows=0)
@@ -80,7 +80,7 @@ class Undo:
         undone = Undone(
             sequence=sequence, requested_by=requested_by, reason=reason, table_version=version
         )
-        after_conflicts(lambda: self._record(undone))
+        retry_on_conflict(lambda: self._record(undone))
         log.info("undone pipeline=%s plan=%d rows=%d", plan.pipeline, sequence, rows)
         return UndoOutcome(plan=plan, rows=rows)
 

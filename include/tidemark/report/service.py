@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tidemark.core.events import EventKind
 from tidemark.ingest.errors import NothingLanded
-from tidemark.ingest.ports import Clock, ControlReader, DataLog
+from tidemark.ingest.protocols import Clock, ControlReader, DataLog
 from tidemark.ingest.recorder import check_rows, checked_ledger
 from tidemark.quality.check_results import CheckedPlan
 from tidemark.quality.publication_service import Verdicts
@@ -65,7 +65,7 @@ class Reports:
             NothingLanded: Nothing ever has.
             TableBehindLedger, LedgerBehindTable, TableRestored: Data table and control table are
                 not of one history: nothing could be certified.
-            RowsDoubled: The data table has more rows than have landed in it.
+            DuplicateRows: The data table has more rows than have landed in it.
         """
         checked_ledger(self.control, self.spec.name, self.data_log)
         check_rows(self.control, self.spec.name, self.data_log)

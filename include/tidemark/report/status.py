@@ -17,8 +17,8 @@ from tidemark.core.throughput import Forecast, Pace, Unread, forecast, runway
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.ingest.errors import NoStartOffset
 from tidemark.ingest.limits import run_limit
-from tidemark.ingest.ports import BronzeLog, ControlReader, TopicLogReader, TopicReader
-from tidemark.ingest.positions import LogComparison
+from tidemark.ingest.log_comparison import LogComparison
+from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, TopicReader
 from tidemark.ingest.recorder import check_rows, checked_ledger
 from tidemark.report.errors import (
     LagTooLarge,

@@ -15,7 +15,7 @@ from tidemark.core.errors import TidemarkError, in_words, listed
 from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import size_of, without
-from tidemark.ingest.ports import ControlReader
+from tidemark.ingest.protocols import ControlReader
 from tidemark.report.errors import PlansBlocked, PlanStuck, QuarantineTooLarge
 from tidemark.spec.model import AlarmRules, PipelineSpec
 

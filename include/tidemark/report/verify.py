@@ -16,7 +16,13 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet, united
 from tidemark.core.table_state import Holding, Label
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
-from tidemark.ingest.ports import ControlReader, DataLog, LabelledRows, LogReader, WatermarkReader
+from tidemark.ingest.protocols import (
+    ControlReader,
+    DataLog,
+    LabelledRows,
+    LogReader,
+    WatermarkReader,
+)
 from tidemark.ingest.recorder import checked_ledger
 from tidemark.report.errors import NothingToVerify, UndoUnfinished
 from tidemark.report.verification import SHOWN, Difference, Found, PartitionVerdict, Verification

@@ -19,12 +19,12 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import SpanSet, shared, size_of, united, without
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.table_state import newest_table_version
-from tidemark.ingest.conflicts import after_conflicts
+from tidemark.ingest.conflicts import retry_on_conflict
 from tidemark.ingest.landed_log import LandedLog
-from tidemark.ingest.planner import Planning, PlanOutcome
-from tidemark.ingest.ports import Clock, ControlTable, DataLog
+from tidemark.ingest.planner import PlanOutcome, PlanResult
+from tidemark.ingest.protocols import Clock, ControlTable, DataLog
 from tidemark.ingest.recorder import Recorder, check_rows, checked_ledger
-from tidemark.ingest.superseding import superseded_events
+from tidemark.ingest.replacement import superseded_events
 from tidemark.repair.abandon import Abandon
 from tidemark.repair.undo import Undo
 from tidemark.spec.decode import DecodedFrom, DecodeSpec
@@ -99,7 +99,7 @@ class Decoding:
             data_log=self.bronze,
         )
 
-    def plan(self) -> Planning:
+    def plan(self) -> PlanResult:
         """Return the plan to decode next: the open one, or a new one; none if all is decoded.
 
         First records an open plan that has landed, abandons an open plan that would be decoded
@@ -113,10 +113,10 @@ class Decoding:
             TableBehindLedger, LedgerBehindTable, TableRestored: A data table and the control table
                 are not of one history.
             QuarantineRestored: Nor is the quarantine.
-            RowsDoubled: A data table has more rows than have landed in it.
+            DuplicateRows: A data table has more rows than have landed in it.
             ControlConflict, TransactionConflict: Concurrent processes were first, several times.
         """
-        return after_conflicts(self._once)
+        return retry_on_conflict(self._once)
 
     def waiting(self) -> Waiting:
         """What `plan` would have decoded, taken out, and decoded again. Writes nothing."""
@@ -128,7 +128,7 @@ class Decoding:
             more=sum(map(size_of, _more(ledger, bronze).values())),
         )
 
-    def replay(self, topic_id: str, spans: Mapping[int, SpanSet]) -> Planning:
+    def replay(self, topic_id: str, spans: Mapping[int, SpanSet]) -> PlanResult:
         """The next plan that decodes offsets again, in place of what there is of them.
 
         What has to be decoded before comes first, as from `plan`.
@@ -140,9 +140,9 @@ class Decoding:
         Raises:
             TableBehindLedger, ControlConflict and so on: As for `plan`.
         """
-        return after_conflicts(lambda: self._again(topic_id, spans))
+        return retry_on_conflict(lambda: self._again(topic_id, spans))
 
-    def _again(self, topic_id: str, spans: Mapping[int, SpanSet]) -> Planning:
+    def _again(self, topic_id: str, spans: Mapping[int, SpanSet]) -> PlanResult:
         try:
             first = self._once()
         except SchemaConflict as elsewhere:
@@ -157,16 +157,16 @@ class Decoding:
         again = _Wanted(PlanKind.BACKFILL, topic_id, wanted)
         return self._planned(bronze, ledger, [again], _MOST_REPLAYED)
 
-    def _once(self) -> Planning:
+    def _once(self) -> PlanResult:
         bronze, ledger = self._ledgers()
         if bronze.topic_id is None:
-            return Planning(outcome=PlanOutcome.NOTHING, plan=None)
+            return PlanResult(outcome=PlanOutcome.NOTHING, plan=None)
         if self._follow(bronze, ledger):
             return self._once()
         for opened in ledger.open_plans():
             landing = self.table.find(opened.plan)
             if landing is None and self._is_right(bronze, opened.plan):
-                return Planning(outcome=PlanOutcome.KEPT, plan=opened.plan)
+                return PlanResult(outcome=PlanOutcome.KEPT, plan=opened.plan)
             self._settle(ledger, opened.plan, landing)
             return self._once()
         if self._undone(bronze, ledger):  # fence: undone-rows-leave-typed-table
@@ -278,7 +278,7 @@ class Decoding:
             table=self.table,
             log_reader=self.landed,
             now=self.now,
-        ).give_up(
+        ).abandon(
             plan.sequence,
             _FOLLOWS,
             "the spec decodes otherwise now, or what it decodes has left the bronze table",
@@ -318,7 +318,7 @@ class Decoding:
 
     def _planned(
         self, bronze: Ledger, ledger: Ledger, wanted: Sequence[_Wanted], most: int
-    ) -> Planning:
+    ) -> PlanResult:
         """The first plan that can be made of what is wanted.
 
         Raises:
@@ -333,7 +333,7 @@ class Decoding:
             for other in stopped[1:]:
                 log.warning("stopped as well: %s", other)
             raise stopped[0]
-        return Planning(outcome=PlanOutcome.NOTHING, plan=None)
+        return PlanResult(outcome=PlanOutcome.NOTHING, plan=None)
 
     def _chosen(
         self, wanted: _Wanted, most: int, stopped: list[SchemaConflict]
@@ -357,7 +357,7 @@ class Decoding:
         wanted: _Wanted,
         chosen: Mapping[int, SpanSet],
         fit: Fit,
-    ) -> Planning:
+    ) -> PlanResult:
         kind, topic_id = wanted.kind, wanted.topic_id
         self._grow(fit)
         source = DecodedFrom(
@@ -389,7 +389,7 @@ class Decoding:
             events += superseded_events(plan, self.control.ledger(self.spec.name), self.table)
         self.control.append(ledger, events, self.now())
         log.info("planned pipeline=%s plan=%d offsets=%d", plan.pipeline, plan.sequence, plan.size)
-        return Planning(outcome=PlanOutcome.NEW, plan=plan)
+        return PlanResult(outcome=PlanOutcome.NEW, plan=plan)
 
     def _newest_version(self, bronze: Ledger) -> int:
         """The newest version of the bronze table that a landing is told of with."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tidemark.core.offsets import SpanSet
 from tidemark.core.record import LogRecord
-from tidemark.ingest.ports import ControlReader, DataLog
+from tidemark.ingest.protocols import ControlReader, DataLog
 from tidemark.ingest.recorder import checked_ledger
 from tidemark.spec.model import PipelineSpec
 from tidemark.typed import draft as decode_draft

@@ -21,7 +21,7 @@ from tidemark.core.offsets import Span, SpanSet, size_of, united
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
 from tidemark.core.table_state import FENCED, Commit, Holding, TableSize, TableState, still_holds
-from tidemark.ingest.ports import Clock
+from tidemark.ingest.protocols import Clock
 from tidemark.lake import contents
 from tidemark.lake.columns import AS_LANDED, QUARANTINE
 from tidemark.lake.data_table import DeltaDataTable

@@ -9,7 +9,7 @@ from arro3.core import DataType, Field, Schema
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from tidemark.ingest.ports import Clock
+from tidemark.ingest.protocols import Clock
 from tidemark.lake.failures import names_failures
 from tidemark.lake.retention import KEEP_LOG
 from tidemark.lake.rows import TIMESTAMP, from_rows, opened, query

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidemark.core.offsets import SpanSet
-from tidemark.ingest.ports import DataLog, DataTable
+from tidemark.ingest.protocols import DataLog, DataTable
 from tidemark.spec.decode import DecodeSpec, Format, Part, RegisteredSchema
 from tidemark.spec.fields import FieldType, NoColumn, conflicts, merged, widened, within
 from tidemark.typed.errors import (

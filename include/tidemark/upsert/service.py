@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidemark.ingest.ports import ControlReader, DataLog
+from tidemark.ingest.protocols import ControlReader, DataLog
 from tidemark.ingest.recorder import checked_ledger
 from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType

@@ -13,11 +13,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
 from tidemark.core.offsets import SpanSet, united
-from tidemark.ingest.spark_frames import quoted
 from tidemark.lake.errors import EngineFailed
 from tidemark.spark.conditions import at_offsets
 from tidemark.spark.failures import session_settings, spark_error
 from tidemark.spec.upsert import Deletes, Envelope, How, Merge, UpsertSpec
+from tidemark.typed.spark_frames import quoted
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from typing import TypeAlias
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
-from tidemark.ingest.spark_frames import Read, Steps
 from tidemark.spec.decode import Reason
 from tidemark.spec.fields import Decimal, FieldType, ListOf, Struct
+from tidemark.typed.spark_frames import Read, Steps
 
 SETTINGS = {"spark.sql.json.enablePartialResults": "false"}
 """Session settings to decode with: a text with a fault anywhere has no fields at all."""

@@ -11,8 +11,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 from pyspark.sql.types import DataType
 
-from tidemark.ingest import spark_frames as frames
 from tidemark.spec.decode import Format, Part, PayloadSpec, Reason, RegisteredSchema
+from tidemark.typed import spark_frames as frames
 from tidemark.typed.formats import json_schema, json_text
 from tidemark.typed.formats import spark_avro as avro
 from tidemark.typed.formats import spark_protobuf as protobuf

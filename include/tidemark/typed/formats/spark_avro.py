@@ -18,10 +18,10 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from tidemark.ingest.spark_frames import Read, Steps
 from tidemark.spec.decode import Reason
 from tidemark.spec.fields import UNION_MEMBER, FieldType, ListOf, MapOf, Struct, widened
 from tidemark.typed.formats.avro import Symbols, as_spark_reads, column_of, is_raw
+from tidemark.typed.spark_frames import Read, Steps
 
 _END = secrets.token_bytes(16)
 """What is put behind each record: no record ends with it by itself."""

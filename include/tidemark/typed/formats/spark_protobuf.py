@@ -11,8 +11,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 from pyspark.sql.pandas.types import from_arrow_type
 
-from tidemark.ingest.spark_frames import Read, Steps
 from tidemark.typed.formats import messages
+from tidemark.typed.spark_frames import Read, Steps
 
 SETTINGS = {"spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 2**20)}
 """Session settings to decode with: a batch is in Python's memory as bytes, messages and columns."""

@@ -14,7 +14,7 @@ from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel, Position, TopicWatermarks
 from tidemark.ingest.errors import LogTruncated
-from tidemark.ingest.ports import BronzeLog, ControlReader, TopicLogReader, WatermarkReader
+from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, WatermarkReader
 
 _NAMED = 20
 """Most plans that an error names; running the command again names the next ones."""

@@ -178,7 +178,7 @@ def test_an_open_plan_beyond_a_cut_can_be_given_up(
         pipeline.ingest.execute(plan.sequence)
     assert (caught.value.undo, caught.value.plan) == ((), plan.sequence)
     assert f"`tidemark abandon events --plan {plan.sequence} --reason TEXT`" in str(caught.value)
-    pipeline.abandon.give_up(plan.sequence, "ops", "the log was cut")
+    pipeline.abandon.abandon(plan.sequence, "ops", "the log was cut")
     put_right(pipeline)
 
 

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
-ASKED_AT_ONCE = 8
+PLANNING_THREADS = 8
 """Pipelines planned or looked at side by side: each waits for its cluster, for long if it is away.
 """
 
@@ -31,7 +31,9 @@ def attempt(item: T, step: Callable[[T], R]) -> R | TidemarkError:
         return Unforeseen(kind=type(error).__name__, text=str(error)[:500])
 
 
-def each_apart(items: Sequence[T], step: Callable[[T], R], at_once: int) -> list[R | TidemarkError]:
+def map_in_threads(
+    items: Sequence[T], step: Callable[[T], R], at_once: int
+) -> list[R | TidemarkError]:
     """Take a step for each item, and return the results or named errors in the items' order.
 
     Args:

@@ -12,7 +12,7 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import RowsChanged
-from tidemark.ingest.ports import DataLog
+from tidemark.ingest.protocols import DataLog
 
 
 def superseded_events(plan: Plan, ledger: Ledger, data_log: DataLog) -> list[Superseded]:
