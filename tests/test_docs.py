@@ -148,7 +148,7 @@ def section(page: str, heading: str) -> str:
 def test_every_check_has_a_row() -> None:
     """And every row a check; those of drift share one."""
     named = re.findall(
-        r"^\| `(\w+)` \|", section("quality.md", "What is checked of every slice"), re.MULTILINE
+        r"^\| `(\w+)` \|", section("quality.md", "Checks of every batch"), re.MULTILINE
     )
     assert named == [name for name in BUILT_IN_CHECKS if name not in DRIFT]
 

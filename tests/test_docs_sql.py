@@ -26,8 +26,8 @@ from tidemark.lake.columns import latest_schema, typed_schema
 from tidemark.lake.status_table import write_status
 from tidemark.quality.check_results import CheckResult, QualityReport, Severity
 from tidemark.quality.check_results_table import DeltaCheckResults
-from tidemark.quality.publication import Standing, Word
-from tidemark.quality.publication_table import DeltaVerdictTable
+from tidemark.quality.publication import PublicationDecision, PublicationStatus
+from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.report.status import row_of
 from tidemark.spec.decode import DecodeSpec, RegisteredSchema
 from tidemark.spec.layout import Layout
@@ -159,22 +159,27 @@ def test_what_did_not_hold_and_how_skew_grew(lake: FileLake, tmp_path: Path) -> 
     assert answer("quality.md", "-- Spark SQL: how skew", tables) == [(1, 20.0), (2, 30.0)]
 
 
-def test_what_was_ever_kept_back(lake: FileLake, tmp_path: Path) -> None:
-    """With all that was said of it, by place and time; what was always published is left out."""
+def test_plans_that_were_ever_blocked_or_rejected(lake: FileLake, tmp_path: Path) -> None:
+    """Lists all decisions about such a plan, by place and time."""
     lake.table.prepare("prices")
-    said = DeltaVerdictTable(str(tmp_path / "verdicts"), str(lake.uri))
-    for standings in ([Standing.PUBLISHED], [Standing.BLOCKED, Standing.RELEASED]):
+    table = DeltaPublicationTable(str(tmp_path / "publication"), str(lake.uri))
+    for statuses in (
+        [PublicationStatus.PUBLISHED],
+        [PublicationStatus.BLOCKED, PublicationStatus.RELEASED],
+    ):
         lake.kafka.produce("events", 0, 2)
         plan = lake.planner.plan(f"run {len(lake.ledger.plans)}").plan
         assert plan is not None
         landing = lake.ingest.execute(plan.sequence).landing
-        for minutes, standing in enumerate(standings):
+        for minutes, status in enumerate(statuses):
             at = NOW + timedelta(minutes=minutes)
-            word = Word(sequence=plan.sequence, standing=standing, said_at=at)
-            if standing is Standing.RELEASED:
-                word = replace(word, said_by="ann", reason="it is right")
-            said.say(plan, landing, word)
-    told = answer("quality.md", "-- DuckDB: which", {"verdicts": _rows(tmp_path / "verdicts")})
+            decision = PublicationDecision(plan=plan.sequence, status=status, decided_at=at)
+            if status is PublicationStatus.RELEASED:
+                decision = replace(decision, decided_by="ann", reason="it is right")
+            table.append(plan, landing, decision)
+    told = answer(
+        "quality.md", "-- DuckDB: offsets", {"publication": _rows(tmp_path / "publication")}
+    )
     assert told == [
         (2, 0, 7, 9, "blocked", NOW, None, None),
         (2, 0, 7, 9, "released", NOW + timedelta(minutes=1), "ann", "it is right"),

@@ -21,7 +21,7 @@ from tidemark.typed.errors import SchemaReplaced
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 _WARNING = re.compile(r"\bDo not\b|\bmust not\b|^Never\b")
 _COMMAND = re.compile(
-    r"\btidemark ((?:control|quarantine|suite|schema|verdict|broker|spark) [a-z]+|[a-z][a-z-]*)"
+    r"\btidemark ((?:control|quarantine|suite|schema|publication|broker|spark) [a-z]+|[a-z][a-z-]*)"
 )
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 _FORMALITIES = frozenset({"--plan", "--reason", "--help", "--dry-run"})

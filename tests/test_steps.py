@@ -43,7 +43,7 @@ class Steps:
         """Decide nothing: the plan stays unchecked."""
         del app
         self._take(f"check {plan.sequence}")
-        return {"verdict": "passed", "checks": 1}
+        return {"outcome": "passed", "checks": 1}
 
     def _take(self, step: str) -> None:
         self.taken.append(step)
@@ -104,7 +104,7 @@ def test_a_pipeline_that_another_process_has_completed_takes_no_step(
     app: App, lake: HomeTypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run only reports what is published."""
-    app.verdicts("events").release(1, "test", "as it is")
+    app.publication("events").release(1, "test", "as it is")
     lake.run()
     assert not steps.left(app, "events").is_any
     done, results, code = taken(app, lake, monkeypatch)
@@ -153,7 +153,7 @@ def test_a_step_that_cannot_look_is_a_failed_step(
     def away(_: object, __: str) -> None:
         raise AWAY
 
-    monkeypatch.setattr(App, "verdicts", away)
+    monkeypatch.setattr(App, "publication", away)
     _, results, code = taken(app, lake, monkeypatch)
     assert code == ExitCode.TRANSIENT
     assert [step["step"] for step in results if "error" in step] == ["check", "publish"]

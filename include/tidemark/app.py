@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from tidemark.lake.data_table import DeltaDataTable
     from tidemark.lake.deduplication import Deduplication
     from tidemark.maintenance.service import Maintenance
-    from tidemark.quality.publication_service import Verdicts, VerdictTable
+    from tidemark.quality.publication_service import Publication, PublicationTable
     from tidemark.quality.service import Quality, QualityPages
     from tidemark.repair.abandon import Abandon
     from tidemark.repair.decisions import Decisions
@@ -592,7 +592,7 @@ class App:
             data_log=self.table(spec),
             control=self.control(),
             checker=self._armed("quality", checker),
-            verdicts=self._verdict_table(spec),
+            publication=self._publication_table(spec),
             now=utc_now,
         )
 
@@ -610,23 +610,25 @@ class App:
                     import_ahead()
                     return
 
-    def verdicts(self, pipeline: str) -> Verdicts:
+    def publication(self, pipeline: str) -> Publication:
         """Decides what of a pipeline's table is published; needs neither a JVM nor Kafka."""
-        from tidemark.quality.publication_service import Verdicts
+        from tidemark.quality.publication_service import Publication
 
         spec = self.kafka_spec(pipeline)
-        return Verdicts(
+        return Publication(
             pipeline=spec.name,
             control=self.control(),
-            verdicts=self._verdict_table(spec),
+            publication=self._publication_table(spec),
             now=utc_now,
         )
 
-    def _verdict_table(self, spec: PipelineSpec) -> VerdictTable:
-        from tidemark.quality.publication_table import DeltaVerdictTable
+    def _publication_table(self, spec: PipelineSpec) -> PublicationTable:
+        from tidemark.quality.publication_table import DeltaPublicationTable
 
-        table = DeltaVerdictTable(self.layout.verdict_table, self.layout.data_table(spec.target))
-        return self._armed("verdicts", table)
+        table = DeltaPublicationTable(
+            self.layout.publication_table, self.layout.data_table(spec.target)
+        )
+        return self._armed("publication", table)
 
     def profiling(self, pipeline: str) -> Profiling:
         """Profiles what has landed; needs neither a JVM nor Kafka."""
@@ -692,7 +694,7 @@ class App:
         shared = {
             "control table": self.layout.control_table,
             "quality results": self.layout.quality_results,
-            "quality verdicts": self.layout.verdict_table,
+            "publication decisions": self.layout.publication_table,
             "status table": self.layout.status_table,
             "schemas table": self.layout.schema_table,
         }
@@ -720,7 +722,7 @@ class App:
             control=self.control(),
             data_log=self.table(spec),
             history=self._armed("history", DeltaCheckResults(self.layout.quality_results)),
-            verdicts=self.verdicts(pipeline),
+            publication=self.publication(pipeline),
             masked=suite.masked if suite else (),
             quarantine=self.quarantine(self.typed_spec(pipeline)).records if spec.decode else None,
             now=utc_now,
@@ -761,7 +763,7 @@ class App:
         return Unsettling(
             spec=spec,
             control=self.control(),
-            blocked=lambda: self._verdict_table(spec).blocked(spec.name),
+            blocked=lambda: self._publication_table(spec).blocked_plans(spec.name),
             quarantined=lambda plans: self.quarantine(spec).count_open(plans),
         )
 

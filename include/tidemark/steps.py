@@ -64,7 +64,7 @@ def check(app: App, plan: PlanRef) -> Result:
     report = app.quality(plan.pipeline).check(plan.sequence)
     raise_if_failed(report)
     return {
-        "verdict": report.verdict.value,
+        "outcome": report.outcome.value,
         "checks": len(report.results),
         "data_docs": report.data_docs,
     }
@@ -121,7 +121,7 @@ def left(app: App, pipeline: str) -> Left:
         return Left(newest=None)
     return Left(
         newest=newest,
-        unchecked=tuple(app.verdicts(pipeline).unchecked()),
+        unchecked=tuple(app.publication(pipeline).unchecked()),
         to_decode=_to_decode(app, pipeline),
         merge=app.upserts(pipeline).next() if _has_upsert(app, pipeline) else None,
     )
@@ -209,7 +209,7 @@ class _PipelineRun:
         """Check every landed plan that has no check result."""
         if self._is_over:
             return
-        for sequence in self._app.verdicts(self._pipeline).unchecked():
+        for sequence in self._app.publication(self._pipeline).unchecked():
             self._take("check", partial(self._checked, sequence), sequence)
 
     def _checked(self, sequence: int) -> Result:
@@ -245,11 +245,11 @@ class _PipelineRun:
             self._take("publish", self._published, self._plan.sequence)
 
     def _published(self) -> Result:
-        judged = self._app.verdicts(self._pipeline).of(self._plan.sequence)
-        standing = judged.word.standing.value if judged.word else "not checked"
+        publication = self._app.publication(self._pipeline).of(self._plan.sequence)
+        status = publication.decision.status.value if publication.decision else "not checked"
         has_landed = any(step["step"] == "ingest" for step in self.steps)
-        left_behind = judged.plan.left if has_landed else 0
-        return {"published": judged.is_visible, "standing": standing, "left": left_behind}
+        left_behind = publication.plan.left if has_landed else 0
+        return {"published": publication.is_published, "status": status, "left": left_behind}
 
     def _take(self, step: str, body: Callable[[], Result | None], plan: int | None = None) -> bool:
         """Take a step, time it, and log one line. Return whether it had work and succeeded.
@@ -293,13 +293,13 @@ def describe(step: Result) -> str:
         how = "landed" if step["wrote"] else "found landed by another process"
         return f"ingest: plan {step['plan']}: {step['records']:,} record(s) {how}"
     if name == "check":
-        return f"check: plan {step['plan']}: {step['verdict']} ({step['checks']} checks)"
+        return f"check: plan {step['plan']}: {step['outcome']} ({step['checks']} checks)"
     if name == "decode":
         decoded, quarantined = step["records"] - step["quarantined"], step["quarantined"]
         return f"decode: {decoded:,} record(s) decoded, {quarantined:,} quarantined"
     if name == "upsert":
         return f"upsert: merged {step['how']}"
-    return f"publish: plan {step['plan']} is {step['standing']}"
+    return f"publish: plan {step['plan']} is {step['status']}"
 
 
 def _to_decode(app: App, pipeline: str) -> int:

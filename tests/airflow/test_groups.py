@@ -25,9 +25,9 @@ from tidemark.core.events import Landed, Planned
 from tidemark.dev.broker import BrokerStatus
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
-from tidemark.quality.publication import Word
-from tidemark.quality.publication_service import Verdicts
-from tidemark.quality.publication_table import DeltaVerdictTable
+from tidemark.quality.publication import PublicationDecision
+from tidemark.quality.publication_service import Publication
+from tidemark.quality.publication_table import DeltaPublicationTable
 
 RUN = "airflow:tidemark_group_tides:manual__1"
 CONNECTIONS = {"a": "kafka_default", "b": "kafka_other", "c": "kafka_third"}
@@ -89,12 +89,12 @@ class Group:
         record = self.control.plan_record(pipeline, 4)
         assert record is not None
         assert record.landing is not None
-        table = DeltaVerdictTable(app.layout.verdict_table, uri)
-        table.say(record.plan, record.landing, Word.of(report))
+        table = DeltaPublicationTable(app.layout.publication_table, uri)
+        table.append(record.plan, record.landing, PublicationDecision.from_report(report))
 
-    def verdicts(self, pipeline: str) -> Verdicts:
-        """What `tidemark verdict` decides with."""
-        return App(environ=self._environ).verdicts(pipeline)
+    def publication(self, pipeline: str) -> Publication:
+        """Return the service behind `tidemark publication`."""
+        return App(environ=self._environ).publication(pipeline)
 
     def damage_table(self, pipeline: str) -> None:
         """Leave a data table that nobody can open."""
@@ -254,7 +254,7 @@ def test_a_plan_that_was_not_checked_is_not_published(group: Group) -> None:
     group.planned("b")
     answer = group.call("publish_group", outlet_events={})
     assert "AirflowSkipException" in answer.value["error"]
-    assert "pipeline=a plan=4 standing=not checked" in answer.printed
+    assert "pipeline=a plan=4 status=not checked" in answer.printed
 
 
 def test_a_check_that_failed_keeps_its_own_table_from_being_published(group: Group) -> None:
@@ -264,7 +264,7 @@ def test_a_check_that_failed_keeps_its_own_table_from_being_published(group: Gro
         group.checked(pipeline, passed=passed, minutes=1)
     events, answer = group.published()
     assert (events, answer.value["error"]) == ([("b", 4)], None)
-    assert "pipeline=a plan=4 standing=blocked" in answer.printed
+    assert "pipeline=a plan=4 status=blocked" in answer.printed
     # One that passed before is older, whenever it was written down.
     group.checked("a", passed=True)
     assert group.published()[0] == [("b", 4)]
@@ -277,7 +277,7 @@ def test_a_blocked_plan_that_was_released_is_published(group: Group) -> None:
     for pipeline in ("a", "b"):
         group.planned(pipeline, landed=True)
         group.checked(pipeline, passed=False)
-    group.verdicts("a").release(4, "ada", "known outage")
+    group.publication("a").release(4, "ada", "known outage")
     assert group.published()[0] == [("a", 4)]
 
 
@@ -286,11 +286,11 @@ def test_a_plan_that_was_rejected_after_a_good_check_is_not_published(group: Gro
     for pipeline in ("a", "b"):
         group.planned(pipeline, landed=True)
         group.checked(pipeline, passed=True)
-    group.verdicts("a").reject(4, "ada", "wrong prices")
+    group.publication("a").reject(4, "ada", "wrong prices")
     group.checked("a", passed=True, minutes=5)
     events, answer = group.published()
     assert (events, answer.value["error"]) == ([("b", 4)], None)
-    assert "pipeline=a plan=4 standing=rejected" in answer.printed
+    assert "pipeline=a plan=4 status=rejected" in answer.printed
 
 
 def test_a_run_of_which_nothing_has_passed_publishes_nothing(group: Group) -> None:

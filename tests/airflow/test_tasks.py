@@ -21,8 +21,8 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.lake.data_table import DeltaDataTable
-from tidemark.quality.publication import Word
-from tidemark.quality.publication_table import DeltaVerdictTable
+from tidemark.quality.publication import PublicationDecision
+from tidemark.quality.publication_table import DeltaPublicationTable
 
 RUN = "airflow:tidemark_backfill:manual__1"
 
@@ -108,8 +108,10 @@ def test_what_an_operator_rejected_is_not_published(
         for event in (Planned(plan=plan), Landed(plan=plan, landing=landing, committed={})):
             control.append(control.ledger("prices"), [event], NOW)
         report = replace(REPORT, pipeline="prices", plan_sequence=number)
-        DeltaVerdictTable(app.layout.verdict_table, uri).say(plan, landing, Word.of(report))
-    app.verdicts("prices").reject(1, "ada", "wrong prices")
+        DeltaPublicationTable(app.layout.publication_table, uri).append(
+            plan, landing, PublicationDecision.from_report(report)
+        )
+    app.publication("prices").reject(1, "ada", "wrong prices")
 
     def chunk(number: int) -> dict[str, Any]:
         answer: dict[str, Any] = task_probe.ask(
@@ -125,7 +127,7 @@ def test_what_an_operator_rejected_is_not_published(
     run = task_probe.ask("call_task", task="publish_run", environ=environ, pipeline="prices",
                          plan="1", outlet_events={})  # fmt: skip
     assert "AirflowSkipException" in run.value["error"]
-    app.verdicts("prices").release(1, "ada", "they were right")
+    app.publication("prices").release(1, "ada", "they were right")
     assert [each["plan"] for each in chunk(1)["events"]] == [1]
 
 

@@ -36,8 +36,8 @@ from tidemark.lake.upkeep import DeltaUpkeep
 from tidemark.maintenance.service import plans_over
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.gx.checker import GreatExpectationsQuality
-from tidemark.quality.publication import Standing, counting
-from tidemark.quality.publication_table import DeltaVerdictTable
+from tidemark.quality.publication import PublicationStatus, effective_decisions
+from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.quality.range_figures import range_figures
 from tidemark.quality.service import Quality
 from tidemark.quality.top_key import top_key
@@ -339,7 +339,7 @@ def test_a_plan_that_was_replaced_passes_its_checks(lake: FileLake, spark: Spark
         data_log=lake.table,
         control=lake.control,
         checker=checker,
-        verdicts=DeltaVerdictTable(str(lake.root / "verdicts"), str(lake.uri)),
+        publication=DeltaPublicationTable(str(lake.root / "publication"), str(lake.uri)),
         now=lambda: NOW,
     )
     for plan in (1, 2, 3):
@@ -349,8 +349,8 @@ def test_a_plan_that_was_replaced_passes_its_checks(lake: FileLake, spark: Spark
         record = lake.ledger.plans[plan]
         assert record.landing is not None
         assert records.value == record.landing.records
-    words = counting(quality.verdicts.words("events")).values()
-    assert {word.standing for word in words} == {Standing.PUBLISHED}
+    decisions = effective_decisions(quality.publication.decisions("events")).values()
+    assert {each.status for each in decisions} == {PublicationStatus.PUBLISHED}
 
 
 # -- chunks --------------------------------------------------------------------------------------

@@ -40,8 +40,8 @@ def test_s22_s23_the_demo_holds_all_that_it_checks(tmp_path: Path) -> None:
     assert counts["result"] == "ok"
     assert sum(table.rows for table in tables) == int(counts["rows"])
     assert sum(table.records for table in tables) == int(counts["rows"])
-    words = [each.word for name in app.specs for each in app.verdicts(name).judged()]
-    assert sum(word is not None for word in words) == int(counts["plans"])
+    decisions = [each.decision for name in app.specs for each in app.publication(name).plans()]
+    assert sum(each is not None for each in decisions) == int(counts["plans"])
     for part in (app.broker(), app.airflow(), app.spark_server()):
         assert not part.status().running
     logs = list(app.layout.airflow.glob("logs/**/*ingest*/**/*.log"))

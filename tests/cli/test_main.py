@@ -78,7 +78,7 @@ REPORTS_NOTHING = {("demo",), ("spark", "serve")}
 """Print what they do as they go."""
 WRITES_NOTHING = {
     *{("status",), ("verify",), ("sample", "list"), ("broker", "status"), ("spark", "status")},
-    *{("verdict", "list"), ("verdict", "view"), ("quarantine", "list"), ("report",)},
+    *{("publication", "list"), ("publication", "view"), ("quarantine", "list"), ("report",)},
     ("schema", "init"),
 }
 """Status keeps what it sees only if `--record` is said, and shows the same without. A report writes

@@ -54,7 +54,13 @@ def maintain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return run
 
 
-SHARED = ["control table", "quality results", "quality verdicts", "status table", "schemas table"]
+SHARED = [
+    "control table",
+    "quality results",
+    "publication decisions",
+    "status table",
+    "schemas table",
+]
 
 
 def test_all_tables_are_maintained_and_told(lake: FileLake, maintain: Any) -> None:
@@ -67,7 +73,7 @@ def test_all_tables_are_maintained_and_told(lake: FileLake, maintain: Any) -> No
         "idle": "no table yet",
         "control table": "draft",
         "quality results": "no table yet",
-        "quality verdicts": "no table yet",
+        "publication decisions": "no table yet",
         "status table": "no table yet",
         "schemas table": "no table yet",
     }

@@ -1,4 +1,4 @@
-"""Bad data from Kafka to the published view: `tidemark quality`, `verdict` and `report`."""
+"""Bad data from Kafka to the published view: `tidemark quality`, `publication` and `report`."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_what_breaks_a_critical_rule_is_kept_back_until_somebody_releases_it(
     """The ranges before and after it are published; the report for the data's owner tells both."""
 
     def published() -> list[Place]:
-        rows = spark.sql(tidemark("verdict", "view", "events").out).collect()
+        rows = spark.sql(tidemark("publication", "view", "events").out).collect()
         return sorted((row["partition"], row["offset"]) for row in rows)
 
     good = desk.land(desk.quotes(0))
@@ -116,7 +116,7 @@ def test_what_breaks_a_critical_rule_is_kept_back_until_somebody_releases_it(
     blocked = tidemark("quality", "events", "--plan=2", "--json")
     assert (blocked.code, blocked.json["error"]) == (ExitCode.QUALITY_FAILED, "QualityFailed")
     assert published() == sorted(good | later)
-    (kept,) = tidemark("verdict", "list", "events", "--json").json
+    (kept,) = tidemark("publication", "list", "events", "--json").json
     assert (kept["plan"], kept["standing"], kept["reason"]) == (2, "blocked", _PRICE_RULE)
 
     # Three aborted records, and a marker in each partition.
@@ -140,6 +140,6 @@ def test_what_breaks_a_critical_rule_is_kept_back_until_somebody_releases_it(
     texts = [text for tag, text in shown.elements if tag == "TD"]
     assert {f"every price is above 0{_PRICE_RULE}", "1 of 3", "-1.0"} <= set(texts)
 
-    released = tidemark("verdict", "release", "events", "--plan=2", "--reason=a correction")
+    released = tidemark("publication", "release", "events", "--plan=2", "--reason=a correction")
     assert released.code == ExitCode.OK
     assert published() == sorted(good | bad | later)

@@ -23,8 +23,8 @@ from tidemark.core.errors import ExitCode
 from tidemark.core.plan import PlanKind
 from tidemark.quality.check_results import CheckResult, Example, QualityReport, Severity
 from tidemark.quality.check_results_table import DeltaCheckResults
-from tidemark.quality.publication import Standing, Word
-from tidemark.quality.publication_table import DeltaVerdictTable
+from tidemark.quality.publication import PublicationDecision, PublicationStatus
+from tidemark.quality.publication_table import DeltaPublicationTable
 
 _SINCE, _UNTIL = (f"{NOW + timedelta(days=days):%Y-%m-%d}" for days in (-1, 1))
 PERIOD = ("--since", _SINCE, "--until", _UNTIL)
@@ -69,13 +69,15 @@ def lake(tmp_path: Path) -> FileLake:
         record = lake.control.plan_record("events", sequence)
         assert record is not None
         assert record.landing is not None
-        verdicts(lake).say(record.plan, record.landing, Word.of(report))
+        publication_table(lake).append(
+            record.plan, record.landing, PublicationDecision.from_report(report)
+        )
     return lake
 
 
-def verdicts(lake: FileLake) -> DeltaVerdictTable:
+def publication_table(lake: FileLake) -> DeltaPublicationTable:
     """What was said of the lake's plans."""
-    return DeltaVerdictTable(str(lake.root / "quality" / "verdicts"), str(lake.uri))
+    return DeltaPublicationTable(str(lake.root / "quality" / "publication"), str(lake.uri))
 
 
 def decoded(lake: FileLake, home: Path) -> TypedLake:
@@ -147,7 +149,7 @@ def test_the_page_says_what_landed_and_that_it_is_complete(
     rows = [offset for _, offset in lake.rows()]
     assert (account["start"], account["end"]) == (min(rows), max(rows) + 1)
     assert (account["records"], account["missing"]) == (len(rows), [])
-    assert told["standings"] == {"published": [1, 3], "blocked": [2]}
+    assert told["plans_by_status"] == {"published": [1, 3], "blocked": [2]}
     rule, low = told["rules"]
     assert (rule["broken_by"], rule["values"]) == ([2], [[1, 10.0], [2, 20.0], [3, 30.0]])
     assert told["quarantine"] is None
@@ -200,7 +202,7 @@ def test_what_is_in_quarantine_is_counted_and_shown_without_content(
     assert (_SCRIPT in page.text, _SCRIPT in file.read_text()) == (True, False)
 
     record = offline("report", "events", *PERIOD, "--json").json
-    assert record["standings"] == {"published": [1, 3], "blocked": [2], "not checked": [4]}
+    assert record["plans_by_status"] == {"published": [1, 3], "blocked": [2], "not checked": [4]}
     told = record["quarantine"]
     assert (told["open"], told["reasons"]) == (
         25,
@@ -258,13 +260,13 @@ def test_a_plan_is_not_checked_while_a_part_of_it_is_not(lake: FileLake, offline
     assert record.landing is not None
     (count,) = record.landing.counts
     part = replace(record.landing, counts=(replace(count, end=count.end - 1, records=2),))
-    word = Word(sequence=4, standing=Standing.PUBLISHED, said_at=NOW)
-    verdicts(lake).say(record.plan, part, word)
+    decision = PublicationDecision(plan=4, status=PublicationStatus.PUBLISHED, decided_at=NOW)
+    publication_table(lake).append(record.plan, part, decision)
     told = offline("report", "events", *PERIOD, "--json").json
-    assert told["standings"] == {"published": [1, 3], "blocked": [2], "not checked": [4]}
-    verdicts(lake).say(record.plan, record.landing, word)
+    assert told["plans_by_status"] == {"published": [1, 3], "blocked": [2], "not checked": [4]}
+    publication_table(lake).append(record.plan, record.landing, decision)
     told = offline("report", "events", *PERIOD, "--json").json
-    assert told["standings"] == {"published": [1, 3, 4], "blocked": [2]}
+    assert told["plans_by_status"] == {"published": [1, 3, 4], "blocked": [2]}
 
 
 def test_what_is_missing_in_between_is_told(lake: FileLake, offline: Command) -> None:

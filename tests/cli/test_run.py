@@ -110,7 +110,7 @@ def judge(home: Path, broker: BrokerStatus) -> int:
 
 def published() -> list[bool]:
     """Return for each plan whether the published view contains it, oldest first."""
-    return [each.is_visible for each in App.from_environment().verdicts("events").judged()]
+    return [each.is_published for each in App.from_environment().publication("events").plans()]
 
 
 def steps(record: dict[str, Any]) -> list[str]:
@@ -179,7 +179,7 @@ KILLED_AT = (
 """The landing of the plan, its check, its decode and its merge."""
 KILLED_ELSEWHERE = (
     "control.append:after:1",
-    "verdicts.say:after:1",
+    "publication.append:after:1",
     "table.append:after:2",
     "merger.merge:before:1",
 )

@@ -109,12 +109,12 @@ def test_a_file_in_the_place_of_the_control_table_is_no_empty_ledger(
 def test_a_decision_that_cannot_be_recorded_names_the_cause(
     lake: HomeFileLake, offline: Command
 ) -> None:
-    """The verdict table is another table than those of records and plans."""
+    """The publication table is another table than those of records and plans."""
     with _without_room():
-        release = ("verdict", "release", "events", "--plan", "1", "--reason", "test")
+        release = ("publication", "release", "events", "--plan", "1", "--reason", "test")
         shown, record = offline(*release), offline(*release, "--json")
     assert shown.err.startswith("StorageRefused: ")
-    assert str(lake.root / "quality" / "verdicts") in shown.err.splitlines()[0]
+    assert str(lake.root / "quality" / "publication") in shown.err.splitlines()[0]
     assert (record.code, record.json["actual"]) == (ExitCode.REFUSED, "File too large")
 
 
@@ -126,7 +126,7 @@ def _occupied(lake: HomeFileLake, table: str) -> Path:
     return place
 
 
-@pytest.mark.parametrize("table", ["results", "verdicts"])
+@pytest.mark.parametrize("table", ["results", "publication"])
 def test_a_report_without_its_check_results_names_the_cause(
     lake: HomeFileLake, offline: Command, table: str
 ) -> None:
@@ -179,7 +179,7 @@ def test_a_newer_spec_with_the_target_of_another_pipeline_plans_nothing(
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("offline")
-@pytest.mark.parametrize("table", ["results", "verdicts"])
+@pytest.mark.parametrize("table", ["results", "publication"])
 def test_a_quality_job_that_cannot_keep_its_results_names_the_cause(
     lake: HomeFileLake,
     spark: SparkSession,

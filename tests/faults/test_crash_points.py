@@ -656,8 +656,8 @@ def test_maintenance_of_the_control_table_dies_and_runs_again(
         "control.plan_record:1",
         "quality.check:1",
         "quality.record:1",
-        "verdicts.say:1",
-        bounded=("before verdicts.say:1",),
+        "publication.append:1",
+        bounded=("before publication.append:1",),
     ),
 )
 def test_quality_dies_and_runs_again(court: Court, site: Site, at: str) -> None:
@@ -669,12 +669,12 @@ def test_quality_dies_and_runs_again(court: Court, site: Site, at: str) -> None:
     attempts: dict[object, set[str]] = {}
     for row in results:
         assert row["plan_sequence"] == 1
-        assert row["verdict"] != "failed"
+        assert row["outcome"] != "failed"
         attempts.setdefault(row["run_at"], set()).add(row["check"])
-    once = "verdicts" not in at and at != "quality.record:after:1"
+    once = "publication" not in at and at != "quality.record:after:1"
     assert len(attempts) == (1 if once else 2)
-    (judged,) = site.app.verdicts("events").judged()
-    assert judged.is_visible
+    (plan,) = site.app.publication("events").plans()
+    assert plan.is_published
     assert len({frozenset(checks) for checks in attempts.values()}) == 1
     assert len(results) == sum(map(len, attempts.values()))
     assert site.lake.version() == landed.table_version

@@ -29,8 +29,8 @@ from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ControlConflict, UnsafeStorage
 from tidemark.lake.exclusive import PROOF
 from tidemark.quality.check_results_table import DeltaCheckResults
-from tidemark.quality.publication import Standing, Word
-from tidemark.quality.publication_table import DeltaVerdictTable
+from tidemark.quality.publication import PublicationDecision, PublicationStatus
+from tidemark.quality.publication_table import DeltaPublicationTable
 
 WRITERS, APPENDS = 3, 15
 
@@ -65,9 +65,9 @@ def decided(uri: str) -> None:
     """Record a decision about a plan."""
     plan = make_plan((0, 0, 5))
     counts = (RangeCount(partition=0, start=0, end=5, records=5),)
-    word = Word(sequence=1, standing=Standing.BLOCKED, said_at=NOW)
+    decision = PublicationDecision(plan=1, status=PublicationStatus.BLOCKED, decided_at=NOW)
     landing = Landing(sequence=1, table_version=1, counts=counts)
-    DeltaVerdictTable(uri, f"{uri}-data").say(plan, landing, word)
+    DeltaPublicationTable(uri, f"{uri}-data").append(plan, landing, decision)
 
 
 def checked(uri: str) -> None:
@@ -191,7 +191,7 @@ def refuse_data(place: str) -> None:
     DeltaDataTable(f"{place}/table").prepare("events")
 
 
-def refuse_verdict(place: str) -> None:
+def refuse_decision(place: str) -> None:
     """Record a decision."""
     decided(f"{place}/table")
 
@@ -202,7 +202,7 @@ def refuse_result(place: str) -> None:
 
 
 @pytest.mark.store
-@pytest.mark.parametrize("write", [refuse_control, refuse_data, refuse_verdict, refuse_result])
+@pytest.mark.parametrize("write", [refuse_control, refuse_data, refuse_decision, refuse_result])
 def test_a_store_that_ignores_conditional_writes_is_refused(
     ignoring: Store, place_in: PlaceIn, write: Callable[[str], None]
 ) -> None:

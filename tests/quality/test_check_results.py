@@ -1,4 +1,4 @@
-"""Verdicts, and the figures that the built-in checks look at."""
+"""Publication, and the figures that the built-in checks look at."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.quality.check_results import (
     MASKED,
+    BatchExpectation,
+    CheckOutcome,
     CheckResult,
     Example,
     QualityReport,
     Severity,
-    SliceExpectation,
-    Verdict,
 )
 from tidemark.quality.checks import BUILT_IN_CHECKS, Figure, RangeFigures, TopKey, figures
 from tidemark.quality.drift import drifts
@@ -75,29 +75,29 @@ def held(
 
 def planned(
     partition: int = 0, start: int = 0, end: int = 10, records: int = 10
-) -> SliceExpectation:
+) -> BatchExpectation:
     """What the control table says of one range."""
-    return SliceExpectation(
+    return BatchExpectation(
         topic_id="T1", partition=partition, start=start, end=end, records=records
     )
 
 
 @pytest.mark.parametrize(
-    ("broken", "verdict"),
+    ("broken", "outcome"),
     [
-        ((), Verdict.PASSED),
-        ((Severity.INFO,), Verdict.PASSED),
-        ((Severity.WARNING, Severity.INFO), Verdict.WARNED),
-        ((Severity.WARNING, Severity.CRITICAL), Verdict.FAILED),
+        ((), CheckOutcome.PASSED),
+        ((Severity.INFO,), CheckOutcome.PASSED),
+        ((Severity.WARNING, Severity.INFO), CheckOutcome.WARNED),
+        ((Severity.WARNING, Severity.CRITICAL), CheckOutcome.FAILED),
     ],
 )
 def test_the_worst_broken_check_is_the_verdict(
-    broken: tuple[Severity, ...], verdict: Verdict
+    broken: tuple[Severity, ...], outcome: CheckOutcome
 ) -> None:
     """Severity decides, and checks that held decide nothing."""
     results = [result(severity, passed=True) for severity in Severity]
     results += [result(severity, passed=False) for severity in broken]
-    assert report(*results).verdict is verdict
+    assert report(*results).outcome is outcome
 
 
 def test_failed_critical_names_only_broken_critical_checks() -> None:
@@ -125,7 +125,7 @@ def test_a_report_refuses_a_time_without_zone() -> None:
 def test_a_report_as_record_is_plain() -> None:
     """`--json` prints it as it is."""
     record = report(result(Severity.WARNING, passed=False)).as_record()
-    assert record["verdict"] == "warned"
+    assert record["outcome"] == "warned"
     assert record["run_at"] == "2026-01-01T00:00:00+00:00"
     assert record["results"][0]["severity"] == "warning"
 
@@ -149,7 +149,7 @@ def test_expectations_come_from_a_plan_and_its_landing() -> None:
         table_version=0,
         counts=(RangeCount(partition=0, start=5, end=9, records=3),),
     )
-    assert SliceExpectation.of(plan, landing) == (planned(0, 5, 9, 3),)
+    assert BatchExpectation.of(plan, landing) == (planned(0, 5, 9, 3),)
 
 
 def test_there_is_a_figure_for_every_built_in_check() -> None:

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.support.quality_reports import REPORT
 from tidemark.core.plan import PlanKind
-from tidemark.quality.check_results import Example, QualityReport, SliceRef
+from tidemark.quality.check_results import BatchRef, Example, QualityReport
 from tidemark.quality.check_results_table import SCHEMA, DeltaCheckResults
 
 _LATER = ("value", "kind", "examples")
@@ -38,7 +38,7 @@ def before(
     table: str, plan: int, plans: int = 30, kind: PlanKind = PlanKind.LIVE
 ) -> dict[str, list[float]]:
     """What a plan of pipeline `prices` is compared with."""
-    ref = SliceRef(pipeline="prices", table="", table_version=1, plan_sequence=plan, kind=kind)
+    ref = BatchRef(pipeline="prices", table="", table_version=1, plan_sequence=plan, kind=kind)
     return DeltaCheckResults(table).earlier_figures(ref, plans)
 
 
@@ -75,7 +75,7 @@ def test_a_table_from_before_figures_were_kept_gets_their_columns(tmp_path: Path
         "pipeline": "prices",
         "plan_sequence": 1,
         "table_version": 0,
-        "verdict": "passed",
+        "outcome": "passed",
         "run_at": REPORT.run_at,
         "position": 0,
         "check": "records",

@@ -15,7 +15,7 @@ import pytest
 from deltalake import ColumnProperties, DeltaTable, WriterProperties, write_deltalake
 
 from tests.support.quality_reports import BRONZE
-from tidemark.quality.check_results import SliceExpectation, SliceRef
+from tidemark.quality.check_results import BatchExpectation, BatchRef
 from tidemark.quality.checks import RangeFigures
 from tidemark.quality.range_figures import range_figures
 
@@ -56,7 +56,7 @@ def _ahead(row: dict[str, Any]) -> float | None:
     return None if far_ms is None else (far_ms * 1000.0 - (NOW - EPOCH) / MICROSECOND) / 1e6
 
 
-def _counted(rows: Sequence[dict[str, Any]], planned: Sequence[SliceExpectation]) -> Any:
+def _counted(rows: Sequence[dict[str, Any]], planned: Sequence[BatchExpectation]) -> Any:
     """The same by a loop over rows."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
@@ -103,7 +103,7 @@ def test_every_row_counts_where_it_lies(tmp_path: Path, seed: int) -> None:
     for part in (rows[:20_000], rows[20_000:]):
         write_deltalake(str(tmp_path), pa.Table.from_pylist(part, BRONZE), mode="append")
     planned = [
-        SliceExpectation(topic_id=topic_id, partition=partition, start=start, end=end, records=0)
+        BatchExpectation(topic_id=topic_id, partition=partition, start=start, end=end, records=0)
         for topic_id, partition, start, end in [
             ("T'1", 0, 0, 10),
             ("T'1", 0, 10, 40),
@@ -112,11 +112,11 @@ def test_every_row_counts_where_it_lies(tmp_path: Path, seed: int) -> None:
             ("T2", 2, 0, 2**10),
         ]
     ]
-    ref = SliceRef(pipeline="p", table=str(tmp_path), table_version=1, plan_sequence=1)
+    ref = BatchRef(pipeline="p", table=str(tmp_path), table_version=1, plan_sequence=1)
     expected = _counted([row for row in rows if row["plan_sequence"] == 1], planned)
     assert _told(range_figures(ref, planned)) == expected
     # As of the version that the plan made, and of no later one.
-    first = SliceRef(pipeline="p", table=str(tmp_path), table_version=0, plan_sequence=1)
+    first = BatchRef(pipeline="p", table=str(tmp_path), table_version=0, plan_sequence=1)
     earlier = [row for row in rows[:20_000] if row["plan_sequence"] == 1]
     assert _told(range_figures(first, planned)) == _counted(earlier, planned)
 
@@ -126,8 +126,8 @@ def test_a_row_of_no_place_is_outside_the_plan(tmp_path: Path) -> None:
     base = {**_row(Random(1)), "partition": 0, "topic_id": "T", "plan_sequence": 1}
     rows = [{**base, "offset": 5}, {**base, "offset": None}, {**base, "partition": None}]
     write_deltalake(str(tmp_path), pa.Table.from_pylist(rows, BRONZE))
-    ref = SliceRef(pipeline="p", table=str(tmp_path), table_version=0, plan_sequence=1)
-    planned = SliceExpectation(topic_id="T", partition=0, start=0, end=9, records=1)
+    ref = BatchRef(pipeline="p", table=str(tmp_path), table_version=0, plan_sequence=1)
+    planned = BatchExpectation(topic_id="T", partition=0, start=0, end=9, records=1)
     found = {(each.partition, each.start): each.records for each in range_figures(ref, [planned])}
     assert found == {(0, 0): 1, (0, None): 1, (-1, None): 1}
 
@@ -142,8 +142,8 @@ def _full(offsets: Sequence[int], **other: Any) -> pa.Table:
 def _missing(table: Path) -> tuple[int, int]:
     """Missing keys and values of plan 1 in the newest version."""
     version = DeltaTable(table).version()
-    ref = SliceRef(pipeline="p", table=str(table), table_version=version, plan_sequence=1)
-    planned = SliceExpectation(topic_id="T", partition=0, start=0, end=99, records=9)
+    ref = BatchRef(pipeline="p", table=str(table), table_version=version, plan_sequence=1)
+    planned = BatchExpectation(topic_id="T", partition=0, start=0, end=99, records=9)
     (found,) = range_figures(ref, [planned])
     return found.null_keys, found.null_values
 
@@ -189,7 +189,7 @@ def test_a_file_of_two_plans_counts_for_one(tmp_path: Path) -> None:
 def test_a_slice_without_rows_has_no_figures(tmp_path: Path) -> None:
     """A plan of gaps alone."""
     write_deltalake(str(tmp_path), pa.Table.from_pylist([_row(Random(1))], BRONZE))
-    ref = SliceRef(pipeline="p", table=str(tmp_path), table_version=0, plan_sequence=9)
+    ref = BatchRef(pipeline="p", table=str(tmp_path), table_version=0, plan_sequence=9)
     assert range_figures(ref, []) == []
 
 
@@ -199,7 +199,7 @@ def test_neighbours_in_several_batches_are_no_doubles(tmp_path: Path) -> None:
     for some in (range(0, 100_000, 2), range(1, 100_000, 2), [77_777]):
         rows = [{**base, "offset": offset} for offset in some]
         write_deltalake(str(tmp_path), pa.Table.from_pylist(rows, BRONZE), mode="append")
-    ref = SliceRef(pipeline="p", table=str(tmp_path), table_version=2, plan_sequence=1)
-    planned = SliceExpectation(topic_id="T", partition=0, start=0, end=100_000, records=100_000)
+    ref = BatchRef(pipeline="p", table=str(tmp_path), table_version=2, plan_sequence=1)
+    planned = BatchExpectation(topic_id="T", partition=0, start=0, end=100_000, records=100_000)
     (found,) = range_figures(ref, [planned])
     assert (found.records, found.distinct) == (100_001, 100_000)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.dev.samples import SAMPLES
-from tidemark.quality.gx.suite import SLICE_COLUMNS, Suite, load_suite
+from tidemark.quality.gx.suite import BATCH_COLUMNS, Suite, load_suite
 from tidemark.quality.suite_draft import draft
 from tidemark.typed.profile import FieldType, Profile
 
-SLICE = set(SLICE_COLUMNS)
+SLICE = set(BATCH_COLUMNS)
 
 
 def record(value: bytes | None, key: bytes | None = b"k", offset: int = 0) -> LogRecord:

@@ -12,43 +12,43 @@ import pytest
 from deltalake import write_deltalake
 
 from tidemark.quality import top_key as module
-from tidemark.quality.check_results import SliceRef
+from tidemark.quality.check_results import BatchRef
 from tidemark.quality.checks import TopKey
 from tidemark.quality.top_key import top_key
 
 
-def slice_with(folder: Path, *files: Sequence[bytes | None]) -> SliceRef:
+def batch_with(folder: Path, *files: Sequence[bytes | None]) -> BatchRef:
     """A table of one plan with these keys, by file, and rows of another plan."""
     schema = pa.schema([("key", pa.binary()), ("plan_sequence", pa.int64())])
     for keys in files:
         rows = [{"key": key, "plan_sequence": 1} for key in keys]
         rows += [{"key": b"other plan", "plan_sequence": 2}] * 100
         write_deltalake(folder, pa.Table.from_pylist(rows, schema), mode="append")
-    return SliceRef(
+    return BatchRef(
         pipeline="prices", table=str(folder), table_version=len(files) - 1, plan_sequence=1
     )
 
 
 def test_the_key_with_the_most_rows_is_found(tmp_path: Path) -> None:
     """Over all files; rows without a key do not count."""
-    ref = slice_with(tmp_path, [b"a", b"b", None, None, None], [b"b", b"c", None])
+    ref = batch_with(tmp_path, [b"a", b"b", None, None, None], [b"b", b"c", None])
     assert top_key(ref) == TopKey(key="b", records=2)
 
 
 def test_of_equally_frequent_keys_the_smaller_one_is_found(tmp_path: Path) -> None:
     """So that a repetition finds the same key."""
-    assert top_key(slice_with(tmp_path, [b"z", b"b", b"z", b"b"])) == TopKey(key="b", records=2)
+    assert top_key(batch_with(tmp_path, [b"z", b"b", b"z", b"b"])) == TopKey(key="b", records=2)
 
 
 def test_a_key_is_shown_as_text_and_shortened(tmp_path: Path) -> None:
     """Also if its bytes are not UTF-8."""
-    assert top_key(slice_with(tmp_path, [b"\xff" * 50])) == TopKey(key="\ufffd" * 40, records=1)
+    assert top_key(batch_with(tmp_path, [b"\xff" * 50])) == TopKey(key="\ufffd" * 40, records=1)
 
 
 @pytest.mark.parametrize("keys", [(), (None, None)])
 def test_a_slice_without_keys_has_none(tmp_path: Path, keys: Sequence[None]) -> None:
     """Also without rows, as in a plan of gaps."""
-    assert top_key(slice_with(tmp_path, keys)) == TopKey(key=None, records=0)
+    assert top_key(batch_with(tmp_path, keys)) == TopKey(key=None, records=0)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -63,7 +63,7 @@ def test_with_more_keys_than_it_holds_a_frequent_key_is_found(
     chance.shuffle(keys)
     monkeypatch.setattr(module, "_ROWS_HELD", 50)
     files = [keys[start : start + 400] for start in range(0, len(keys), 400)]
-    found = top_key(slice_with(tmp_path, *files), keys_held=10)
+    found = top_key(batch_with(tmp_path, *files), keys_held=10)
     assert Counter(keys).most_common(1) == [(b"frequent", frequent)]
     assert found == TopKey(key="frequent", records=frequent)
 
@@ -73,7 +73,7 @@ def test_long_keys_take_bounded_memory(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "_BYTES_HELD", 4_096)
     keys = [b"frequent"] * 200 + [b"%0500d" % number for number in range(300)]
     random.Random(1).shuffle(keys)
-    assert top_key(slice_with(tmp_path, keys)) == TopKey(key="frequent", records=200)
+    assert top_key(batch_with(tmp_path, keys)) == TopKey(key="frequent", records=200)
 
 
 def test_a_thousand_keys_that_seem_more_frequent_do_not_hide_the_most_frequent_key(
@@ -84,7 +84,7 @@ def test_a_thousand_keys_that_seem_more_frequent_do_not_hide_the_most_frequent_k
     others = [b"other %d" % number for number in range(5 * 8_192 - 10)]
     late = [b"late %d" % number for number in range(1_100)] * 6
     keys = [b"frequent"] * 10 + others + late
-    found = top_key(slice_with(tmp_path, keys), keys_held=1_500)
+    found = top_key(batch_with(tmp_path, keys), keys_held=1_500)
     assert found == TopKey(key="frequent", records=10)
 
 
@@ -94,7 +94,7 @@ def test_long_keys_that_all_differ_are_not_no_keys(
     """Any of the keys is one of the most frequent."""
     monkeypatch.setattr(module, "_BYTES_HELD", 4_096)
     keys = [b"%0500d" % number for number in range(300)]
-    found = top_key(slice_with(tmp_path, keys))
+    found = top_key(batch_with(tmp_path, keys))
     assert found.key is not None
     assert found.records == 1
 
@@ -113,7 +113,7 @@ def test_keys_of_any_length_are_counted_exactly_within_the_stated_bound(
     weights = [chance.paretovariate(0.8) for _ in pool]
     keys = chance.choices(pool, weights, k=3_000)
     files = [keys[start : start + 300] for start in range(0, len(keys), 300)]
-    found = top_key(slice_with(tmp_path, *files))
+    found = top_key(batch_with(tmp_path, *files))
     counted = Counter(key[:40].decode() for key in keys)
     most = max(counted.values())
     fitting = 2_048 // (96 + 8)

@@ -44,7 +44,7 @@ _REPORT = PipelineReport(
     description="",
     certificate=_CERTIFICATE,
     checked=(),
-    standings={},
+    plans_by_status={},
     quarantined=None,
 )
 
@@ -128,10 +128,10 @@ def test_the_page_says_what_became_of_offsets(
 @pytest.mark.parametrize("name", ["not checked", "published", "blocked"])
 def test_the_page_says_what_is_published(name: str) -> None:
     """How many plans, and the newest ten of them; what nobody checked is neither good nor bad."""
-    page = render(replace(_REPORT, standings={name: range(1, 13)}))
+    page = render(replace(_REPORT, plans_by_status={name: range(1, 13)}))
     assert f"{name} 12 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 (the newest ten)" in shown(page)
-    judged = {"not checked": "", "published": "passed", "blocked": "failed"}[name]
-    assert f'<td class="verdict {judged}">{name}</td>' in page
+    css_class = {"not checked": "", "published": "passed", "blocked": "failed"}[name]
+    assert f'<td class="outcome {css_class}">{name}</td>' in page
 
 
 def test_a_trend_rises_with_its_figure() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.quality.test_publication import check, said, verdicts
+from tests.quality.test_publication import check, publication_of, table_of
 from tests.support.file_lake import FileLake
 from tests.support.plans import MemoryPipeline, make_spec
 from tests.support.services import NOW
@@ -191,7 +191,7 @@ def checked_status(lake: FileLake) -> PipelineStatus:
         unsettling=Unsettling(
             spec=lake.spec,
             control=lake.control,
-            blocked=lambda: said(lake).blocked("events"),
+            blocked=lambda: table_of(lake).blocked_plans("events"),
             quarantined=lambda _plans: 0,
         ),
         now=NOW,
@@ -211,8 +211,8 @@ def test_plans_that_a_check_blocked_are_an_alarm_until_a_person_decides(tmp_path
         "events: plan(s) 2, 3, 4, 5 are blocked by a quality check"
     ]
     check(lake, 2, passed=True, minutes=1)
-    verdicts(lake).release(3, "ada", "known outage")
-    verdicts(lake).reject(4, "ada", "test data")
+    publication_of(lake).release(3, "ada", "known outage")
+    publication_of(lake).reject(4, "ada", "test data")
     assert checked_status(lake).unsettled.blocked == (5,)
     lake.undo.undo(5, "ada", "test data")
     assert checked_status(lake).unsettled == Unsettled()

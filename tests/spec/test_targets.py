@@ -134,7 +134,8 @@ def test_derived_tables_are_targets_as_well(folders: Folders, table: str, key: s
 @pytest.mark.parametrize(
     "target",
     ["control/offset_ranges", "control/offset_ranges/x", "control/status", "control/schemas",
-     "control", "Control/mine", "control/mine", "quality/results", "quality/verdicts", "quality/x"],
+     "control", "Control/mine", "control/mine", "quality/results", "quality/publication",
+     "quality/x"],
 )  # fmt: skip
 def test_tidemarks_own_tables_are_no_target(folders: Folders, target: str) -> None:
     """Nor anything beside them in their folders, of a bronze table or of a derived one."""

@@ -10,11 +10,11 @@ from typing import NoReturn
 import pyarrow as pa
 
 from tidemark.quality.check_results import (
+    BatchExpectation,
+    BatchRef,
     CheckResult,
     QualityReport,
     Severity,
-    SliceExpectation,
-    SliceRef,
 )
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.gx.checker import GreatExpectationsQuality
@@ -82,8 +82,8 @@ def check_without_a_suite(folder: Path, records: int) -> QualityReport:
         top_key=top_key,
         results=DeltaCheckResults(str(folder / "results")),
     )
-    ref = SliceRef(
+    ref = BatchRef(
         pipeline="prices", table=str(folder / "bronze"), table_version=0, plan_sequence=1
     )
-    expected = SliceExpectation(topic_id="T1", partition=0, start=0, end=10, records=records)
+    expected = BatchExpectation(topic_id="T1", partition=0, start=0, end=10, records=records)
     return quality.check(ref, [expected], None, REPORT.run_at)

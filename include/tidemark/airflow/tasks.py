@@ -150,11 +150,11 @@ def publish_chunk(pipeline: str, requested_by: str, chunk: int, outlet_events: A
 
 def is_published(pipeline: str, sequence: int) -> bool:
     """Return whether the published view shows all rows of a landed plan, and log it if not."""
-    judged = App.from_environment().verdicts(pipeline).of(sequence)
-    if not judged.is_visible:
-        standing = judged.word.standing if judged.word else "not checked"
-        log.warning("not published pipeline=%s plan=%d standing=%s", pipeline, sequence, standing)
-    return judged.is_visible
+    publication = App.from_environment().publication(pipeline).of(sequence)
+    if not publication.is_published:
+        status = publication.decision.status if publication.decision else "not checked"
+        log.warning("not published pipeline=%s plan=%d status=%s", pipeline, sequence, status)
+    return publication.is_published
 
 
 def _skip_unpublished(pipeline: str, sequence: int) -> None:

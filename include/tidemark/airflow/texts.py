@@ -132,8 +132,8 @@ MAINTENANCE_PAGE = """\
 
 **tables** has one mapped task for each table of each pipeline: its small files become few, and
 files go that no version of the last week refers to. **control** does the same for the tables that
-pipelines share: control table, kept schemas, quality results and verdicts, status. **quality_docs**
-removes old pages of quality checks; their results stay.
+pipelines share: control table, kept schemas, quality results, publication decisions, status.
+**quality_docs** removes old pages of quality checks; their results stay.
 
 Runs of pipelines, backfills and readers need not stop. No row changes. Files that an open plan may
 have written stay, whatever their age. A table that fails stops no other; the run fails.

@@ -18,6 +18,7 @@ from tidemark.cli import (
     maintenance,
     offsets,
     pipelines,
+    publication,
     repairs,
     reports,
     run,
@@ -27,7 +28,6 @@ from tidemark.cli import (
     spark,
     spark_server,
     suites,
-    verdicts,
 )
 from tidemark.cli.console import print_error
 from tidemark.core.errors import TidemarkError
@@ -60,7 +60,7 @@ maintenance.register(app)
 reports.register(app)
 app.add_typer(schemas.app, name="schema")
 app.add_typer(suites.app, name="suite")
-app.add_typer(verdicts.app, name="verdict")
+app.add_typer(publication.app, name="publication")
 app.add_typer(sample.app, name="sample")
 app.add_typer(broker.app, name="broker")
 app.add_typer(spark_server.app, name="spark")

@@ -250,23 +250,23 @@ class _Demo:
             self._expect(not verified.differences, f"{pipeline}: the table differs from Kafka")
         print_table("Tables", ("pipeline", "rows", "distinct records", "last plan", "lag"), rows)
         self._show_offsets()
-        judged = [
-            (pipeline, each.plan.sequence, each.word.standing)
+        checked = [
+            (pipeline, each.plan.sequence, each.decision.status)
             for pipeline in self.app.specs
-            for each in self.app.verdicts(pipeline).judged()
-            if each.word
+            for each in self.app.publication(pipeline).plans()
+            if each.decision
         ]
-        print_table("Quality", ("pipeline", "plan", "standing"), judged)
+        print_table("Quality", ("pipeline", "plan", "status"), checked)
         plans = sum(len(self._ledger(pipeline).plans) for pipeline in self.app.specs)
-        failed = sum(1 for *_, standing in judged if not standing.is_visible)
+        failed = sum(1 for *_, status in checked if not status.is_visible)
         groups = consumer_group_ids(self.app.kafka_config("kafka_default"))
-        self._add(plans=plans, verdicts=len(judged), failed_verdicts=failed, groups=len(groups))
+        self._add(plans=plans, checked_plans=len(checked), blocked_plans=failed, groups=len(groups))
         wanted = sum(self.produced.values()) + _SECOND["prices"] + self.counts["backfilled"]
         self._expect(self.counts["rows"] == wanted, f"{self.counts['rows']} rows, not {wanted}")
         self._expect(self.counts["verified"] == wanted, "not every record was verified")
         self._expect(self.counts["duplicates"] == 0, "there are duplicates")
         self._expect(self.counts["lag"] == 0, "there is lag")
-        self._expect(len(judged) == plans, f"{len(judged)} verdicts on {plans} plans")
+        self._expect(len(checked) == plans, f"{len(checked)} of {plans} plans are checked")
         self._expect(failed == 0, "a quality suite failed")
         self._expect(not groups, f"consumer groups exist: {', '.join(groups)}")
 

@@ -39,7 +39,7 @@ def maintain(
     """Compact small files, and remove files and pages that nobody needs any more.
 
     Of each pipeline's tables, then of those that pipelines share (control table, kept schemas,
-    quality results and verdicts, status), then of the quality pages. Runs and
+    quality results, publication decisions, status), then of the quality pages. Runs and
     readers need not stop. Files that an open plan may have written, and files of versions younger
     than the retention, stay. A table that is refused stops no other.
     """

@@ -99,11 +99,11 @@ def _figures(record: Mapping[str, Any]) -> tuple[object, ...]:
     return (
         outcome,
         sum(step["records"] for step in ingested if step["wrote"]),
-        ", ".join(sorted({step["verdict"] for step in checked})) or None,
+        ", ".join(sorted({step["outcome"] for step in checked})) or None,
         sum(step["records"] for step in decoded) - quarantined if decoded else None,
         quarantined if decoded else None,
         ", ".join(step["how"] for step in merged) or None,
-        ", ".join(step["standing"] for step in published) or None,
+        ", ".join(step["status"] for step in published) or None,
     )
 
 

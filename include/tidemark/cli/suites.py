@@ -13,7 +13,7 @@ from tidemark.cli.arguments import AsJson, DryRun, Pipeline
 from tidemark.cli.console import note, out, print_json
 from tidemark.lake.files import replace_text
 from tidemark.quality.errors import SuiteExists
-from tidemark.quality.gx.suite import BUILT_IN_SUITE, SLICE_COLUMNS
+from tidemark.quality.gx.suite import BATCH_COLUMNS, BUILT_IN_SUITE
 from tidemark.quality.suite_draft import draft
 from tidemark.spec.model import SUITE_NAME
 from tidemark.typed.profile_service import USUAL_SAMPLE
@@ -60,7 +60,7 @@ def init(
     if file.exists() and not dry_run:
         raise SuiteExists(file=str(file))
     profile = tidemark.profiling(pipeline).profile(records)
-    suite = draft(chosen, profile, set(SLICE_COLUMNS))
+    suite = draft(chosen, profile, set(BATCH_COLUMNS))
     text = json.dumps(suite, indent=2)
     if not dry_run:
         replace_text(file, f"{text}\n")

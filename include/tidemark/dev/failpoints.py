@@ -32,7 +32,7 @@ from tidemark.ingest.protocols import (
 from tidemark.ingest.start import OffsetSource
 from tidemark.maintenance.service import Upkeep
 from tidemark.quality.gx.checker import CheckResults
-from tidemark.quality.publication_service import VerdictTable
+from tidemark.quality.publication_service import PublicationTable
 from tidemark.quality.service import QualityChecker, QualityPages
 from tidemark.repair.exports import GroupOffsets
 from tidemark.report.service import QualityHistory
@@ -63,7 +63,7 @@ PORTS: Mapping[str, tuple[type, ...]] = {
     "table": (BronzeTable, GrowingTable),
     "typed": (TypedLog,),
     "upkeep": (Upkeep,),
-    "verdicts": (VerdictTable,),
+    "publication": (PublicationTable,),
 }
 """The name of each adapter in the names of steps, and the ports that it implements."""
 

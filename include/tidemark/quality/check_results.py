@@ -23,7 +23,7 @@ class Severity(StrEnum):
     """Shown only."""
 
 
-class Verdict(StrEnum):
+class CheckOutcome(StrEnum):
     """What all results of one check of one slice add up to."""
 
     PASSED = "passed"
@@ -35,7 +35,7 @@ class Verdict(StrEnum):
 
     @classmethod
     def of(cls, results: Iterable[CheckResult]) -> Self:
-        """The verdict on some results; nothing failed in no results."""
+        """Return the outcome of some results; `passed` for no results."""
         failed = {result.severity for result in results if not result.passed}
         if Severity.CRITICAL in failed:
             return cls("failed")
@@ -43,7 +43,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SliceRef:
+class BatchRef:
     """One landed plan in one version of a data table: what a quality check reads, and no more.
 
     Attributes:
@@ -62,7 +62,7 @@ class SliceRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SliceExpectation:
+class BatchExpectation:
     """What the control table says landed of one planned range.
 
     Attributes:
@@ -212,9 +212,9 @@ class QualityReport:
             raise ValueError("run_at carries a time zone")
 
     @property
-    def verdict(self) -> Verdict:
+    def outcome(self) -> CheckOutcome:
         """What the results add up to."""
-        return Verdict.of(self.results)
+        return CheckOutcome.of(self.results)
 
     def failed(self, severity: Severity) -> tuple[CheckResult, ...]:
         """Results of one severity that did not hold."""
@@ -232,7 +232,7 @@ class QualityReport:
             "table_version": self.table_version,
             "kind": str(self.kind),
             "run_at": self.run_at.isoformat(),
-            "verdict": str(self.verdict),
+            "outcome": str(self.outcome),
             "data_docs": self.data_docs,
             "results": [result.as_record() for result in self.results],
         }

@@ -11,12 +11,12 @@ from tidemark.lake.failures import names_failures
 from tidemark.lake.rows import opened, query
 from tidemark.lake.shared_tables import append_shared
 from tidemark.quality.check_results import (
+    BatchRef,
     CheckedPlan,
     CheckResult,
     Example,
     QualityReport,
     Severity,
-    SliceRef,
 )
 
 _EXAMPLE = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
@@ -26,7 +26,7 @@ SCHEMA = pa.schema(
         pa.field("plan_sequence", pa.int64(), nullable=False),
         pa.field("table_version", pa.int64(), nullable=False),
         pa.field("run_at", pa.timestamp("us", tz="UTC"), nullable=False),
-        pa.field("verdict", pa.string(), nullable=False),
+        pa.field("outcome", pa.string(), nullable=False),
         pa.field("position", pa.int32(), nullable=False),
         pa.field("check", pa.string(), nullable=False),
         pa.field("column", pa.string()),
@@ -73,7 +73,7 @@ class DeltaCheckResults:
             schema_mode="merge",
         )
 
-    def earlier_figures(self, ref: SliceRef, plans: int) -> dict[str, list[float]]:
+    def earlier_figures(self, ref: BatchRef, plans: int) -> dict[str, list[float]]:
         """Figures of earlier plans of the same kind, from their newest attempts, newest plan first.
 
         Args:
@@ -156,7 +156,7 @@ def _rows(report: QualityReport) -> pa.Table:
                 "table_version": report.table_version,
                 "kind": str(report.kind),
                 "run_at": report.run_at,
-                "verdict": str(report.verdict),
+                "outcome": str(report.outcome),
                 "position": position,
                 "observed": None if observed is None else str(observed),
                 "data_docs": report.data_docs,

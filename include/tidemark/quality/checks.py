@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from tidemark.quality.check_results import CheckResult, Severity, SliceExpectation
+from tidemark.quality.check_results import BatchExpectation, CheckResult, Severity
 
 _SHOWN = 5
 
@@ -222,7 +222,7 @@ class Figure:
 
 
 def figures(
-    ranges: Sequence[RangeFigures], top_key: TopKey, expected: Sequence[SliceExpectation]
+    ranges: Sequence[RangeFigures], top_key: TopKey, expected: Sequence[BatchExpectation]
 ) -> dict[str, Figure]:
     """The figure of every built-in check.
 
@@ -268,7 +268,7 @@ def _doubles(ranges: Sequence[RangeFigures]) -> Figure:
     )
 
 
-def _off(ranges: Sequence[RangeFigures], expected: Sequence[SliceExpectation]) -> Figure:
+def _off(ranges: Sequence[RangeFigures], expected: Sequence[BatchExpectation]) -> Figure:
     held = {(r.topic_id, r.partition, r.start): r.records for r in ranges}
     off = [
         f"{one}: {found:,} records, {one.records:,} landed"

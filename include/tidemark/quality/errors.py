@@ -38,7 +38,7 @@ class QualityFailed(TidemarkError):
     actual = "{_actual}"
     fix = (
         "The data stays landed and is not published; open the report at {data_docs}, mend or "
-        "replace it, or publish it as it is: `tidemark verdict release {pipeline} --plan "
+        "replace it, or publish it as it is: `tidemark publication release {pipeline} --plan "
         "{sequence} --reason WHY`."
     )
 
@@ -53,11 +53,11 @@ class NotBlocked(TerminalError):
 
     pipeline: str
     sequence: int
-    standing: str
+    status: str
 
     problem = "Plan {sequence} of pipeline {pipeline!r} cannot be released."
     expected = "a plan that a check has blocked, that somebody rejected, or that nobody has checked"
-    actual = "it is {standing}"
+    actual = "it is {status}"
     fix = "Nothing: its rows are published."
 
 

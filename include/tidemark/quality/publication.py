@@ -1,7 +1,7 @@
-"""Whether what a plan landed may be seen by those who read only what has been checked.
+"""Publication status of plans: which landed rows the published view shows.
 
-A check publishes or blocks. A person may release what it blocked, or reject what it published, and
-says why; from then on the newest word of a person counts, whatever later checks say.
+A check publishes or blocks a plan. An operator can release a blocked plan or reject a published
+one. The newest operator decision overrides all checks.
 """
 
 from __future__ import annotations
@@ -13,77 +13,85 @@ from enum import StrEnum
 from typing import Any, Self
 
 from tidemark.core.offsets import SpanSet
-from tidemark.quality.check_results import QualityReport, Verdict
+from tidemark.quality.check_results import CheckOutcome, QualityReport
 
 
-class Standing(StrEnum):
-    """What somebody said of the rows of one plan."""
+class PublicationStatus(StrEnum):
+    """Whether the published view shows the rows of a plan, and who decided it."""
 
     PUBLISHED = "published"
-    """A check found no critical fault."""
+    """A check found no critical failure."""
     BLOCKED = "blocked"
-    """A check found one."""
+    """A check found a critical failure."""
     RELEASED = "released"
-    """A person lets them be seen."""
+    """An operator published the plan despite a failed or missing check."""
     REJECTED = "rejected"
-    """A person keeps them from being seen."""
+    """An operator hid the plan."""
 
     @property
     def is_visible(self) -> bool:
-        """Whether the rows are in the published view."""
-        return self in (Standing.PUBLISHED, Standing.RELEASED)
+        """Whether the published view shows the rows."""
+        return self in (PublicationStatus.PUBLISHED, PublicationStatus.RELEASED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
-    """What was said of one plan, once.
+class PublicationDecision:
+    """One decision about one plan.
 
     Attributes:
-        sequence: The plan.
-        standing: What it was.
-        said_at: When.
-        said_by: The person; None for a check.
-        reason: Why, in their words; what did not hold, by a check that blocked.
-        spans: The offsets that it was said of, by partition.
+        plan: Plan number.
+        status: The decided status.
+        decided_at: Time of the decision (UTC).
+        decided_by: User name of the operator; None for a check.
+        reason: Operator's reason, or the names of the failed critical checks.
+        spans: Offsets that the decision applies to, by partition.
     """
 
-    sequence: int
-    standing: Standing
-    said_at: datetime
-    said_by: str | None = None
+    plan: int
+    status: PublicationStatus
+    decided_at: datetime
+    decided_by: str | None = None
     reason: str | None = None
     spans: Mapping[int, SpanSet] = field(default_factory=dict, hash=False)
 
     @classmethod
-    def of(cls, report: QualityReport) -> Self:
-        """What a check says."""
-        blocks = report.verdict is Verdict.FAILED  # fence: failed-check-blocks
+    def from_report(cls, report: QualityReport) -> Self:
+        """Return the decision of a check."""
+        blocks = report.outcome is CheckOutcome.FAILED  # fence: failed-check-blocks
         return cls(
-            sequence=report.plan_sequence,
-            standing=Standing.BLOCKED if blocks else Standing.PUBLISHED,
-            said_at=report.run_at,
+            plan=report.plan_sequence,
+            status=PublicationStatus.BLOCKED if blocks else PublicationStatus.PUBLISHED,
+            decided_at=report.run_at,
             reason=", ".join(result.name for result in report.failed_critical()) or None,
         )
 
     def as_record(self) -> dict[str, Any]:
-        """The word as plain values, for `--json`."""
+        """Return the decision as plain values, for `--json`."""
         return {
-            "plan": self.sequence,
-            "standing": str(self.standing),
-            "said_at": self.said_at.isoformat(),
-            "said_by": self.said_by,
+            "plan": self.plan,
+            "status": str(self.status),
+            "decided_at": self.decided_at.isoformat(),
+            "decided_by": self.decided_by,
             "reason": self.reason,
         }
 
 
-def counting(words: Iterable[Word]) -> Mapping[int, Word]:
-    """The word that counts of each plan, in the plans' order: of the offsets that it was said of.
+def effective_decisions(
+    decisions: Iterable[PublicationDecision],
+) -> Mapping[int, PublicationDecision]:
+    """Return the effective decision of each plan, ordered by plan number.
 
-    The published view says the same in SQL (quality/publication_table.py).
+    The newest operator decision wins; without one, the newest check. Of two decisions with the same
+    time, the one that hides the rows wins. A decision applies to its own offsets only. The
+    published view implements the same rules in SQL (quality/publication_table.py).
     """
-    by_weight = sorted(
-        words,
-        key=lambda word: (word.said_by is not None, word.said_at, not word.standing.is_visible),
+    by_precedence = sorted(
+        decisions,
+        key=lambda each: (
+            each.decided_by is not None,
+            each.decided_at,
+            not each.status.is_visible,
+        ),
     )
-    newest = {word.sequence: word for word in by_weight}
-    return {sequence: newest[sequence] for sequence in sorted(newest)}
+    effective = {each.plan: each for each in by_precedence}
+    return {plan: effective[plan] for plan in sorted(effective)}

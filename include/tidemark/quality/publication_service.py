@@ -1,4 +1,4 @@
-"""What people decide about landed ranges: to release what a check blocked, or to reject it."""
+"""Operator decisions about landed plans: release a blocked plan, or reject a published one."""
 
 from __future__ import annotations
 
@@ -17,30 +17,34 @@ from tidemark.ingest.errors import PlanAbandoned
 from tidemark.ingest.protocols import Clock, ControlReader
 from tidemark.ingest.recorder import recorded_plan, refuse_abandoned
 from tidemark.quality.errors import NotBlocked
-from tidemark.quality.publication import Standing, Word, counting
+from tidemark.quality.publication import (
+    PublicationDecision,
+    PublicationStatus,
+    effective_decisions,
+)
 from tidemark.repair.errors import PlanNotLanded
 
 
-class VerdictTable(Protocol):
-    """Keeps what checks and people say of landed plans; nothing that was said is changed."""
+class PublicationTable(Protocol):
+    """Stores publication decisions about landed plans. Append-only."""
 
-    def say(self, plan: Plan, landing: Landing, word: Word) -> None:
-        """Add a word on a plan that landed.
+    def append(self, plan: Plan, landing: Landing, decision: PublicationDecision) -> None:
+        """Append a decision about a landed plan.
 
         Raises:
-            EngineFailed: Nothing was said, or the answer was lost: say it again.
+            EngineFailed: The append failed, or its result is unknown. Repeating it is safe.
         """
         ...
 
-    def words(self, pipeline: str, plan: int | None = None) -> Sequence[Word]:
+    def decisions(self, pipeline: str, plan: int | None = None) -> Sequence[PublicationDecision]:
         """Return every decision about a pipeline's plans, or about one plan, in any order."""
         ...
 
-    def decided(self, pipeline: str) -> Collection[int]:
+    def decided_plans(self, pipeline: str) -> Collection[int]:
         """Return the plans of a pipeline with a decision by a check or an operator."""
         ...
 
-    def blocked(self, pipeline: str) -> Collection[int]:
+    def blocked_plans(self, pipeline: str) -> Collection[int]:
         """Return the plans whose effective publication status is `blocked`."""
         ...
 
@@ -51,56 +55,61 @@ _TICK = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """One landed plan, and the word on it that counts.
+class PlanPublication:
+    """One landed plan and its effective publication decision.
 
     Attributes:
         plan: The plan.
-        landing: What it landed.
-        word: What was said of it; None if nobody has looked yet, so that it is not published.
+        landing: The rows of the plan in the data table, by range.
+        decision: The effective decision; None if the plan was never checked, which hides it.
     """
 
     plan: Plan
     landing: Landing
-    word: Word | None
+    decision: PublicationDecision | None
 
     @property
-    def unjudged(self) -> Mapping[int, SpanSet]:
-        """Offsets that nobody has said anything of: a RESTORE brought them back since, perhaps."""
-        return without(self.landing.spans(), self.word.spans if self.word else {})
+    def unchecked(self) -> Mapping[int, SpanSet]:
+        """Landed offsets without a decision, for example offsets that a RESTORE brought back."""
+        return without(self.landing.spans(), self.decision.spans if self.decision else {})
 
     @property
-    def is_visible(self) -> bool:
-        """Whether all its rows are in the published view."""
-        return self.word is not None and self.word.standing.is_visible and not self.unjudged
+    def is_published(self) -> bool:
+        """Whether the published view shows all rows of the plan."""
+        return self.decision is not None and self.decision.status.is_visible and not self.unchecked
 
     def as_record(self) -> dict[str, Any]:
-        """It as plain values, for `--json`."""
-        nothing = {"standing": None, "said_at": None, "said_by": None, "reason": None}
+        """Return the plan's publication as plain values, for `--json`."""
+        undecided = {"status": None, "decided_at": None, "decided_by": None, "reason": None}
         return {
             "plan": self.plan.sequence,
             "records": self.landing.records,
             "ranges": [[c.partition, c.start, c.end] for c in self.landing.counts],
-            "published": self.is_visible,
-            "unjudged": [[p, s.start, s.end] for p, each in self.unjudged.items() for s in each],
-            **(self.word.as_record() if self.word else nothing),
+            "published": self.is_published,
+            "unchecked": [[p, s.start, s.end] for p, each in self.unchecked.items() for s in each],
+            **(self.decision.as_record() if self.decision else undecided),
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdicts:
-    """Decides what of one pipeline's table is published. Changes no row of it."""
+class Publication:
+    """Reads and decides which plans of one pipeline the published view shows.
+
+    Decisions never change rows of the data table.
+    """
 
     pipeline: str
     control: ControlReader
-    verdicts: VerdictTable
+    publication: PublicationTable
     now: Clock
 
-    def judged(self) -> list[Judged]:
-        """Every plan that holds offsets in the table, oldest first."""
-        words = counting(self.verdicts.words(self.pipeline))
+    def plans(self) -> list[PlanPublication]:
+        """Return every plan that holds offsets in the data table, oldest first."""
+        decisions = effective_decisions(self.publication.decisions(self.pipeline))
         return [
-            Judged(plan=record.plan, landing=record.landing, word=words.get(sequence))
+            PlanPublication(
+                plan=record.plan, landing=record.landing, decision=decisions.get(sequence)
+            )
             for sequence, record in self.control.ledger(self.pipeline).plans.items()
             if record.landing is not None and record.landing.counts
         ]
@@ -108,60 +117,66 @@ class Verdicts:
     def unchecked(self) -> list[int]:
         """Return landed plans without a decision, oldest first. The published view omits them."""
         landed = self.control.recorded_at(self.pipeline, EventKind.LANDED)
-        candidates = sorted(set(landed).difference(self.verdicts.decided(self.pipeline)))
+        decided = self.publication.decided_plans(self.pipeline)
+        candidates = sorted(set(landed).difference(decided))
         found = ((n, self.control.plan_record(self.pipeline, n)) for n in candidates)
         return [n for n, record in found if record and record.landing and record.landing.counts]
 
-    def of(self, sequence: int) -> Judged:
+    def of(self, sequence: int) -> PlanPublication:
         """Return one landed plan with its effective decision.
 
         Raises:
-            UnknownPlan: No such plan.
+            UnknownPlan: The pipeline has no such plan.
             PlanNotLanded, PlanAbandoned: None of its rows are in the table.
         """
         plan, landing = self._landed(sequence)
-        word = counting(self.verdicts.words(self.pipeline, sequence)).get(sequence)
-        return Judged(plan=plan, landing=landing, word=word)
+        decisions = effective_decisions(self.publication.decisions(self.pipeline, sequence))
+        return PlanPublication(plan=plan, landing=landing, decision=decisions.get(sequence))
 
     def release(
         self, sequence: int, requested_by: str, reason: str, *, dry_run: bool = False
-    ) -> Judged:
-        """Publish what a check has blocked, somebody rejected, or nobody has checked.
+    ) -> PlanPublication:
+        """Publish a plan that is blocked, rejected or unchecked.
 
         Args:
             sequence: The plan.
-            requested_by: Who decides.
-            reason: Why, in their words.
-            dry_run: Only say what would be decided.
+            requested_by: User name of the operator.
+            reason: The operator's reason.
+            dry_run: Return the decision without recording it.
 
         Raises:
-            UnknownPlan: No such plan.
+            UnknownPlan: The pipeline has no such plan.
             PlanNotLanded, PlanAbandoned: None of its rows are in the table.
-            NotBlocked: Nothing keeps it from being seen.
+            NotBlocked: The published view already shows all rows of the plan.
             EngineFailed: The decision could not be recorded.
         """
-        now = self.of(sequence)
-        if now.word and now.is_visible:
-            raise NotBlocked(pipeline=self.pipeline, sequence=sequence, standing=now.word.standing)
-        return self._decide(sequence, Standing.RELEASED, requested_by, reason, dry_run=dry_run)
+        current = self.of(sequence)
+        if current.decision and current.is_published:
+            status = current.decision.status
+            raise NotBlocked(pipeline=self.pipeline, sequence=sequence, status=status)
+        return self._decide(
+            sequence, PublicationStatus.RELEASED, requested_by, reason, dry_run=dry_run
+        )
 
     def reject(
         self, sequence: int, requested_by: str, reason: str, *, dry_run: bool = False
-    ) -> Judged:
-        """Keep a plan out of the published view, whatever checks say of it.
+    ) -> PlanPublication:
+        """Hide a plan from the published view, whatever the results of its checks.
 
         Args:
             sequence: The plan.
-            requested_by: Who decides.
-            reason: Why, in their words.
-            dry_run: Only say what would be decided.
+            requested_by: User name of the operator.
+            reason: The operator's reason.
+            dry_run: Return the decision without recording it.
 
         Raises:
-            UnknownPlan: No such plan.
+            UnknownPlan: The pipeline has no such plan.
             PlanNotLanded, PlanAbandoned: None of its rows are in the table.
             EngineFailed: The decision could not be recorded.
         """
-        return self._decide(sequence, Standing.REJECTED, requested_by, reason, dry_run=dry_run)
+        return self._decide(
+            sequence, PublicationStatus.REJECTED, requested_by, reason, dry_run=dry_run
+        )
 
     def _landed(self, sequence: int) -> tuple[Plan, Landing]:
         record = recorded_plan(self.control, self.pipeline, sequence)
@@ -172,32 +187,38 @@ class Verdicts:
         return record.plan, record.landing
 
     def _decide(
-        self, sequence: int, standing: Standing, requested_by: str, reason: str, *, dry_run: bool
-    ) -> Judged:
+        self,
+        sequence: int,
+        status: PublicationStatus,
+        requested_by: str,
+        reason: str,
+        *,
+        dry_run: bool,
+    ) -> PlanPublication:
         plan, landing = self._landed(sequence)
-        # Another machine's clock may be ahead of this one's: the last to speak has the last word.
-        earlier = (word.said_at for word in self.verdicts.words(self.pipeline, sequence))
+        # Another machine's clock may be ahead: the new decision is later than all earlier ones.
+        earlier = (each.decided_at for each in self.publication.decisions(self.pipeline, sequence))
         after = max(earlier, default=self.now() - _TICK) + _TICK
-        word = Word(
-            sequence=sequence,
-            standing=standing,
-            said_at=max(self.now(), after),
-            said_by=requested_by,
+        decision = PublicationDecision(
+            plan=sequence,
+            status=status,
+            decided_at=max(self.now(), after),
+            decided_by=requested_by,
             reason=reason,
             spans=landing.spans(),
         )
         if not dry_run:
-            self.verdicts.say(plan, landing, word)
-            log.info("%s pipeline=%s plan=%d", standing, self.pipeline, sequence)
-        return Judged(plan=plan, landing=landing, word=word)
+            self.publication.append(plan, landing, decision)
+            log.info("%s pipeline=%s plan=%d", status, self.pipeline, sequence)
+        return PlanPublication(plan=plan, landing=landing, decision=decision)
 
 
 def landing_of(record: PlanRecord) -> Landing:
-    """What a plan landed, with what others have replaced since.
+    """Return what a plan landed, including ranges that later plans replaced.
 
     Raises:
-        PlanAbandoned: It was given up, or its rows were taken out again.
-        PlanNotLanded: It is open.
+        PlanAbandoned: The plan was abandoned or undone.
+        PlanNotLanded: The plan is open.
     """
     refuse_abandoned(record)
     if record.whole is None:

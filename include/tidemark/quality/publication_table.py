@@ -1,4 +1,4 @@
-"""The verdict table: what checks and people said of every landed range, and when."""
+"""The publication table: decisions of checks and operators about every landed range."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tidemark.core.plan import Plan
 from tidemark.lake.failures import named_failures, names_failures
 from tidemark.lake.rows import TIMESTAMP, from_rows, opened, query
 from tidemark.lake.shared_tables import append_shared
-from tidemark.quality.publication import Standing, Word
+from tidemark.quality.publication import PublicationDecision, PublicationStatus
 
 COLUMNS = Schema(
     [
         Field("pipeline", DataType.utf8(), nullable=False),
         Field("plan_sequence", DataType.int64(), nullable=False),
-        Field("standing", DataType.utf8(), nullable=False),
-        Field("said_at", TIMESTAMP, nullable=False),
-        Field("said_by", DataType.utf8(), nullable=True),
+        Field("status", DataType.utf8(), nullable=False),
+        Field("decided_at", TIMESTAMP, nullable=False),
+        Field("decided_by", DataType.utf8(), nullable=True),
         Field("reason", DataType.utf8(), nullable=True),
         Field("topic", DataType.utf8(), nullable=False),
         Field("topic_id", DataType.utf8(), nullable=False),
@@ -34,17 +34,17 @@ COLUMNS = Schema(
         Field("table_id", DataType.utf8(), nullable=False),
     ]
 )
-"""The verdict table's columns; docs/quality.md explains each."""
+"""The publication table's columns; docs/quality.md explains each."""
 
 
 @names_failures
-class DeltaVerdictTable:
-    """What was said of the ranges in one data table; rows are only ever added.
+class DeltaPublicationTable:
+    """Publication decisions about the ranges of one data table. Append-only.
 
-    A word is of one table, told by its Delta id: one that is made anew in its place begins without.
+    Each row stores the data table's Delta id. A recreated data table starts without decisions.
 
     Args:
-        uri: The verdict table, which pipelines share.
+        uri: The publication table, which pipelines share.
         data_table: The data table.
     """
 
@@ -52,13 +52,13 @@ class DeltaVerdictTable:
         self._uri = uri
         self._data_table = data_table
 
-    def say(self, plan: Plan, landing: Landing, word: Word) -> None:
-        """Add a word on a plan: a row for each of its landed ranges, in one commit.
+    def append(self, plan: Plan, landing: Landing, decision: PublicationDecision) -> None:
+        """Append a decision about a plan: a row for each of its landed ranges, in one commit.
 
         Raises:
             UnsafeStorage: The storage can lose a concurrent decision; nothing was recorded.
             StorageRefused, StorageUnavailable: Nothing was recorded.
-            EngineFailed: Nothing was recorded, or the answer was lost: record it again.
+            EngineFailed: The append failed, or its result is unknown. Repeating it is safe.
         """
         table_id = _id_of(self._data_table)
         rows = [
@@ -66,10 +66,10 @@ class DeltaVerdictTable:
                 "table_id": table_id,
                 "pipeline": plan.pipeline,
                 "plan_sequence": plan.sequence,
-                "standing": str(word.standing),
-                "said_at": word.said_at,
-                "said_by": word.said_by,
-                "reason": word.reason,
+                "status": str(decision.status),
+                "decided_at": decision.decided_at,
+                "decided_by": decision.decided_by,
+                "reason": decision.reason,
                 "topic": plan.topic,
                 "topic_id": plan.topic_id,
                 "partition": count.partition,
@@ -81,32 +81,32 @@ class DeltaVerdictTable:
         ]
         append_shared(self._uri, from_rows(rows, COLUMNS), COLUMNS)
 
-    def words(self, pipeline: str, plan: int | None = None) -> list[Word]:
+    def decisions(self, pipeline: str, plan: int | None = None) -> list[PublicationDecision]:
         """Return every decision about a pipeline's plans, or about one plan, in any order."""
         table = opened(self._uri)
         if table is None:
             return []
         found = query(
             table,
-            "SELECT plan_sequence, standing, said_at, said_by, reason, "
+            "SELECT plan_sequence, status, decided_at, decided_by, reason, "
             "partition, start_offset, end_offset "
             f"FROM t WHERE pipeline = '{pipeline}' AND table_id = '{_id_of(self._data_table)}'"
             f"{'' if plan is None else f' AND plan_sequence = {plan}'}",
         )
-        said: dict[Word, list[Mapping[int, SpanSet]]] = {}
+        found_spans: dict[PublicationDecision, list[Mapping[int, SpanSet]]] = {}
         for row in found:
-            word = Word(
-                sequence=row["plan_sequence"],
-                standing=Standing(row["standing"]),
-                said_at=row["said_at"],
-                said_by=row["said_by"],
+            decision = PublicationDecision(
+                plan=row["plan_sequence"],
+                status=PublicationStatus(row["status"]),
+                decided_at=row["decided_at"],
+                decided_by=row["decided_by"],
                 reason=row["reason"],
             )
             span = SpanSet.of([Span(row["start_offset"], row["end_offset"])])
-            said.setdefault(word, []).append({row["partition"]: span})
-        return [replace(word, spans=united(spans)) for word, spans in said.items()]
+            found_spans.setdefault(decision, []).append({row["partition"]: span})
+        return [replace(decision, spans=united(spans)) for decision, spans in found_spans.items()]
 
-    def decided(self, pipeline: str) -> Sequence[int]:
+    def decided_plans(self, pipeline: str) -> Sequence[int]:
         """Return the plans of a pipeline with a decision by a check or an operator."""
         table = opened(self._uri)
         if table is None:
@@ -118,16 +118,16 @@ class DeltaVerdictTable:
         )
         return [row["plan_sequence"] for row in found]
 
-    def blocked(self, pipeline: str) -> Sequence[int]:
+    def blocked_plans(self, pipeline: str) -> Sequence[int]:
         """Return the plans whose effective publication status is `blocked`, sorted.
 
-        The same as `counting` over `words`, without a Python object for each row.
+        Equals `effective_decisions` over `decisions`, without a Python object for each row.
         """
         table = opened(self._uri)
         if table is None:
             return []
         effective = _EFFECTIVE.format(
-            verdicts="t",
+            publication="t",
             pipeline=pipeline,
             table_id=_id_of(self._data_table),
             visible=_VISIBLE,
@@ -135,26 +135,26 @@ class DeltaVerdictTable:
         found = query(
             table,
             f"SELECT DISTINCT plan_sequence FROM ({effective}) "
-            f"WHERE place = 1 AND standing = '{Standing.BLOCKED}' ORDER BY plan_sequence",
+            f"WHERE place = 1 AND status = '{PublicationStatus.BLOCKED}' ORDER BY plan_sequence",
         )
         return [row["plan_sequence"] for row in found]
 
 
 def _id_of(data_table: str) -> str:
-    """A table's Delta id; empty if there is no table, of which nothing can have been said."""
+    """Return a table's Delta id; empty if the table does not exist."""
     with named_failures(data_table, "reading the table"):
         table = opened(data_table)
         return "" if table is None else str(table.metadata().id)
 
 
 class Engine(StrEnum):
-    """Who is to read the published view, by the way in which they name a table by its place."""
+    """Query engine of the published view. Engines differ in how a query names a table by path."""
 
     SPARK = "spark"
     DUCKDB = "duckdb"
 
 
-def _named(uri: str, engine: Engine) -> str:
+def _table_reference(uri: str, engine: Engine) -> str:
     match engine:
         case Engine.SPARK:
             return "delta.`{}`".format(uri.replace("`", "``"))
@@ -164,20 +164,20 @@ def _named(uri: str, engine: Engine) -> str:
             assert_never(engine)
 
 
-_VISIBLE = ", ".join(f"'{standing}'" for standing in Standing if standing.is_visible)
+_VISIBLE = ", ".join(f"'{status}'" for status in PublicationStatus if status.is_visible)
 
 _EFFECTIVE = """\
     SELECT
       *,
       rank() OVER (
         PARTITION BY plan_sequence
-        -- A person's word counts more than a check's, and the newest most.
+        -- An operator's decision overrides checks, and the newest overrides older ones.
         ORDER BY
-          CASE WHEN said_by IS NULL THEN 1 ELSE 0 END,
-          said_at DESC,
-          CASE WHEN standing IN ({visible}) THEN 1 ELSE 0 END
+          CASE WHEN decided_by IS NULL THEN 1 ELSE 0 END,
+          decided_at DESC,
+          CASE WHEN status IN ({visible}) THEN 1 ELSE 0 END
       ) AS place
-    FROM {verdicts}
+    FROM {publication}
     WHERE pipeline = '{pipeline}' AND table_id = '{table_id}'"""
 """Every decision; `place` is 1 for the effective one."""
 
@@ -188,22 +188,27 @@ WHERE EXISTS (
   SELECT 1
   FROM (
 {effective}
-  ) AS words
-  WHERE place = 1 AND standing IN ({visible})
-    AND words.plan_sequence = landed.plan_sequence
-    AND words.topic_id = landed.topic_id
-    AND words.partition = landed.partition
-    -- As far as it was said: what a RESTORE has brought back since waits for a word of its own.
-    AND words.start_offset <= landed.offset AND landed.offset < words.end_offset
+  ) AS decisions
+  WHERE place = 1 AND status IN ({visible})
+    AND decisions.plan_sequence = landed.plan_sequence
+    AND decisions.topic_id = landed.topic_id
+    AND decisions.partition = landed.partition
+    -- A decision applies to its own offsets, not to offsets that a later RESTORE brought back.
+    AND decisions.start_offset <= landed.offset AND landed.offset < decisions.end_offset
 )"""
 
 
-def published_view(pipeline: str, data_table: str, verdict_table: str, engine: Engine) -> str:
-    """A query for what of a pipeline's table is published, as of whenever it is asked."""
+def published_view(pipeline: str, data_table: str, publication_table: str, engine: Engine) -> str:
+    """Return a query for the published rows of a pipeline's data table.
+
+    The query reads the publication table each time it runs.
+    """
     effective = _EFFECTIVE.format(
-        verdicts=_named(verdict_table, engine),
+        publication=_table_reference(publication_table, engine),
         pipeline=pipeline,
         table_id=_id_of(data_table),
         visible=_VISIBLE,
     )
-    return _PUBLISHED.format(rows=_named(data_table, engine), effective=effective, visible=_VISIBLE)
+    return _PUBLISHED.format(
+        rows=_table_reference(data_table, engine), effective=effective, visible=_VISIBLE
+    )

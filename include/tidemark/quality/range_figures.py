@@ -19,7 +19,7 @@ from pyarrow.parquet import FileMetaData
 
 from tidemark.lake.failures import named_failures
 from tidemark.lake.storage import column_statistics, folder_of, footers_of
-from tidemark.quality.check_results import SliceExpectation, SliceRef
+from tidemark.quality.check_results import BatchExpectation, BatchRef
 from tidemark.quality.checks import RangeFigures
 
 _Longs: TypeAlias = npt.NDArray[np.int64]
@@ -46,7 +46,7 @@ _ROWS = """
 """Kafka's timestamp -1 means "none"; other times before 1970 are valid."""
 
 
-def range_figures(ref: SliceRef, expected: Sequence[SliceExpectation]) -> list[RangeFigures]:
+def range_figures(ref: BatchRef, expected: Sequence[BatchExpectation]) -> list[RangeFigures]:
     """Figures by planned range, and of the rows outside all of them.
 
     Args:
@@ -60,7 +60,7 @@ def range_figures(ref: SliceRef, expected: Sequence[SliceExpectation]) -> list[R
         return _range_figures(ref, expected)
 
 
-def _range_figures(ref: SliceRef, expected: Sequence[SliceExpectation]) -> list[RangeFigures]:
+def _range_figures(ref: BatchRef, expected: Sequence[BatchExpectation]) -> list[RangeFigures]:
     table = DeltaTable(ref.table, version=ref.table_version)
     footers = _footers(table, ref.plan_sequence)
     nulls = {f"null_{name}": _null(footers, name) for name in ("key", "value")}
@@ -199,7 +199,7 @@ class _Rows:
 
 
 def _held(
-    batches: pa.RecordBatchReader, planned: Sequence[SliceExpectation]
+    batches: pa.RecordBatchReader, planned: Sequence[BatchExpectation]
 ) -> dict[tuple[int, int | None], _Held]:
     """What rows of one incarnation hold, by partition and start of the range, None for none."""
     found: dict[tuple[int, int | None], _Held] = {}

@@ -12,10 +12,10 @@ from tidemark.core.accounting import Landing
 from tidemark.core.plan import Plan
 from tidemark.ingest.protocols import Clock, ControlReader, DataLog
 from tidemark.ingest.recorder import recorded_plan
-from tidemark.quality.check_results import QualityReport, SliceExpectation, SliceRef
+from tidemark.quality.check_results import BatchExpectation, BatchRef, QualityReport
 from tidemark.quality.errors import QualityFailed
-from tidemark.quality.publication import Word
-from tidemark.quality.publication_service import VerdictTable, landing_of
+from tidemark.quality.publication import PublicationDecision
+from tidemark.quality.publication_service import PublicationTable, landing_of
 from tidemark.spec.model import PipelineSpec
 
 
@@ -24,8 +24,8 @@ class QualityChecker(Protocol):
 
     def check(
         self,
-        ref: SliceRef,
-        expected: Sequence[SliceExpectation],
+        ref: BatchRef,
+        expected: Sequence[BatchExpectation],
         suite: str | None,
         run_at: datetime,
     ) -> QualityReport:
@@ -74,7 +74,7 @@ class Quality:
         data_log: That table's log.
         control: Where the plan and its counts are recorded.
         checker: Runs the suite and keeps the results.
-        verdicts: Where it is said whether the plan is published.
+        publication: The publication table.
         now: The clock.
     """
 
@@ -83,7 +83,7 @@ class Quality:
     data_log: DataLog
     control: ControlReader
     checker: QualityChecker
-    verdicts: VerdictTable
+    publication: PublicationTable
     now: Clock
 
     def check(self, sequence: int) -> QualityReport:
@@ -97,12 +97,12 @@ class Quality:
             PlanNotLanded: Nothing to check yet.
         """
         plan, landing = self.landed(sequence)
-        expected = SliceExpectation.of(plan, landing)
-        ref = self.slice_of(plan, landing)
+        expected = BatchExpectation.of(plan, landing)
+        ref = self.batch_ref(plan, landing)
         report = self.checker.check(ref, expected, self.spec.suite, self.now())
         self.checker.record(report)
-        self.verdicts.say(plan, landing, Word.of(report))
-        log.info("checked pipeline=%s plan=%d verdict=%s", self.spec.name, sequence, report.verdict)
+        self.publication.append(plan, landing, PublicationDecision.from_report(report))
+        log.info("checked pipeline=%s plan=%d outcome=%s", self.spec.name, sequence, report.outcome)
         return report
 
     def landed(self, sequence: int) -> tuple[Plan, Landing]:
@@ -115,9 +115,9 @@ class Quality:
             landing = replace(record.landing, table_version=newest)
         return record.plan, landing
 
-    def slice_of(self, plan: Plan, landing: Landing) -> SliceRef:
+    def batch_ref(self, plan: Plan, landing: Landing) -> BatchRef:
         """Where the rows of a landed plan are."""
-        return SliceRef(
+        return BatchRef(
             pipeline=self.spec.name,
             table=self.data_table,
             table_version=landing.table_version,
@@ -127,7 +127,7 @@ class Quality:
 
 
 def raise_if_failed(report: QualityReport) -> None:
-    """Turn a failed verdict into the error that fails a run.
+    """Raise the error that fails a run if a critical check failed.
 
     Raises:
         QualityFailed: A critical check did not hold.

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
 from tidemark.lake.failures import named_failures
-from tidemark.quality.check_results import SliceRef
+from tidemark.quality.check_results import BatchRef
 from tidemark.quality.checks import TopKey
 
 _KEY_SHOWN = 40
@@ -26,7 +26,7 @@ _OVERHEAD = 8
 """Bytes of a key in memory beside its content."""
 
 
-def top_key(ref: SliceRef, keys_held: int = _KEYS_HELD) -> TopKey:
+def top_key(ref: BatchRef, keys_held: int = _KEYS_HELD) -> TopKey:
     """Find the key with the most rows; the smallest one of equally frequent keys.
 
     The number of rows is exact. The key is the most frequent one if the slice has at most
@@ -57,7 +57,7 @@ def top_key(ref: SliceRef, keys_held: int = _KEYS_HELD) -> TopKey:
     return TopKey(key=text, records=int(records.max()))
 
 
-def _keys(ref: SliceRef) -> Iterator[pa.Array]:
+def _keys(ref: BatchRef) -> Iterator[pa.Array]:
     sql = f"SELECT key FROM t WHERE plan_sequence = {ref.plan_sequence} AND key IS NOT NULL"
     table = DeltaTable(ref.table, version=ref.table_version)
     rows = QueryBuilder().register("t", table).execute(sql)

@@ -202,9 +202,10 @@ class PlansBlocked(TerminalError):
     def _fix(self) -> str:
         plan = f"{self.pipeline} --plan {self.plans[0]}"
         return (
-            f"`tidemark verdict list {self.pipeline}` shows the failed check; fix it, check again "
-            f"with `tidemark quality {plan}`, or decide with `tidemark verdict release {plan} "
-            f"--reason WHY` or `tidemark verdict reject {plan} --reason WHY`"
+            f"`tidemark publication list {self.pipeline}` shows the failed check; fix it, check "
+            f"again with `tidemark quality {plan}`, or decide with "
+            f"`tidemark publication release {plan} --reason WHY` or "
+            f"`tidemark publication reject {plan} --reason WHY`"
         )
 
 

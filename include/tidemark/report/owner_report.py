@@ -68,7 +68,7 @@ class PipelineReport:
         description: What the spec says of the pipeline.
         certificate: What became of every offset.
         checked: Plans of the period that were checked.
-        standings: Plans of the period by what was said of them, or that nothing was.
+        plans_by_status: Plan numbers of the period by publication status, or `not checked`.
         quarantined: What is in quarantine and open; None if the pipeline decodes nothing.
     """
 
@@ -76,7 +76,7 @@ class PipelineReport:
     description: str
     certificate: Certificate
     checked: Sequence[CheckedPlan]
-    standings: Mapping[str, Sequence[int]]
+    plans_by_status: Mapping[str, Sequence[int]]
     quarantined: Sequence[Quarantined] | None
 
     @property
@@ -135,6 +135,6 @@ class PipelineReport:
             "description": self.description,
             "certificate": self.certificate.as_record(),
             "rules": [rule.as_record() for rule in self.rules],
-            "standings": {name: list(plans) for name, plans in self.standings.items()},
+            "plans_by_status": {name: list(plans) for name, plans in self.plans_by_status.items()},
             "quarantine": quarantine,
         }

@@ -12,7 +12,7 @@ from tidemark.ingest.errors import NothingLanded
 from tidemark.ingest.protocols import Clock, ControlReader, DataLog
 from tidemark.ingest.recorder import check_rows, checked_ledger
 from tidemark.quality.check_results import CheckedPlan
-from tidemark.quality.publication_service import Verdicts
+from tidemark.quality.publication_service import Publication
 from tidemark.report.certificate import certify
 from tidemark.report.owner_report import PipelineReport
 from tidemark.spec.model import PipelineSpec
@@ -39,7 +39,7 @@ class Reports:
         control: What was planned, and what became of it.
         data_log: The data table's log, which has to agree.
         history: What checks have found.
-        verdicts: What is published.
+        publication: Reads the publication status of each plan.
         masked: Columns whose values are not shown, whatever was kept before they were masked.
         quarantine: Reads what is in quarantine; None if the pipeline decodes nothing.
         now: The clock.
@@ -49,7 +49,7 @@ class Reports:
     control: ControlReader
     data_log: DataLog
     history: QualityHistory
-    verdicts: Verdicts
+    publication: Publication
     masked: Collection[str]
     quarantine: Callable[[], Sequence[Quarantined]] | None
     now: Clock
@@ -75,12 +75,12 @@ class Reports:
         landed_at = self.control.recorded_at(self.spec.name, EventKind.LANDED)
         certificate = certify(ledger, landed_at, since, until)
         plans = {plan.sequence for plan in certificate.plans}
-        standings: dict[str, list[int]] = {}
-        for judged in self.verdicts.judged():
-            if judged.plan.sequence in plans:
-                word = None if judged.unjudged else judged.word
-                said = str(word.standing) if word else _UNCHECKED
-                standings.setdefault(said, []).append(judged.plan.sequence)
+        plans_by_status: dict[str, list[int]] = {}
+        for each in self.publication.plans():
+            if each.plan.sequence in plans:
+                decision = None if each.unchecked else each.decision
+                status = str(decision.status) if decision else _UNCHECKED
+                plans_by_status.setdefault(status, []).append(each.plan.sequence)
         return PipelineReport(
             made_at=self.now(),
             description=self.spec.description,
@@ -89,6 +89,6 @@ class Reports:
                 replace(plan, results=[result.masking(self.masked) for result in plan.results])
                 for plan in self.history.checked(self.spec.name, plans)
             ],
-            standings=standings,
+            plans_by_status=plans_by_status,
             quarantined=None if self.quarantine is None else self.quarantine(),
         )

@@ -1,7 +1,7 @@
 """Plans and records that are read from the topic and do not reach the readers.
 
 These are open plans, records that are not decoded or in quarantine, and plans that a check blocked.
-The sources are the control table, the quarantine and the verdict table, and no data table.
+The sources are the control table, the quarantine and the publication table, and no data table.
 """
 
 from __future__ import annotations

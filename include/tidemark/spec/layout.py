@@ -106,13 +106,13 @@ class Layout:
 
     @property
     def quality_results(self) -> str:
-        """Delta table of verdicts and metrics."""
+        """Delta table of check results."""
         return f"{self.lakehouse}/quality/results"
 
     @property
-    def verdict_table(self) -> str:
+    def publication_table(self) -> str:
         """What was said of landed ranges: published, blocked, released, rejected."""
-        return f"{self.lakehouse}/quality/verdicts"
+        return f"{self.lakehouse}/quality/publication"
 
     @property
     def quality_home(self) -> Path:

@@ -27,19 +27,19 @@ from tidemark.dev.samples import SAMPLES
 from tidemark.lake import contents
 from tidemark.lake.errors import EngineFailed
 from tidemark.quality.check_results import (
+    BatchExpectation,
+    BatchRef,
+    CheckOutcome,
     CheckResult,
     Example,
     QualityReport,
     Severity,
-    SliceExpectation,
-    SliceRef,
-    Verdict,
 )
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.checks import BUILT_IN_CHECKS
 from tidemark.quality.errors import SuiteError
 from tidemark.quality.gx.checker import GreatExpectationsQuality
-from tidemark.quality.gx.suite import SLICE_COLUMNS
+from tidemark.quality.gx.suite import BATCH_COLUMNS
 from tidemark.quality.range_figures import range_figures
 from tidemark.quality.suite_draft import draft
 from tidemark.quality.top_key import top_key
@@ -88,9 +88,9 @@ def price(offset: int, **fields: Any) -> Row:
 
 def planned(
     start: int, end: int, records: int | None = None, partition: int = 0
-) -> SliceExpectation:
+) -> BatchExpectation:
     """What the control table says of one range; full of records unless said otherwise."""
-    return SliceExpectation(
+    return BatchExpectation(
         topic_id="T1",
         partition=partition,
         start=start,
@@ -128,13 +128,13 @@ class Check:
 
     def __call__(
         self,
-        *expected: SliceExpectation,
+        *expected: BatchExpectation,
         suite: str | None = None,
         version: int = 0,
         plan: int = 1,
         run_at: datetime = NOW,
     ) -> QualityReport:
-        ref = SliceRef(
+        ref = BatchRef(
             pipeline="prices", table=self.table, table_version=version, plan_sequence=plan
         )
         return self.quality.check(ref, expected, suite, run_at)
@@ -208,7 +208,7 @@ def test_the_samples_pass_their_suites(shipped: Check, topic: str, suite: str) -
     shipped.land(sample_rows(topic))
     report = shipped(planned(0, 500), suite=suite)
     assert [result for result in report.results if not result.passed] == []
-    assert report.verdict is Verdict.PASSED
+    assert report.outcome is CheckOutcome.PASSED
 
 
 @pytest.mark.parametrize("topic", ["prices", "orders"])
@@ -217,7 +217,7 @@ def test_what_a_suite_was_drafted_from_passes_it(check: Check, topic: str) -> No
     landed = sample_rows(topic)
     check.land(landed)
     found = contents.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 500))
-    suite = draft("mine", Profile.of(record for _, record in found), set(SLICE_COLUMNS))
+    suite = draft("mine", Profile.of(record for _, record in found), set(BATCH_COLUMNS))
     (check.suites / "mine.json").write_text(json.dumps(suite), encoding="utf-8")
     report = check(planned(0, 500), suite="mine")
     assert len(report.results) == len(BUILT_IN_CHECKS) + len(suite["expectations"])
@@ -230,7 +230,7 @@ def test_what_a_suite_was_drafted_from_passes_it(check: Check, topic: str) -> No
     report = check(planned(0, 501), suite="mine", version=version)
     failed = {result.column for result in report.results if not result.passed}
     assert failed >= {number, "value_problem"}
-    assert report.verdict is Verdict.WARNED
+    assert report.outcome is CheckOutcome.WARNED
 
 
 def test_a_draft_compares_keys_with_numbers_as_text(check: Check) -> None:
@@ -241,7 +241,7 @@ def test_a_draft_compares_keys_with_numbers_as_text(check: Check) -> None:
     ]
     check.land([*landed, row(200, key=b"abc", value=b'{"id": 200, "at": ""}')])
     found = contents.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 201))
-    suite = draft("mine", Profile.of(record for _, record in found), set(SLICE_COLUMNS))
+    suite = draft("mine", Profile.of(record for _, record in found), set(BATCH_COLUMNS))
     (check.suites / "mine.json").write_text(json.dumps(suite), encoding="utf-8")
     report = check(planned(0, 201), suite="mine")
     assert [result for result in report.results if not result.passed] == []
@@ -259,13 +259,13 @@ def test_a_double_is_found(check: Check) -> None:
     double = of(report, "duplicate_records")
     assert (double.passed, double.observed) == (False, "1 (partition 0: 1)")
     assert report.failed_critical() == (double,)
-    assert report.verdict is Verdict.FAILED
+    assert report.outcome is CheckOutcome.FAILED
 
 
 def test_equal_offsets_of_other_partitions_are_no_doubles(check: Check) -> None:
     """S5: an offset says nothing without its partition."""
     check.land([*rows(range(10)), *rows(range(10), partition=1)])
-    assert check(planned(0, 10), planned(0, 10, partition=1)).verdict is Verdict.PASSED
+    assert check(planned(0, 10), planned(0, 10, partition=1)).outcome is CheckOutcome.PASSED
 
 
 def test_a_missing_record_is_found(check: Check) -> None:
@@ -299,7 +299,7 @@ def test_a_record_that_nobody_planned_is_found(check: Check, stray: Row) -> None
 def test_gaps_are_no_failure(check: Check) -> None:
     """S6: what counts is what landed, not the width of the range."""
     check.land(rows([0, 3, 9]))
-    assert check(planned(0, 10, records=3)).verdict is Verdict.PASSED
+    assert check(planned(0, 10, records=3)).outcome is CheckOutcome.PASSED
 
 
 def test_a_plan_of_nothing_but_gaps_passes(check: Check) -> None:
@@ -309,7 +309,7 @@ def test_a_plan_of_nothing_but_gaps_passes(check: Check) -> None:
         [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "key_text"}}]
     )
     report = check(planned(0, 10, records=0), suite=suite)
-    assert report.verdict is Verdict.PASSED
+    assert report.outcome is CheckOutcome.PASSED
     assert of(report, "top_key_percent").observed is None
 
 
@@ -317,7 +317,7 @@ def test_only_the_slice_is_read(check: Check) -> None:
     """Other plans and later versions of the table are no part of what is judged."""
     version = check.land([*rows(range(10)), *rows(range(10), plan_sequence=2)])
     check.land(rows(range(10)))
-    assert check(planned(0, 10), version=version).verdict is Verdict.PASSED
+    assert check(planned(0, 10), version=version).outcome is CheckOutcome.PASSED
 
 
 def test_clocks_and_missing_timestamps_warn(check: Check) -> None:
@@ -326,7 +326,7 @@ def test_clocks_and_missing_timestamps_warn(check: Check) -> None:
         [row(0, timestamp=NOW + timedelta(hours=2)), row(1, timestamp_type=-1), row(2), row(3)]
     )
     report = check(planned(0, 4))
-    assert report.verdict is Verdict.WARNED
+    assert report.outcome is CheckOutcome.WARNED
     assert {r.check: r.observed for r in report.failed(Severity.WARNING)} == {
         "no_timestamp_percent": 25.0,
         "seconds_ahead": 7200.0,
@@ -365,7 +365,7 @@ def test_a_slice_unlike_its_predecessors_is_told(check: Check) -> None:
         "null_key_percent_drift",
     ]
     assert drifted["records_drift"] == "13.8 (10 against 40 in 8 earlier slices)"
-    assert odd.verdict is Verdict.PASSED
+    assert odd.outcome is CheckOutcome.PASSED
     assert of(usual, "records_drift").value is None
 
 
@@ -432,7 +432,7 @@ def test_a_lost_spark_session_is_no_failure_to_write_pages(tmp_path: Path) -> No
         top_key=top_key,
         results=DeltaCheckResults(str(tmp_path / "results")),
     )
-    ref = SliceRef(pipeline="prices", table=table, table_version=0, plan_sequence=1)
+    ref = BatchRef(pipeline="prices", table=table, table_version=0, plan_sequence=1)
     with pytest.raises(ConnectionRefusedError):
         quality.check(ref, [planned(0, 2)], "mine", NOW)
 
@@ -519,7 +519,7 @@ def test_tombstones_break_no_rule_on_values(shipped: Check) -> None:
     shipped.land(
         [price(0), price(1), row(2, key=b"ACME", value=None), row(3, key=None, value=None)]
     )
-    assert shipped(planned(0, 4), suite="prices").verdict is Verdict.PASSED
+    assert shipped(planned(0, 4), suite="prices").outcome is CheckOutcome.PASSED
 
 
 def test_a_share_may_be_tolerated(check: Check) -> None:
@@ -680,11 +680,11 @@ def test_a_second_attempt_is_kept_beside_the_first(check: Check) -> None:
         report = check(planned(0, 10, records=records), run_at=NOW + timedelta(minutes=minutes))
         check.quality.record(report)
     listed = Path(report.data_docs).read_text(encoding="utf-8")
-    assert re.findall(r'class="verdict (\w+)"', listed) == ["passed", "failed"]
+    assert re.findall(r'class="outcome (\w+)"', listed) == ["passed", "failed"]
     results = pa.table(DeltaTable(check.results_table).scan())
     newest = duckdb.sql(
         """
-        SELECT DISTINCT verdict FROM results
+        SELECT DISTINCT outcome FROM results
         QUALIFY run_at = max(run_at) OVER (PARTITION BY pipeline, plan_sequence)
         """
     )
@@ -698,7 +698,7 @@ def test_repeating_an_attempt_replaces_its_pages(check: Check) -> None:
     check.land(rows(range(10)))
     for _ in range(2):
         report = check(planned(0, 10))
-    assert Path(report.data_docs).read_text(encoding="utf-8").count('class="verdict ') == 1
+    assert Path(report.data_docs).read_text(encoding="utf-8").count('class="outcome ') == 1
 
 
 def test_recorded_results_read_in_spark_as_they_were(check: Check, spark: SparkSession) -> None:
@@ -711,7 +711,7 @@ def test_recorded_results_read_in_spark_as_they_were(check: Check, spark: SparkS
         (r.check, r.passed, r.column) for r in report.results
     ]
     assert {r["run_at"].astimezone(UTC) for r in read} == {NOW}
-    assert {(r["pipeline"], r["plan_sequence"], r["verdict"]) for r in read} == {
+    assert {(r["pipeline"], r["plan_sequence"], r["outcome"]) for r in read} == {
         ("prices", 1, "failed")
     }
 

@@ -6,13 +6,13 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  its name everywhere
 
-from tidemark.quality.check_results import SliceRef
+from tidemark.quality.check_results import BatchRef
 from tidemark.quality.errors import SuiteError
 from tidemark.quality.gx.suite import Suite
 from tidemark.spec.errors import Problem
 
 
-def read_slice(spark: SparkSession, ref: SliceRef) -> DataFrame:
+def read_batch(spark: SparkSession, ref: BatchRef) -> DataFrame:
     """The rows of one plan in one version of its data table, with the bronze columns."""
     return (
         spark.read.format("delta")

@@ -14,7 +14,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Protocol
 
 from tidemark.lake.files import named_failures
-from tidemark.quality.check_results import CheckResult, QualityReport, SliceExpectation, SliceRef
+from tidemark.quality.check_results import BatchExpectation, BatchRef, CheckResult, QualityReport
 from tidemark.quality.checks import RangeFigures, TopKey, figures
 from tidemark.quality.drift import HISTORY, drifts
 from tidemark.quality.gx.docs import DocsFolders, write_checks, write_index
@@ -31,7 +31,7 @@ class CheckResults(Protocol):
         """Add the results of one attempt."""
         ...
 
-    def earlier_figures(self, ref: SliceRef, plans: int) -> Mapping[str, Sequence[float]]:
+    def earlier_figures(self, ref: BatchRef, plans: int) -> Mapping[str, Sequence[float]]:
         """Figures of earlier plans of the same kind, by check, newest plan first."""
         ...
 
@@ -53,8 +53,8 @@ class GreatExpectationsQuality:
         spark: Callable[[], SparkSession],
         suites: Path,
         home: Path,
-        ranges: Callable[[SliceRef, Sequence[SliceExpectation]], Sequence[RangeFigures]],
-        top_key: Callable[[SliceRef], TopKey],
+        ranges: Callable[[BatchRef, Sequence[BatchExpectation]], Sequence[RangeFigures]],
+        top_key: Callable[[BatchRef], TopKey],
         results: CheckResults,
     ) -> None:
         """Take the places; nothing is opened or started.
@@ -76,8 +76,8 @@ class GreatExpectationsQuality:
 
     def check(
         self,
-        ref: SliceRef,
-        expected: Sequence[SliceExpectation],
+        ref: BatchRef,
+        expected: Sequence[BatchExpectation],
         suite: str | None,
         run_at: datetime,
     ) -> QualityReport:
@@ -113,17 +113,17 @@ class GreatExpectationsQuality:
             pages = {BUILT_IN_SUITE.name: write_checks(folders, ref, run_at, results), **publish()}
             write_index(folders, report, pages)
         logger.info(
-            "checked pipeline=%s plan=%d table_version=%d verdict=%s results=%d",
+            "checked pipeline=%s plan=%d table_version=%d outcome=%s results=%d",
             ref.pipeline,
             ref.plan_sequence,
             ref.table_version,
-            report.verdict,
+            report.outcome,
             len(report.results),
         )
         return report
 
     def _built_in(
-        self, ref: SliceRef, expected: Sequence[SliceExpectation], suite: Suite
+        self, ref: BatchRef, expected: Sequence[BatchExpectation], suite: Suite
     ) -> list[CheckResult]:
         key = self._top_key(ref)
         if suite.masked:
@@ -134,7 +134,7 @@ class GreatExpectationsQuality:
         return [check.result(taken[check.name]) for check in suite.checks.values()]
 
     def _rows(
-        self, ref: SliceRef, suite: Suite, folders: DocsFolders, run_at: datetime
+        self, ref: BatchRef, suite: Suite, folders: DocsFolders, run_at: datetime
     ) -> tuple[list[CheckResult], Callable[[], Mapping[str, Path]]]:
         """Results of the suite's rules on rows, and a function that writes their pages."""
         if not (suite.expectations or suite.columns):
@@ -144,7 +144,7 @@ class GreatExpectationsQuality:
         from tidemark.quality.gx import validation
         from tidemark.quality.gx.context import open_context, publish
 
-        rows = slices.with_columns(slices.read_slice(self._spark(), ref), suite)
+        rows = slices.with_columns(slices.read_batch(self._spark(), ref), suite)
         if not suite.expectations:
             return [], dict
         with _writing_pages(folders):

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tidemark.quality.check_results import SliceRef
+from tidemark.quality.check_results import BatchRef
 
 # Read while the library is imported: it must be in place before.
 os.environ["GX_ANALYTICS_ENABLED"] = "False"
@@ -61,7 +61,7 @@ def open_context(site: Path) -> gx.data_context.EphemeralDataContext:
 def publish(
     context: gx.data_context.EphemeralDataContext,
     result: gx.core.ExpectationSuiteValidationResult,
-    ref: SliceRef,
+    ref: BatchRef,
     run_at: datetime,
 ) -> dict[str, Path]:
     """Write the pages of a suite and of its validation; replaces those of the same run.

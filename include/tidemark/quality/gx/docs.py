@@ -16,7 +16,7 @@ import jinja2
 
 from tidemark.lake.files import locked, read_json, replace_text
 from tidemark.lake.retention import checked_time
-from tidemark.quality.check_results import CheckResult, QualityReport, SliceRef
+from tidemark.quality.check_results import BatchRef, CheckResult, QualityReport
 
 TEMPLATES = Path(__file__).parent / "templates"
 RUNS_LISTED = 200
@@ -124,7 +124,7 @@ def _remove_empty(folder: Path, top: Path) -> None:
 
 
 def write_checks(
-    folders: DocsFolders, ref: SliceRef, run_at: datetime, results: Sequence[CheckResult]
+    folders: DocsFolders, ref: BatchRef, run_at: datetime, results: Sequence[CheckResult]
 ) -> Path:
     """Write the page of a slice's built-in checks; replaces a page of the same plan and time.
 
@@ -155,7 +155,7 @@ def write_index(folders: DocsFolders, report: QualityReport, pages: Mapping[str,
         pages: The run's pages by suite.
     """
     run = {
-        "verdict": str(report.verdict),
+        "outcome": str(report.outcome),
         "plan": report.plan_sequence,
         "table_version": report.table_version,
         "run_at": report.run_at.isoformat(),

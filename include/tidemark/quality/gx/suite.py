@@ -24,7 +24,7 @@ from tidemark.quality.checks import BUILT_IN_CHECKS, BuiltInCheck
 from tidemark.quality.errors import SuiteError
 from tidemark.spec.errors import Problem
 
-SLICE_COLUMNS = (
+BATCH_COLUMNS = (
     "key",
     "value",
     "headers",
@@ -152,7 +152,7 @@ def _problems(content: Mapping[str, Any], stem: str) -> _Found:
         yield "(file)", "another name: every pipeline has a suite of this one", stem
     if not isinstance(content.get("notes", ""), str):
         yield "notes", "a text", _kind(content["notes"])
-    columns: set[str] = set(SLICE_COLUMNS)
+    columns: set[str] = set(BATCH_COLUMNS)
     meta = content.get("meta", {})
     if not isinstance(meta, dict):
         yield "meta", "an object", _kind(meta)
@@ -197,7 +197,7 @@ def _columns(added: Any, columns: set[str]) -> _Found:
         yield key, "an object", _kind(added)
         return
     for name, expression in added.items():
-        if name in SLICE_COLUMNS:
+        if name in BATCH_COLUMNS:
             yield f"{key}.{name}", "a name that a slice does not have", repr(name)
         if not isinstance(expression, str) or not expression.strip():
             yield f"{key}.{name}", "a Spark SQL expression", _kind(expression)

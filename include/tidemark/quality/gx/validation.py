@@ -41,19 +41,19 @@ def validate_rows(
 
     Great Expectations would cache the slice and never release it; it is told not to.
     """
-    slice_of = (
+    batch_ref = (
         context.data_sources.add_spark("rows", persist=False)
         .add_dataframe_asset(asset)
         .add_batch_definition_whole_dataframe("slice")
     )
     ours = dict(enumerate(suite.expectations))
     added = context.suites.add(_suite_of(suite, ours))
-    batch = slice_of.get_batch({"dataframe": rows})
+    batch = batch_ref.get_batch({"dataframe": rows})
     result = _in_order(batch.validate(added, result_format=COUNTS))
     if any(_failure(one) for one in result.results):
         # On a lost server no rule can be evaluated on no rows either.
         rows.sparkSession.range(1).collect()
-        _refuse(suite, slice_of.get_batch({"dataframe": rows.limit(0)}), added, result)
+        _refuse(suite, batch_ref.get_batch({"dataframe": rows.limit(0)}), added, result)
     broken = {_position(one) for one in result.results if not one.success}
     if broken:
         again = _suite_of(suite, {position: ours[position] for position in broken})

@@ -1,0 +1,141 @@
+"""`tidemark publication`: which plans the published view shows, and operators' decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from tidemark.app import App
+from tidemark.cli.arguments import AsJson, DryRun, Pipeline, Reason, requester
+from tidemark.cli.console import out, print_json, print_table
+from tidemark.core.offsets import size_of
+from tidemark.quality.publication_service import PlanPublication, Publication
+from tidemark.quality.publication_table import Engine, published_view
+
+app = typer.Typer(
+    help="Show which landed plans are published; release or reject a plan.",
+    short_help="Show, release or reject landed plans.",
+    no_args_is_help=True,
+)
+
+_Landed = Annotated[int, typer.Option("--plan", min=1, help="Number of a landed plan.")]
+
+
+@app.command("list", short_help="List the plans that are not published.")
+def list_plans(
+    pipeline: Pipeline,
+    everything: Annotated[bool, typer.Option("--all", help="List published plans too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the landed plans that are not published, with their ranges and the reason.
+
+    A plan is published after a check without critical failures, or when an operator releases it.
+    An unchecked plan is not published.
+    """
+    plans = App.from_environment().publication(pipeline).plans()
+    listed = [each for each in plans if everything or not each.is_published]
+    if as_json:
+        print_json([each.as_record() for each in listed])
+        return
+    published = sum(each.is_published for each in plans)
+    out.print(f"{published:,} of {len(plans):,} landed plan(s) of {pipeline} are published")
+    if listed:
+        print_table(
+            "Plans",
+            ("plan", "status", "records", "ranges", "decided at", "decided by", "reason"),
+            [_row(each) for each in listed],
+        )
+
+
+@app.command(short_help="Publish a plan that is blocked, rejected or unchecked.")
+def release(
+    pipeline: Pipeline,
+    plan_number: _Landed,
+    reason: Reason,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Publish a plan that is blocked, rejected or unchecked.
+
+    Your user name and reason are stored. Later checks do not change the decision. No row changes.
+    No asset event is sent: consumers of the asset see the plan with the next run's event.
+    """
+    _decide(pipeline, Publication.release, plan_number, reason, dry_run=dry_run, as_json=as_json)
+
+
+@app.command(short_help="Hide a plan from the published view.")
+def reject(
+    pipeline: Pipeline,
+    plan_number: _Landed,
+    reason: Reason,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Hide a plan from the published view until an operator releases it.
+
+    Your user name and reason are stored. Later checks do not change the decision. No row changes.
+    `tidemark undo` removes the rows from the table; `tidemark backfill` reads the offsets again.
+    """
+    _decide(pipeline, Publication.reject, plan_number, reason, dry_run=dry_run, as_json=as_json)
+
+
+@app.command(short_help="Print the published view as a query.")
+def view(
+    pipeline: Pipeline,
+    engine: Annotated[Engine, typer.Option(help="Query engine.")] = Engine.SPARK,
+    as_json: AsJson = False,
+) -> None:
+    """Print a query for the published rows, from which you can create a view.
+
+    The query reads the publication table each time it runs: released plans appear, rejected plans
+    disappear, and no rows are copied.
+    """
+    tidemark = App.from_environment()
+    spec = tidemark.kafka_spec(pipeline)
+    table = tidemark.layout.data_table(spec.target)
+    sql = published_view(spec.name, table, tidemark.layout.publication_table, engine)
+    if as_json:
+        print_json({"engine": engine.value, "sql": sql})
+    else:
+        out.print(sql, markup=False, highlight=False, soft_wrap=True)
+
+
+def _decide(
+    pipeline: str,
+    decide: Callable[..., PlanPublication],
+    plan_number: int,
+    reason: str,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    publication = App.from_environment().publication(pipeline)
+    decided = decide(publication, plan_number, requester(), reason, dry_run=dry_run)
+    if as_json:
+        print_json({**decided.as_record(), "outcome": "draft" if dry_run else "decided"})
+        return
+    verb = "would be" if dry_run else "is"
+    status = decided.decision.status if decided.decision else ""
+    out.print(
+        f"plan {plan_number} of {pipeline} {verb} {status}: {decided.landing.records:,} record(s)",
+        markup=False,
+    )
+
+
+def _row(each: PlanPublication) -> tuple[object, ...]:
+    decision = each.decision
+    status = decision.status.value if decision else "not checked"
+    if decision and (unchecked := size_of(each.unchecked)):
+        status += f", {unchecked:,} offset(s) not checked"
+    ranges = ", ".join(f"{c.partition}:{c.start}-{c.end}" for c in each.landing.counts)
+    return (
+        each.plan.sequence,
+        status,
+        each.landing.records,
+        ranges,
+        decision.decided_at if decision else None,
+        decision.decided_by or "check" if decision else None,
+        decision.reason if decision else None,
+    )

@@ -1,0 +1,69 @@
+"""`tidemark publication` over real tables; neither Spark nor Kafka is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import Command
+from tests.support.file_lake import HomeFileLake, home_lake
+from tests.support.services import NOW
+from tidemark.core.errors import ExitCode
+from tidemark.quality.publication import PublicationDecision, PublicationStatus
+from tidemark.quality.publication_table import DeltaPublicationTable
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> HomeFileLake:
+    """Three plans of three records; 1 was published, 2 blocked, and nobody has checked 3."""
+    lake = home_lake(tmp_path)
+    table = DeltaPublicationTable(str(lake.root / "quality" / "publication"), str(lake.uri))
+    for sequence, status in ((1, PublicationStatus.PUBLISHED), (2, PublicationStatus.BLOCKED)):
+        record = lake.ledger.plans[sequence]
+        assert record.landing is not None
+        decision = PublicationDecision(
+            plan=sequence, status=status, decided_at=NOW, reason="a rule"
+        )
+        table.append(record.plan, record.landing, decision)
+    return lake
+
+
+@pytest.mark.usefixtures("lake")
+def test_what_is_kept_back_is_listed_and_decided(offline: Command) -> None:
+    """Who said so, and why, is in the answer and in the table."""
+    shown = offline("publication", "list", "events", "--json")
+    assert [(each["plan"], each["status"]) for each in shown.json] == [(2, "blocked"), (3, None)]
+    assert (
+        "1 of 3 landed plan(s) of events are published"
+        in offline("publication", "list", "events").out
+    )
+    assert len(offline("publication", "list", "events", "--all", "--json").json) == 3
+
+    draft = offline("publication", "release", "events", "--plan", "2", "--reason", "x", "--dry-run")
+    assert (draft.code, "plan 2 of events would be released" in draft.out) == (ExitCode.OK, True)
+    assert len(offline("publication", "list", "events", "--json").json) == 2
+    done = offline("publication", "release", "events", "--plan", "2", "--reason", "new", "--json")
+    assert (done.json["outcome"], done.json["published"], done.json["reason"]) == (
+        "decided",
+        True,
+        "new",
+    )
+    assert done.json["decided_by"].startswith("cli:")
+    again = offline("publication", "release", "events", "--plan", "2", "--reason", "x", "--json")
+    assert (again.code, again.json["error"]) == (ExitCode.REFUSED, "NotBlocked")
+    assert (
+        offline("publication", "reject", "events", "--plan", "1", "--reason", "x").code
+        == ExitCode.OK
+    )
+    kept = offline("publication", "list", "events", "--json").json
+    assert [(each["plan"], each["status"]) for each in kept] == [(1, "rejected"), (3, None)]
+
+
+def test_the_view_is_printed_for_an_engine(lake: HomeFileLake, offline: Command) -> None:
+    """With the places of the tables, and of this table alone."""
+    spark = offline("publication", "view", "events").out
+    assert f"FROM delta.`{lake.uri}`" in spark
+    duck = offline("publication", "view", "events", "--engine", "duckdb", "--json").json
+    assert duck["engine"] == "duckdb"
+    assert f"delta_scan('{lake.root}/quality/publication')" in duck["sql"]
