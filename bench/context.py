@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.frame import Benchmark, Say
-from tidemark.app import LOCAL_CONNECTION, App, connection_variable, kafka_connection
+from tidemark.app import App
+from tidemark.connections import LOCAL_CONNECTION, connection_variable, kafka_connection
 
 PROJECT = Path(__file__).resolve().parents[1]
 HOME = PROJECT / ".tidemark" / "bench"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from arro3.core import DataType, Field, Schema
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from tidemark.app import App, utc_now
+from tidemark.app import App
 from tidemark.core import plan_rules as planning
 from tidemark.core.accounting import Landing
 from tidemark.core.events import Landed, Planned, Started
@@ -16,6 +16,7 @@ from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.lake.control_table import COMPACT_EVERY
 from tidemark.lake.rows import TIMESTAMP, from_rows
+from tidemark.pipeline import utc_now
 
 UNCOMPACTED = 10
 """Plans after the last compaction: the shortest history is all of these."""
@@ -56,10 +57,12 @@ def write_history(app: App, pipeline: str, plans: int) -> None:
         plans: How many.
     """
     spec = app.spec(pipeline)
-    control, data = app.control(), app.table(spec)
+    control, data = app.control, app.pipeline(spec.ref).table
     data.prepare(pipeline)
     table = DeltaTable(app.layout.data_table(spec.target))
-    watermarks = app.watermarks(spec).topic_watermarks(spec.topic, spec.isolation_level)
+    watermarks = app.pipeline(spec.ref).watermarks.topic_watermarks(
+        spec.topic, spec.isolation_level
+    )
     for sequence in range(1, plans + 1):
         # Only what `append` and `build_plan` look at: all events, read each time, take hours.
         ledger = Ledger(

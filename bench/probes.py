@@ -59,7 +59,7 @@ def list_offsets(pipeline: str, partitions: str) -> dict[str, float]:
 
     app = App.from_environment()
     spec = app.spec(pipeline)
-    config = {**app.kafka_config(spec.connection), "log_level": 0}
+    config = {**app.connections.kafka_config(spec.connection), "log_level": 0}
     with timed(time.process_time) as watch:
         admin = AdminClient(config)
         wanted = {
@@ -75,10 +75,10 @@ def list_offsets(pipeline: str, partitions: str) -> dict[str, float]:
 def plan(pipeline: str) -> dict[str, float]:
     """Make the first plan of a pipeline."""
     # Loads what planning needs.
-    App.from_environment().planner(pipeline)
+    _ = App.from_environment().pipeline(pipeline).planner
     app = App.from_environment()
     with timed(time.process_time) as watch:
-        made = app.planner(pipeline).plan("bench:plan").plan
+        made = app.pipeline(pipeline).planner.plan("bench:plan").plan
     return {**watch.metrics(), "ranges": len(made.ranges) if made else 0}
 
 
@@ -88,15 +88,15 @@ def nothing_to_plan(pipeline: str, plans: str) -> dict[str, float]:
     Raises:
         RuntimeError: There was something to plan, or other plans than one for each offset.
     """
-    App.from_environment().planner(pipeline)
+    _ = App.from_environment().pipeline(pipeline).planner
     app = App.from_environment()
     with timed(time.process_time) as offsets_watch:
-        known = app.control().summary(pipeline)
+        known = app.control.summary(pipeline)
         committed = {known.committed_offset(partition) for partition in known.starts}
     with timed(time.process_time) as plan_watch:
-        made = app.planner(pipeline).plan("bench:history").plan
+        made = app.pipeline(pipeline).planner.plan("bench:history").plan
     with timed(time.process_time) as ledger_watch:
-        ledger = app.control().ledger(pipeline)
+        ledger = app.control.ledger(pipeline)
     if made is not None or committed != {int(plans)} or len(ledger.plans) != int(plans):
         raise RuntimeError(f"{pipeline}: {made=}, {committed=}, {len(ledger.plans)} of {plans}")
     return {

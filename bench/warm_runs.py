@@ -64,7 +64,7 @@ class WarmRuns:
         fill_topic(context, name, spread, record_bytes)
         write_spec(self._specs, name, name, context.conf)
         app = context.app(self._tables, self._specs)
-        self.settings: Mapping[str, str] = dict(app.spark_settings(app.spec(name)))
+        self.settings: Mapping[str, str] = dict(app.engines.submit_settings(app.spec(name)))
         self.data: Mapping[str, Any] = {
             "records": context.records,
             "record_bytes": record_bytes,
@@ -75,7 +75,9 @@ class WarmRuns:
 
     def _first_share(self, app: App) -> float:
         spec = app.spec(self._name)
-        watermarks = app.watermarks(spec).topic_watermarks(spec.topic, spec.isolation_level)
+        watermarks = app.pipeline(spec.ref).watermarks.topic_watermarks(
+            spec.topic, spec.isolation_level
+        )
         return round(watermarks.partitions[0].end / self._context.records, 3)
 
     def worker(self, name: str, settings: Mapping[str, str]) -> AbstractContextManager[Worker]:

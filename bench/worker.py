@@ -66,14 +66,14 @@ class LandPipeline:
         app = App.from_environment(self.environ)
         spec = app.spec(self.pipeline)
         with timed(_own_cpu) as watch:
-            plan = app.planner(self.pipeline).plan(self.requested_by).plan
+            plan = app.pipeline(self.pipeline).planner.plan(self.requested_by).plan
             if plan is None:
                 raise RuntimeError(f"there is nothing to land for {self.pipeline}")
-            ingest = app.ingest(self.pipeline)
+            ingest = app.pipeline(self.pipeline).executor
             if self.records_per_task:
                 ingest = replace(ingest, spec=replace(spec, records_per_task=self.records_per_task))
             if self.kafka:
-                shipped = spark_options(app.kafka_config(spec.connection))
+                shipped = spark_options(app.connections.kafka_config(spec.connection))
                 sink = SparkSink(
                     session=open_application("variation"),
                     uri=app.layout.data_table(spec.target),
@@ -159,8 +159,8 @@ class DecodePipeline:
         app = App.from_environment(self.landing.environ)
         with timed(_own_cpu) as watch:
             landed = self.landing.land()
-            while (plan := app.decoding(self.landing.pipeline).plan().plan) is not None:
-                app.ingest(plan.pipeline).execute(plan.sequence)
+            while (plan := app.pipeline(self.landing.pipeline).decoder.plan().plan) is not None:
+                app.pipeline(plan.pipeline).executor.execute(plan.sequence)
         told = watch.metrics()
         return {**told, "decode_seconds": told["seconds"] - landed["seconds"]}
 
@@ -185,7 +185,7 @@ class CheckPipeline:
         from tidemark.quality.range_figures import range_figures
 
         app = App.from_environment(self.landing.environ)
-        quality = app.quality(self.landing.pipeline)
+        quality = app.pipeline(self.landing.pipeline).quality
         with timed(_own_cpu) as watch:
             landed = self.landing.land()
             if self.whole:

@@ -13,7 +13,7 @@ from tidemark.airflow.operators import ChunkJobOperator
 from tidemark.airflow.tasks import BACKFILLED, finish_backfill, publish_chunk, request_backfill
 from tidemark.airflow.texts import BACKFILL_PAGE
 from tidemark.app import App
-from tidemark.spec.model import COPY_NAME
+from tidemark.spec.ref import COPY_NAME
 
 PIPELINE = "{{ params.pipeline }}{{ '@' ~ params.into if params.into }}"
 

@@ -1,6 +1,6 @@
 """Bring tables of latest rows up to date: what typed tables have, merged by key.
 
-    spark-submit jobs/upsert.py --plan prices@upsert=57
+    spark-submit jobs/upsert.py --plan prices=57
 
 The number is the version of the typed table that the table will show at least; it shows the newest
 one when the job gets to it. `tidemark.core.errors.ExitCode` defines the exit

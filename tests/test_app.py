@@ -17,10 +17,12 @@ from tidemark.core.errors import InvalidSelection
 from tidemark.core.events import Planned
 from tidemark.core.plan import PlanRef
 from tidemark.kafka.errors import InvalidConnection, UnknownConnection
+from tidemark.run import applications
 from tidemark.spark.settings import SHORT_RUN_RECORDS
 from tidemark.spark.submit import application_name
 from tidemark.spec.errors import SpecError, UnknownPipeline
 from tidemark.spec.model import PipelineSpec
+from tidemark.steps import offsets_of
 
 LEAK = "do-not-tell"
 
@@ -101,14 +103,14 @@ def test_an_unknown_pipeline_is_named_with_the_known_ones() -> None:
 )
 def test_a_connection_is_read_in_both_of_airflows_json_forms(value: Any) -> None:
     """Airflow writes `extra` as an object or as text."""
-    config = with_connection(value).kafka_config("kafka_default")
+    config = with_connection(value).connections.kafka_config("kafka_default")
     assert config == {"bootstrap.servers": "one:9092"}
 
 
 def test_a_missing_connection_says_which_variable_would_be_it() -> None:
     """The name in upper case after Airflow's prefix."""
     with pytest.raises(UnknownConnection, match="AIRFLOW_CONN_KAFKA_OTHER"):
-        app().kafka_config("kafka_other")
+        app().connections.kafka_config("kafka_other")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_a_missing_connection_says_which_variable_would_be_it() -> None:
 def test_a_malformed_connection_is_refused_without_telling_its_content(value: Any) -> None:
     """Not even by the error that it was noticed through."""
     with pytest.raises(InvalidConnection) as caught:
-        with_connection(value).kafka_config("kafka_default")
+        with_connection(value).connections.kafka_config("kafka_default")
     assert LEAK not in str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
@@ -147,14 +149,14 @@ def test_a_connection_is_looked_up_when_it_is_needed_only() -> None:
 def test_the_size_of_all_its_plans_decides_how_a_jobs_jvm_is_set(tmp_path: Path) -> None:
     """The control table knows it; a plan that it does not know is for the job to refuse."""
     this = app(TIDEMARK_LAKEHOUSE=str(tmp_path))
-    control, spec = this.control(), this.spec("prices")
+    control, spec = this.control, this.spec("prices")
     small = make_plan((0, 0, SHORT_RUN_RECORDS), pipeline="prices", sequence=1)
     large = make_plan((1, 0, SHORT_RUN_RECORDS + 1), pipeline="prices", sequence=2)
     control.append(control.ledger("prices"), [Planned(plan=small), Planned(plan=large)], NOW)
 
     def settings(spec: PipelineSpec, *plans: int) -> dict[str, str]:
         refs = [PlanRef(pipeline="prices", sequence=plan) for plan in plans]
-        return this.spark_settings(spec, this.offsets_of(refs) if refs else None)
+        return this.engines.submit_settings(spec, offsets_of(this, refs) if refs else None)
 
     def is_short(*plans: int) -> bool:
         options = settings(spec, *plans)["spark.driver.extraJavaOptions"]
@@ -176,7 +178,7 @@ def test_pipelines_with_the_same_spark_settings_share_an_application(tmp_path: P
         text = f"name: {name}\ntopic: t\nschedule: '@daily'\n{section}\n"
         (tmp_path / f"{name}.yaml").write_text(text)
     plans = [PlanRef(pipeline=name, sequence=1) for name in "abcd"]
-    found = app(TIDEMARK_PIPELINES=str(tmp_path)).applications(plans)
+    found = applications(app(TIDEMARK_PIPELINES=str(tmp_path)), plans)
     assert [[plan.pipeline for plan in each] for each in found] == [["a", "c"], ["b", "d"]]
 
 

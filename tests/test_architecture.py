@@ -154,15 +154,18 @@ def test_i6_only_the_command_writes_offsets_to_kafka() -> None:
     package = "include/tidemark"
     assert naming("alter_consumer_group_offsets") == {f"{package}/kafka/groups.py"}
     assert naming("groups.commit(") == {f"{package}/repair/exports.py"}
-    assert naming("repair.exports") == {f"{package}/app.py", f"{package}/dev/failpoints.py"}
-    assert naming(".exports(") == {f"{package}/cli/offsets.py"}
+    assert naming("repair.exports") == {
+        f"{package}/pipeline.py",
+        f"{package}/dev/failpoints.py",
+    }
+    assert naming(".export_offsets(") == {f"{package}/cli/offsets.py"}
     # What runs gets no port that could.
     assert naming("GroupOffsets") == {
         f"{package}/{file}"
         for file in (
-            "app.py",
             "dev/failpoints.py",
             "kafka/groups.py",
+            "pipeline.py",
             "repair/exports.py",
         )
     }
@@ -182,11 +185,11 @@ PLANNER = """
 import sys
 from tidemark.app import App
 app = App.from_environment(dict(item.split("=", 1) for item in sys.argv[1:]))
-planner = app.planner("architecture")
+planner = app.pipeline("architecture").planner
 first = planner.plan("test:1")
 assert first.plan is not None and first.plan.size == 5, first
 assert planner.plan("test:1").plan == first.plan
-assert app.status("architecture").open_plans == (1,)
+assert app.pipeline("architecture").status().open_plans == (1,)
 """
 
 

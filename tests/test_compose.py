@@ -240,7 +240,7 @@ def test_containers_use_the_internal_listener(services: dict[str, Any]) -> None:
 
     assert advertised["INTERNAL"][0] == services["kafka"]["hostname"] == "kafka"
     assert services["kafdrop"]["environment"]["KAFKA_BROKERCONNECT"] == internal
-    connection = App(environ=environment).kafka_config("kafka_default")
+    connection = App(environ=environment).connections.kafka_config("kafka_default")
     assert connection["bootstrap.servers"] == internal
 
 
@@ -259,7 +259,7 @@ def test_tasks_find_the_schema_registry(services: dict[str, Any]) -> None:
     (published,) = services["schema-registry"]["ports"]
     inside = published.rpartition(":")[2]
 
-    extra = App(environ=environment)._connection_extra("schema_registry_default", "url")
+    extra = App(environ=environment).connections.extra("schema_registry_default", "url")
     assert extra == {"url": f"http://schema-registry:{inside}{API}"}
     assert ConfluentRegistry("schema_registry_default", extra)
 
@@ -320,9 +320,9 @@ def test_tasks_reach_the_spark_server_with_its_token(
         wait_until(lambda: is_listening("127.0.0.1", port) or process.poll() is not None)
         found = Server(host=connection["host"], port=port, token=connection["password"])
         app = App.from_environment(home)
-        app.check_server_requirements(found)
+        app.engines.check_requirements(found)
         with pytest.raises(SetupError, match="refuses this client"):
-            app.check_server_requirements(Server(host="localhost", port=port, token="another"))
+            app.engines.check_requirements(Server(host="localhost", port=port, token="another"))
         command_line = (Path("/proc") / str(process.pid) / "cmdline").read_text()
         assert "SparkConnectServer" in command_line
         assert connection["password"] not in command_line + log.read_text()
@@ -330,7 +330,7 @@ def test_tasks_reach_the_spark_server_with_its_token(
         # Docker stops a container with this signal: the JVM has the process id of the command.
         process.terminate()
         process.wait(30)
-    assert not app.spark_server().status().running
+    assert not app.engines.server().status().running
 
 
 def _filled(value: str) -> str:

@@ -33,6 +33,7 @@ from tidemark.spec.decode import DecodeSpec, RegisteredSchema
 from tidemark.spec.layout import Layout
 from tidemark.spec.loading import load_specs
 from tidemark.spec.model import StartPolicy
+from tidemark.spec.ref import PipelineRef
 from tidemark.spec.upsert import Envelope
 from tidemark.typed.schema_table import DeltaSchemas
 
@@ -65,7 +66,7 @@ def decoder(page: str, folder: Path) -> DecodeSpec:
 @pytest.fixture
 def lake(tmp_path: Path) -> FileLake:
     """Pipeline `prices`, begun at the end of five and three records."""
-    spec = make_spec(name="prices", start=StartPolicy.LATEST)
+    spec = make_spec(ref=PipelineRef("prices"), start=StartPolicy.LATEST)
     lake = FileLake(root=tmp_path, spec=spec)
     lake.kafka.produce("events", 0, 5)
     lake.kafka.produce("events", 1, 3)

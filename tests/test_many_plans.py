@@ -21,7 +21,8 @@ from tests.support.kafka_judge import Judged, read_all
 from tests.support.lake import as_judged
 from tests.support.topics import delete_records
 from tests.support.transactions import Record, produce_aborted, produce_values
-from tidemark.app import App, connection_variable, kafka_connection
+from tidemark.app import App
+from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker import BrokerStatus
 
@@ -119,7 +120,7 @@ def test_i1_plans_that_share_an_application_land_each_exactly_once(
     several.add("other", other)
     several.add("idle", empty)
     several.add("lost", lost)
-    assert several.app.planner("lost").plan("somebody").plan
+    assert several.app.pipeline("lost").planner.plan("somebody").plan
     delete_records(admin, lost, before=20)
 
     names = ("lost", "committed", "typo", "uncommitted", "idle", "other")
@@ -170,7 +171,7 @@ def test_i4_an_application_that_dies_is_repeated_whole_and_nothing_lands_twice(
     assert sum(record.get("wrote") is True for record in again.values()) <= 3
     for name, its_topic in topics.items():
         assert several.judged(name) == read_all(broker.bootstrap, its_topic)
-        assert several.app.control().ledger(name).committed_offset(0) == 100
+        assert several.app.control.ledger(name).committed_offset(0) == 100
 
 
 def test_pipelines_with_other_spark_settings_get_an_application_of_their_own(

@@ -44,7 +44,7 @@ def test_a_job_prints_one_result_line(capsys: pytest.CaptureFixture[str]) -> Non
     def body(_: App, plan: PlanRef) -> Mapping[str, object]:
         return {"records": plan.sequence * 10}
 
-    assert main(Job.of_step(body), "doc", THREE) == ExitCode.OK
+    assert main(Job.of_step(PlanRef.parse, body), "doc", THREE) == ExitCode.OK
     assert results_of(capsys.readouterr().out) == [
         {"pipeline": "prices", "plan": 7, "records": 70},
         {"pipeline": "orders", "plan": 3, "records": 30},
@@ -76,7 +76,7 @@ def test_a_job_imports_the_installed_pyspark_and_not_its_uncompiled_archive(
         seen.extend(sys.path)
         return {}
 
-    assert main(Job.of_step(body), "doc", ARGV) == ExitCode.OK
+    assert main(Job.of_step(PlanRef.parse, body), "doc", ARGV) == ExitCode.OK
     assert not set(archives) & set(seen)
     assert seen[:2] == ["/jobs", other]
 
@@ -97,7 +97,7 @@ def test_a_named_error_becomes_its_exit_code(
     def body(_: App, __: PlanRef) -> Mapping[str, object]:
         raise error
 
-    assert main(Job.of_step(body), "doc", ARGV) == code
+    assert main(Job.of_step(PlanRef.parse, body), "doc", ARGV) == code
     (record,) = results_of(capsys.readouterr().out)
     assert (record["pipeline"], record["plan"]) == ("prices", 7)
     assert record["error"] == type(error).__name__
@@ -116,7 +116,7 @@ def test_a_plan_that_fails_does_not_stop_the_others(
             raise errors[plan.pipeline]
         return {"wrote": True}
 
-    code = main(Job.of_step(body, at_once=lambda _: at_once), "doc", THREE)
+    code = main(Job.of_step(PlanRef.parse, body, at_once=lambda _: at_once), "doc", THREE)
     crashed, refused, landed = results_of(capsys.readouterr().out)
     assert code == ExitCode.CRASH
     assert (crashed["error"], crashed["retryable"]) == ("Unforeseen", True)
@@ -133,7 +133,7 @@ def test_as_many_plans_as_may_run_at_the_same_time_do() -> None:
         together.wait()
         return {}
 
-    assert main(Job.of_step(body, at_once=lambda _: 3), "doc", THREE) == ExitCode.OK
+    assert main(Job.of_step(PlanRef.parse, body, at_once=lambda _: 3), "doc", THREE) == ExitCode.OK
 
 
 def test_an_unforeseen_error_is_not_dressed_up(caplog: pytest.LogCaptureFixture) -> None:
@@ -143,7 +143,7 @@ def test_an_unforeseen_error_is_not_dressed_up(caplog: pytest.LogCaptureFixture)
         raise ZeroDivisionError
 
     with caplog.at_level(logging.ERROR):
-        assert main(Job.of_step(body), "doc", ARGV) == ExitCode.CRASH
+        assert main(Job.of_step(PlanRef.parse, body), "doc", ARGV) == ExitCode.CRASH
     assert "Traceback" in caplog.text
     assert "ZeroDivisionError" in caplog.text
 
@@ -162,7 +162,7 @@ def test_an_exception_of_spark_that_no_adapter_names_is_a_named_error(
         spark.range(3).selectExpr("cast(concat('secret', id) AS int)").collect()
         return {}
 
-    assert main(Job.of_step(body), "doc", ARGV) == ExitCode.TRANSIENT
+    assert main(Job.of_step(PlanRef.parse, body), "doc", ARGV) == ExitCode.TRANSIENT
     (record,) = results_of(capsys.readouterr().out)
     assert record["error"] == "EngineFailed"
     assert ("executing prices=7 failed: SparkNumberFormatException [CAST_INVALID_INPUT]") in record[
@@ -184,7 +184,7 @@ def test_a_spark_that_does_not_start_is_a_named_error_of_every_plan(
     def body(_: App, __: PlanRef) -> Mapping[str, object]:
         raise AssertionError
 
-    assert main(Job.of_step(body, at_once=at_once), "doc", THREE) == ExitCode.REFUSED
+    assert main(Job.of_step(PlanRef.parse, body, at_once=at_once), "doc", THREE) == ExitCode.REFUSED
     records = results_of(capsys.readouterr().out)
     assert [record["error"] for record in records] == ["SetupError"] * 3
 

@@ -36,7 +36,8 @@ from tests.support.kafka_judge import group_names, read_all
 from tests.support.lake import Lake
 from tests.support.plans import make_spec
 from tests.support.transactions import Record, produce_aborted, produce_committed, produce_values
-from tidemark.app import App, connection_variable
+from tidemark.app import App
+from tidemark.connections import connection_variable
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.watermarks import IsolationLevel
@@ -367,7 +368,7 @@ def test_s25_no_secret_leaves_a_spark_connect_server(
         standing.start(lambda _: None)
         server = standing.running()
         assert server is not None
-        plan = app("reader").planner("events").plan("test").plan
+        plan = app("reader").pipeline("events").planner.plan("test").plan
         assert plan is not None
         runs = [
             run(app(user), server, "ingest", [plan.ref], print) for user in ("looker", "reader")

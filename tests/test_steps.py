@@ -17,6 +17,7 @@ from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import CommitNotFound
 from tidemark.kafka.errors import KafkaUnavailable
+from tidemark.pipeline import Pipeline
 from tidemark.quality.errors import QualityFailed
 
 AWAY = KafkaUnavailable(operation="list_offsets", reason="timed out")
@@ -104,7 +105,7 @@ def test_a_pipeline_that_another_process_has_completed_takes_no_step(
     app: App, lake: HomeTypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run only reports what is published."""
-    app.publication("events").release(1, "test", "as it is")
+    app.pipeline("events").publication.release(1, "test", "as it is")
     lake.run()
     assert not steps.left(app, "events").is_any
     done, results, code = taken(app, lake, monkeypatch)
@@ -150,10 +151,10 @@ def test_a_step_that_cannot_look_is_a_failed_step(
 ) -> None:
     """An error outside a step's work is not lost either."""
 
-    def away(_: object, __: str) -> None:
+    def away(_: object) -> None:
         raise AWAY
 
-    monkeypatch.setattr(App, "publication", away)
+    monkeypatch.setattr(Pipeline, "publication", property(away))
     _, results, code = taken(app, lake, monkeypatch)
     assert code == ExitCode.TRANSIENT
     assert [step["step"] for step in results if "error" in step] == ["check", "publish"]

@@ -128,7 +128,7 @@ def _load(environ: Mapping[str, str], server: Server, warm: Any, enough: Any) ->
 def _land(environ: Mapping[str, str], server: Server, pipeline: str) -> None:
     """Plan and land new records, as `tidemark ingest` does."""
     app = App.from_environment(environ)
-    plan = app.planner(pipeline).plan(f"bench:{uuid4()}").plan
+    plan = app.pipeline(pipeline).planner.plan(f"bench:{uuid4()}").plan
     if plan is None:
         raise RuntimeError(f"there is nothing to land for {pipeline}")
     done = run(app, server, "ingest", [plan.ref], say=lambda _: None)

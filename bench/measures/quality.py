@@ -28,7 +28,7 @@ def _open(context: Context) -> Iterator[Setup]:
     fill_values(context, _NAME, PARTITIONS, context.records, values, keys)
     write_spec(specs, _NAME, _NAME, context.conf, quality={"suite": _NAME})
     app = context.app(tables, specs)
-    settings = {**app.spark_settings(app.spec(_NAME)), **local_network()}
+    settings = {**app.engines.submit_settings(app.spec(_NAME)), **local_network()}
 
     def landing(folder: Path) -> LandPipeline:
         return LandPipeline(

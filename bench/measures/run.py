@@ -105,7 +105,7 @@ class _Runs:
         return {**metrics, "import_seconds": import_seconds(self._home / "run.log")}
 
     def _timed(self, command: list[str], environ: _Environ, *, on_server: bool) -> dict[str, float]:
-        pid = self._app.spark_server().status().pid
+        pid = self._app.engines.server().status().pid
         before = cpu_of_tree(pid) if on_server and pid else 0.0
         watch = run_process(
             command, self._home / "run.log", {**environ, "PATH": SEARCH_PATH}, cwd=self._home
@@ -130,10 +130,10 @@ def import_seconds(log: Path) -> float:
 @contextmanager
 def _open(context: Context) -> Iterator[Setup]:
     app = App.from_environment(context.environ(context.home / "tables", context.home / "none"))
-    server = app.spark_server()
+    server = app.engines.server()
     context.say("starting a Spark Connect server")
     try:
-        server.start(app.check_server_requirements)
+        server.start(app.engines.check_requirements)
         running = server.running()
         if running is None:
             raise RuntimeError("the server ended")

@@ -13,7 +13,8 @@ from urllib.parse import quote
 from bench.context import Context
 from bench.frame import Benchmark, Metrics, Ratio, Setup, Side
 from bench.quotes import PARTITIONS, PIPELINE, QuoteTopic
-from tidemark.app import SPARK_CONNECTION, App, connection_variable
+from tidemark.app import App
+from tidemark.connections import SPARK_CONNECTION, connection_variable
 from tidemark.dev.airflow_api import AirflowApi
 
 _DAG = f"tidemark_{PIPELINE}"
@@ -44,10 +45,10 @@ class _ScheduledRuns:
             **({} if on_server else {_SPARK_DEFAULT: _BY_SUBMIT}),
         }
         app = App.from_environment(environ)
-        server, airflow = app.spark_server(), app.airflow()
+        server, airflow = app.engines.server(), app.airflow()
         try:
             if on_server:
-                server.start(app.check_server_requirements)
+                server.start(app.engines.check_requirements)
                 airflow = app.airflow()
             airflow.start()
             api = airflow.api()

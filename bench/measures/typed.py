@@ -226,7 +226,7 @@ def _open(context: Context, kind: Kind) -> Iterator[Setup]:
         if each is not None:
             _produce(context, each, specs)
     app = context.app(tables, specs)
-    settings = dict(app.spark_settings(app.spec(topic)))
+    settings = dict(app.engines.submit_settings(app.spec(topic)))
     common = {
         "spark.driver.memory": settings.get("spark.driver.memory", "1g"),
         "spark.ui.enabled": "false",

@@ -25,7 +25,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from tidemark.app import LOCAL_CONNECTION, App, connection_variable, kafka_connection
+from tidemark.app import App
+from tidemark.connections import LOCAL_CONNECTION, connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
 from tidemark.dev.producer import produce
 from tidemark.lake.files import locked
@@ -66,7 +67,7 @@ def make(layout: Layout, archive: Path) -> None:
         made = Path(folder) / archive.name
         said: list[str] = []
         with _training_app(layout, Path(folder)) as app:
-            plan = app.planner(PIPELINE).plan("set-up").plan
+            plan = app.pipeline(PIPELINE).planner.plan("set-up").plan
             if plan is None:
                 raise NoArchive("the training topic is empty")
             run = submit(
@@ -113,7 +114,7 @@ def _training_app(layout: Layout, home: Path) -> Iterator[App]:
 
 def _with_jvm_options(app: App, options: Iterable[str]) -> Mapping[str, str]:
     """The settings of a job, with other JVM options than those that take the archive."""
-    settings = dict(app.spark_settings(app.spec(PIPELINE)))
+    settings = dict(app.engines.submit_settings(app.spec(PIPELINE)))
     key = "spark.driver.extraJavaOptions"
     kept = [each for each in settings[key].split() if not each.startswith(_SHARED)]
     settings[key] = " ".join([*kept, *options])

@@ -12,12 +12,12 @@ import argparse
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Self
+from typing import Any, Generic, TypeVar
 
 from tidemark import steps
 from tidemark.app import App
@@ -27,37 +27,46 @@ from tidemark.ingest.parallel import map_in_threads
 from tidemark.spark.engine import Engine, JobRun, Server, Stop
 from tidemark.spark.sessions import disable_value_logging
 from tidemark.spark.submit import RESULT_MARKER, application_name, plan_arguments, submit
+from tidemark.spec.ref import MergeRef, PipelineKind, PipelineRef
+
+Ref = TypeVar("Ref", PlanRef, MergeRef)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """Work on some plans.
+class Job(Generic[Ref]):
+    """Work on some plans or merges.
 
     Attributes:
+        parse: Returns the plan or merge of a text.
         body: Does the work, and returns an outcome for each plan, in the order of the plans.
         log: Name of the logger whose progress lines are shown.
         offsets: Returns how many offsets the job reads at most; None if that is unknown.
     """
 
-    body: Callable[[App, Sequence[PlanRef]], Sequence[steps.Outcome]]
+    parse: Callable[[str], Ref]
+    body: Callable[[App, Sequence[Ref]], Sequence[steps.Outcome]]
     log: str = "tidemark"
-    offsets: Callable[[App, Sequence[PlanRef]], int | None] = App.offsets_of
+    offsets: Callable[[App, Sequence[Ref]], int | None] = lambda _, __: None
 
     @classmethod
     def of_step(
         cls,
-        step: Callable[[App, PlanRef], steps.Result],
+        parse: Callable[[str], Ref],
+        step: Callable[[App, Ref], steps.Result],
         at_once: Callable[[App], int] = lambda _: 1,
-    ) -> Self:
+        offsets: Callable[[App, Sequence[Ref]], int | None] = lambda _, __: None,
+    ) -> Job[Ref]:
         """Return the job that takes one step for each plan. A failure does not stop the others.
 
         Args:
+            parse: As in `Job`.
             step: The step.
             at_once: Returns how many plans take the step at the same time, in threads.
+            offsets: As in `Job`.
         """
 
-        def body(app: App, plans: Sequence[PlanRef]) -> list[steps.Outcome]:
-            def one(plan: PlanRef) -> steps.Result:
+        def body(app: App, plans: Sequence[Ref]) -> list[steps.Outcome]:
+            def one(plan: Ref) -> steps.Result:
                 with steps.named_failures(app, f"executing {plan}"):
                     return step(app, plan)
 
@@ -65,15 +74,20 @@ class Job:
                 threads = at_once(app)
             return [steps.outcome(each) for each in map_in_threads(plans, one, threads)]
 
-        return cls(body)
+        return cls(parse, body, offsets=offsets)
 
 
-JOBS: Mapping[str, Job] = {
-    "ingest": Job.of_step(steps.ingest, at_once=lambda app: app.sessions.plans_at_once()),
-    "quality": Job.of_step(steps.check),
-    "upsert": Job.of_step(steps.upsert),
-    "run": Job(steps.complete, log=steps.__name__, offsets=steps.offsets_of_run),
+def _plans_at_once(app: App) -> int:
+    return app.sessions.plans_at_once()
+
+
+_PLANS = {
+    "ingest": Job.of_step(PlanRef.parse, steps.ingest, _plans_at_once, steps.offsets_of),
+    "decode": Job.of_step(PlanRef.parse, steps.ingest, _plans_at_once, steps.offsets_of),
+    "quality": Job.of_step(PlanRef.parse, steps.check, offsets=steps.offsets_of),
+    "run": Job(PlanRef.parse, steps.complete, steps.__name__, steps.offsets_of_run),
 }
+JOBS: Mapping[str, Job[Any]] = {**_PLANS, "upsert": Job.of_step(MergeRef.parse, steps.upsert)}
 """The jobs, by the name of their entry point in jobs/."""
 
 
@@ -84,7 +98,7 @@ def run(
     app: App,
     engine: Engine,
     job: str,
-    plans: Sequence[PlanRef],
+    plans: Sequence[Ref],
     say: Callable[[str], None],
     stop: Stop | None = None,
 ) -> JobRun:
@@ -111,28 +125,30 @@ def run(
         plan_arguments(plans),
         name=application_name(job, plans),
         engine=engine,
-        settings=app.spark_settings(app.spec(plans[0].pipeline), JOBS[job].offsets(app, plans)),
-        environ={**app.environ, **app.kafka_variables(plans)},
+        settings=app.engines.submit_settings(
+            app.spec(plans[0].pipeline), JOBS[job].offsets(app, plans)
+        ),
+        environ={**app.environ, **_kafka_variables(app, plans)},
         say=say,
         stop=stop,
     )
 
 
-def _on_server(app: App, server: Server, job: Job, plans: Sequence[PlanRef], stop: Stop) -> JobRun:
+def _on_server(app: App, server: Server, job: Job[Ref], plans: Sequence[Ref], stop: Stop) -> JobRun:
     try:
         with (
             _job_log(job),
-            app.on_server(server, plans[0].pipeline) as (connected, interrupt),
-            stop.ends(interrupt),
+            app.engines.connected(server, app.spec(plans[0].pipeline).spark) as sessions,
+            stop.ends(sessions.close),
         ):
-            results, code = execute(connected, job, plans)
+            results, code = execute(replace(app, sessions=sessions), job, plans)
     except TidemarkError as refused:
         results = [_record(plan, refused.as_record()) for plan in plans]
         code = refused.exit_code
     return JobRun(exit_code=ExitCode(code), results=results)
 
 
-def execute(app: App, job: Job, plans: Sequence[PlanRef]) -> tuple[list[steps.Result], int]:
+def execute(app: App, job: Job[Ref], plans: Sequence[Ref]) -> tuple[list[steps.Result], int]:
     """Run a job in this process, on the sessions of the app.
 
     Returns:
@@ -146,12 +162,42 @@ def execute(app: App, job: Job, plans: Sequence[PlanRef]) -> tuple[list[steps.Re
     return results, ExitCode.worst(code for _, code in outcomes)
 
 
-def _record(plan: PlanRef, result: steps.Result) -> steps.Result:
-    return {"pipeline": plan.pipeline, "plan": plan.sequence, **result}
+def _record(ref: PlanRef | MergeRef, result: steps.Result) -> steps.Result:
+    number = {"plan": ref.sequence} if isinstance(ref, PlanRef) else {}
+    return {"pipeline": ref.pipeline, **number, **result}
+
+
+def tables_of(refs: Iterable[PlanRef | MergeRef]) -> list[str]:
+    """Return the tables that some plans and merges write, as texts of `PipelineRef`."""
+    return [
+        ref.pipeline
+        if isinstance(ref, PlanRef)
+        else str(PipelineRef(ref.pipeline, PipelineKind.UPSERT))
+        for ref in refs
+    ]
+
+
+def applications(app: App, plans: Iterable[Ref]) -> list[list[Ref]]:
+    """Return the plans that can share a Spark application: their Spark settings are equal."""
+    together: dict[frozenset[tuple[str, str]], list[Ref]] = {}
+    for plan in plans:
+        settings = frozenset(app.spec(plan.pipeline).spark.items())
+        together.setdefault(settings, []).append(plan)
+    return list(together.values())
+
+
+def _kafka_variables(app: App, plans: Sequence[Ref]) -> dict[str, str]:
+    """Return the Kafka connections of some plans as environment variables, with secrets.
+
+    The result omits undefined connections: the job refuses the plans that need them. It omits the
+    connections of typed tables, which are decoded without Kafka.
+    """
+    specs = [app.spec(table) for table in tables_of(plans)]
+    return app.connections.variables(spec.connection for spec in specs if spec.reads_kafka)
 
 
 @contextmanager
-def _job_log(job: Job) -> Iterator[None]:
+def _job_log(job: Job[Any]) -> Iterator[None]:
     """Log the progress of a job, even if the log level is WARNING."""
     ours = logging.getLogger(job.log)
     before = ours.level
@@ -165,7 +211,7 @@ def _job_log(job: Job) -> Iterator[None]:
 # -- by spark-submit -----------------------------------------------------------------------------
 
 
-def main(job: Job, description: str, argv: Sequence[str] | None = None) -> int:
+def main(job: Job[Any], description: str, argv: Sequence[str] | None = None) -> int:
     """Run an entry point of jobs/ under spark-submit and return the worst exit code of its plans.
 
     Prints the results of all plans as one line of JSON after `RESULT_MARKER`.
@@ -175,7 +221,7 @@ def main(job: Job, description: str, argv: Sequence[str] | None = None) -> int:
         description: The text of `--help`.
         argv: The command line without the program; None for the command line of this process.
     """
-    plans = _parse(description, argv)
+    plans = _parse(job, description, argv)
     _prefer_installed_pyspark()
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -201,7 +247,13 @@ def _prefer_installed_pyspark() -> None:
     sys.path[:] = [entry for entry in sys.path if Path(entry).parent != installed]
 
 
-def _parse(description: str, argv: Sequence[str] | None) -> tuple[PlanRef, ...]:
+def _parse(job: Job[Ref], description: str, argv: Sequence[str] | None) -> tuple[Ref, ...]:
+    def parse(text: str) -> Ref:
+        try:
+            return job.parse(text)
+        except ValueError as wrong:
+            raise argparse.ArgumentTypeError(f"expected {wrong}") from None
+
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -209,15 +261,8 @@ def _parse(description: str, argv: Sequence[str] | None) -> tuple[PlanRef, ...]:
         "--plan",
         required=True,
         action="append",
-        type=_plan,
+        type=parse,
         metavar="PIPELINE=NUMBER",
         help="a recorded plan; repeat it for several",
     )
     return tuple(parser.parse_args(argv).plan)
-
-
-def _plan(text: str) -> PlanRef:
-    try:
-        return PlanRef.parse(text)
-    except ValueError as wrong:
-        raise argparse.ArgumentTypeError(f"expected {wrong}") from None

@@ -23,6 +23,7 @@ from tidemark.ingest.parallel import attempt, map_in_threads
 from tidemark.ingest.recorder import recorded_plan
 from tidemark.quality.service import raise_if_failed
 from tidemark.spec.layout import LOG_FOLDER
+from tidemark.spec.ref import MergeRef
 from tidemark.spec.upsert import Merge
 
 log = logging.getLogger(__name__)
@@ -44,8 +45,8 @@ def outcome(came: Result | TidemarkError) -> Outcome:
 
 def ingest(app: App, plan: PlanRef) -> Result:
     """Execute a plan: from Kafka into the bronze table, or from bronze into the typed table."""
-    done = app.ingest(plan.pipeline).execute(plan.sequence)
-    quarantined = app.quarantined(plan)
+    done = app.pipeline(plan.pipeline).ingest(plan.sequence)
+    quarantined = app.pipeline(plan.pipeline).quarantined(plan.sequence)
     return {
         "wrote": done.wrote,
         "records": done.landing.records,
@@ -61,7 +62,7 @@ def check(app: App, plan: PlanRef) -> Result:
     Raises:
         QualityFailed: A critical check failed, and the plan is blocked.
     """
-    report = app.quality(plan.pipeline).check(plan.sequence)
+    report = app.pipeline(plan.pipeline).check(plan.sequence)
     raise_if_failed(report)
     return {
         "outcome": report.outcome.value,
@@ -70,15 +71,9 @@ def check(app: App, plan: PlanRef) -> Result:
     }
 
 
-def upsert(app: App, plan: PlanRef) -> Result:
-    """Merge missing records into an upsert table.
-
-    Args:
-        app: Tidemark.
-        plan: The upsert table, and the minimum version of the typed table that it contains
-            afterwards.
-    """
-    return _merged(app, plan.pipeline) or {"how": "nothing to do"}
+def upsert(app: App, merge: MergeRef) -> Result:
+    """Merge missing records into an upsert table."""
+    return _merged(app, merge.pipeline) or {"how": "nothing to do"}
 
 
 # -- all steps -----------------------------------------------------------------------------------
@@ -116,20 +111,27 @@ class Left:
 
 def left(app: App, pipeline: str) -> Left:
     """Return the work that is left of a pipeline. Writes nothing and starts no Spark."""
-    newest = app.control().summary(pipeline).last_landed
+    newest = app.control.summary(pipeline).last_landed
     if newest is None:
         return Left(newest=None)
     return Left(
         newest=newest,
-        unchecked=tuple(app.publication(pipeline).unchecked()),
+        unchecked=tuple(app.pipeline(pipeline).publication.unchecked()),
         to_decode=_to_decode(app, pipeline),
-        merge=app.upserts(pipeline).next() if _has_upsert(app, pipeline) else None,
+        merge=app.pipeline(pipeline).upserts.next() if _has_upsert(app, pipeline) else None,
     )
+
+
+def offsets_of(app: App, plans: Sequence[PlanRef]) -> int | None:
+    """Return the number of offsets of some plans; None if one of them does not exist."""
+    found = [app.control.plan_record(plan.pipeline, plan.sequence) for plan in plans]
+    sizes = [record.plan.size for record in found if record]
+    return sum(sizes) if len(sizes) == len(plans) else None
 
 
 def offsets_of_run(app: App, plans: Sequence[PlanRef]) -> int | None:
     """Return the number of offsets that `complete` reads at most; None if it is unknown."""
-    planned = app.offsets_of(plans)
+    planned = offsets_of(app, plans)
     if planned is None:
         return None
     return planned + sum(_to_decode(app, plan.pipeline) for plan in plans)
@@ -200,7 +202,7 @@ class _PipelineRun:
         self._is_over = bool(ExitCode.worst(self.codes))
 
     def _ingested(self) -> Result | None:
-        record = recorded_plan(self._app.control(), self._pipeline, self._plan.sequence)
+        record = recorded_plan(self._app.control, self._pipeline, self._plan.sequence)
         if not record.is_open:
             return None
         return ingest(self._app, self._plan)
@@ -209,7 +211,7 @@ class _PipelineRun:
         """Check every landed plan that has no check result."""
         if self._is_over:
             return
-        for sequence in self._app.publication(self._pipeline).unchecked():
+        for sequence in self._app.pipeline(self._pipeline).publication.unchecked():
             self._take("check", partial(self._checked, sequence), sequence)
 
     def _checked(self, sequence: int) -> Result:
@@ -223,7 +225,7 @@ class _PipelineRun:
             pass
 
     def _decode_next(self) -> Result | None:
-        plan = self._app.decoding(self._pipeline).plan().plan
+        plan = self._app.pipeline(self._pipeline).decoder.plan().plan
         if plan is None:
             return None
         if plan.sequence in self._decoded:
@@ -245,7 +247,7 @@ class _PipelineRun:
             self._take("publish", self._published, self._plan.sequence)
 
     def _published(self) -> Result:
-        publication = self._app.publication(self._pipeline).of(self._plan.sequence)
+        publication = self._app.pipeline(self._pipeline).publication.of(self._plan.sequence)
         status = publication.decision.status.value if publication.decision else "not checked"
         has_landed = any(step["step"] == "ingest" for step in self.steps)
         left_behind = publication.plan.left if has_landed else 0
@@ -303,7 +305,7 @@ def describe(step: Result) -> str:
 
 
 def _to_decode(app: App, pipeline: str) -> int:
-    return app.decoding(pipeline).waiting().offsets if _has_typed(app, pipeline) else 0
+    return app.pipeline(pipeline).decoder.waiting().offsets if _has_typed(app, pipeline) else 0
 
 
 def _has_typed(app: App, pipeline: str) -> bool:
@@ -311,12 +313,11 @@ def _has_typed(app: App, pipeline: str) -> bool:
 
 
 def _has_upsert(app: App, pipeline: str) -> bool:
-    decode = app.spec(pipeline).decode
-    return decode is not None and decode.upsert is not None
+    return app.spec(pipeline).has_upsert
 
 
 def _merged(app: App, pipeline: str) -> Result | None:
-    merge = app.merge(pipeline)
+    merge = app.pipeline(pipeline).merge()
     return None if merge is None else merge.as_record()
 
 

@@ -17,7 +17,8 @@ from tests.support.proxy import proxied_broker
 from tests.support.topics import make_topic
 from tests.support.transactions import produce_values
 from tests.support.verdict import judge
-from tidemark.app import SPARK_CONNECTION, App, connection_variable, spark_connection
+from tidemark.app import App
+from tidemark.connections import SPARK_CONNECTION, connection_variable, spark_connection
 from tidemark.spark.server import SparkServer
 from tidemark.spark.settings import server_settings
 from tidemark.spec.layout import Layout
@@ -50,7 +51,7 @@ def test_a_task_killed_while_a_server_reads_ends_its_session_and_commits_nothing
         airflow = stack.enter_context(running(tmp_path, kafka, specs, spark))
         api = airflow.api()
         app = App(environ={"TIDEMARK_HOME": str(own.home)})
-        control, uri = app.control(), app.layout.data_table("bronze/clicks")
+        control, uri = app.control, app.layout.data_table("bronze/clicks")
 
         def hold(run: str) -> None:
             """Return when the server waits for the records of a run."""

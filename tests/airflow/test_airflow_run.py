@@ -28,7 +28,8 @@ from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records, produce_values
 from tests.support.verdict import judge
 from tests.support.webhook import listening
-from tidemark.app import App, connection_variable, kafka_connection
+from tidemark.app import App
+from tidemark.connections import connection_variable, kafka_connection
 from tidemark.dev.airflow_api import AirflowApi, DagRun
 from tidemark.dev.airflow_standalone import AirflowStandalone
 from tidemark.dev.broker import BrokerStatus
@@ -121,7 +122,7 @@ def test_runs_land_what_is_new_once_and_can_be_cleared(
     assert rows(uri) == sorted(landed)
 
     (event,) = api.asset_events(DAG)
-    record = app.control().ledger("clicks").plans[1]
+    record = app.control.ledger("clicks").plans[1]
     assert record.landing is not None
     assert event.uri == "x-tidemark://bronze/clicks"
     assert event.run_id == first.run_id
@@ -173,7 +174,7 @@ def test_backfills_by_form_and_by_date(
     shown = finished(api, api.trigger(FORM, conf={**again, "dry_run": True}), FORM)
     assert set(shown.tasks.values()) == {"success", "skipped"}
     assert "1 (8), 2 (8)" in api.log_tail(FORM, shown.run_id, "request")
-    assert sorted(app.control().ledger("dated").plans) == [1, 2]
+    assert sorted(app.control.ledger("dated").plans) == [1, 2]
     replaced = finished(api, api.trigger(FORM, conf=again), FORM)
     assert set(replaced.tasks.values()) == {"success"}
     assert rows(uri) == [(0, offset) for offset in range(16)]
@@ -184,7 +185,7 @@ def test_backfills_by_form_and_by_date(
     copied = finished(api, api.trigger(FORM, conf=into), FORM)
     assert set(copied.tasks.values()) == {"success"}
     twin = app.layout.data_table("bronze/dated@twin")
-    topic_id = app.control().ledger("dated@twin").topic_id
+    topic_id = app.control.ledger("dated@twin").topic_id
     assert topic_id is not None
     verdict = judge(whole_rows(twin), broker.bootstrap, name, topic_id)
     assert (verdict.exact, verdict.records) == (True, 32), verdict
@@ -192,7 +193,7 @@ def test_backfills_by_form_and_by_date(
     assert event.uri == "x-tidemark://bronze/dated@twin"
     assert (event.extra["table"], event.extra["records"]) == (twin, 32)
     assert DeltaTable(uri).version() == version
-    assert sorted(app.control().ledger("dated").plans) == [1, 2, 3]
+    assert sorted(app.control.ledger("dated").plans) == [1, 2, 3]
 
     api.set_paused(DATED, False)
     finished(api, scheduled_run(api, DATED), DATED)
@@ -228,7 +229,7 @@ def test_a_cancelled_backfill_keeps_whole_chunks_and_goes_on_when_cleared(
             form = {"pipeline": "clicks", "retained": True, "chunk": 2_000}
             api.trigger(FORM, conf=form, run_id=run)
             app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
-            control, uri = app.control(), app.layout.data_table("bronze/clicks")
+            control, uri = app.control, app.layout.data_table("bronze/clicks")
             # Spark takes seconds from here to its first fetch.
             wait_until(lambda: 2 in control.ledger("clicks").plans, timeout_s=400, pause_s=0.5)
             kafka.proxy.hold().wait_held()
@@ -345,7 +346,7 @@ def test_limited_runs_follow_each_other_and_alarms_are_told(
         app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
         landed = [(r.partition, r.offset) for r in read_all(broker.bootstrap, name)]
         assert rows(app.layout.data_table("bronze/clicks")) == sorted(landed)
-        plans = app.control().ledger("clicks").plans.values()
+        plans = app.control.ledger("clicks").plans.values()
         assert [record.plan.size for record in plans] == [20, 10]
 
         produce(client, "streams-intro", records=30, topic=name)

@@ -16,7 +16,8 @@ from tests.conftest import TopicFactory
 from tests.support.file_lake import FileSink
 from tests.support.services import NOW
 from tests.support.transactions import produce_months
-from tidemark.app import App, connection_variable, kafka_connection
+from tidemark.app import App
+from tidemark.connections import connection_variable, kafka_connection
 from tidemark.dev.broker import BrokerStatus
 from tidemark.ingest.executor import PlanExecutor
 
@@ -64,18 +65,18 @@ class Tides:
         spec = self._app.spec("tides")
         ingest = PlanExecutor(
             spec=spec,
-            watermarks=self._app.watermarks(spec),
-            control=self._app.control(),
-            table=self._app.table(spec),
-            sink=FileSink(Path(self._uri), self._app.log_reader(spec)),
-            log_reader=self._app.log_reader(spec),
+            watermarks=self._app.pipeline(spec.ref).watermarks,
+            control=self._app.control,
+            table=self._app.pipeline(spec.ref).table,
+            sink=FileSink(Path(self._uri), self._app.pipeline(spec.ref).log_reader),
+            log_reader=self._app.pipeline(spec.ref).log_reader,
             now=lambda: NOW,
         )
         return ingest.execute(plan).wrote
 
     def planned(self) -> dict[int, list[tuple[int, int, int]]]:
         """The ranges of every plan."""
-        plans = self._app.control().ledger("tides").plans
+        plans = self._app.control.ledger("tides").plans
         return {
             number: [(each.partition, each.start, each.end) for each in record.plan.ranges]
             for number, record in plans.items()

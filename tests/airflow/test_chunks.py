@@ -38,7 +38,7 @@ class Chunks:
 
     def requested(self) -> None:
         """Record that the offsets of two chunks were asked for."""
-        control = App(environ=self._environ).control()
+        control = App(environ=self._environ).control
         request = BackfillRequested(
             cluster_id="memory",
             topic="prices",
@@ -51,7 +51,7 @@ class Chunks:
 
     def planned(self, sequence: int, requested_by: str, *, landed: bool = False) -> None:
         """Record a backfill's plan."""
-        control = App(environ=self._environ).control()
+        control = App(environ=self._environ).control
         plan = make_plan(
             (0, 10 * sequence, 10 * sequence + 5),
             pipeline="prices",

@@ -11,8 +11,9 @@ from deltalake import DeltaTable
 from tests.airflow.conftest import Answer, Probe
 from tests.conftest import TopicFactory
 from tests.support.transactions import produce_values
-from tidemark.app import App, connection_variable, kafka_connection
+from tidemark.app import App
 from tidemark.backfill.selection import select
+from tidemark.connections import connection_variable, kafka_connection
 from tidemark.dev.broker import BrokerStatus
 from tidemark.spark.engine import Server
 from tidemark.spec.layout import Layout
@@ -36,7 +37,7 @@ def environ(tmp_path: Path, broker: BrokerStatus, topic: TopicFactory) -> dict[s
         "TIDEMARK_PIPELINES": str(specs),
         connection_variable("kafka_default"): kafka_connection(broker.bootstrap),
     }
-    assert App(environ=variables).planner("events").plan("a run").plan is not None
+    assert App(environ=variables).pipeline("events").planner.plan("a run").plan is not None
     return variables
 
 
@@ -77,7 +78,7 @@ def test_a_plan_lands_on_a_server(
     assert engine
     assert "plan" not in before, "the engine comes first"
     assert connect_server.token not in answer.printed + json.dumps(answer.value)
-    (record,) = App(environ=environ).control().ledger("events").plans.values()
+    (record,) = App(environ=environ).control.ledger("events").plans.values()
     assert record.landing is not None
     assert record.landing.records == 10
 
@@ -95,9 +96,12 @@ def test_a_connection_to_the_server_of_this_home_needs_no_token(
     assert answer.value["error"] is None
     assert connect_server.token not in answer.printed + json.dumps(answer.value)
     app = App(environ=environ)
-    assert app.with_own_token(Server(host="localhost", port=connect_server.port)) == connect_server
+    assert (
+        app.engines.with_own_token(Server(host="localhost", port=connect_server.port))
+        == connect_server
+    )
     for other in (Server(host="localhost", port=1), Server(host="db", port=connect_server.port)):
-        assert app.with_own_token(other) == other
+        assert app.engines.with_own_token(other) == other
 
 
 def test_airflow_of_a_home_uses_its_server_while_it_runs(
@@ -127,7 +131,7 @@ def test_a_refusing_server_fails_the_task_and_an_unreachable_server_is_retried(
     away = run(task_probe, environ, AWAY, connect_server.token)
     assert away.value["kind"] == "EngineUnavailable"
     assert away.value["fails_now"] is False
-    assert len(App(environ=environ).control().ledger("events").open_plans()) == 1
+    assert len(App(environ=environ).control.ledger("events").open_plans()) == 1
 
 
 _FORM = {
@@ -173,7 +177,7 @@ def unplanned(environ: dict[str, str]) -> dict[str, str]:
         f"{text}group: all\ndecode: {{value: {{format: json, schema: {{n: long}}}}}}\n"
         "spark: {spark.driver.cores: '1'}\n"
     )
-    backfills = App(environ=environ).backfills("unplanned")
+    backfills = App(environ=environ).pipeline("unplanned").backfills
     backfills.request(
         backfills.preview(select(retained=True), None, readable_only=False),
         "before",
@@ -206,4 +210,4 @@ def test_an_unreachable_server_leaves_no_plan_and_is_retried(
     away = task_probe.ask(question, environ=connecting(environ), **arguments).value
     assert away["error"].startswith("EngineUnavailable: ")
     assert away["fails_now"] is False
-    assert list(App(environ=environ).control().ledger("events").plans) == [1]
+    assert list(App(environ=environ).control.ledger("events").plans) == [1]

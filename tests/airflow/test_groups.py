@@ -18,7 +18,8 @@ from tests.support.plans import make_plan
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tests.support.transactions import produce_months
-from tidemark.app import App, kafka_connection
+from tidemark.app import App
+from tidemark.connections import kafka_connection
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import ExitCode
 from tidemark.core.events import Landed, Planned
@@ -94,7 +95,7 @@ class Group:
 
     def publication(self, pipeline: str) -> Publication:
         """Return the service behind `tidemark publication`."""
-        return App(environ=self._environ).publication(pipeline)
+        return App(environ=self._environ).pipeline(pipeline).publication
 
     def damage_table(self, pipeline: str) -> None:
         """Leave a data table that nobody can open."""

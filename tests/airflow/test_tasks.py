@@ -73,7 +73,7 @@ def test_a_run_that_left_something_is_followed_by_another(
     plan = make_plan((0, 0, 9))
     plan = replace(plan, ranges=(replace(plan.ranges[0], log_end_offset=log_end_offset),))
     app = App(environ=environ)
-    app.control().append(Ledger(pipeline="prices"), [Planned(plan=plan)], NOW)
+    app.control.append(Ledger(pipeline="prices"), [Planned(plan=plan)], NOW)
     answer = task_probe.ask("call_task", task="has_left", environ=environ, pipeline="prices",
                        plan="1")  # fmt: skip
     assert answer.value == {"error": None, "result": left}
@@ -94,7 +94,7 @@ def test_what_an_operator_rejected_is_not_published(
 ) -> None:
     """Neither a run nor a chunk; what an operator released is."""
     app = App(environ=environ)
-    control, uri = app.control(), app.layout.data_table(app.spec("prices").target)
+    control, uri = app.control, app.layout.data_table(app.spec("prices").target)
     DeltaDataTable(uri).prepare("prices")
     for number in (1, 2):
         plan = make_plan(
@@ -111,7 +111,7 @@ def test_what_an_operator_rejected_is_not_published(
         DeltaPublicationTable(app.layout.publication_table, uri).append(
             plan, landing, PublicationDecision.from_report(report)
         )
-    app.publication("prices").reject(1, "ada", "wrong prices")
+    app.pipeline("prices").publication.reject(1, "ada", "wrong prices")
 
     def chunk(number: int) -> dict[str, Any]:
         answer: dict[str, Any] = task_probe.ask(
@@ -127,13 +127,13 @@ def test_what_an_operator_rejected_is_not_published(
     run = task_probe.ask("call_task", task="publish_run", environ=environ, pipeline="prices",
                          plan="1", outlet_events={})  # fmt: skip
     assert "AirflowSkipException" in run.value["error"]
-    app.publication("prices").release(1, "ada", "they were right")
+    app.pipeline("prices").publication.release(1, "ada", "they were right")
     assert [each["plan"] for each in chunk(1)["events"]] == [1]
 
 
 def test_complete_refuses_what_is_not_whole(task_probe: Probe, environ: dict[str, str]) -> None:
     """It names the chunks that the table does not have, and how to go on; no retry helps."""
-    control = App(environ=environ).control()
+    control = App(environ=environ).control
     chunks = ({0: SpanSet.of([Span(0, 5)])}, {0: SpanSet.of([Span(5, 9)])})
     watermarks = make_watermarks({0: (0, 9)})
     asked = BackfillRequested(

@@ -28,7 +28,7 @@ def decoded(lake: HomeTypedLake, *values: bytes) -> str:
     """Land and decode records with these values; the plan that merges them."""
     lake.land_values(*values)
     lake.run()
-    return f"events@upsert={DeltaTable(lake.typed_uri).version()}"
+    return f"events={DeltaTable(lake.typed_uri).version()}"
 
 
 def run(

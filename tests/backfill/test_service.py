@@ -173,7 +173,7 @@ def test_a_copy_is_a_pipeline_by_itself() -> None:
     pipeline.produce(0, 10)
     pipeline.run("live")
     copy = replace(
-        pipeline, spec=pipeline.spec.into("checked"), table=MemoryTable(kafka=pipeline.kafka)
+        pipeline, spec=pipeline.spec.copied("checked"), table=MemoryTable(kafka=pipeline.kafka)
     )
     assert (copy.spec.name, copy.spec.target) == ("events@checked", "bronze/events@checked")
     assert ask(copy, select(plan=1, plan_of="events"), 5) == 2
@@ -192,7 +192,7 @@ def test_a_copy_is_a_pipeline_by_itself() -> None:
         copy.planner.preview()
     shown = copy.status()
     assert (shown.problem, shown.lag, shown.records) == (None, None, 10)
-    assert pipeline.spec.into("x").target == make_spec(target="bronze/events/").into("x").target
+    assert pipeline.spec.copied("x").target == make_spec(target="bronze/events/").copied("x").target
 
 
 def test_offsets_outside_the_log_are_refused_before_anything_is_written() -> None:
@@ -349,7 +349,7 @@ def test_a_plan_of_an_incarnation_that_is_gone_cannot_be_asked_for() -> None:
         preview(pipeline, select(plan=1))
     pipeline.decisions.new_incarnation("ops", "moved")
     copy = replace(
-        pipeline, spec=pipeline.spec.into("checked"), table=MemoryTable(kafka=pipeline.kafka)
+        pipeline, spec=pipeline.spec.copied("checked"), table=MemoryTable(kafka=pipeline.kafka)
     )
     before = list(pipeline.control.rows)
     for each in (pipeline, copy):

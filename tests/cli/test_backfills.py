@@ -196,7 +196,7 @@ def test_a_large_backfill_is_refused_until_somebody_approves_it(
         "backfill", "events", "--resume", answer["requested_by"], "--dry-run", "--json"
     )
     assert again.json["chunks"] == answer["chunks"]
-    recorded = App.from_environment().control().plan_record("events", 1)
+    recorded = App.from_environment().control.plan_record("events", 1)
     assert recorded is not None
     assert [(r.partition, r.start, r.end) for r in recorded.plan.ranges] == [(0, 0, 6)]
     assert tidemark("abandon", "events", "--plan", "1", "--reason", "x").code == ExitCode.OK
@@ -232,7 +232,7 @@ def test_into_lands_a_copy_and_leaves_the_table(
     (chunk,) = ran.json["chunks"]
     assert (ran.json["pipeline"], chunk["plan"], chunk["done"]) == ("events@checked", 1, True)
 
-    copy = replace(lake, spec=lake.spec.into("checked"))
+    copy = replace(lake, spec=lake.spec.copied("checked"))
     topic_id = landed.plan.topic_id
     found = judge(copy.rows(), broker.bootstrap, name, topic_id)
     assert (found.exact, found.records) == (True, 7), found
@@ -259,7 +259,7 @@ def test_a_backfill_that_others_hold_up_is_one_document(
     (tmp_path / "pipelines" / "events.yaml").write_text(
         f'name: events\ntopic: {name}\nschedule: "@daily"\nstart: earliest\n', encoding="utf-8"
     )
-    backfills = App.from_environment().backfills("events")
+    backfills = App.from_environment().pipeline("events").backfills
     seen = backfills.preview(select(offsets=["0:0-10"]), None, readable_only=False)
     backfills.request(seen, "cli:ann", approved=False)
     assert tidemark("plan", "events").code == ExitCode.OK

@@ -27,7 +27,7 @@ from tests.support.transactions import (
     produce_committed,
     produce_records,
 )
-from tidemark.app import connection_variable, kafka_connection
+from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker import BrokerStatus
 from tidemark.dev.samples import SAMPLES

@@ -40,9 +40,11 @@ def test_s22_s23_the_demo_holds_all_that_it_checks(tmp_path: Path) -> None:
     assert counts["result"] == "ok"
     assert sum(table.rows for table in tables) == int(counts["rows"])
     assert sum(table.records for table in tables) == int(counts["rows"])
-    decisions = [each.decision for name in app.specs for each in app.publication(name).plans()]
+    decisions = [
+        each.decision for name in app.specs for each in app.pipeline(name).publication.plans()
+    ]
     assert sum(each is not None for each in decisions) == int(counts["plans"])
-    for part in (app.broker(), app.airflow(), app.spark_server()):
+    for part in (app.broker(), app.airflow(), app.engines.server()):
         assert not part.status().running
     logs = list(app.layout.airflow.glob("logs/**/*ingest*/**/*.log"))
     engines = [re.findall(r"engine=([\w ]+)", log.read_text()) for log in logs]

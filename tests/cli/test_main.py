@@ -17,8 +17,9 @@ from deltalake import DeltaTable
 
 from tests.conftest import TopicFactory
 from tests.support.commands import Command, in_process
-from tidemark.app import App, connection_variable, kafka_connection
+from tidemark.app import App
 from tidemark.cli import app
+from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
 from tidemark.core.events import BackfillRequested
 from tidemark.core.ledger import Ledger
@@ -142,7 +143,7 @@ def test_a_backfill_is_shown_before_it_is_gone_on_with(away: Command, tmp_path: 
         readable_only=False,
         chunks=({0: SpanSet.of([Span(0, 5)])}, {0: SpanSet.of([Span(5, 7)])}),
     )
-    control = App(environ={"TIDEMARK_HOME": str(tmp_path)}).control()
+    control = App(environ={"TIDEMARK_HOME": str(tmp_path)}).control
     control.append(Ledger(pipeline="prices"), [asked], datetime.now(UTC))
     resume = ("backfill", "prices", "--resume", "cli:ann:1")
     shown = away(*resume, "--dry-run", "--json")

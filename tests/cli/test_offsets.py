@@ -28,7 +28,8 @@ from tests.support.transactions import (
     produce_records,
     produce_values,
 )
-from tidemark.app import App, connection_variable, kafka_connection
+from tidemark.app import App
+from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker import BrokerStatus
 from tidemark.kafka.groups import KafkaGroupOffsets
@@ -70,7 +71,7 @@ class Home:
 
     def starts(self) -> Mapping[int, int]:
         """Where the pipeline began."""
-        return App(environ=self.environ).control().ledger("events").starts
+        return App(environ=self.environ).control.ledger("events").starts
 
 
 @pytest.fixture

@@ -76,9 +76,9 @@ class Desk:
         before = self.places()
         produce_records(self.bootstrap, self.topic, records)
         app = App.from_environment()
-        plan = app.planner("events").plan(f"after {len(before)} records").plan
+        plan = app.pipeline("events").planner.plan(f"after {len(before)} records").plan
         assert plan is not None
-        app.ingest("events").execute(plan.sequence)
+        app.pipeline("events").executor.execute(plan.sequence)
         return self.places() - before
 
 

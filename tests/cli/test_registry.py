@@ -107,10 +107,10 @@ def test_schemas_that_are_kept_are_planned_with_while_the_registry_is_away(
         connect(monkeypatch, door.place)
         offline("decode", "events")
     offline("decode", "events")
-    App.from_environment().abandon("events@typed").abandon(1, "ops", "a test")
+    App.from_environment().pipeline("events@typed").abandon(1, "ops", "a test")
     offline("decode", "events")
     assert submitted == ["events@typed=1", "events@typed=1", "events@typed=2"]
-    App.from_environment().abandon("events@typed").abandon(2, "ops", "a test")
+    App.from_environment().pipeline("events@typed").abandon(2, "ops", "a test")
     lake.bronze.land_payloads([(traded(3), traded(4))])
     away = offline("decode", "events", "--json")
     assert (away.code, away.json[0]["error"]) == (ExitCode.TRANSIENT, "RegistryUnavailable")
@@ -126,7 +126,7 @@ def test_a_run_asks_for_each_schema_once(tmp_path: Path, lake: HomeTypedLake) ->
             "TIDEMARK_PIPELINES": str(tmp_path / "pipelines"),
             **connection_environ({"url": f"http://{door.place}"}, "trades"),
         }
-        decoding = App(environ=environ).decoding("events")
+        decoding = App(environ=environ).pipeline("events").decoder
         for outcome in (PlanOutcome.NEW, PlanOutcome.KEPT):
             planning = decoding.plan()
             assert planning.outcome is outcome

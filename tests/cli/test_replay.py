@@ -27,7 +27,11 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HomeTypedLake:
         (plan,) = plans
         assert plan.sequence < 10, "there is no end to it"
         landing = lake.ingest.execute(plan.sequence).landing
-        told = {"wrote": True, "records": landing.records, "quarantined": app.quarantined(plan)}
+        told = {
+            "wrote": True,
+            "records": landing.records,
+            "quarantined": app.pipeline(plan.pipeline).quarantined(plan.sequence),
+        }
         result = {"pipeline": plan.pipeline, "plan": plan.sequence, **told}
         return JobRun(exit_code=ExitCode.OK, results=[result])
 

@@ -110,7 +110,9 @@ def judge(home: Path, broker: BrokerStatus) -> int:
 
 def published() -> list[bool]:
     """Return for each plan whether the published view contains it, oldest first."""
-    return [each.is_published for each in App.from_environment().publication("events").plans()]
+    return [
+        each.is_published for each in App.from_environment().pipeline("events").publication.plans()
+    ]
 
 
 def steps(record: dict[str, Any]) -> list[str]:

@@ -48,7 +48,7 @@ def spec(tmp_path: Path, broker: BrokerStatus, topic: TopicFactory) -> Path:
 
 def plans() -> int:
     """Return the number of recorded plans."""
-    return len(App.from_environment().control().ledger("events").plans)
+    return len(App.from_environment().control.ledger("events").plans)
 
 
 @pytest.mark.usefixtures("spec")

@@ -238,7 +238,7 @@ def test_a_backfill_that_cannot_be_recorded_names_the_cause(
         draft = tidemark(*asked, "--dry-run", "--json")
     assert (draft.code, draft.json["offsets"]) == (ExitCode.OK, 3)
 
-    backfills = App.from_environment().backfills("events")
+    backfills = App.from_environment().pipeline("events").backfills
     seen = backfills.preview(select(offsets=["0:0-3"]), None, readable_only=False)
     backfills.request(seen, "test", approved=False)
     assert refused(*resumed)["failed"]["error"] == "StorageRefused"

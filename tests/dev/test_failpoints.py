@@ -16,7 +16,8 @@ import pytest
 
 import tidemark
 from tests.support.services import NOW
-from tidemark.app import App, kafka_connection
+from tidemark.app import App
+from tidemark.connections import kafka_connection
 from tidemark.core.errors import SetupError
 from tidemark.core.events import Adopted
 from tidemark.dev.failpoints import PORTS, STEPS, VARIABLE, FailPoint, kill_message
@@ -35,7 +36,7 @@ from tidemark.app import App
 app = App.from_environment()
 for _ in range(2):
     # Opened anew for each step, as the commands do: calls are counted over all of a process.
-    control = app.control()
+    control = app.control
     started = Started(cluster_id="c", topic="t", topic_id="i", requested_by="test", offsets={0: 0})
     control.append(control.ledger("events"), [started], datetime.now(UTC))
 print("survived")
@@ -70,17 +71,18 @@ def append_twice(home: Path, fail_at: str | None) -> subprocess.CompletedProcess
 def test_without_the_variable_adapters_are_what_they_are(tmp_path: Path) -> None:
     """Production: the adapters themselves, no wrapper that could do anything."""
     plain = app(tmp_path)
-    assert type(plain.control()) is DeltaControlTable
-    assert type(plain.table(plain.spec("events"))) is DeltaDataTable
-    assert type(plain.watermarks(plain.spec("events"))) is KafkaWatermarkReader
+    events = plain.pipeline("events")
+    assert type(plain.control) is DeltaControlTable
+    assert type(events.table) is DeltaDataTable
+    assert type(events.watermarks) is KafkaWatermarkReader
 
 
 def test_only_the_adapter_of_the_step_is_wrapped(tmp_path: Path) -> None:
     """And its other methods are its own."""
     armed = app(tmp_path, TIDEMARK_FAIL_AT="control.append:after:1")
-    assert type(armed.control()) is not DeltaControlTable
-    assert armed.control().ledger("events").event_number == 0
-    assert type(armed.table(armed.spec("events"))) is DeltaDataTable
+    assert type(armed.control) is not DeltaControlTable
+    assert armed.control.ledger("events").event_number == 0
+    assert type(armed.pipeline("events").table) is DeltaDataTable
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_the_process_dies_by_sigkill_at_the_call_that_was_meant(
     assert ended.returncode == -signal.SIGKILL
     assert kill_message(fail_at) in ended.stderr
     assert "survived" not in ended.stdout
-    assert app(tmp_path).control().ledger("events").event_number == events
+    assert app(tmp_path).control.ledger("events").event_number == events
 
 
 @pytest.mark.parametrize("fail_at", [None, "control.append:after:3", "table.append:before:1"])
@@ -139,7 +141,7 @@ def test_a_step_that_fails_does_so_as_ever(tmp_path: Path) -> None:
 def test_an_unknown_fail_point_is_refused(tmp_path: Path, text: str) -> None:
     """The error lists the known ones; a test that mistypes one must not pass by it."""
     with pytest.raises(SetupError) as refused:
-        app(tmp_path, TIDEMARK_FAIL_AT=text).control()
+        _ = app(tmp_path, TIDEMARK_FAIL_AT=text).control
     assert repr(text) in str(refused.value)
     for step in STEPS:
         assert step in str(refused.value)
@@ -150,7 +152,7 @@ def test_every_port_has_fail_points() -> None:
     protocols = {
         value
         for module in pkgutil.walk_packages(tidemark.__path__, "tidemark.")
-        if module.name.split(".")[1] not in {"airflow", "cli", "spark"}
+        if module.name.split(".")[1] not in {"airflow", "cli", "pipeline", "spark"}
         for value in vars(importlib.import_module(module.name)).values()
         if inspect.isclass(value) and getattr(value, "_is_protocol", False)
         if value.__module__ == module.name

@@ -98,8 +98,8 @@ def undo(site: Site, name: str, random: Random) -> object:
 
 def decode(site: Site, name: str, random: Random) -> object:
     """Decode landed rows, and remove typed rows that were undone or replaced."""
-    planned = site.app.decoding("events").plan().plan
-    return planned and site.app.ingest("events@typed").execute(planned.sequence).landing
+    planned = site.app.pipeline("events").decoder.plan().plan
+    return planned and site.app.pipeline("events@typed").executor.execute(planned.sequence).landing
 
 
 def produce(site: Site, name: str, random: Random) -> None:

@@ -673,7 +673,7 @@ def test_quality_dies_and_runs_again(court: Court, site: Site, at: str) -> None:
         attempts.setdefault(row["run_at"], set()).add(row["check"])
     once = "publication" not in at and at != "quality.record:after:1"
     assert len(attempts) == (1 if once else 2)
-    (plan,) = site.app.publication("events").plans()
+    (plan,) = site.app.pipeline("events").publication.plans()
     assert plan.is_published
     assert len({frozenset(checks) for checks in attempts.values()}) == 1
     assert len(results) == sum(map(len, attempts.values()))

@@ -84,15 +84,15 @@ def rows(site: Site, target: str) -> list[dict[str, Any]]:
 
 def plan_decoding(site: Site) -> Plan:
     """The next plan of the typed table."""
-    plan = site.app.decoding("events").plan().plan
+    plan = site.app.pipeline("events").decoder.plan().plan
     assert plan is not None
     return plan
 
 
 def decode(site: Site) -> None:
     """Decode in this process what is left."""
-    while (plan := site.app.decoding("events").plan().plan) is not None:
-        site.app.ingest("events@typed").execute(plan.sequence)
+    while (plan := site.app.pipeline("events").decoder.plan().plan) is not None:
+        site.app.pipeline("events@typed").executor.execute(plan.sequence)
 
 
 def settled(court: Court, site: Site) -> None:
@@ -106,9 +106,9 @@ def settled(court: Court, site: Site) -> None:
         if row["closed_by"] is None:
             assert left.pop((row["partition"], row["offset"])) == row["value"] == b"no"
     assert left == {}
-    waiting = site.app.decoding("events").waiting()
+    waiting = site.app.pipeline("events").decoder.waiting()
     assert set(waiting.as_record().values()) == {0}
-    site.app.verify("events@typed").verify().check()
+    site.app.pipeline("events@typed").verify().check()
 
 
 def landings(site: Site, plan: Plan) -> int:
@@ -126,7 +126,7 @@ def test_a_decoder_dies_planning(court: Court, site: Site, at: str) -> None:
     command = site.tidemark("decode", "events", "--master=local[2]")
     site.crash(command, at)
     site.run(command)
-    assert sorted(site.app.control().ledger("events@typed").plans) == [1]
+    assert sorted(site.app.control.ledger("events@typed").plans) == [1]
     settled(court, site)
 
 
@@ -208,15 +208,15 @@ def test_a_decoder_dies_keeping_what_the_registry_has_said(
 def test_a_merge_dies_and_is_done_again(court: Court, site: Site, at: str) -> None:
     """The table is what the typed rows say, and what was merged is not merged once more."""
     decode(site)
-    assert site.app.merge("events@upsert") is not None
+    assert site.app.pipeline("events@upsert").merge() is not None
     land(site, 20)
     decode(site)
-    merge = site.app.upserts("events").next()
+    merge = site.app.pipeline("events").upserts.next()
     assert merge is not None
     site.crash(site.driver("upsert", merge.version, pipeline="events@upsert"), at)
     again = site.run(site.tidemark("upsert", "events", "--master=local[2]"))
     assert ("nothing to do" in again.printed) == ("after" in at)
-    assert site.app.upserts("events").next() is None
+    assert site.app.pipeline("events").upserts.next() is None
     newest: dict[tuple[int, str], tuple[int, Any]] = {}
     for row in rows(site, "silver/events"):
         newest[row["partition"], row["key"]] = (row["offset"], row["value"])

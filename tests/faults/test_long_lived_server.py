@@ -16,7 +16,8 @@ import pytest
 
 from tests.conftest import TopicFactory
 from tests.support.transactions import produce_values
-from tidemark.app import App, connection_variable, kafka_connection
+from tidemark.app import App
+from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker import BrokerStatus
 from tidemark.run import run
@@ -140,7 +141,7 @@ def test_heap_sessions_plans_and_threads_after_500_runs_are_those_after_100(
 def ingest(environ: dict[str, str], server: Server, requested_by: str) -> None:
     """Plan and land, as a separate command does."""
     app = App(environ=environ)
-    plan = app.planner("events").plan(requested_by).plan
+    plan = app.pipeline("events").planner.plan(requested_by).plan
     assert plan is not None
     done = run(app, server, "ingest", [plan.ref], say=print)
     assert done.exit_code == ExitCode.OK

@@ -215,7 +215,7 @@ def test_executors_decode_messages_of_protobuf_with_python(
     rows = pa.table(DeltaTable(uri).scan()).to_pylist()
     read = sorted((row["partition"], row["offset"], row["value"]) for row in rows)
     assert read == [(p, n, {"id": n}) for p in range(_PARTITIONS) for n in range(_MESSAGES)]
-    kept = site.app.quarantine(site.app.typed_spec("events")).records()
+    kept = site.app.pipeline("events").quarantine.records()
     assert sorted((each.partition, each.offset) for each in kept) == [
         (0, _MESSAGES),
         (1, _MESSAGES),

@@ -19,6 +19,7 @@ from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableSize
 from tidemark.ingest.errors import CommitNotFound, PlanFenced, UnknownPlan
 from tidemark.lake.errors import EngineFailed, ForeignCommit
+from tidemark.spec.ref import PipelineRef
 
 
 def planned(records: int = 5) -> MemoryPipeline:
@@ -272,7 +273,7 @@ def test_plans_of_another_pipeline_do_not_exist_here() -> None:
     assert make_plan((0, 0, 5)).pipeline == "events"
     other = MemoryPipeline(
         spec=type(pipeline.spec)(
-            name="other", topic="events", connection="c", target="t", schedule="@daily"
+            ref=PipelineRef("other"), topic="events", connection="c", target="t", schedule="@daily"
         ),
         kafka=pipeline.kafka,
         control=pipeline.control,

@@ -249,7 +249,7 @@ def test_a_missing_topic_and_a_copy_are_refused(pipeline: MemoryPipeline) -> Non
     pipeline.spec = make_spec(topic="nosuch")
     with pytest.raises(TopicMissing):
         pipeline.starts.begin(given({0: 0}), WHO)
-    pipeline.spec = make_spec().into("july")
+    pipeline.spec = make_spec().copied("july")
     with pytest.raises(NotLive):
         pipeline.starts.begin(given({0: 0, 1: 0}), WHO)
 
@@ -308,7 +308,7 @@ def test_i6_a_group_with_members_and_a_pipeline_without_offsets_are_refused(
     for dry_run in (True, False):
         with pytest.raises(GroupActive, match="busy"):
             exports(pipeline, groups).export("busy", dry_run=dry_run)
-    pipeline.spec = make_spec().into("july")
+    pipeline.spec = make_spec().copied("july")
     with pytest.raises(NotLive):
         exports(pipeline, groups).export("lag")
     assert groups.offsets == {}

@@ -21,6 +21,7 @@ from tidemark.spec.fields import Struct
 from tidemark.spec.layout import Layout
 from tidemark.spec.loading import load_specs
 from tidemark.spec.model import AlarmRules, PipelineSpec, StartPolicy
+from tidemark.spec.ref import PipelineRef
 from tidemark.spec.upsert import Deletes, Envelope, UpsertSpec
 
 SHIPPED = Layout(project=PROJECT, home=PROJECT / ".tidemark")
@@ -149,7 +150,7 @@ spark: {spark.executor.memory: 2g}
     folders.write(text)
     spec = folders.load()["events"]
     assert spec == PipelineSpec(
-        name="events",
+        ref=PipelineRef("events"),
         description="All of them.",
         topic="raw.events-1",
         connection="kafka_other",
@@ -550,7 +551,7 @@ def test_a_decoder_has_formats_schemas_and_rules(folders: Folders) -> None:
         "silver/events_quarantine",
     )
     assert (spec.decode.most_records, spec.decode.most_percent) == (5, 2.5)
-    typed = spec.typed(spec.decode)
+    typed = spec.typed()
     assert (typed.name, typed.target, typed.is_typed, typed.is_live) == (
         "events@typed",
         "silver/events",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tidemark import cli
-from tidemark.app import connection_variable, kafka_connection
+from tidemark.connections import connection_variable, kafka_connection
 from tidemark.dev.broker import BrokerStatus
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
 

@@ -20,7 +20,9 @@ import psutil
 from tests.support import PROJECT
 from tests.support.lake import Lake
 from tests.support.proxy import Gate, ProxiedBroker
-from tidemark.app import App, connection_variable, kafka_connection
+from tidemark import steps
+from tidemark.app import App
+from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.plan import PlanRef
 from tidemark.dev.failpoints import PORTS, VARIABLE, kill_message
 from tidemark.lake.control_table import DeltaControlTable
@@ -200,7 +202,9 @@ class Site:
     ) -> list[str]:
         """The command line of a job's driver: what Airflow's operator runs."""
         ref = PlanRef(pipeline=pipeline, sequence=plan)
-        settings = self.app.spark_settings(self.app.spec("events"), self.app.offsets_of([ref]))
+        settings = self.app.engines.submit_settings(
+            self.app.spec("events"), steps.offsets_of(self.app, [ref])
+        )
         return [
             "spark-submit",
             *("--master", master),

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from tests.support import PROJECT
 from tests.support.registry import Registry, RegistryServer
-from tidemark.app import App, connection_variable, kafka_connection
+from tidemark.app import App
+from tidemark.connections import connection_variable, kafka_connection
 from tidemark.dev.airflow_standalone import AirflowStandalone
 from tidemark.dev.broker import Broker, BrokerConfig, BrokerStatus
 from tidemark.lake.files import locked

@@ -14,12 +14,13 @@ from tidemark.core.table_state import TableState
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.ingest.planner import RequestedOffsets
 from tidemark.spec.model import PipelineSpec, StartPolicy
+from tidemark.spec.ref import PipelineRef
 
 
 def make_spec(**changes: Any) -> PipelineSpec:
     """A spec over topic `events` that starts at the earliest offset."""
     spec = PipelineSpec(
-        name="events",
+        ref=PipelineRef("events"),
         topic="events",
         connection="kafka_default",
         target="bronze/events",

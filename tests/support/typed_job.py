@@ -13,7 +13,6 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from tests.support.typed_lake import HomeTypedLake
 from tidemark.app import App
 from tidemark.core.plan import PlanRef
-from tidemark.spec.model import UPSERT
 from tidemark.spec.upsert import Merge
 
 
@@ -34,8 +33,8 @@ def main() -> None:
         if word != "--plan":
             continue
         plan = PlanRef.parse(text)
-        if plan.pipeline.endswith(f"@{UPSERT}"):
-            App.from_environment().upserts(plan.pipeline).execute(NoRows())
+        if any(Path(each).name == "upsert.py" for each in sys.argv):
+            App.from_environment().pipeline(plan.pipeline).upserts.execute(NoRows())
         else:
             lake = HomeTypedLake(Path(os.environ["TIDEMARK_HOME"]) / "lakehouse")
             lake.ingest.execute(plan.sequence)

@@ -123,7 +123,7 @@ class TypedLake(LandingServices):
     @property
     def spec(self) -> PipelineSpec:
         """The pipeline of the typed table."""
-        return self.bronze.spec.typed(self.decode)
+        return replace(self.bronze.spec, decode=self.decode).typed()
 
     @property
     def control(self) -> DeltaControlTable:

@@ -42,7 +42,13 @@ def look_at_all() -> list[dict[str, Any]]:
     with airflow_failures():
         names = list(App.from_environment().specs)
         app = connected_app(*names)
-        answers = dict(zip(names, map_in_threads(names, app.status, PLANNING_THREADS), strict=True))
+        answers = dict(
+            zip(
+                names,
+                map_in_threads(names, lambda name: app.pipeline(name).status(), PLANNING_THREADS),
+                strict=True,
+            )
+        )
         answers |= app.spec_folder.broken
         if answers:
             app.record_status(answers)

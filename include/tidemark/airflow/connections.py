@@ -9,7 +9,8 @@ from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from tidemark.app import SPARK_CONNECTION, App, connection_variable
+from tidemark.app import App
+from tidemark.connections import SPARK_CONNECTION, connection_variable
 from tidemark.core.errors import SetupError
 from tidemark.kafka.errors import UnknownConnection
 from tidemark.spark.engine import Engine, Server, Submit
@@ -116,7 +117,7 @@ def spark_engine(conn_id: str) -> Engine:
     conn = connection(conn_id)
     if conn.conn_type == "spark_connect":
         server = Server.parse(SparkConnectHook(conn_id).get_connection_url())
-        return App.from_environment().with_own_token(server)
+        return App.from_environment().engines.with_own_token(server)
     # This is how Airflow's hook reads a connection. The host of a connection from a form may be a
     # whole master URL. The type of a connection from a URI is the scheme.
     whole = conn.conn_type == "spark" and ("://" in (conn.host or "") or not conn.port)

@@ -65,7 +65,7 @@ def plan_group(group: str, requested_by: str, dag_run: DagRun) -> bool:
             continue
         log.info("pipeline=%s outcome=%s", pipeline, answer.outcome)
         if answer.plan:
-            adds = app.footprint(answer.plan)
+            adds = app.pipeline(answer.plan.pipeline).footprint(answer.plan)
             log.info("%s\n%s", answer.plan.explain(), adds.explain())
             planned.append(answer.plan.ref)
     if errors:
@@ -121,7 +121,7 @@ def _plans_of_run(group: str, requested_by: str) -> tuple[list[PlanRef], list[Pl
     from tidemark.ingest.recorder import recorded_plan
 
     app = App.from_environment()
-    control = app.control()
+    control = app.control
     asked = {
         spec.name: control.summary(spec.name).plan_of(requested_by) for spec in app.group(group)
     }

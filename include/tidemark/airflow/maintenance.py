@@ -8,9 +8,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tidemark.airflow.failures import airflow_failures, pipelines_failure
-from tidemark.app import App, utc_now
+from tidemark.app import App
 from tidemark.core.errors import TidemarkError
 from tidemark.ingest.parallel import map_in_threads
+from tidemark.pipeline import utc_now
 
 if TYPE_CHECKING:
     from tidemark.maintenance.service import Maintenance

@@ -18,13 +18,14 @@ from tidemark.airflow.connections import (
 )
 from tidemark.airflow.failures import airflow_failures, job_failure, pipelines_failure
 from tidemark.airflow.tasks import plan_of_chunk
-from tidemark.app import SPARK_CONNECTION, App
+from tidemark.app import App
+from tidemark.connections import SPARK_CONNECTION
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import PlanKind, PlanRef
 from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
-from tidemark.run import run
+from tidemark.run import Ref, run, tables_of
 from tidemark.spark.engine import Engine, Stop
-from tidemark.spec.model import TYPED, UPSERT
+from tidemark.spec.ref import MergeRef
 from tidemark.spec.upsert import Merge
 
 log = logging.getLogger(__name__)
@@ -85,8 +86,8 @@ class JobOperator(BaseOperator):
             log.info("engine=%s", self._checked)
         return self._checked
 
-    def _run(self, plans: list[PlanRef]) -> None:
-        pipelines = [plan.pipeline for plan in plans]
+    def _run(self, plans: list[Ref]) -> None:
+        pipelines = tables_of(plans)
         engine = self._engine(*pipelines)
         app = App.from_environment(extra=kafka_environment(*pipelines))
         log.info("job=%s plans=%s", self.job, ", ".join(map(str, plans)))
@@ -133,7 +134,7 @@ class DecodeOperator(JobOperator):
     template_fields: Sequence[str] = ("pipelines",)
 
     def __init__(self, *, pipelines: Sequence[str], **kwargs: Any) -> None:
-        super().__init__(job="ingest", **kwargs)
+        super().__init__(job="decode", **kwargs)
         self.pipelines = list(pipelines)
 
     def execute(self, context: Context) -> None:  # noqa: ARG002  the signature is Airflow's
@@ -143,7 +144,7 @@ class DecodeOperator(JobOperator):
             AirflowFailException, AirflowException: As for other jobs, after the others.
         """
         left = list(self.pipelines)
-        self._engine(*(f"{pipeline}@{TYPED}" for pipeline in left))
+        self._engine(*left)
         refused: dict[str, TidemarkError] = {}
         failed: list[AirflowException] = []
         seen: set[PlanRef] = set()
@@ -197,12 +198,12 @@ class UpsertOperator(JobOperator):
         app = App.from_environment()
         with airflow_failures():
             found = map_in_threads(
-                self.pipelines, lambda name: app.upserts(name).next(), PLANNING_THREADS
+                self.pipelines, lambda name: app.pipeline(name).upserts.next(), PLANNING_THREADS
             )
         asked = dict(zip(self.pipelines, found, strict=True))
         refused = {name: each for name, each in asked.items() if isinstance(each, TidemarkError)}
         behind = [
-            PlanRef(pipeline=f"{name}@{UPSERT}", sequence=merge.version)
+            MergeRef(pipeline=name, version=merge.version)
             for name, merge in asked.items()
             if isinstance(merge, Merge)
         ]
@@ -217,14 +218,14 @@ class UpsertOperator(JobOperator):
 
 
 def _is_open(plan: PlanRef) -> bool:
-    record = App.from_environment().control().plan_record(plan.pipeline, plan.sequence)
+    record = App.from_environment().control.plan_record(plan.pipeline, plan.sequence)
     return record is None or record.is_open
 
 
 def _next_to_decode(pipeline: str) -> PlanRef | None:
     # Spark needs no registry: the plan names schemas that are kept.
     app = App.from_environment(extra=registry_environment(pipeline))
-    plan = app.decoding(pipeline).plan().plan
+    plan = app.pipeline(pipeline).decoder.plan().plan
     if plan:
         log.info("%s", plan.explain())
     return plan.ref if plan else None
@@ -276,11 +277,13 @@ class ChunkJobOperator(JobOperator):
         if self.job == "quality":
             number = plan_of_chunk(self.pipeline, self.requested_by, self.chunk)
         else:
-            plan = app.backfills(self.pipeline).plan_chunk(self.requested_by, self.chunk).plan
+            plan = (
+                app.pipeline(self.pipeline).backfills.plan_chunk(self.requested_by, self.chunk).plan
+            )
             number = plan.sequence if plan else None
         if number is None:
             raise AirflowSkipException(f"nothing of chunk {self.chunk} is left to this run")
-        record = recorded_plan(app.control(), self.pipeline, number)
+        record = recorded_plan(app.control, self.pipeline, number)
         log.info("chunk %d\n%s", self.chunk, record.plan.explain())
         is_done = self.job == "ingest" and record.landing is not None
         return [] if is_done else [record.plan.ref]
@@ -289,7 +292,7 @@ class ChunkJobOperator(JobOperator):
         """The open plan of another chunk of this backfill."""
         from tidemark.backfill.selection import chunk_requester, is_chunk_of
 
-        ledger = App.from_environment().control().summary(self.pipeline)
+        ledger = App.from_environment().control.summary(self.pipeline)
         record = ledger.open_plan(PlanKind.BACKFILL)
         own = chunk_requester(self.requested_by, self.chunk)
         if record is None or record.plan.requested_by == own:

@@ -42,7 +42,7 @@ def plan_run(pipeline: str, requested_by: str, dag_run: DagRun) -> dict[str, Any
         if made.plan is None:
             log.info("nothing to do: everything is landed or planned already")
             return None
-        adds = app.footprint(made.plan)
+        adds = app.pipeline(made.plan.pipeline).footprint(made.plan)
         log.info("plan outcome=%s\n%s\n%s", made.outcome, made.plan.explain(), adds.explain())
         # What travels to the next tasks is a name and a number. Ranges stay in the control table.
         return {"pipeline": made.plan.pipeline, "plan": made.plan.sequence}
@@ -63,8 +63,8 @@ def plan_of_run(
 ) -> PlanResult:
     """The plan of a run: what is unread, or what is missing of a time window."""
     if window is None:
-        return app.planner(pipeline).plan(requested_by)
-    return app.backfills(pipeline).plan_whole(window, requested_by)
+        return app.pipeline(pipeline).planner.plan(requested_by)
+    return app.pipeline(pipeline).backfills.plan_whole(window, requested_by)
 
 
 def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]) -> list[int]:
@@ -85,7 +85,7 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
             plan_of=params["pipeline"] if params["into"] else None,
             partitions=[int(partition) for partition in _split(params["partitions"])],
         )
-        backfills = connected_app(pipeline).backfills(pipeline)
+        backfills = connected_app(pipeline).pipeline(pipeline).backfills
         count = backfills.chunk_count(requested_by)
         if count is not None:
             log.info("this run has asked before; what it asked for is recorded")
@@ -114,7 +114,7 @@ def finish_backfill(pipeline: str, requested_by: str, chunks: list[int] | None) 
         if chunks is None:
             raise AirflowFailException("nothing was decided: see the task `request`")
         if chunks:
-            progress = connected_app(pipeline).backfills(pipeline).progress(requested_by)
+            progress = connected_app(pipeline).pipeline(pipeline).backfills.progress(requested_by)
             check_finished(pipeline, requested_by, progress)
 
 
@@ -127,7 +127,7 @@ def has_left(pipeline: str, plan: str) -> bool:
     from tidemark.ingest.recorder import recorded_plan
 
     with airflow_failures():
-        left = recorded_plan(App.from_environment().control(), pipeline, int(plan)).plan.left
+        left = recorded_plan(App.from_environment().control, pipeline, int(plan)).plan.left
         log.info("left behind: %d offset(s)", left)
         return left > 0
 
@@ -150,7 +150,7 @@ def publish_chunk(pipeline: str, requested_by: str, chunk: int, outlet_events: A
 
 def is_published(pipeline: str, sequence: int) -> bool:
     """Return whether the published view shows all rows of a landed plan, and log it if not."""
-    publication = App.from_environment().publication(pipeline).of(sequence)
+    publication = App.from_environment().pipeline(pipeline).publication.of(sequence)
     if not publication.is_published:
         status = publication.decision.status if publication.decision else "not checked"
         log.warning("not published pipeline=%s plan=%d status=%s", pipeline, sequence, status)
@@ -166,7 +166,7 @@ def plan_of_chunk(pipeline: str, requested_by: str, chunk: int) -> int | None:
     """Number of the newest plan of a backfill's chunk; None if there is none."""
     from tidemark.backfill.selection import chunk_requester
 
-    ledger = App.from_environment().control().summary(pipeline)
+    ledger = App.from_environment().control.summary(pipeline)
     return ledger.plan_of(chunk_requester(requested_by, chunk))
 
 
@@ -179,7 +179,7 @@ def landed(pipeline: str, sequence: int) -> dict[str, Any]:
     from tidemark.ingest.recorder import recorded_plan
 
     app = App.from_environment()
-    record = recorded_plan(app.control(), pipeline, sequence)
+    record = recorded_plan(app.control, pipeline, sequence)
     if record.landing is None or record.whole is None:
         raise PlanNotLanded(pipeline=pipeline, sequence=sequence)
     landed = {

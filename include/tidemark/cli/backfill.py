@@ -102,7 +102,7 @@ def backfill(
     """  # noqa: D301  click's mark for lines that stay lines
     app = App.from_environment()
     origin, pipeline = pipeline, f"{pipeline}@{into}" if into else pipeline
-    backfills = app.backfills(pipeline)
+    backfills = app.pipeline(pipeline).backfills
     named = offsets or start or end or retained or plan_number or partition or chunk
     if resume is not None:
         if named or readable_only or replaces or reason or yes:

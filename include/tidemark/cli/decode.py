@@ -14,11 +14,11 @@ from tidemark.cli.console import out, print_error_record, print_json, print_tabl
 from tidemark.cli.spark import Parts, chosen_engine
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition, without
-from tidemark.core.plan import PlanRef
 from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.ingest.planner import PlanResult
+from tidemark.run import applications
 from tidemark.spec.decode import Reason
-from tidemark.spec.model import UPSERT
+from tidemark.spec.ref import MergeRef
 from tidemark.typed.quarantine_rules import Quarantined
 
 app = typer.Typer(
@@ -52,11 +52,11 @@ def decode(
     of a landing: call it again safely. With nothing to decode, no Spark is started.
     """
     tidemark = App.from_environment()
-    names = [tidemark.typed_spec(name).name for name in dict.fromkeys(pipelines)]
+    names = [tidemark.pipeline(name).typed.spec.name for name in dict.fromkeys(pipelines)]
     if dry_run:
         _print_waiting(tidemark, names, as_json=as_json)
         return
-    plans = {name: tidemark.decoding(name).plan for name in names}
+    plans = {name: tidemark.pipeline(name).decoder.plan for name in names}
     _print(*_executed(tidemark, plans, master), as_json=as_json)
 
 
@@ -75,10 +75,12 @@ def upsert(
     safely. With nothing to merge, no Spark is started.
     """
     tidemark = App.from_environment()
-    names = list(dict.fromkeys(tidemark.upserts(name).spec.origin for name in pipelines))
-    parts = Parts(tidemark, chosen_engine(tidemark, master, [f"{name}@{UPSERT}" for name in names]))
+    names = list(dict.fromkeys(tidemark.pipeline(name).upserts.spec.origin for name in pipelines))
+    parts = Parts(tidemark, chosen_engine(tidemark, master, names))
     refs = []
-    found = map_in_threads(names, lambda name: tidemark.upserts(name).next(), PLANNING_THREADS)
+    found = map_in_threads(
+        names, lambda name: tidemark.pipeline(name).upserts.next(), PLANNING_THREADS
+    )
     for name, answer in zip(names, found, strict=True):
         if isinstance(answer, TidemarkError):
             parts.add(name, answer.exit_code, **answer.as_record())
@@ -87,8 +89,8 @@ def upsert(
         elif dry_run:
             parts.add(name, ExitCode.OK, **answer.as_record())
         else:
-            refs.append(PlanRef(pipeline=f"{name}@{UPSERT}", sequence=answer.version))
-    for together in tidemark.applications(refs):
+            refs.append(MergeRef(pipeline=name, version=answer.version))
+    for together in applications(tidemark, refs):
         parts.add_run("upsert", together)
     told = [_of_pipeline(name, parts.records) for name in names]
     if as_json:
@@ -102,10 +104,9 @@ def upsert(
 
 
 def _of_pipeline(name: str, records: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What became of a pipeline's table of latest rows; a job calls it by its own name."""
-    ran = records.get(f"{name}@{UPSERT}")
-    told = {key: value for key, value in (ran or records[name]).items() if key != "plan"}
-    return {"typed_version": None, **told, "pipeline": name}
+    """Return the result of a pipeline's upsert table."""
+    told = {key: value for key, value in records[name].items() if key != "plan"}
+    return {"typed_version": None, **told}
 
 
 @app.command("list", short_help="What is in quarantine, and why.")
@@ -122,7 +123,7 @@ def list_records(
     decodes it again.
     """
     tidemark = App.from_environment()
-    found = tidemark.quarantine(tidemark.typed_spec(pipeline)).records(closed=everything)
+    found = tidemark.pipeline(pipeline).typed.quarantine.records(closed=everything)
     if as_json:
         print_json([each.as_record() for each in found])
         return
@@ -162,10 +163,10 @@ def replay(
     old rows are closed, by the number of the plan that did it.
     """
     tidemark = App.from_environment()
-    spec = tidemark.typed_spec(pipeline)
+    spec = tidemark.pipeline(pipeline).typed.spec
     wanted = [
         each
-        for each in tidemark.quarantine(spec).records()
+        for each in tidemark.pipeline(pipeline).quarantine.records()
         if partition in (None, each.partition) and reason in (None, each.reason)
     ]
     # By incarnation of the topic: a plan is of one.
@@ -181,7 +182,7 @@ def replay(
         drafted = {"pipeline": spec.name, "outcome": "draft", "offsets": len(wanted)}
         _print([drafted], ExitCode.OK, as_json=as_json)
         return
-    decoding = tidemark.decoding(pipeline)
+    decoding = tidemark.pipeline(pipeline).decoder
 
     def next_plan() -> PlanResult:
         for topic_id, spans in left.items():
@@ -222,8 +223,8 @@ def _executed(
             else:
                 step(f"{name}: plan {answer.plan.sequence}: {answer.plan.size:,} offset(s)")
                 refs.append(answer.plan.ref)
-        for together in tidemark.applications(refs):
-            parts.add_run("ingest", together)
+        for together in applications(tidemark, refs):
+            parts.add_run("decode", together)
         codes.append(parts.code)
         told += parts.records.values()
         for name, record in parts.records.items():
@@ -255,7 +256,7 @@ def _print(records: list[Mapping[str, Any]], code: int, *, as_json: bool) -> Non
 
 
 def _print_waiting(tidemark: App, names: list[str], *, as_json: bool) -> None:
-    seen = {name: tidemark.decoding(name).waiting() for name in names}
+    seen = {name: tidemark.pipeline(name).decoder.waiting() for name in names}
     if as_json:
         print_json([{"pipeline": name, **each.as_record()} for name, each in seen.items()])
         return

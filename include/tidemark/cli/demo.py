@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemark.app import App, connection_variable, kafka_connection
+from tidemark.app import App
 from tidemark.cli.console import note, out, print_table, step
 from tidemark.cli.errors import DemoFailed
 from tidemark.cli.service import start_spark, stop_all
+from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.errors import SetupError
 from tidemark.core.ledger import Ledger
 
@@ -138,7 +139,7 @@ class _Demo:
         from tidemark.dev.producer import produce
 
         step(title)
-        config = self.app.kafka_config("kafka_default")
+        config = self.app.connections.kafka_config("kafka_default")
         for name, records in counts.items():
             written = sum(produce(config, name, records=records, seed=self.seed).values())
             self.produced[name] = self.produced.get(name, 0) + written
@@ -241,11 +242,11 @@ class _Demo:
         rows = []
         for pipeline, spec in self.app.specs.items():
             table = count_bronze(self.app.layout.data_table(spec.target))
-            status = self.app.status(pipeline)
+            status = self.app.pipeline(pipeline).status()
             rows.append((pipeline, table.rows, table.records, status.last_landed, status.lag))
             self._add(rows=table.rows, duplicates=table.rows - table.records, lag=status.lag or 0)
             self._expect(status.records == table.rows, f"{pipeline}: table and control disagree")
-            verified = self.app.verify(pipeline).verify()
+            verified = self.app.pipeline(pipeline).verify()
             self._add(verified=sum(each.records for each in verified.partitions))
             self._expect(not verified.differences, f"{pipeline}: the table differs from Kafka")
         print_table("Tables", ("pipeline", "rows", "distinct records", "last plan", "lag"), rows)
@@ -253,13 +254,13 @@ class _Demo:
         checked = [
             (pipeline, each.plan.sequence, each.decision.status)
             for pipeline in self.app.specs
-            for each in self.app.publication(pipeline).plans()
+            for each in self.app.pipeline(pipeline).publication.plans()
             if each.decision
         ]
         print_table("Quality", ("pipeline", "plan", "status"), checked)
         plans = sum(len(self._ledger(pipeline).plans) for pipeline in self.app.specs)
         failed = sum(1 for *_, status in checked if not status.is_visible)
-        groups = consumer_group_ids(self.app.kafka_config("kafka_default"))
+        groups = consumer_group_ids(self.app.connections.kafka_config("kafka_default"))
         self._add(plans=plans, checked_plans=len(checked), blocked_plans=failed, groups=len(groups))
         wanted = sum(self.produced.values()) + _SECOND["prices"] + self.counts["backfilled"]
         self._expect(self.counts["rows"] == wanted, f"{self.counts['rows']} rows, not {wanted}")
@@ -274,7 +275,7 @@ class _Demo:
         rows = [
             (pipeline, here.partition, here.low, here.committed, here.end, here.lag)
             for pipeline in self.app.specs
-            for here in self.app.status(pipeline).partitions
+            for here in self.app.pipeline(pipeline).status().partitions
         ]
         columns = ("pipeline", "partition", "low", "committed offset", "end", "lag")
         print_table("Committed offsets", columns, rows)
@@ -296,7 +297,7 @@ class _Demo:
             self.counts[key] = self.counts.get(key, 0) + value
 
     def _ledger(self, pipeline: str) -> Ledger:
-        return self.app.control().ledger(pipeline)
+        return self.app.control.ledger(pipeline)
 
     def _topic(self, pipeline: str) -> str:
         return self.app.spec(pipeline).topic

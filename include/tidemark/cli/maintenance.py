@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.app import App, utc_now
+from tidemark.app import App
 from tidemark.cli.arguments import AsJson
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.ingest.parallel import map_in_threads
 from tidemark.lake.retention import USUAL_PAGES_RETENTION, USUAL_RETENTION, Upkept
+from tidemark.pipeline import utc_now
 
 
 def register(app: typer.Typer) -> None:

@@ -72,7 +72,7 @@ def start(
     """  # noqa: D301  click's mark for lines that stay lines
     app = App.from_environment()
     source = _source(app, pipeline, group, checkpoint, table, app_id, offsets)
-    done = app.starts(pipeline).begin(source, requester(), reason, others=others, dry_run=dry_run)
+    done = app.pipeline(pipeline).begin(source, requester(), reason, others=others, dry_run=dry_run)
     if as_json:
         print_json(done.as_record())
         return
@@ -110,11 +110,11 @@ def _source(
             rule=f"one of: {', '.join(ways)}", seen=" and ".join(chosen) or "none of them"
         )
     if group is not None:
-        return app.group_source(pipeline, group)
+        return app.pipeline(pipeline).group_source(group)
     if checkpoint is not None:
-        return app.checkpoint_source(checkpoint)
+        return app.pipeline(pipeline).checkpoint_source(checkpoint)
     if table is not None and app_id is not None:
-        return app.ingested_source(table, app_id)
+        return app.pipeline(pipeline).ingested_source(table, app_id)
     return given_offsets(offsets or "")
 
 
@@ -156,7 +156,7 @@ def export_offsets(
     Once, now: no run does it. This is all that Tidemark ever writes to Kafka, and it never reads
     it again. What the group had of the topic is replaced. Needs Read on the group and the topic.
     """
-    exported = App.from_environment().exports(pipeline).export(group, dry_run=dry_run)
+    exported = App.from_environment().pipeline(pipeline).export_offsets(group, dry_run=dry_run)
     if as_json:
         print_json(
             {

@@ -44,7 +44,7 @@ def status(
     """
     app = App.from_environment()
     names = [app.spec(name).name for name in pipelines or app.specs]
-    answers = map_in_threads(names, app.status, PLANNING_THREADS)
+    answers = map_in_threads(names, lambda name: app.pipeline(name).status(), PLANNING_THREADS)
     if not pipelines:
         names += app.spec_folder.broken
         answers += app.spec_folder.broken.values()
@@ -135,9 +135,9 @@ def plan(pipeline: Pipeline, dry_run: DryRun = False, as_json: AsJson = False) -
     plan with `tidemark ingest PIPELINE --plan N`. For offsets of your choice see `backfill`.
     """
     app = App.from_environment()
-    planner = app.planner(pipeline)
+    planner = app.pipeline(pipeline).planner
     answer = planner.preview() if dry_run else planner.plan(requester())
-    adds = app.footprint(answer.plan) if answer.plan else None
+    adds = app.pipeline(answer.plan.pipeline).footprint(answer.plan) if answer.plan else None
     if as_json:
         record = answer.plan.as_record() if answer.plan else None
         told = adds.as_record() if adds else {}
@@ -164,7 +164,7 @@ def verify(
     ingested_at differs from that of the plan that landed the offset. Ends with exit code 65 and the
     first differences if there are any. Needs no Spark.
     """
-    done = App.from_environment().verify(pipeline).verify(partition, start, end, say=note)
+    done = App.from_environment().pipeline(pipeline).verify(partition, start, end, say=note)
     if as_json:
         print_json(done.as_record())
         if done.differences:

@@ -34,7 +34,7 @@ def list_plans(
     A plan is published after a check without critical failures, or when an operator releases it.
     An unchecked plan is not published.
     """
-    plans = App.from_environment().publication(pipeline).plans()
+    plans = App.from_environment().pipeline(pipeline).publication.plans()
     listed = [each for each in plans if everything or not each.is_published]
     if as_json:
         print_json([each.as_record() for each in listed])
@@ -93,7 +93,7 @@ def view(
     disappear, and no rows are copied.
     """
     tidemark = App.from_environment()
-    spec = tidemark.kafka_spec(pipeline)
+    spec = tidemark.pipeline(pipeline).kafka_spec
     table = tidemark.layout.data_table(spec.target)
     sql = published_view(spec.name, table, tidemark.layout.publication_table, engine)
     if as_json:
@@ -111,7 +111,7 @@ def _decide(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    publication = App.from_environment().publication(pipeline)
+    publication = App.from_environment().pipeline(pipeline).publication
     decided = decide(publication, plan_number, requester(), reason, dry_run=dry_run)
     if as_json:
         print_json({**decided.as_record(), "outcome": "draft" if dry_run else "decided"})

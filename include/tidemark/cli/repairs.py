@@ -52,14 +52,17 @@ def abandon(
     For a plan that is too large, or whose range Kafka no longer has. A driver that still works on
     it is fenced off first, so nothing lands twice. A landed plan cannot be given up.
     """
-    abandoner = App.from_environment().abandon(pipeline)
-    given_up = abandoner.abandon(plan_number, requester(), reason, discard=discard, dry_run=dry_run)
+    abandoned = (
+        App.from_environment()
+        .pipeline(pipeline)
+        .abandon(plan_number, requester(), reason, discard=discard, dry_run=dry_run)
+    )
     if as_json:
         outcome = "draft" if dry_run else "abandoned"
-        print_json({"outcome": outcome, "plan": given_up.as_record()})
+        print_json({"outcome": outcome, "plan": abandoned.as_record()})
         return
     how = "would be given up" if dry_run else "is given up"
-    out.print(f"plan {plan_number} of {pipeline} {how}: {given_up.size:,} offset(s)", markup=False)
+    out.print(f"plan {plan_number} of {pipeline} {how}: {abandoned.size:,} offset(s)", markup=False)
 
 
 def undo(
@@ -76,7 +79,7 @@ def undo(
     """
     undone = (
         App.from_environment()
-        .undo(pipeline)
+        .pipeline(pipeline)
         .undo(plan_number, requester(), reason, dry_run=dry_run)
     )
     if as_json:
@@ -105,7 +108,7 @@ def accept_loss(
     """
     accepted = (
         App.from_environment()
-        .decisions(pipeline)
+        .pipeline(pipeline)
         .accept_loss(partition or (), requester(), reason, dry_run=dry_run)
     )
     rows = [
@@ -128,7 +131,7 @@ def new_incarnation(
     """
     accepted = (
         App.from_environment()
-        .decisions(pipeline)
+        .pipeline(pipeline)
         .new_incarnation(requester(), reason, dry_run=dry_run)
     )
     _print_decision(
@@ -150,7 +153,7 @@ def rewind(
     still work on older plans are fenced off for good. Offsets that Kafka has deleted meanwhile are
     then a LostRange.
     """
-    found = App.from_environment().repair(pipeline).rewind(requester(), reason, dry_run=dry_run)
+    found = App.from_environment().pipeline(pipeline).rewind(requester(), reason, dry_run=dry_run)
     _print_differences("undone", dry_run, found, as_json)
 
 
@@ -173,8 +176,9 @@ def rebuild(
     """
     if apply is None:
         raise typer.BadParameter("say --dry-run to see what would be recorded, or --apply")
-    repair = App.from_environment().repair(pipeline)
-    found = repair.rebuild(requester(), reason, dry_run=not apply)
+    found = (
+        App.from_environment().pipeline(pipeline).rebuild(requester(), reason, dry_run=not apply)
+    )
     _print_differences("rebuilt", not apply, found, as_json)
 
 
@@ -188,13 +192,13 @@ def deduplicate(
 ) -> None:
     """Remove copies of rows from a data table.
 
-    Fixes DuplicateRows, after a compaction by another program doubled rows. Rows with the same
-    topic id, partition, offset and plan are copies if all their columns are equal; one of them
-    stays. Ends with CopiesDiffer and removes nothing if the columns differ. Does not read Kafka.
+    Fixes DuplicateRows, after another program's compaction doubled rows. Rows with the same topic
+    id, partition, offset and plan are copies if all their columns are equal; one of them stays.
+    Ends with CopiesDiffer and removes nothing if the columns differ. Does not read Kafka.
     """
     if apply is None:
         raise typer.BadParameter("choose --dry-run to count the copies, or --apply")
-    copies = App.from_environment().deduplication(pipeline).run(dry_run=not apply)
+    copies = App.from_environment().pipeline(pipeline).deduplicate(dry_run=not apply)
     if as_json:
         outcome = "removed" if apply else "draft"
         print_json({"outcome": outcome, "copies": copies.rows, "unread_files": copies.unread_files})

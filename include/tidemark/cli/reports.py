@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from tidemark.app import App, utc_now
+from tidemark.app import App
 from tidemark.cli.arguments import AsJson, Pipeline
 from tidemark.cli.console import out, print_json
 from tidemark.core.errors import ExitCode
+from tidemark.pipeline import utc_now
 
 _USUAL_DAYS = 30
 
@@ -49,7 +50,7 @@ def report(
     begin = _utc(since) or end - timedelta(days=_USUAL_DAYS)
     if begin >= end:
         raise typer.BadParameter("--since has to be before --until")
-    found = app.reports(pipeline).report(begin, end)
+    found = app.pipeline(pipeline).report(begin, end)
     if as_json:
         print_json(found.as_record())
     else:

@@ -14,6 +14,7 @@ from tidemark.cli.spark import Parts, chosen_engine, planned
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
+from tidemark.run import applications
 from tidemark.steps import left
 
 
@@ -54,7 +55,7 @@ def run(
         elif answer.is_any and answer.newest is not None:
             del parts.records[name]
             plans.append(PlanRef(pipeline=name, sequence=answer.newest))
-    for together in app.applications(plans):
+    for together in applications(app, plans):
         parts.add_run("run", together)
     records = [parts.records[name] for name in names]
     if as_json:
@@ -111,7 +112,7 @@ def _print_drafts(app: App, names: list[str], *, as_json: bool) -> None:
     """Print what a run would do; end with the worst exit code if a pipeline fails."""
 
     def draft(name: str) -> dict[str, Any]:
-        planning = app.planner(name).preview()
+        planning = app.pipeline(name).planner.preview()
         return {
             "outcome": planning.outcome.value,
             "plan": planning.plan.as_record() if planning.plan else None,

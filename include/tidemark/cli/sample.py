@@ -69,7 +69,7 @@ def produce(
         return
     from tidemark.dev.producer import produce as write
 
-    config = App.from_environment().kafka_config(connection)
+    config = App.from_environment().connections.kafka_config(connection)
     with Progress(console=err, transient=True) as progress:
         task = progress.add_task(f"producing {name}", total=records)
         counts = write(

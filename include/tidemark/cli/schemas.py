@@ -42,7 +42,7 @@ def init(
     spec and edit it. The schema is frozen there, and what does not fit later goes into quarantine.
     Fields of which nothing is known yet, because they were always null, are named in a comment.
     """
-    found = App.from_environment().profiling(pipeline).decode_draft(records)
+    found = App.from_environment().pipeline(pipeline).profiling.decode_draft(records)
     left_out = [{"field": path, "why": why} for path, why in found.left_out]
     if as_json:
         section = found.as_section()

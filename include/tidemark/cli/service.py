@@ -6,8 +6,9 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
-from tidemark.app import SPARK_CONNECTION, App, connection_variable
+from tidemark.app import App
 from tidemark.cli.console import note, out, print_json, step
+from tidemark.connections import SPARK_CONNECTION, connection_variable
 
 DEFAULT_PORT = 8080
 
@@ -62,7 +63,7 @@ def up(
         print_json(
             {
                 "kafka": kafka.as_record(),
-                "spark": app.spark_server().status().as_record(),
+                "spark": app.engines.server().status().as_record(),
                 "airflow": running.as_record(),
             }
         )
@@ -71,7 +72,7 @@ def up(
     out.print(f"login     {running.username}", markup=False)
     out.print(f"password  {running.password}", markup=False)
     out.print(f"Kafka     {kafka.bootstrap}")
-    out.print(f"Spark     {app.spark_server().status().address or 'none'}", markup=False)
+    out.print(f"Spark     {app.engines.server().status().address or 'none'}", markup=False)
     out.print("next      .venv/bin/tidemark sample produce prices --records 1000", markup=False)
 
 
@@ -100,7 +101,7 @@ def stop_all(app: App) -> tuple[list[str], dict[str, Any]]:
     """
     parts: dict[str, _Part] = {
         "airflow": app.airflow(),
-        "spark": app.spark_server(),
+        "spark": app.engines.server(),
         "kafka": app.broker(),
     }
     ran = [_NAMES[name] for name, part in parts.items() if part.status().running]
@@ -113,7 +114,7 @@ def start_spark(app: App) -> None:
     if variable in app.environ:
         note(f"Airflow uses the Spark of {variable}; no server starts")
         return
-    server = app.spark_server()
+    server = app.engines.server()
     step("Spark already runs" if server.status().running else "starting Spark (some ten seconds)")
-    status = server.start(app.check_server_requirements)
+    status = server.start(app.engines.check_requirements)
     note(f"Spark at {status.address}: one server for all runs; its log is {status.log}")

@@ -24,7 +24,7 @@ from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.ingest.recorder import recorded_plan, refuse_abandoned
 from tidemark.quality.publication_service import landing_of
-from tidemark.run import run
+from tidemark.run import Ref, applications, run
 from tidemark.spark.engine import TOKEN_VARIABLE, Engine, Server
 
 
@@ -67,7 +67,7 @@ def ingest(
         plans = planned(app, names, parts)
     else:
         plans = [PlanRef(pipeline=names[0], sequence=plan_number)]
-    for together in app.applications(plans):
+    for together in applications(app, plans):
         parts.add_run("ingest", together)
     records = [parts.records[name] for name in names]
     if as_json:
@@ -99,8 +99,8 @@ def quality(
         print_json({"outcome": "nothing landed"}) if as_json else out.print("nothing landed yet")
         return
     if dry_run:
-        spec = app.kafka_spec(pipeline)
-        landing_of(recorded_plan(app.control(), spec.name, sequence))
+        spec = app.pipeline(pipeline).kafka_spec
+        landing_of(recorded_plan(app.control, spec.name, sequence))
         suite = spec.suite
         if as_json:
             print_json({"outcome": "draft", "plan": sequence, "suite": suite})
@@ -126,7 +126,7 @@ def chosen_engine(app: App, master: str | None, pipelines: Sequence[str]) -> Eng
         raise typer.BadParameter(
             f"other users can read a token on the command line; set {TOKEN_VARIABLE} instead"
         )
-    engine = app.engine(master)
+    engine = app.engines.select(master)
     step(f"engine: {engine}")
     if isinstance(engine, Server):
         app.check_server(engine, pipelines)
@@ -155,7 +155,7 @@ class Parts:
         self._codes.append(code)
         self.records[pipeline] = {"pipeline": pipeline, "plan": None, **told}
 
-    def add_run(self, job: str, plans: Sequence[PlanRef]) -> None:
+    def add_run(self, job: str, plans: Sequence[Ref]) -> None:
         """Run a job for plans of different pipelines."""
         done = run(self._app, self._engine, job, plans, say=note)
         self._codes.append(done.exit_code)
@@ -163,7 +163,7 @@ class Parts:
         why = done.failure.as_record() if done.failure else outcome
         if done.failure:
             step(done.failure.rendered("problem"))
-        died = [{"pipeline": plan.pipeline, "plan": plan.sequence, **why} for plan in plans]
+        died = [{"pipeline": plan.pipeline, **why} for plan in plans]
         for record in died if done.results is None else done.results:
             self.records[record["pipeline"]] = record
 
@@ -184,7 +184,9 @@ def planned(app: App, names: Sequence[str], parts: Parts) -> list[PlanRef]:
     asked_by = requester()
     # Specs that cannot be used are nobody's own refusal.
     _ = app.specs
-    answers = map_in_threads(names, lambda name: app.planner(name).plan(asked_by), PLANNING_THREADS)
+    answers = map_in_threads(
+        names, lambda name: app.pipeline(name).planner.plan(asked_by), PLANNING_THREADS
+    )
     for name, answer in zip(names, answers, strict=True):
         if isinstance(answer, TidemarkError):
             parts.add(name, answer.exit_code, **answer.as_record())
@@ -206,8 +208,8 @@ def _print_drafts(
 
     def draft(name: str) -> PlanResult:
         if plan_number is None:
-            return app.planner(name).preview()
-        record = recorded_plan(app.control(), app.spec(name).name, plan_number)
+            return app.pipeline(name).planner.preview()
+        record = recorded_plan(app.control, app.spec(name).name, plan_number)
         refuse_abandoned(record)
         outcome = PlanOutcome.LANDED if record.landing else PlanOutcome.KEPT
         return PlanResult(outcome=outcome, plan=record.plan)
@@ -237,7 +239,7 @@ def _draft_record(answer: PlanResult | TidemarkError) -> dict[str, Any]:
 
 
 def _newest_landed(app: App, pipeline: str) -> int | None:
-    return app.control().summary(app.kafka_spec(pipeline).name).last_landed
+    return app.control.summary(app.pipeline(pipeline).kafka_spec.name).last_landed
 
 
 def _print_record(record: Mapping[str, Any]) -> None:

@@ -38,7 +38,7 @@ def start(
     if not as_json:
         step("starting Spark (some ten seconds)")
     tidemark = App.from_environment()
-    _show(tidemark.spark_server(port=port).start(tidemark.check_server_requirements), as_json)
+    _show(tidemark.engines.server(port=port).start(tidemark.engines.check_requirements), as_json)
 
 
 @app.command(short_help="Run the server in the foreground.")
@@ -51,19 +51,19 @@ def serve(
     SPARK_CONNECT_AUTHENTICATE_TOKEN, or, if that is not set, the token of `tidemark spark start`.
     Commands use the server with `--master sc://localhost:PORT` and that token in the same variable.
     """
-    App.from_environment().spark_server(port=port, log_to_file=False).serve()
+    App.from_environment().engines.server(port=port, log_to_file=False).serve()
 
 
 @app.command(short_help="Stop the server.")
 def stop(as_json: AsJson = False) -> None:
     """Stop the server. A run that uses the server fails; running it again is safe."""
-    _show(App.from_environment().spark_server().stop(), as_json)
+    _show(App.from_environment().engines.server().stop(), as_json)
 
 
 @app.command(short_help="Show whether the server runs, and where.")
 def status(as_json: AsJson = False) -> None:
     """Show whether the server runs, where it listens, and where its log is."""
-    _show(App.from_environment().spark_server().status(), as_json)
+    _show(App.from_environment().engines.server().status(), as_json)
 
 
 def _show(status: ServerStatus, as_json: bool) -> None:

@@ -59,7 +59,7 @@ def init(
     file = tidemark.layout.expectations / f"{chosen}.json"
     if file.exists() and not dry_run:
         raise SuiteExists(file=str(file))
-    profile = tidemark.profiling(pipeline).profile(records)
+    profile = tidemark.pipeline(pipeline).profiling.profile(records)
     suite = draft(chosen, profile, set(BATCH_COLUMNS))
     text = json.dumps(suite, indent=2)
     if not dry_run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemark.core.errors import TerminalError, TransientError, UnknownOutcomeError, _undone
+from tidemark.spec.ref import PipelineRef
 
 
 @dataclass(kw_only=True, eq=False)
@@ -342,7 +343,7 @@ class RowsChanged(TerminalError):
 
     @property
     def _fix(self) -> str:
-        pipeline = self.pipeline.removesuffix("@typed")
+        pipeline = PipelineRef.parse(self.pipeline).name
         return (
             f"replace the whole range in one chunk: `tidemark backfill {pipeline} --offsets "
             f"{self.partition}:{self.start}-{self.end} --chunk {self.end - self.start} --replace "

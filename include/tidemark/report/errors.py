@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tidemark.core.errors import TerminalError, TransientError, in_words
+from tidemark.spec.ref import PipelineKind, PipelineRef
 
 
 @dataclass(kw_only=True, eq=False)
@@ -177,9 +178,11 @@ class PlanStuck(TerminalError):
 
     @property
     def _fix(self) -> str:
-        pipeline, _, typed = self.pipeline.partition("@")
-        lands = f"decode {pipeline}" if typed == "typed" else f"ingest {self.pipeline}"
-        plan = "" if typed == "typed" else f" --plan {self.sequence}"
+        ref = PipelineRef.parse(self.pipeline)
+        if ref.kind is PipelineKind.TYPED:
+            lands, plan = f"decode {ref.name}", ""
+        else:
+            lands, plan = f"ingest {ref}", f" --plan {self.sequence}"
         return (
             f"run `tidemark {lands}{plan}`, which lands it or names the error of its runs, and "
             "continue with that error's section of docs/runbook.md"

@@ -147,7 +147,7 @@ class Unsettling:
         decode = self.spec.decode
         if decode is None or not self.spec.is_live:
             return Unsettled(opened=own, blocked=self._blocked())
-        typed = self.control.summary(self.spec.typed(decode).name)
+        typed = self.control.summary(self.spec.typed().name)
         unlanded = [record.plan.sequence for record in typed.open_plans()]
         return Unsettled(
             opened=tuple(sorted((*own, *self._opened(typed)), key=lambda plan: plan.planned_at)),

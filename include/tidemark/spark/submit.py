@@ -17,6 +17,7 @@ from tidemark.core.errors import ExitCode, SetupError, TidemarkError, Unforeseen
 from tidemark.core.plan import PlanRef
 from tidemark.spark.engine import JobRun, Stop, Submit, without_connect
 from tidemark.spark.errors import EngineStopped
+from tidemark.spec.ref import MergeRef
 
 _LONGEST_CAUSE = 300
 _WRONG_SESSION = (
@@ -48,12 +49,12 @@ RESULT_MARKER = "TIDEMARK_RESULT "
 """Begins the one line of standard output that carries a job's results, a JSON list by plan."""
 
 
-def plan_arguments(plans: Iterable[PlanRef]) -> list[str]:
+def plan_arguments(plans: Iterable[PlanRef | MergeRef]) -> list[str]:
     """Return plans as command-line arguments of a job."""
     return [part for plan in plans for part in ("--plan", str(plan))]
 
 
-def application_name(job: str, plans: Sequence[PlanRef]) -> str:
+def application_name(job: str, plans: Sequence[PlanRef | MergeRef]) -> str:
     """Return the name of a job's Spark application."""
     others = len(plans) - 1
     return f"tidemark-{job}-{plans[0].pipeline}{f'-and-{others}-more' if others else ''}"

@@ -31,6 +31,7 @@ from tidemark.spec.errors import Problem, SpecError
 from tidemark.spec.fields import Struct, parse_type
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import SUITE_NAME, AlarmRules, PipelineSpec, StartPolicy
+from tidemark.spec.ref import PipelineRef
 from tidemark.spec.targets import conflicts
 from tidemark.spec.upsert import Deletes, Envelope, UpsertSpec
 
@@ -256,7 +257,7 @@ class _Spec(_Section):
     def to_spec(self) -> PipelineSpec:
         timed = isinstance(self.start, _StartAt)
         return PipelineSpec(
-            name=self.name,
+            ref=PipelineRef(self.name),
             description=self.description.strip(),
             topic=self.topic,
             connection=self.connection,

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from tidemark.core.errors import InvalidSelection
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.spec.decode import DecodeSpec
+from tidemark.spec.errors import NotDecoded, NotUpserted
+from tidemark.spec.ref import PipelineKind, PipelineRef
 from tidemark.spec.upsert import UpsertSpec
-
-COPY_NAME = r"[a-z][a-z0-9_]{0,63}"
-"""What the copy of a pipeline's table may be called."""
-
-
-TYPED = "typed"
-"""What the pipeline of a typed table is called behind the `@`; no copy can be called so."""
-
-
-QUARANTINE = "quarantine"
-"""What the table of its quarantine is called there."""
-
-
-UPSERT = "upsert"
-"""What its table of latest rows is called there."""
-
 
 SUITE_NAME = r"[a-z][a-z0-9_]{0,63}"
 """What a quality suite, and its file, may be called."""
@@ -70,7 +58,7 @@ class PipelineSpec:
     """One pipeline, as its YAML file says it; docs/pipelines.md explains every key.
 
     Attributes:
-        name: Unique name, `[a-z][a-z0-9_]*`; names the DAG and the bronze table.
+        ref: The table. The name of the live one is unique, `[a-z][a-z0-9_]*`, and names the DAG.
         description: One or two sentences for the DAG's page.
         topic: Kafka topic.
         connection: Airflow connection id of the Kafka cluster.
@@ -98,7 +86,7 @@ class PipelineSpec:
         spark: Spark settings that win over Tidemark's own.
     """
 
-    name: str
+    ref: PipelineRef
     topic: str
     connection: str
     target: str
@@ -124,48 +112,93 @@ class PipelineSpec:
     spark: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def name(self) -> str:
+        """The text of `ref`, under which plans are recorded."""
+        return str(self.ref)
+
+    @property
     def origin(self) -> str:
-        """Name of the pipeline that this one copies or decodes; its own if it does neither."""
-        return self.name.partition("@")[0]
+        """Name of the live pipeline: the own name, or the one that is copied or decoded."""
+        return self.ref.name
 
     @property
     def is_live(self) -> bool:
-        """Whether it follows its topic: a copy has backfills alone, a typed table its origin."""
-        return self.name == self.origin
+        """Whether the table follows the topic."""
+        return self.ref.kind is PipelineKind.LIVE
 
     @property
     def reads_kafka(self) -> bool:
-        """Whether it lands records of its topic; the others are made of what has landed."""
-        return self.name not in (f"{self.origin}@{TYPED}", f"{self.origin}@{UPSERT}")
+        """Whether the table contains records as Kafka has them."""
+        return self.ref.kind in (PipelineKind.LIVE, PipelineKind.COPY)
 
     @property
     def is_typed(self) -> bool:
-        """Whether it is the pipeline of a typed table, which reads its origin's table."""
-        return self.name == f"{self.origin}@{TYPED}"
+        """Whether this is the pipeline of a typed table, which reads the live bronze table."""
+        return self.ref.kind is PipelineKind.TYPED
 
-    def typed(self, decode: DecodeSpec) -> PipelineSpec:
-        """The pipeline of the typed table: it reads what this one lands, and nothing of Kafka."""
-        return replace(
-            self, name=f"{self.name}@{TYPED}", target=decode.target, group=None, decode=decode
-        )
+    def decoding(self) -> DecodeSpec:
+        """Return the section `decode`.
 
-    def upserted(self, upsert: UpsertSpec) -> PipelineSpec:
-        """The table of latest rows, as if it had a pipeline of its own."""
-        return replace(self, name=f"{self.name}@{UPSERT}", target=upsert.target, group=None)
-
-    def into(self, copy: str) -> PipelineSpec:
-        """The same records in a table of their own: a pipeline by itself, named `<name>@<copy>`.
-
-        It has nothing but what backfills put there.
+        Raises:
+            NotDecoded: The spec has no such section.
         """
+        if self.decode is None:
+            raise NotDecoded(pipeline=self.origin)
+        return self.decode
+
+    def upsert(self) -> UpsertSpec:
+        """Return the section `decode.upsert`.
+
+        Raises:
+            NotUpserted: The spec has no such section.
+        """
+        if self.decode is None or self.decode.upsert is None:
+            raise NotUpserted(pipeline=self.origin)
+        return self.decode.upsert
+
+    @property
+    def has_upsert(self) -> bool:
+        """Whether the spec defines an upsert table."""
+        return self.decode is not None and self.decode.upsert is not None
+
+    def typed(self) -> PipelineSpec:
+        """Return the pipeline of the typed table.
+
+        Raises:
+            NotDecoded: The spec defines none.
+        """
+        return self._of_kind(PipelineKind.TYPED, self.decoding().target)
+
+    def upserted(self) -> PipelineSpec:
+        """Return the pipeline of the upsert table.
+
+        Raises:
+            NotUpserted: The spec defines none.
+        """
+        return self._of_kind(PipelineKind.UPSERT, self.upsert().target)
+
+    def copied(self, copy: str) -> PipelineSpec:
+        """Return the pipeline of a copy, which contains backfills alone.
+
+        Raises:
+            InvalidSelection: The target is the root of a bucket: no folder can be beside it.
+        """
+        if re.fullmatch(r"\w+://[^/]*/*", self.target):
+            raise InvalidSelection(
+                rule="a pipeline whose table is in a folder, beside which the copy's can be",
+                seen=f"target {self.target}",
+            )
         return replace(
             self,
-            name=f"{self.name}@{copy}",
+            ref=PipelineRef(self.origin, PipelineKind.COPY, copy),
             target=f"{self.target.rstrip('/')}@{copy}",
             group=None,
             start=StartPolicy.LATEST,
             start_at=None,
         )
+
+    def _of_kind(self, kind: PipelineKind, target: str) -> PipelineSpec:
+        return replace(self, ref=self.ref.of_kind(kind), target=target, group=None)
 
     @property
     def dag_id(self) -> str:

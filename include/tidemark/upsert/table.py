@@ -14,7 +14,7 @@ from tidemark.lake.failures import names_failures
 from tidemark.lake.rows import opened
 from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType, merged
-from tidemark.spec.model import UPSERT
+from tidemark.spec.ref import PipelineKind, PipelineRef
 from tidemark.spec.upsert import Envelope, Shown
 
 _LOOKED_AT = 50
@@ -43,7 +43,7 @@ class DeltaLatest:
         table = opened(self._uri)
         if table is None:
             return None
-        check_owner(table, self._uri, f"{pipeline}@{UPSERT}")
+        check_owner(table, self._uri, str(PipelineRef(pipeline, PipelineKind.UPSERT)))
         newest, before, *_ = (*_merges(table), None, None)
         if newest is None:
             return None
@@ -75,7 +75,9 @@ class DeltaLatest:
         """As `LatestRows.prepare`."""
         schema = self._schema(columns)
         if opened(self._uri) is None or self.fits(columns):
-            DeltaDataTable(self._uri, schema, grows=True).prepare(f"{pipeline}@{UPSERT}")
+            DeltaDataTable(self._uri, schema, grows=True).prepare(
+                str(PipelineRef(pipeline, PipelineKind.UPSERT))
+            )
 
     def version(self) -> int:
         """As `LatestRows.version`."""

@@ -1,0 +1,101 @@
+"""Connections to Kafka, schema registries and Spark, as environment variables of Airflow's form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark.kafka.errors import InvalidConnection, UnknownConnection
+from tidemark.spark.engine import Server
+
+LOCAL_CONNECTION = "kafka_default"
+"""Connection id of the embedded broker, unless the environment defines it."""
+
+SPARK_CONNECTION = "spark_default"
+"""Connection id of Spark in Airflow."""
+
+
+@dataclass(frozen=True)
+class Connections:
+    """The connections of an environment. Definitions contain secrets: never log them.
+
+    Attributes:
+        environ: Has a variable `AIRFLOW_CONN_<ID>` with JSON for each connection.
+        local_bootstrap: Returns the address of the embedded broker; None while it does not run.
+    """
+
+    environ: Mapping[str, str]
+    local_bootstrap: Callable[[], str | None]
+
+    def definition(self, connection: str) -> str:
+        """Return the definition of a connection.
+
+        Raises:
+            UnknownConnection: The environment does not define the connection.
+        """
+        text = self.environ.get(connection_variable(connection))
+        if text is not None:
+            return text
+        if connection == LOCAL_CONNECTION and (bootstrap := self.local_bootstrap()):
+            return kafka_connection(bootstrap)
+        raise UnknownConnection(connection=connection)
+
+    def kafka_config(self, connection: str) -> dict[str, Any]:
+        """Return a Kafka connection as librdkafka configuration.
+
+        Raises:
+            UnknownConnection, InvalidConnection
+        """
+        from tidemark.kafka.options import client_config
+
+        return client_config(connection, self.extra(connection, "bootstrap.servers"))
+
+    def extra(self, connection: str, key: str) -> Mapping[str, Any]:
+        """Return the field `extra` of a connection; `key` is one that it should have.
+
+        Raises:
+            UnknownConnection, InvalidConnection
+        """
+        text = self.definition(connection)
+        try:
+            extra = json.loads(text)["extra"]
+            parsed = json.loads(extra) if isinstance(extra, str) else extra
+            if not isinstance(parsed, dict):
+                raise TypeError("extra is no mapping")
+        except (ValueError, KeyError, TypeError):
+            # The original error would quote the value, which may contain a password.
+            raise InvalidConnection(
+                connection=connection,
+                rule=f'JSON such as {{"conn_type": "generic", "extra": {{"{key}": "…"}}}}',
+                seen="something else",
+            ) from None
+        return parsed
+
+    def variables(self, connections: Iterable[str]) -> dict[str, str]:
+        """Return the defined ones of some connections as environment variables."""
+        found = {}
+        for connection in sorted(set(connections)):
+            with suppress(UnknownConnection):
+                found[connection_variable(connection)] = self.definition(connection)
+        return found
+
+
+def connection_variable(connection: str) -> str:
+    """Return the environment variable that defines a connection, as Airflow names it."""
+    return f"AIRFLOW_CONN_{connection.upper()}"
+
+
+def kafka_connection(bootstrap: str) -> str:
+    """Return a Kafka connection without security, in Airflow's JSON format."""
+    return json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": bootstrap}})
+
+
+def spark_connection(server: Server) -> str:
+    """Return a connection to the Spark Connect server of a home, in Airflow's JSON format.
+
+    The connection contains no token: tasks read the token file of the home.
+    """
+    return json.dumps({"conn_type": "spark_connect", "host": server.host, "port": server.port})

@@ -1,0 +1,145 @@
+"""The engine of Spark jobs: selection, settings, and checks of a Spark Connect server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tidemark.spark.engine import TOKEN_VARIABLE, Engine, Server, Submit, engine_of
+from tidemark.spec.decode import Format
+from tidemark.spec.layout import LOG_FOLDER, Layout
+from tidemark.spec.model import PipelineSpec
+
+if TYPE_CHECKING:
+    from tidemark.spark.connect import ConnectSessions
+    from tidemark.spark.server import SparkServer
+
+
+@dataclass(frozen=True)
+class Engines:
+    """The engines that a home can use.
+
+    Attributes:
+        layout: Folders and tables of the home.
+        environ: The environment, which may have the token of a server.
+    """
+
+    layout: Layout
+    environ: Mapping[str, str]
+
+    def select(self, master: str | None = None) -> Engine:
+        """Return the engine of jobs.
+
+        Args:
+            master: A Spark master, or the address of a Spark Connect server; None for the server of
+                this home while it runs, else spark-submit on this machine.
+
+        Raises:
+            SetupError: The master begins with `sc:` and is not a valid address.
+        """
+        if master is None:
+            return self.server().running() or Submit("local[*]")
+        engine = engine_of(master, self.environ.get(TOKEN_VARIABLE, ""))
+        return self.with_own_token(engine) if isinstance(engine, Server) else engine
+
+    def with_own_token(self, server: Server) -> Server:
+        """Return the server of this home with the token of its file, or another server unchanged.
+
+        Raises:
+            EngineUnsuitable: Another version of this package started the server of this home.
+        """
+        if server.token or not self._is_own(server):
+            return server
+        running = self.server().running()
+        return replace(server, token=running.token) if running else server
+
+    def server(self, *, port: int = 0, log_to_file: bool = True) -> SparkServer:
+        """Return the Spark Connect server of this home; `port` 0 selects a free port."""
+        from tidemark.spark.server import SparkServer
+        from tidemark.spark.settings import server_settings
+
+        settings = server_settings(self.layout, log_to_file=log_to_file)
+        return SparkServer(self.layout.spark, self.environ, settings, port=port)
+
+    def check(self, server: Server, specs: Sequence[PipelineSpec]) -> None:
+        """Refuse a Spark Connect server that some pipelines cannot use.
+
+        `tidemark spark start` has already checked the server of this home.
+
+        Raises:
+            EngineUnavailable: The server does not answer.
+            EngineUnsuitable, SetupError: The server cannot be used.
+        """
+        from tidemark.spark.connect import connect_sessions
+
+        for spec in specs:
+            if spec.spark:
+                with connect_sessions(server, spec.spark) as sessions:
+                    sessions.shared()
+        if not self._is_own(server) or self.server().running() != server:
+            self.check_requirements(server, specs)
+
+    def check_requirements(self, server: Server, specs: Sequence[PipelineSpec] = ()) -> None:
+        """Check all requirements of a Spark Connect server; raises the errors of `check`."""
+        from tidemark.spark.connect import connect_sessions
+        from tidemark.spark.server import REDACTION
+        from tidemark.spark.server_requirements import check_requirements
+        from tidemark.spark.settings import AVRO_LIMITS
+
+        tables = [self.layout.data_table(each) for spec in specs for each in _targets(spec)]
+        elsewhere = [each for each in tables if not each.startswith(f"{self.layout.lakehouse}/")]
+        with connect_sessions(server, {}) as sessions:
+            check_requirements(
+                sessions,
+                java_properties=AVRO_LIMITS,
+                redaction=REDACTION,
+                locations=[self.layout.lakehouse, *elsewhere],
+                runs_python=any(_runs_python(spec) for spec in specs),
+            )
+
+    @contextmanager
+    def connected(self, server: Server, settings: Mapping[str, str]) -> Iterator[ConnectSessions]:
+        """Open sessions on a Spark Connect server, and close them after the block.
+
+        Raises:
+            EngineUnsuitable: A setting is not a session setting.
+        """
+        from tidemark.spark.connect import connect_sessions
+        from tidemark.spark.settings import WRITE_OPTIONS
+
+        own_settings = {LOG_FOLDER: str(self.layout.logs)}
+        with connect_sessions(
+            server, settings, write_options=WRITE_OPTIONS, own_settings=own_settings
+        ) as sessions:
+            yield sessions
+
+    def submit_settings(self, spec: PipelineSpec, offsets: int | None = None) -> dict[str, str]:
+        """Return the `--conf` settings of a job by spark-submit.
+
+        Args:
+            spec: The pipeline of the job, or one of several with the same Spark settings.
+            offsets: Number of offsets that the job reads at most, which decides how the JVM is set;
+                None if it is unknown.
+        """
+        from tidemark.spark.settings import submit_settings
+
+        return submit_settings(self.layout, spec.spark, offsets)
+
+    def _is_own(self, server: Server) -> bool:
+        return self.server().status().address == f"sc://{server.host}:{server.port}"
+
+
+def _targets(spec: PipelineSpec) -> list[str]:
+    """Return the targets of all tables of a pipeline."""
+    decode = spec.decode
+    typed = [decode.target, decode.quarantine_target] if decode else []
+    upserted = [decode.upsert.target] if decode and decode.upsert else []
+    return [spec.target, *typed, *upserted]
+
+
+def _runs_python(spec: PipelineSpec) -> bool:
+    """Return whether Spark's Python workers decode records of a pipeline."""
+    parts = spec.decode.parts.values() if spec.decode else ()
+    return any(part.format is Format.PROTOBUF for part in parts)

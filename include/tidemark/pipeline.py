@@ -1,0 +1,733 @@
+"""`Pipeline`: one table of a pipeline with all use cases. Start here.
+
+    from tidemark.app import App
+
+    prices = App.from_environment().pipeline("prices")
+    planned = prices.plan("notebook:1").plan
+    prices.ingest(planned.sequence)
+
+docs/python.md has an example of each use case. Methods import heavy libraries when they need them:
+planning never loads Spark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from tidemark.connections import Connections
+from tidemark.core.offsets import size_of
+from tidemark.core.plan import Plan
+from tidemark.core.table_state import Footprint
+from tidemark.spark.sessions import Sessions
+from tidemark.spec.decode import Part
+from tidemark.spec.errors import IsTyped
+from tidemark.spec.layout import Layout
+from tidemark.spec.model import PipelineSpec
+from tidemark.spec.ref import PipelineKind, PipelineRef
+from tidemark.spec.upsert import Merge
+
+if TYPE_CHECKING:
+    from tidemark.backfill.service import Backfills
+    from tidemark.core.events import LossAccepted, NewIncarnation
+    from tidemark.ingest.executor import ExecutionResult, PlanExecutor
+    from tidemark.ingest.planner import Planner, PlanResult
+    from tidemark.ingest.protocols import (
+        BronzeTable,
+        ControlTable,
+        DataTable,
+        LogReader,
+        Sink,
+        TopicLogReader,
+        TopicReader,
+        WatermarkReader,
+    )
+    from tidemark.ingest.start import OffsetSource, StartResult
+    from tidemark.ingest.start_rules import OtherPartitions
+    from tidemark.lake.data_table import DeltaDataTable
+    from tidemark.lake.deduplication import Copies
+    from tidemark.maintenance.service import Maintenance
+    from tidemark.quality.check_results import QualityReport
+    from tidemark.quality.publication_service import Publication
+    from tidemark.quality.publication_table import DeltaPublicationTable
+    from tidemark.quality.service import Quality
+    from tidemark.repair.abandon import Abandon
+    from tidemark.repair.decisions import Decisions
+    from tidemark.repair.exports import ExportedOffset, GroupOffsets
+    from tidemark.repair.repair import Repair
+    from tidemark.repair.rules import Differences
+    from tidemark.repair.undo import Undo, UndoOutcome
+    from tidemark.report.owner_report import PipelineReport
+    from tidemark.report.status import PipelineStatus
+    from tidemark.report.unsettled import Unsettling
+    from tidemark.report.verification import Verification
+    from tidemark.spec.fields import FieldType
+    from tidemark.typed.decoder import Decoding
+    from tidemark.typed.profile_service import Profiling
+    from tidemark.typed.quarantine import DeltaQuarantine, TypedTables
+    from tidemark.typed.schemas import SchemaRegistry, SchemaStore
+    from tidemark.upsert.service import Upserts
+
+_Part = TypeVar("_Part")
+
+
+def utc_now() -> datetime:
+    """Return the present. Services receive this clock."""
+    return datetime.now(UTC)
+
+
+class Armed(Protocol):
+    """Returns a part of a pipeline, or in tests of crashes a wrapper of it."""
+
+    def __call__(self, name: str, part: _Part, /) -> _Part:
+        """Return the part of a name, armed."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """What all pipelines of a home share.
+
+    Attributes:
+        layout: Folders and tables.
+        connections: Connections to Kafka and to schema registries.
+        sessions: Provides the Spark sessions of jobs.
+        control: The control table.
+        armed: Wraps the parts of pipelines in tests of crashes.
+    """
+
+    layout: Layout
+    connections: Connections
+    sessions: Sessions
+    control: ControlTable
+    armed: Armed
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One table of a pipeline, with its spec bound to Kafka, Delta tables and Spark.
+
+    Attributes:
+        spec: The spec of the table.
+        live: The spec of the live bronze table of the same pipeline.
+        environment: What pipelines share.
+    """
+
+    spec: PipelineSpec
+    live: PipelineSpec
+    environment: Environment
+
+    @property
+    def ref(self) -> PipelineRef:
+        """The table."""
+        return self.spec.ref
+
+    @property
+    def name(self) -> str:
+        """The text of `ref`."""
+        return self.spec.name
+
+    def of_kind(self, kind: PipelineKind) -> Pipeline:
+        """Return the typed table or the upsert table of the same pipeline.
+
+        Raises:
+            NotDecoded, NotUpserted: The spec defines no such table.
+        """
+        spec = self.live.upserted() if kind is PipelineKind.UPSERT else self.live.typed()
+        return Pipeline(spec, self.live, self.environment)
+
+    @property
+    def typed(self) -> Pipeline:
+        """The typed table of the same pipeline.
+
+        Raises:
+            NotDecoded: The spec defines none.
+        """
+        return self.of_kind(PipelineKind.TYPED)
+
+    # -- planning and execution --------------------------------------------------------------------
+
+    def plan(self, requested_by: str, *, dry_run: bool = False) -> PlanResult:
+        """Plan the offsets that are behind the committed offsets, and record the plan.
+
+        Args:
+            requested_by: The run. A repeated call with the same run returns the same plan.
+            dry_run: Record nothing.
+        """
+        return self.planner.preview() if dry_run else self.planner.plan(requested_by)
+
+    def ingest(self, sequence: int) -> ExecutionResult:
+        """Execute a recorded plan with Spark: land its offsets in one transaction, exactly once.
+
+        The plan of a typed table reads the bronze table instead of Kafka.
+        """
+        return self.executor.execute(sequence)
+
+    def check(self, sequence: int) -> QualityReport:
+        """Check a landed plan, with Spark if its suite needs Spark, and publish or block it."""
+        return self.quality.check(sequence)
+
+    def merge(self) -> Merge | None:
+        """Bring the upsert table up to date with Spark; None if it was up to date."""
+        from tidemark.upsert.spark import SparkMerger
+
+        upserts = self.upserts
+        merger = SparkMerger(
+            open_session=self.environment.sessions.own,
+            typed=self._uri(upserts.spec.target),
+            latest=self._uri(upserts.upsert.target),
+            spec=upserts.upsert,
+        )
+        return upserts.execute(self._armed("merger", merger))
+
+    def footprint(self, plan: Plan) -> Footprint:
+        """Return what a plan would add to the data table. Reads the table alone."""
+        size = self.table.size()
+        per_file = size.records_within(self.spec.records_per_task, self.spec.bytes_per_task)
+        return size.footprint((planned.span for planned in plan.ranges), per_file)
+
+    def quarantined(self, sequence: int) -> int | None:
+        """Return the number of quarantined records of a plan; None if this is no typed table."""
+        return size_of(self.quarantine.spans(sequence)) if self.spec.is_typed else None
+
+    @property
+    def planner(self) -> Planner:
+        """Plans what is behind the committed offsets, or given offsets. Needs no JVM."""
+        from tidemark.ingest.planner import Planner
+
+        spec = self.kafka_spec
+        return Planner(
+            spec=spec,
+            watermarks=self.watermarks,
+            control=self.control,
+            data_log=self._bronze(),
+            log_reader=self.log_reader,
+            now=utc_now,
+        )
+
+    @property
+    def executor(self) -> PlanExecutor:
+        """Executes plans with Spark."""
+        from tidemark.ingest.executor import PlanExecutor
+
+        watermarks, log_reader = self._source()
+        return PlanExecutor(
+            spec=self.spec,
+            watermarks=watermarks,
+            control=self.control,
+            table=self.table,
+            sink=self._armed("sink", self._sink()),
+            log_reader=log_reader,
+            now=utc_now,
+            comparison=None if self.spec.is_typed else self.planner.comparison,
+        )
+
+    @property
+    def backfills(self) -> Backfills:
+        """Records requests of offsets, and plans them in chunks. Needs no JVM."""
+        from tidemark.backfill.service import Backfills
+
+        return Backfills(
+            spec=self.kafka_spec,
+            watermarks=self.watermarks,
+            control=self.control,
+            data_log=self._bronze(),
+            log_reader=self.log_reader,
+            now=utc_now,
+        )
+
+    @property
+    def decoder(self) -> Decoding:
+        """Plans what is decoded into the typed table. Needs neither a JVM nor Kafka.
+
+        Raises:
+            NotDecoded: The spec defines no typed table.
+        """
+        from tidemark.lake.data_table import DeltaDataTable
+        from tidemark.typed.decoder import Decoding
+        from tidemark.typed.schemas import Schemas
+
+        spec = self.live.typed()
+        decode = self.live.decoding()
+        bronze = self._armed("bronze", DeltaDataTable(self._uri(self.live.target), reads_only=True))
+        table = self.typed._typed_tables()
+        return Decoding(
+            spec=spec,
+            decode=decode,
+            control=self.control,
+            bronze=bronze,
+            table=table,
+            schemas=Schemas(
+                decode=decode,
+                pipeline=spec.name,
+                # One for all plans of a run: it caches the answers.
+                open_registry=cache(self._registry),
+                store=self._schema_store(),
+                bronze=bronze,
+                table=table,
+            ),
+            now=utc_now,
+        )
+
+    @property
+    def upserts(self) -> Upserts:
+        """Plans merges into the upsert table. Needs no JVM.
+
+        Raises:
+            NotDecoded, NotUpserted: The spec defines no upsert table.
+        """
+        from tidemark.upsert.service import Upserts
+        from tidemark.upsert.table import DeltaLatest
+
+        upsert = self.live.upsert()
+        latest = DeltaLatest(self._uri(upsert.target), upsert.envelope)
+        return Upserts(
+            spec=self.live.typed(),
+            upsert=upsert,
+            control=self.control,
+            typed=self._armed("typed", self.typed._typed_tables()),
+            latest=self._armed("latest", latest),
+        )
+
+    # -- quality -----------------------------------------------------------------------------------
+
+    @property
+    def quality(self) -> Quality:
+        """Checks landed plans, with Spark if their suite needs Spark."""
+        from tidemark.quality.check_results_table import DeltaCheckResults
+        from tidemark.quality.gx.checker import GreatExpectationsQuality
+        from tidemark.quality.range_figures import range_figures
+        from tidemark.quality.service import Quality
+        from tidemark.quality.top_key import top_key
+
+        spec, layout = self.kafka_spec, self.environment.layout
+        checker = GreatExpectationsQuality(
+            spark=self.environment.sessions.shared,
+            suites=layout.expectations,
+            home=layout.quality_home,
+            ranges=range_figures,
+            top_key=top_key,
+            results=self._armed("results", DeltaCheckResults(layout.quality_results)),
+        )
+        return Quality(
+            spec=spec,
+            data_table=self._uri(spec.target),
+            data_log=self.table,
+            control=self.control,
+            checker=self._armed("quality", checker),
+            publication=self._publication_table(),
+            now=utc_now,
+        )
+
+    @property
+    def publication(self) -> Publication:
+        """Decides which plans the published view shows. Needs neither a JVM nor Kafka."""
+        from tidemark.quality.publication_service import Publication
+
+        return Publication(
+            pipeline=self.kafka_spec.name,
+            control=self.control,
+            publication=self._publication_table(),
+            now=utc_now,
+        )
+
+    @property
+    def profiling(self) -> Profiling:
+        """Profiles landed records. Needs neither a JVM nor Kafka."""
+        from tidemark.typed.profile_service import Profiling
+
+        return Profiling(spec=self.kafka_spec, control=self.control, data_log=self.table)
+
+    # -- repair ------------------------------------------------------------------------------------
+
+    def abandon(
+        self,
+        sequence: int,
+        requested_by: str,
+        reason: str,
+        *,
+        discard: bool = False,
+        dry_run: bool = False,
+    ) -> Plan:
+        """Abandon a plan that has not landed. See `Abandon.abandon`."""
+        return self._abandon.abandon(
+            sequence, requested_by, reason, discard=discard, dry_run=dry_run
+        )
+
+    def undo(
+        self, sequence: int, requested_by: str, reason: str, *, dry_run: bool = False
+    ) -> UndoOutcome:
+        """Remove the rows of a landed plan; its offsets can be read again. See `Undo.undo`."""
+        return self._undo.undo(sequence, requested_by, reason, dry_run=dry_run)
+
+    def accept_loss(
+        self, partitions: Collection[int], requested_by: str, reason: str, *, dry_run: bool = False
+    ) -> LossAccepted:
+        """Skip offsets that Kafka has deleted. See `Decisions.accept_loss`."""
+        return self._decisions.accept_loss(partitions, requested_by, reason, dry_run=dry_run)
+
+    def new_incarnation(
+        self, requested_by: str, reason: str, *, dry_run: bool = False
+    ) -> NewIncarnation:
+        """Continue with a recreated topic. See `Decisions.new_incarnation`."""
+        return self._decisions.new_incarnation(requested_by, reason, dry_run=dry_run)
+
+    def rewind(self, requested_by: str, reason: str, *, dry_run: bool = False) -> Differences:
+        """Follow a RESTORE of the data table. See `Repair.rewind`."""
+        return self._repair.rewind(requested_by, reason, dry_run=dry_run)
+
+    def rebuild(self, requested_by: str, reason: str, *, dry_run: bool = False) -> Differences:
+        """Rebuild the control table from the data table. See `Repair.rebuild`."""
+        return self._repair.rebuild(requested_by, reason, dry_run=dry_run)
+
+    def begin(
+        self,
+        source: OffsetSource,
+        requested_by: str,
+        reason: str | None = None,
+        *,
+        others: OtherPartitions | None = None,
+        dry_run: bool = False,
+    ) -> StartResult:
+        """Record the offsets of another reader as the start. See `StartService.begin`."""
+        from tidemark.ingest.start import StartService
+
+        starts = StartService(
+            spec=self.kafka_spec,
+            watermarks=self.watermarks,
+            control=self.control,
+            data_log=self.table,
+            now=utc_now,
+        )
+        return starts.begin(source, requested_by, reason, others=others, dry_run=dry_run)
+
+    def group_source(self, group: str) -> OffsetSource:
+        """Return the committed offsets of a consumer group of the cluster, for `begin`."""
+        from tidemark.ingest.start import GroupSource
+
+        return GroupSource(groups=self.group_offsets, group=group)
+
+    def checkpoint_source(self, path: str) -> OffsetSource:
+        """Return the checkpoint of a Structured Streaming query, for `begin`."""
+        from tidemark.ingest.start_checkpoint import StreamCheckpoint
+
+        return self._armed("source", StreamCheckpoint(_absolute(path)))
+
+    def ingested_source(self, table: str, app_id: str) -> OffsetSource:
+        """Return the transactions of a Delta table that kafka-delta-ingest writes, for `begin`."""
+        from tidemark.ingest.start_ingested import IngestedTable
+
+        return self._armed("source", IngestedTable(_absolute(table), app_id))
+
+    def export_offsets(self, group: str, *, dry_run: bool = False) -> tuple[ExportedOffset, ...]:
+        """Write the committed offsets to a consumer group. No run does this (I6)."""
+        from tidemark.repair.exports import Exports
+
+        exports = Exports(
+            spec=self.kafka_spec,
+            watermarks=self.watermarks,
+            control=self.control,
+            data_log=self.table,
+            groups=self.group_offsets,
+        )
+        return exports.export(group, dry_run=dry_run)
+
+    def deduplicate(self, *, dry_run: bool = False) -> Copies:
+        """Remove copies of rows from the data table. Needs neither a JVM nor Kafka."""
+        from tidemark.lake.deduplication import Deduplication
+
+        return Deduplication(self._uri(self.spec.target), self.name).run(dry_run=dry_run)
+
+    @property
+    def _abandon(self) -> Abandon:
+        from tidemark.repair.abandon import Abandon
+
+        watermarks, log_reader = self._source()
+        return Abandon(
+            pipeline=self.name,
+            watermarks=watermarks,
+            control=self.control,
+            table=self.table,
+            log_reader=log_reader,
+            now=utc_now,
+        )
+
+    @property
+    def _undo(self) -> Undo:
+        from tidemark.repair.undo import Undo
+
+        return Undo(pipeline=self.name, control=self.control, table=self.table, now=utc_now)
+
+    @property
+    def _decisions(self) -> Decisions:
+        from tidemark.repair.decisions import Decisions
+
+        return Decisions(
+            spec=self.kafka_spec,
+            watermarks=self.watermarks,
+            control=self.control,
+            data_log=self.table,
+            now=utc_now,
+        )
+
+    @property
+    def _repair(self) -> Repair:
+        from tidemark.repair.repair import Repair
+
+        watermarks, log_reader = self._source()
+        return Repair(
+            spec=self.spec,
+            watermarks=watermarks,
+            control=self.control,
+            table=self.table,
+            log_reader=log_reader,
+            now=utc_now,
+        )
+
+    # -- reports and maintenance -------------------------------------------------------------------
+
+    def status(self) -> PipelineStatus:
+        """Return how far the pipeline is behind its topic, with its alarms. Needs no JVM."""
+        from tidemark.report.status import pipeline_status
+
+        return pipeline_status(
+            self.kafka_spec,
+            self.control,
+            self._bronze(),
+            open_watermarks=lambda: self.watermarks,
+            open_log=lambda: self.log_reader,
+            unsettling=self._unsettling(),
+            now=utc_now(),
+        )
+
+    def _unsettling(self) -> Unsettling:
+        from tidemark.report.unsettled import Unsettling
+
+        return Unsettling(
+            spec=self.spec,
+            control=self.control,
+            blocked=lambda: self._publication_table().blocked_plans(self.name),
+            quarantined=lambda plans: self.quarantine.count_open(plans),
+        )
+
+    def verify(
+        self,
+        partition: int | None = None,
+        start: int | None = None,
+        end: int | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> Verification:
+        """Compare the data table with Kafka record by record. See `Verify.verify`."""
+        from tidemark.report.verify import Verify
+
+        watermarks, log_reader = self._source()
+        bronze = None if self.spec.is_typed else self._bronze(reads_only=True)
+        verify = Verify(
+            spec=self.spec,
+            watermarks=watermarks,
+            control=self.control,
+            data_log=bronze or self.table,
+            log_reader=log_reader,
+            labelled=bronze,
+        )
+        return verify.verify(partition, start, end, say=say)
+
+    def report(self, since: datetime, until: datetime) -> PipelineReport:
+        """Return the owner's report of a period. Needs neither a JVM nor Kafka."""
+        from tidemark.quality.check_results_table import DeltaCheckResults
+        from tidemark.quality.gx.suite import load_suite
+        from tidemark.report.service import Reports
+
+        spec, layout = self.kafka_spec, self.environment.layout
+        suite = spec.suite and load_suite(layout.expectations / f"{spec.suite}.json")
+        reports = Reports(
+            spec=spec,
+            control=self.control,
+            data_log=self.table,
+            history=self._armed("history", DeltaCheckResults(layout.quality_results)),
+            publication=self.publication,
+            masked=suite.masked if suite else (),
+            quarantine=self.quarantine.records if spec.decode else None,
+            now=utc_now,
+        )
+        return reports.report(since, until)
+
+    def maintenance(self) -> Maintenance:
+        """Return the maintenance of the data table. Needs no JVM."""
+        return self._maintenance(self.spec.target, self.spec.name)
+
+    def quarantine_maintenance(self) -> Maintenance:
+        """Return the maintenance of the quarantine of the typed table."""
+        return self.typed._maintenance(
+            self.live.decoding().quarantine_target, str(self.ref.of_kind(PipelineKind.QUARANTINE))
+        )
+
+    def _maintenance(self, target: str, table: str) -> Maintenance:
+        from tidemark.lake.upkeep import DeltaUpkeep
+        from tidemark.maintenance.service import Maintenance, plans_over
+
+        upkeep = self._armed("upkeep", DeltaUpkeep(self._uri(target), self.name))
+        if self.ref.kind is PipelineKind.UPSERT:
+            # No process waits for its files: a failed merge writes new ones.
+            return Maintenance(table=table, upkeep=upkeep, now=utc_now)
+        return Maintenance(
+            table=table,
+            upkeep=upkeep,
+            plans_over=lambda: plans_over(self.control, self.name, self.table),
+            now=utc_now,
+        )
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    @property
+    def control(self) -> ControlTable:
+        """The control table."""
+        return self.environment.control
+
+    @property
+    def table(self) -> DataTable:
+        """The data table, without Spark."""
+        return self._typed_tables() if self.spec.is_typed else self._bronze()
+
+    @cached_property
+    def quarantine(self) -> DeltaQuarantine:
+        """The quarantine of the typed table, without Spark.
+
+        Raises:
+            NotDecoded: The spec defines no typed table.
+        """
+        from tidemark.typed.quarantine import DeltaQuarantine
+
+        typed = self.typed
+        return DeltaQuarantine(
+            self._uri(self.live.decoding().quarantine_target),
+            utc_now,
+            typed._typed_table(),
+            lambda: self.control.ledger(typed.name).ever_landed(),
+        )
+
+    @property
+    def watermarks(self) -> TopicReader:
+        """Reads watermarks of the topic."""
+        from tidemark.kafka.watermarks import KafkaWatermarkReader
+
+        return self._armed("watermarks", KafkaWatermarkReader(self._kafka_config()))
+
+    @property
+    def log_reader(self) -> TopicLogReader:
+        """Reads records of the topic with librdkafka."""
+        from tidemark.kafka.reader import KafkaLogReader
+
+        return self._armed("log_reader", KafkaLogReader(self._kafka_config()))
+
+    @property
+    def group_offsets(self) -> GroupOffsets:
+        """Reads and sets offsets of consumer groups of the cluster."""
+        from tidemark.kafka.groups import KafkaGroupOffsets
+
+        return self._armed("groups", KafkaGroupOffsets(self._kafka_config()))
+
+    def _source(self) -> tuple[WatermarkReader, LogReader]:
+        """Return the readers of what the table is made from: the topic, or the bronze table."""
+        if not self.spec.is_typed:
+            return self.watermarks, self.log_reader
+        landed = self.decoder.landed
+        return self._armed("watermarks", landed), self._armed("log_reader", landed)
+
+    def _sink(self) -> Sink:
+        sessions = self.environment.sessions
+        if self.spec.is_typed:
+            from tidemark.typed.spark_decoder import SparkDecoder
+
+            decode = self.live.decoding()
+            return SparkDecoder(
+                session=sessions.shared(),
+                bronze=self._uri(self.live.target),
+                typed=self._uri(decode.target),
+                quarantine=self._uri(decode.quarantine_target),
+                spec=decode,
+                schemas=self._schema_store(),
+                write_options=sessions.write_options,
+            )
+        from tidemark.ingest.spark_sink import SparkSink
+        from tidemark.kafka.options import spark_options
+
+        return SparkSink(
+            session=sessions.shared(),
+            uri=self._uri(self.spec.target),
+            kafka_options=spark_options(self._kafka_config()),
+            log_reader=self.log_reader,
+            now=utc_now,
+            write_options=sessions.write_options,
+        )
+
+    def _bronze(self, *, reads_only: bool = False) -> BronzeTable:
+        from tidemark.lake.data_table import DeltaDataTable
+
+        uri = self._uri(self.spec.target)
+        return self._armed("table", DeltaDataTable(uri, reads_only=reads_only))
+
+    def _typed_tables(self) -> TypedTables:
+        from tidemark.typed.quarantine import TypedTables
+
+        pair = TypedTables(self._typed_table(), self.quarantine, self._typed_table)
+        return self._armed("table", pair)
+
+    def _typed_table(self, columns: Mapping[Part, FieldType] | None = None) -> DeltaDataTable:
+        from tidemark.lake.columns import typed_schema
+        from tidemark.lake.data_table import DeltaDataTable
+
+        decode = self.live.decoding()
+        schema = typed_schema(decode, columns)
+        uri = self._uri(decode.target)
+        return DeltaDataTable(uri, schema, grows=True, has_unions=decode.has_unions)
+
+    def _publication_table(self) -> DeltaPublicationTable:
+        from tidemark.quality.publication_table import DeltaPublicationTable
+
+        layout = self.environment.layout
+        table = DeltaPublicationTable(layout.publication_table, self._uri(self.spec.target))
+        return self._armed("publication", table)
+
+    def _registry(self) -> SchemaRegistry:
+        from tidemark.typed.registry import ConfluentRegistry
+
+        connection = self.live.decoding().registry
+        extra = self.environment.connections.extra(connection, "url")
+        return self._armed("registry", ConfluentRegistry(connection, extra))
+
+    def _schema_store(self) -> SchemaStore:
+        from tidemark.typed.schema_table import DeltaSchemas
+
+        table = self.environment.layout.schema_table
+        return self._armed("schemas", DeltaSchemas(table, self.live.decoding().registry, utc_now))
+
+    @property
+    def kafka_spec(self) -> PipelineSpec:
+        """The spec of a table that reads Kafka.
+
+        Raises:
+            IsTyped: The table is made from another table.
+        """
+        if not self.spec.reads_kafka:
+            raise IsTyped(pipeline=self.name, origin=self.spec.origin)
+        return self.spec
+
+    def _kafka_config(self) -> dict[str, object]:
+        return self.environment.connections.kafka_config(self.spec.connection)
+
+    def _uri(self, target: str) -> str:
+        return self.environment.layout.data_table(target)
+
+    def _armed(self, name: str, part: _Part) -> _Part:
+        return self.environment.armed(name, part)
+
+
+def _absolute(path: str) -> str:
+    """Return the absolute form of a path, or a URI unchanged."""
+    return path if re.match(r"[a-z][a-z0-9+.-]*:", path) else str(Path(path).resolve())

@@ -1,0 +1,107 @@
+"""References to a pipeline, to one of its tables, and to a merge of its upsert table."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from tidemark.core.errors import InvalidSelection
+
+COPY_NAME = r"[a-z][a-z0-9_]{0,63}"
+"""Names of copies of a pipeline's table."""
+
+
+class PipelineKind(StrEnum):
+    """The tables of a pipeline. Each is planned and recorded like a pipeline of its own."""
+
+    LIVE = "live"
+    """The bronze table, which follows the topic."""
+    COPY = "copy"
+    """A bronze table that contains backfills alone."""
+    TYPED = "typed"
+    """The decoded records of the live bronze table."""
+    QUARANTINE = "quarantine"
+    """The records that could not be decoded."""
+    UPSERT = "upsert"
+    """The newest decoded record of each key."""
+
+
+_RESERVED = {str(kind): kind for kind in PipelineKind if kind.value not in ("live", "copy")}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PipelineRef:
+    """One table of a pipeline. Its text is `prices`, `prices@july` or `prices@typed`.
+
+    Attributes:
+        name: Name of the pipeline.
+        kind: The table.
+        copy: Name of the copy; None for other kinds.
+    """
+
+    name: str
+    kind: PipelineKind = PipelineKind.LIVE
+    copy: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the reference of a text.
+
+        Raises:
+            InvalidSelection: No copy can have the name after the `@`.
+        """
+        name, at, table = text.partition("@")
+        if not at:
+            return cls(name)
+        if table in _RESERVED:
+            return cls(name, _RESERVED[table])
+        if not re.fullmatch(COPY_NAME, table):
+            raise InvalidSelection(
+                rule=f"a name of a copy like {COPY_NAME}, or one of {', '.join(_RESERVED)}",
+                seen=repr(table),
+            )
+        return cls(name, PipelineKind.COPY, table)
+
+    def __str__(self) -> str:
+        if self.kind is PipelineKind.LIVE:
+            return self.name
+        return f"{self.name}@{self.copy or self.kind}"
+
+    @property
+    def live(self) -> PipelineRef:
+        """The live bronze table of the same pipeline."""
+        return PipelineRef(self.name)
+
+    def of_kind(self, kind: PipelineKind) -> PipelineRef:
+        """Return the table of another kind, except a copy, of the same pipeline."""
+        return PipelineRef(self.name, kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeRef:
+    """A merge of an upsert table. Its text is `prices=57`.
+
+    Attributes:
+        pipeline: Name of the pipeline.
+        version: The upsert table contains at least this version of the typed table afterwards.
+    """
+
+    pipeline: str
+    version: int
+
+    def __str__(self) -> str:
+        return f"{self.pipeline}={self.version}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the merge of a text.
+
+        Raises:
+            ValueError: The text is not PIPELINE=VERSION.
+        """
+        pipeline, _, version = text.partition("=")
+        if not pipeline or not version.isdecimal():
+            raise ValueError(f"PIPELINE=VERSION, not {text!r}")
+        return cls(pipeline=pipeline, version=int(version))
