@@ -543,7 +543,7 @@ def test_s25_describe_without_read_is_refused_when_landing(
     with pytest.raises(KafkaRefused) as caught:
         lake.run("test")
     assert_no_secret(str(caught.value))
-    assert "Read" in caught.value.rendered("expected")
+    assert "Read" in caught.value.rendered("fix")
     assert lake.rows() == []
     assert lake.committed() == {0: 0, 1: 0}
 
@@ -559,6 +559,6 @@ def test_s25_groups_need_rights_of_their_own(secured: Secured) -> None:
         with pytest.raises(KafkaRefused) as refused:
             ask()
         assert time.monotonic() - begun < 40
-        assert "Describe on group 'old'" in refused.value.rendered("expected")
+        assert "Describe on group 'old'" in refused.value.rendered("fix")
         assert_no_secret(str(refused.value))
     assert group_names(secured.inside) == set()

@@ -207,7 +207,7 @@ LEAK = "do-not-tell"
         ({**LOGIN, "sasl.username": LEAK, "sasl.password": ""}, "no sasl.password"),
         (
             {"security.protocol": "SASL_SSL", "sasl.password": LEAK},
-            "security.protocol says SASL and there is no sasl.mechanism",
+            "security.protocol is SASL and sasl.mechanism is missing",
         ),
         (
             {**LOGIN, "security.protocol": "SSL", "sasl.password": LEAK},

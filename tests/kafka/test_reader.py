@@ -274,7 +274,7 @@ def test_a_long_silence_of_aborted_records_is_no_dead_broker(
         name = make_topic(admin, proxied.direct, "aborted")
         produce_aborted(proxied.direct, name, [Record(value=b"x" * 50_000)] * 300)
         produce_values(proxied.direct, name, 1)
-        reader = KafkaLogReader({"bootstrap.servers": proxied.bootstrap}, patience_s=7)
+        reader = KafkaLogReader({"bootstrap.servers": proxied.bootstrap}, progress_timeout_s=7)
         proxied.proxy.throttle(1_000_000)
         begun = time.monotonic()
         assert offsets(reader, name, (0, 302)) == [301]
@@ -320,7 +320,7 @@ def test_a_missing_partition_is_named(reader: KafkaLogReader, topic: TopicFactor
 def test_a_dead_broker_is_unavailable_in_time() -> None:
     """Nobody listens there: the wait is as long as the reader is patient, the reason is told."""
     (port,) = free_ports("127.0.0.1", 1)
-    reader = KafkaLogReader({"bootstrap.servers": f"127.0.0.1:{port}"}, patience_s=2)
+    reader = KafkaLogReader({"bootstrap.servers": f"127.0.0.1:{port}"}, progress_timeout_s=2)
     with takes_at_most(8), pytest.raises(KafkaUnavailable) as caught:
         offsets(reader, "events", (3, 5))
     assert "events[0] from offset 3" in caught.value.operation
@@ -337,7 +337,7 @@ def test_an_end_that_does_not_come_is_unavailable_in_time(
     """
     name = topic()
     produce_values(broker.bootstrap, name, 3)
-    reader = KafkaLogReader({"bootstrap.servers": broker.bootstrap}, patience_s=2)
+    reader = KafkaLogReader({"bootstrap.servers": broker.bootstrap}, progress_timeout_s=2)
     with takes_at_most(8), pytest.raises(KafkaUnavailable):
         offsets(reader, name, (0, 5))
 

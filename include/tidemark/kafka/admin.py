@@ -1,4 +1,4 @@
-"""Requests of librdkafka's AdminClient, and the names of what goes wrong with them."""
+"""Requests of librdkafka's AdminClient, and the named errors for their failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from tidemark.core.errors import TidemarkError
 from tidemark.kafka.errors import KafkaRefused, KafkaUnavailable, TopicMissing
 
-REFUSALS = frozenset(
+REFUSAL_CODES = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -24,121 +24,125 @@ REFUSALS = frozenset(
         KafkaError._SSL,
     }
 )
-"""Codes with which a broker, or the client before it, says no for good."""
+"""Codes of the broker or the client for a refusal that a retry does not change."""
 
-MISSING = {
+MISSING_TOPIC_CODES = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 }
-"""Codes with which a broker, or the client before it, says that there is no such topic."""
+"""Codes of the broker or the client for a topic that does not exist."""
 
 REFUSAL_GRACE_S = 2.0
-"""How long a request may go on after a broker said no: another of the list may answer it."""
+"""Seconds that a request continues after one broker refused it: another broker may answer it."""
 
 T = TypeVar("T")
 
 
 def client_settings_error(raised: KafkaException) -> KafkaRefused:
-    """The error of a client that librdkafka does not make."""
+    """Return the error for a configuration that librdkafka does not accept."""
     return KafkaRefused(
-        operation="to be asked, because of the client's own settings",
+        operation="the client configuration",
         reason=raised.args[0].str(),
-        needed="settings that librdkafka takes",
+        needed="settings that librdkafka accepts",
     )
 
 
 class KafkaErrorMapper:
-    """Names what goes wrong with a client, also what only its `error_cb` hears.
+    """Maps the error codes of one client to named errors.
+
+    librdkafka reports the reason of a failed connection only to `error_cb`; the request itself just
+    times out. So this class also records the refusals that the callback receives.
 
     Args:
-        refusals: Codes that mean no.
-        needed: What a broker that refuses wants; what reading a topic needs if None.
+        refusal_codes: Codes that mean a refusal.
+        needed: What the operation requires; None for the rights that reading a topic needs.
     """
 
-    def __init__(self, refusals: Collection[int] = REFUSALS, needed: str | None = None) -> None:
-        # Why a connection failed is told to the callback only; requests just time out.
-        self.told: list[str] = []
-        self._refusals = refusals
+    def __init__(
+        self, refusal_codes: Collection[int] = REFUSAL_CODES, needed: str | None = None
+    ) -> None:
+        self.refusals: list[str] = []
+        self._refusal_codes = refusal_codes
         self._needed = {} if needed is None else {"needed": needed}
 
-    def note(self, error: KafkaError) -> None:
-        """The callback."""
-        if error.code() in self._refusals:
-            self.told.append(error.str())
+    def on_error(self, error: KafkaError) -> None:
+        """Record a refusal; the client's `error_cb`."""
+        if error.code() in self._refusal_codes:
+            self.refusals.append(error.str())
 
-    def named(self, operation: str, topic: str, error: KafkaError) -> TidemarkError:
-        """The error that a caller can act on."""
-        if error.code() in MISSING:
+    def named_error(self, operation: str, topic: str, error: KafkaError) -> TidemarkError:
+        """Return the named error for a code, considering the recorded refusals."""
+        if error.code() in MISSING_TOPIC_CODES:
             return TopicMissing(topic=topic)
-        if error.code() in self._refusals or self.told:
-            return self.refused(operation, topic, error.str())
+        if error.code() in self._refusal_codes or self.refusals:
+            return self.refusal(operation, topic, error.str())
         return KafkaUnavailable(operation=f"{operation} of {topic}", reason=error.str())
 
-    def refused(self, operation: str, topic: str, otherwise: str) -> KafkaRefused:
-        """A no, with all the reasons that were heard."""
-        reasons = dict.fromkeys(self.told) or [otherwise]
+    def refusal(self, operation: str, topic: str, default: str) -> KafkaRefused:
+        """Return a refusal with all recorded reasons, or with the default if there are none."""
+        reasons = dict.fromkeys(self.refusals) or [default]
         return KafkaRefused(
             operation=f"{operation} of {topic}", reason="; ".join(reasons), **self._needed
         )
 
 
 class AdminRequests(KafkaErrorMapper):
-    """A client, and waiting for its answers.
+    """An AdminClient whose requests raise named errors.
 
     Args:
         config: librdkafka configuration; needs `bootstrap.servers`.
-        refusals: As of `KafkaErrorMapper`.
-        needed: As of `KafkaErrorMapper`.
+        refusal_codes: Codes that mean a refusal.
+        needed: What the requests require; None for the rights that reading a topic needs.
     """
 
     def __init__(
         self,
         config: Mapping[str, Any],
-        refusals: Collection[int] = REFUSALS,
+        refusal_codes: Collection[int] = REFUSAL_CODES,
         needed: str | None = None,
     ) -> None:
-        super().__init__(refusals, needed)
+        super().__init__(refusal_codes, needed)
         self._config = config
         self.connect()
 
     def connect(self) -> None:
-        """Have a client that knows nothing yet: an old one may wait for a node that is dead by now.
+        """Replace the client by a new one: an old client may wait for a node that has ended.
 
         Raises:
-            KafkaRefused: librdkafka does not take the configuration.
+            KafkaRefused: librdkafka does not accept the configuration.
         """
-        self.told.clear()
+        self.refusals.clear()
         try:
             self.admin = AdminClient(
                 {
                     **self._config,
-                    # librdkafka prints each lost connection; the callback hears of it anyway.
+                    # librdkafka logs each lost connection, and also passes it to the callback.
                     "log_level": 0,
-                    "error_cb": self.note,
+                    "error_cb": self.on_error,
                 }
             )
         except KafkaException as raised:
             raise client_settings_error(raised) from raised
 
-    def answer(self, operation: str, topic: str, future: Future[T]) -> Any:
-        """What a request came to.
+    def result(self, operation: str, topic: str, future: Future[T]) -> Any:
+        """Wait for a request and return its result.
 
         Raises:
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
-        give_up = None
+        deadline = None
         while True:
             try:
                 return future.result(timeout=0.1)
             except KafkaException as raised:
                 self.admin.poll(0)
-                raise self.named(operation, topic, raised.args[0]) from raised
+                raise self.named_error(operation, topic, raised.args[0]) from raised
             except TimeoutError:
-                # Only this calls the callback. librdkafka asks again until the request times out,
-                # also after a wrong password.
+                # Only `poll` calls the callback. librdkafka repeats the request until the request
+                # times out, even after a wrong password.
                 self.admin.poll(0)
-                if self.told and give_up is None:
-                    give_up = time.monotonic() + REFUSAL_GRACE_S
-                if give_up is not None and time.monotonic() > give_up:
-                    raise self.refused(operation, topic, "no answer") from None
+                if self.refusals and deadline is None:
+                    deadline = time.monotonic() + REFUSAL_GRACE_S
+                if deadline is not None and time.monotonic() > deadline:
+                    raise self.refusal(operation, topic, "no answer") from None

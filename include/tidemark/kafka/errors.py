@@ -9,32 +9,38 @@ from tidemark.core.errors import TerminalError, TransientError
 
 @dataclass(kw_only=True, eq=False)
 class UnknownConnection(TerminalError):
-    """A connection id that resolves to nothing."""
+    """The spec names a connection that is not defined."""
 
     connection: str
 
     problem = "Connection {connection!r} is not defined."
-    expected = "{_expected}"
-    actual = "no such variable"
     fix = (
-        "Define the connection in Airflow, or export the variable for the command line "
-        "(docs/connections.md); for a broker to try things with: `tidemark broker start`."
+        "Define the connection in Airflow; for the command line, export {variable} in JSON form "
+        "(docs/connections.md). `tidemark broker start` starts a local broker."
     )
 
     @property
-    def _expected(self) -> str:
-        return f"the environment variable AIRFLOW_CONN_{self.connection.upper()} in JSON form"
+    def variable(self) -> str:
+        """The environment variable of the connection."""
+        return f"AIRFLOW_CONN_{self.connection.upper()}"
 
 
 @dataclass(kw_only=True, eq=False)
 class InvalidConnection(TerminalError):
-    """A connection that is there and cannot be used. Never carries a value, only keys."""
+    """The definition of a connection is invalid.
+
+    Attributes:
+        connection: Connection id.
+        rule: The rule that the definition breaks.
+        seen: The part of the definition that breaks it, by its key. Never contains a value of the
+            connection, because some values are secrets.
+    """
 
     connection: str
     rule: str
     seen: str
 
-    problem = "Connection {connection!r} cannot be used."
+    problem = "Connection {connection!r} is invalid."
     expected = "{rule}"
     actual = "{seen}"
     fix = "Correct the connection's extra; docs/connections.md lists the keys."
@@ -42,80 +48,82 @@ class InvalidConnection(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class KafkaUnavailable(TransientError):
-    """No broker answered, or a broker asked to be called again."""
+    """No broker answered in time, or a broker returned a retriable error.
+
+    Attributes:
+        operation: The operation, as a noun phrase such as "list_offsets of prices".
+        reason: What the client observed.
+    """
 
     operation: str
     reason: str
 
-    problem = "Kafka did not answer {operation}."
-    expected = "an answer in time"
-    actual = "{reason}"
-    fix = "Check that the brokers are up and reachable, then run the same command again."
+    problem = "Kafka is unavailable: {operation} failed: {reason}."
+    fix = "Check that the brokers run and can be reached, then run the same command again."
 
 
 @dataclass(kw_only=True, eq=False)
 class KafkaRefused(TerminalError):
-    """A broker answered no: credentials, rights, or a request it does not know."""
+    """A broker refused a request for good: credentials, rights, or an unsupported request.
+
+    Attributes:
+        operation: The operation, as a noun phrase such as "list_offsets of prices".
+        reason: The broker's or the client's message.
+        needed: What the operation requires.
+    """
 
     operation: str
     reason: str
     needed: str = "a principal with Describe and Read on the topic"
 
-    problem = "Kafka refused {operation}."
-    expected = "{needed}"
-    actual = "{reason}"
-    fix = "Correct the connection's credentials or the topic's ACLs."
+    problem = "Kafka refused {operation}: {reason}."
+    fix = "Correct the connection's credentials or the topic's ACLs; the operation needs {needed}."
 
 
 @dataclass(kw_only=True, eq=False)
 class TopicMissing(TerminalError):
-    """The pipeline's topic is not on the cluster."""
+    """The pipeline's topic does not exist on the cluster."""
 
     topic: str
 
     problem = "Topic {topic!r} does not exist, or this principal may not describe it."
-    expected = "an existing topic"
-    actual = "none of that name"
-    fix = "Create the topic, correct the spec's topic, or grant Describe on it."
+    fix = "Create the topic, correct `topic` in the spec, or grant Describe on the topic."
 
 
 @dataclass(kw_only=True, eq=False)
 class NoTopicId(TerminalError):
-    """A broker that tells no topic ids: a remade topic would look like the old one."""
+    """The brokers return no topic ids, so a recreated topic cannot be detected."""
 
     topic: str
 
-    problem = "The cluster does not tell the id of topic {topic!r}."
-    expected = "a topic id (Kafka 2.8 and later)"
-    actual = "none"
-    fix = "Upgrade the brokers: without topic ids a remade topic cannot be told from the old one."
+    problem = "The brokers return no id for topic {topic!r}."
+    fix = (
+        "Upgrade the brokers to Kafka 2.8 or later: without topic ids Tidemark cannot detect a "
+        "recreated topic."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
 class OffsetsDeleted(TransientError):
-    """Kafka deleted offsets while they were read."""
+    """An offset left the log during a read: it was deleted, or the log was truncated."""
 
     topic: str
     partition: int
     offset: int
 
-    problem = "{topic}[{partition}] changed while it was read."
-    expected = "offset {offset} inside the log"
-    actual = "a log that begins after it, or ends before it"
-    fix = "Run the same command again: it starts from the watermarks of then."
+    problem = "Offset {offset} of {topic}[{partition}] was removed from the log during the read."
+    fix = "Run the same command again; it starts from the current watermarks."
 
 
 @dataclass(kw_only=True, eq=False)
 class GroupActive(TerminalError):
-    """A consumer group whose offsets are its members' to commit."""
+    """A consumer group has members, so only they can commit its offsets."""
 
     group: str
     reason: str
 
-    problem = "The offsets of consumer group {group!r} cannot be set."
-    expected = "a group without members"
-    actual = "{reason}"
+    problem = "The offsets of consumer group {group!r} cannot be set: {reason}."
     fix = (
-        "Export to a group that no consumer has, or stop its consumers first (docs/runbook.md, "
+        "Export to a group without consumers, or stop its consumers first (docs/runbook.md, "
         "GroupActive)."
     )

@@ -1,4 +1,7 @@
-"""Offsets of consumer groups, for beginnings and for lag tools; nothing else comes here (I6)."""
+"""Committed offsets of consumer groups, as start offsets and for lag tools.
+
+Tidemark itself keeps no state in a group (I6).
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,15 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from tidemark.core.errors import TidemarkError
-from tidemark.kafka.admin import REFUSALS, AdminRequests, KafkaErrorMapper, client_settings_error
+from tidemark.kafka.admin import (
+    REFUSAL_CODES,
+    AdminRequests,
+    KafkaErrorMapper,
+    client_settings_error,
+)
 from tidemark.kafka.errors import GroupActive, KafkaUnavailable
 
-_OF_MEMBERS = {
+_ACTIVE_GROUP_CODES = {
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.REBALANCE_IN_PROGRESS,
@@ -28,24 +36,25 @@ _OF_MEMBERS = {
     KafkaError.FENCED_MEMBER_EPOCH,
     KafkaError.NON_EMPTY_GROUP,
 }
-"""How a broker refuses a commit from outside while a group has members, by protocol and state."""
+"""Codes with which a broker refuses a commit from outside a group with members. The code depends
+on the group's protocol and state."""
 
-_WITHOUT_MEMBERS = {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD}
+_STATES_WITHOUT_MEMBERS = {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD}
 
-_LISTEN_S = 5.0
-"""How long to wait for an answer before listening whether there is a reason for none."""
-_PAUSE_S = 0.2
-"""A coordinator that has just been made needs about a second."""
+_COORDINATOR_TIMEOUT_S = 5.0
+"""Seconds to wait for a coordinator before asking the client why it does not answer."""
+_RETRY_PAUSE_S = 0.2
+"""Seconds between two attempts; a new coordinator needs about one second."""
 
 T = TypeVar("T")
 
 
 class KafkaGroupOffsets:
-    """Reads and sets what groups have committed, without joining them.
+    """Reads and sets the committed offsets of groups, without joining them.
 
     Args:
         config: librdkafka configuration; needs `bootstrap.servers`.
-        timeout_seconds: How long one request may take before it counts as unanswered.
+        timeout_seconds: Longest duration of one request, in seconds.
     """
 
     def __init__(self, config: Mapping[str, Any], timeout_seconds: float = 30.0) -> None:
@@ -53,18 +62,19 @@ class KafkaGroupOffsets:
         self._config = config
 
     def committed(self, group: str, topic: str, partitions: Collection[int]) -> Mapping[int, int]:
-        """What a group has committed, by partition; empty for an unknown group.
+        """Return the committed offsets of a group by partition; empty for an unknown group.
 
-        Asked by a consumer of the group's name that never joins it: librdkafka's AdminClient takes
-        the process down where a coordinator has moved (librdkafka issue 5040).
+        The request comes from a consumer with the group's name that never joins the group:
+        librdkafka's AdminClient ends the process if a coordinator has moved (librdkafka issue
+        5040).
 
         Raises:
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
-        return self._patiently(lambda: self._committed(group, topic, partitions))
+        return self._retry(lambda: self._committed(group, topic, partitions))
 
     def _committed(self, group: str, topic: str, partitions: Collection[int]) -> dict[int, int]:
-        names = KafkaErrorMapper(*_rights(group))
+        errors = KafkaErrorMapper(*_group_rights(group))
         operation = f"committed offsets (group {group!r})"
         try:
             consumer = Consumer(
@@ -73,105 +83,106 @@ class KafkaGroupOffsets:
                     "group.id": group,
                     "enable.auto.commit": False,
                     "allow.auto.create.topics": False,
-                    # What a transaction commits with its records may still be taken back.
+                    # An open transaction can still abort offsets that it has committed.
                     "isolation.level": "read_committed",
                     "log_level": 0,
-                    "error_cb": names.note,
+                    "error_cb": errors.on_error,
                 }
             )
         except KafkaException as raised:
             raise client_settings_error(raised) from raised
         try:
-            places = consumer.committed(
+            answers = consumer.committed(
                 [TopicPartition(topic, partition) for partition in sorted(partitions)],
-                timeout=min(self._timeout, _LISTEN_S),
+                timeout=min(self._timeout, _COORDINATOR_TIMEOUT_S),
             )
         except KafkaException as raised:
-            # A refused coordinator is told here only; the request just times out.
-            heard = consumer.poll(_PAUSE_S)
-            if heard is not None and heard.error() is not None:
-                names.note(heard.error())
-            raise names.named(operation, topic, raised.args[0]) from raised
+            # Only `poll` returns the coordinator's refusal; the request itself just times out.
+            message = consumer.poll(_RETRY_PAUSE_S)
+            if message is not None and message.error() is not None:
+                errors.on_error(message.error())
+            raise errors.named_error(operation, topic, raised.args[0]) from raised
         finally:
             consumer.close()
-        for place in places:
-            if place.error is not None:
-                raise names.named(operation, topic, place.error)
-        # A partition without a commit has one of librdkafka's negative marks.
-        return {place.partition: place.offset for place in places if place.offset >= 0}
+        for answer in answers:
+            if answer.error is not None:
+                raise errors.named_error(operation, topic, answer.error)
+        # librdkafka returns a negative offset for a partition without a commit.
+        return {answer.partition: answer.offset for answer in answers if answer.offset >= 0}
 
     def has_members(self, group: str) -> bool:
-        """Whether consumers have joined the group now, by whatever protocol.
+        """Return whether the group has members now, for every group protocol.
 
         Raises:
             KafkaUnavailable, KafkaRefused
         """
-        calls = _GroupCalls(self._config, group)
+        requests = _GroupRequests(self._config, group)
         # Describing a group depends on its protocol (KIP-848); the list has the states of all.
-        asked = calls.admin.list_consumer_groups(request_timeout=self._timeout)
-        listed = calls.answer("list_consumer_groups", "the cluster", asked)
+        future = requests.admin.list_consumer_groups(request_timeout=self._timeout)
+        listed = requests.result("list_consumer_groups", "the cluster", future)
         states = {each.group_id: each.state for each in listed.valid}
         if group not in states and listed.errors:
-            # Each broker tells of the groups that it coordinates, and some did not answer.
-            raise calls.named("list_consumer_groups", "the cluster", listed.errors[0].args[0])
-        return states.get(group, ConsumerGroupState.DEAD) not in _WITHOUT_MEMBERS
+            # Each broker lists the groups that it coordinates, and some brokers did not answer.
+            error = listed.errors[0].args[0]
+            raise requests.named_error("list_consumer_groups", "the cluster", error)
+        return states.get(group, ConsumerGroupState.DEAD) not in _STATES_WITHOUT_MEMBERS
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Set a group's offsets; the group is made if there is none.
+        """Set the committed offsets of a group; create the group if it does not exist.
 
         Raises:
             GroupActive: The group has members.
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
-        self._patiently(lambda: self._commit(group, topic, offsets))
+        self._retry(lambda: self._commit(group, topic, offsets))
 
     def _commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        calls = _GroupCalls(self._config, group)
-        wanted = [TopicPartition(topic, partition, at) for partition, at in offsets.items()]
-        asked = calls.admin.alter_consumer_group_offsets(
+        requests = _GroupRequests(self._config, group)
+        wanted = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+        futures = requests.admin.alter_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=self._timeout
         )
         operation = f"alter_consumer_group_offsets (group {group!r})"
-        for place in calls.answer(operation, topic, asked[group]).topic_partitions:
-            if place.error is not None:
-                raise calls.named(operation, topic, place.error)
+        for answer in requests.result(operation, topic, futures[group]).topic_partitions:
+            if answer.error is not None:
+                raise requests.named_error(operation, topic, answer.error)
 
-    def _patiently(self, step: Callable[[], T]) -> T:
-        """What a request comes to, made again while a group's coordinator is moving or loading."""
+    def _retry(self, request: Callable[[], T]) -> T:
+        """Return the result of a request; retry while the group's coordinator moves or loads."""
         deadline = time.monotonic() + self._timeout
         while True:
             try:
-                return step()
+                return request()
             except KafkaUnavailable:
                 if time.monotonic() > deadline:
                     raise
-            time.sleep(_PAUSE_S)
+            time.sleep(_RETRY_PAUSE_S)
 
 
-class _GroupCalls(AdminRequests):
-    """Requests about one group."""
+class _GroupRequests(AdminRequests):
+    """Admin requests about one group."""
 
     def __init__(self, config: Mapping[str, Any], group: str) -> None:
-        super().__init__(config, *_rights(group))
+        super().__init__(config, *_group_rights(group))
         self._group = group
 
-    def named(self, operation: str, topic: str, error: KafkaError) -> TidemarkError:
-        if error.code() in _OF_MEMBERS:
+    def named_error(self, operation: str, topic: str, error: KafkaError) -> TidemarkError:
+        if error.code() in _ACTIVE_GROUP_CODES:
             return GroupActive(group=self._group, reason=error.str())
-        return super().named(operation, topic, error)
+        return super().named_error(operation, topic, error)
 
 
-def _rights(group: str) -> tuple[Collection[int], str]:
-    """Codes of a refusal, and what is needed."""
+def _group_rights(group: str) -> tuple[Collection[int], str]:
+    """Return the refusal codes of group requests, and the rights that the requests need."""
     return (
-        REFUSALS | {KafkaError.GROUP_AUTHORIZATION_FAILED},
+        REFUSAL_CODES | {KafkaError.GROUP_AUTHORIZATION_FAILED},
         f"a principal with Describe on group {group!r}; to export, with Read on it",
     )
 
 
 def consumer_group_ids(config: Mapping[str, Any]) -> list[str]:
-    """Every consumer group that the cluster knows: none of them is ours (S1)."""
-    # Named, because a client that is collected takes the answers it waits for with it.
+    """Return the ids of all consumer groups of the cluster; Tidemark has none (S1)."""
+    # The variable keeps the client alive: a collected client drops the answers that it waits for.
     admin = AdminClient({**config, "log_level": 0})
-    found = admin.list_consumer_groups(request_timeout=30).result(timeout=60)
-    return sorted(group.group_id for group in found.valid)
+    listed = admin.list_consumer_groups(request_timeout=30).result(timeout=60)
+    return sorted(group.group_id for group in listed.valid)

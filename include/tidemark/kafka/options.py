@@ -1,8 +1,8 @@
-"""One Kafka connection, two clients: librdkafka plans and verifies, the Java client reads.
+"""Options of both Kafka clients for one connection: librdkafka plans and verifies, Java reads.
 
-A connection of Airflow's Kafka type keeps everything in its `extra`, in librdkafka's names. Here
-it is checked once, and translated to the Java client's names for Spark. Values never appear in an
-error: some are secrets.
+A connection of Airflow's Kafka type keeps all settings in its `extra`, with librdkafka's names.
+This module checks the settings and translates them to the Java client's names for Spark. Errors
+never contain values, because some values are secrets.
 
 Sources: librdkafka's CONFIGURATION.md; Kafka's consumer configuration reference and KIP-651 (PEM).
 """
@@ -36,8 +36,8 @@ _TLS = frozenset(
         "ssl.key.password",
     }
 )
-# Other users of the same connection need these; a free consumer has no group and commits nothing.
-_OF_GROUPS = frozenset({"group.id", "auto.offset.reset", "enable.auto.commit"})
+# Only other users of the connection need these keys: Tidemark's consumer has no group.
+_GROUP_KEYS = frozenset({"group.id", "auto.offset.reset", "enable.auto.commit"})
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _PEM_FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
@@ -52,21 +52,21 @@ READER_DEFAULTS: Mapping[str, str] = {
     # The Java client's default is true: a broker with `auto.create.topics.enable` would recreate
     # a topic that was deleted during the read of a plan.
     "allow.auto.create.topics": "false",
-    # The Java client's own defaults fit a service that waits for records; a batch reads a known
-    # range as fast as it can (docs/adr/0005-settings.md has the measurements).
+    # The Java client's defaults suit a service that waits for records; a batch reads a known range
+    # as fast as possible (docs/adr/0005-settings.md has the measurements).
     #
-    # A fetch at the end of the log waits this long for a record, and a broker answers one request
-    # of a connection at a time: Spark's next question, where the log ends, waits behind it. With
-    # the default of 500 ms that is half a second for each partition read to its end.
+    # A fetch at the end of the log waits this long for a record. A broker answers one request of a
+    # connection at a time, so Spark's next request, for the log end offset, waits behind it. With
+    # the default of 500 ms this costs half a second for each partition read to its end.
     "fetch.max.wait.ms": "10",
-    # Spark asks for the watermarks anew at each poll.
+    # Spark requests the watermarks again at each poll.
     "max.poll.records": "5000",
-    # Enough to fill a distant link, little enough that a heap holds one for each consumer.
+    # Large enough for a link with high latency, small enough for a buffer for each consumer.
     "max.partition.fetch.bytes": str(4 * 1024 * 1024),
-    # What the operating system finds best; the default is too small for a distant broker.
+    # -1 lets the operating system choose; the default is too small for a distant broker.
     "receive.buffer.bytes": "-1",
 }
-"""Settings of the Java consumer that Tidemark chooses, whatever the connection says."""
+"""Settings of the Java consumer for reading a batch; a connection cannot override them."""
 
 
 def client_config(connection: str, extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,12 +77,12 @@ def client_config(connection: str, extra: Mapping[str, Any]) -> dict[str, Any]:
         extra: The connection's `extra`.
 
     Returns:
-        What librdkafka takes, without the settings of consumer groups.
+        librdkafka configuration, without the settings of consumer groups.
 
     Raises:
-        InvalidConnection: Keys that cannot be translated, or a combination that cannot work.
+        InvalidConnection: A key cannot be translated, or a combination of keys is invalid.
     """
-    config = {key: value for key, value in extra.items() if key not in _OF_GROUPS}
+    config = {key: value for key, value in extra.items() if key not in _GROUP_KEYS}
     if not str(config.get("bootstrap.servers", "")).strip():
         raise InvalidConnection(
             connection=connection,
@@ -94,7 +94,7 @@ def client_config(connection: str, extra: Mapping[str, Any]) -> dict[str, Any]:
     if unknown:
         raise InvalidConnection(
             connection=connection,
-            rule=f"keys among {', '.join(sorted(known | _OF_GROUPS))}",
+            rule=f"keys among {', '.join(sorted(known | _GROUP_KEYS))}",
             seen=f"unknown key(s) {', '.join(unknown)}",
         )
     for rule, problem in _broken_rules(config):
@@ -103,7 +103,10 @@ def client_config(connection: str, extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _broken_rules(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the clients would refuse, ignore, or each understand in a way of its own."""
+    """Yield broken rules, each with the part of the configuration that breaks it, by its key.
+
+    A rule forbids what a client refuses or ignores, or what the clients read differently.
+    """
     for key, value in config.items():
         if not isinstance(value, str | int | float):
             yield f"text or a number as {key}", f"{key} is {_json_type(value)}"
@@ -120,13 +123,13 @@ def _broken_sasl_rules(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if protocol.startswith("SASL"):
             yield (
                 f"sasl.mechanism, one of {', '.join(_LOGIN_MODULES)}",
-                "security.protocol says SASL and there is no sasl.mechanism",
+                "security.protocol is SASL and sasl.mechanism is missing",
             )
         return
     if mechanism not in _LOGIN_MODULES:
         yield f"sasl.mechanism, one of {', '.join(_LOGIN_MODULES)}", "another sasl.mechanism"
     if not protocol.startswith("SASL"):
-        # Both clients would connect without saying who they are.
+        # Both clients would connect without authentication.
         yield (
             "security.protocol SASL_SSL or SASL_PLAINTEXT beside sasl.mechanism",
             f"sasl.mechanism and security.protocol {protocol}",
@@ -139,7 +142,7 @@ def _broken_sasl_rules(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _broken_tls_rules(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in _PEM_FILES:
         if name in config and not Path(str(config[name])).is_file():
-            yield f"{name} as the path of a PEM file that this machine has", "no such file"
+            yield f"{name} as the path of a PEM file on this machine", "no such file"
     given = {
         what: any(f"{what}.{form}" in config for form in ("pem", "location"))
         for what in ("ssl.certificate", "ssl.key")
@@ -166,10 +169,10 @@ def java_options(config: Mapping[str, Any]) -> dict[str, str]:
     """Translate a checked configuration into the Java client's names.
 
     Args:
-        config: What `client_config` returned.
+        config: A configuration from `client_config`.
 
     Returns:
-        Java client settings. PEM files are read here, so that executors need no files.
+        Java client settings. They contain the text of PEM files, so executors need no files.
     """
     options = {key: str(config[key]) for key in _SAME_NAME if key in config}
     if options.get("ssl.endpoint.identification.algorithm") == "none":
@@ -212,15 +215,15 @@ def _pem(config: Mapping[str, Any], name: str) -> str | None:
 
 
 def _quoted(value: Any) -> str:
-    """A value of a JAAS line, which Java's StreamTokenizer takes apart."""
+    """Return a value quoted for a JAAS line, which Java's StreamTokenizer parses."""
     escaped = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
 
 
 def spark_options(config: Mapping[str, Any]) -> dict[str, str]:
-    """Options of Spark's Kafka source for a connection, with the reader's defaults.
+    """Return the options of Spark's Kafka source for a connection, with the reader's defaults.
 
-    The isolation level is not among them: it belongs to a plan, not to a connection.
+    They lack the isolation level, which belongs to the plan and not to the connection.
     """
     java = {**READER_DEFAULTS, **java_options(config)}
     return {f"kafka.{key}": value for key, value in java.items()}

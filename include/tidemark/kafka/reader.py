@@ -1,4 +1,4 @@
-"""Reading records with librdkafka as a free consumer: the second reader, apart from Spark's."""
+"""Reads records with librdkafka, without a group: a second reader that is independent of Spark."""
 
 from __future__ import annotations
 
@@ -15,102 +15,112 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.record import Headers, LogRecord, TimestampType
 from tidemark.core.watermarks import IsolationLevel, Position
-from tidemark.kafka.admin import MISSING, REFUSAL_GRACE_S, REFUSALS, client_settings_error
+from tidemark.kafka.admin import (
+    MISSING_TOPIC_CODES,
+    REFUSAL_CODES,
+    REFUSAL_GRACE_S,
+    client_settings_error,
+)
 from tidemark.kafka.errors import KafkaRefused, KafkaUnavailable, OffsetsDeleted, TopicMissing
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 200
-"""Partitions read by one client; each has a fetch buffer."""
+_PARTITIONS_PER_CLIENT = 200
+"""Each partition of a client has a fetch buffer."""
 _SEEK_BEYOND = 20_000
-"""Reading on is cheaper than a seek up to about so many offsets."""
+"""Offsets up to which reading and discarding records is cheaper than a seek."""
 _BATCH = 1_000
 _POLL_S = 0.05
-"""A call waits so long for a full batch, also where the log has ended before."""
-_PATIENCE_S = 60.0
+"""Seconds that a call waits for a full batch, even at the end of the log."""
+_PROGRESS_TIMEOUT_S = 60.0
 
 _CONSUMER: Mapping[str, Any] = {
-    # librdkafka's consumer wants a name. Partitions are assigned by hand and nothing is committed,
-    # so no group comes of it (S1).
+    # librdkafka's consumer requires a group name. Partitions are assigned explicitly and no offset
+    # is committed, so Kafka creates no group (S1).
     "group.id": "tidemark",
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
-    # librdkafka's default for consumers, set explicitly: reading must never create a topic (S15).
+    # Set explicitly, although it is the default: reading must never create a topic (S15).
     "allow.auto.create.topics": False,
-    # No choosing of another offset: what is not there is an error.
+    # A missing offset is an error; the client must not choose another offset.
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
     "check.crcs": True,
-    # A topic may allow larger records than the default of 100 MB; this is the most there is.
+    # The largest possible value: a topic may allow larger records than the default of 100 MB.
     "receive.message.max.bytes": 2**31 - 1,
     "fetch.wait.max.ms": 10,
     "queued.max.messages.kbytes": 8_192,
-    # The topic was there when its watermarks were read; only brokers that just started know less.
+    # The topic existed when its watermarks were read; only a broker that just started lacks it.
     "topic.metadata.propagation.max.ms": 5_000,
-    # Tells how far the fetches are where no record is visible for long.
+    # The statistics show the progress of fetches through ranges without a visible record.
     "statistics.interval.ms": 5_000,
     "log_level": 0,
 }
 
-_ONE_BATCH: Mapping[str, Any] = {
-    # Kafka sends a batch at least, however large.
+_FIRST_RECORD_ONLY: Mapping[str, Any] = {
+    # Kafka sends at least one batch of any size.
     "max.partition.fetch.bytes": 1_024,
     "queued.max.messages.kbytes": 64,
 }
-"""For a reader that wants one record of each partition."""
+"""Settings for reading one record of each partition."""
 
-_OF_GROUPS = {KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.COORDINATOR_NOT_AVAILABLE}
-"""Only a group would need these rights; librdkafka looks for a coordinator without being asked."""
+_GROUP_CODES = {KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.COORDINATOR_NOT_AVAILABLE}
+"""Ignored codes: librdkafka always looks for a group coordinator, and this reader needs none."""
 
-_CORRUPT = {
+_CORRUPTION_CODES = {
     KafkaError._BAD_MSG,
     KafkaError._BAD_COMPRESSION,
     KafkaError.INVALID_MSG,
 }
-"""After one of these the client no longer knows where it is: what it shows next is no evidence."""
+"""After one of these codes the position of the client is undefined, so reading must stop."""
 
 
 class KafkaLogReader:
-    """Reads spans of offsets; what lies between them is not fetched if it is long.
+    """Reads spans of offsets; seeks over long ranges between the spans.
 
     Args:
         config: librdkafka configuration; needs `bootstrap.servers`.
-        patience_s: How long to wait without any progress, in seconds.
+        progress_timeout_s: Longest time without any progress, in seconds.
     """
 
-    def __init__(self, config: Mapping[str, Any], patience_s: float = _PATIENCE_S) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], progress_timeout_s: float = _PROGRESS_TIMEOUT_S
+    ) -> None:
         self._config = {**config, **_CONSUMER}
-        self._patience_s = patience_s
+        self._progress_timeout_s = progress_timeout_s
 
     def truncated_partition(self, topic: str, positions: Mapping[int, Position]) -> int | None:
-        """Return a partition with a log that was truncated before a position and has grown again.
+        """Return a partition whose log was truncated before a position and has grown again.
 
-        librdkafka asks each leader where the log of a leader epoch ends (KIP-320) before it
-        fetches the first record.
+        Before it fetches the first record, librdkafka requests the end offset of the position's
+        leader epoch from each leader (KIP-320).
+
+        Returns:
+            The first such partition; None if there is none.
 
         Raises:
-            OffsetsDeleted: A position was deleted meanwhile.
+            OffsetsDeleted: A position was deleted during the call.
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
         spans = {
             partition: SpanSet((Span(position.offset, position.offset + 1),))
             for partition, position in positions.items()
         }
-        # Up to the high watermark: what a transaction holds back may lie right at a position.
+        # Read up to the high watermark: a position may be inside an open transaction.
         records = self._records(topic, IsolationLevel.READ_UNCOMMITTED, spans, positions)
         try:
             deque(records, maxlen=0)
-        except _Cut as cut:
-            return cut.partition
+        except _TruncatedLogError as error:
+            return error.partition
         return None
 
     def read(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
     ) -> Iterator[LogRecord]:
-        """Every visible record at these offsets; each partition in offset order.
+        """Yield every visible record at these offsets; each partition in offset order.
 
         Raises:
-            OffsetsDeleted: Offsets were deleted from Kafka while they were read.
+            OffsetsDeleted: An offset was removed from the log during the read.
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
         return self._records(topic, isolation_level, spans, {})
@@ -118,10 +128,10 @@ class KafkaLogReader:
     def first_records(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
     ) -> Iterator[LogRecord]:
-        """The first visible record at these offsets of each partition that has one.
+        """Yield the first visible record at these offsets of each partition, if there is one.
 
         Raises:
-            OffsetsDeleted, TopicMissing, KafkaUnavailable, KafkaRefused: As in `read`.
+            OffsetsDeleted, TopicMissing, KafkaUnavailable, KafkaRefused: As `read` raises them.
         """
         return self._records(topic, isolation_level, spans, {}, only_first=True)
 
@@ -135,20 +145,20 @@ class KafkaLogReader:
         only_first: bool = False,
     ) -> Iterator[LogRecord]:
         partitions = sorted(partition for partition, wanted in spans.items() if wanted)
-        for first in range(0, len(partitions), _AT_ONCE):
-            some = partitions[first : first + _AT_ONCE]
+        for first in range(0, len(partitions), _PARTITIONS_PER_CLIENT):
+            some = partitions[first : first + _PARTITIONS_PER_CLIENT]
             config = {**self._config, "isolation.level": str(isolation_level)}
             if only_first:
-                config |= _ONE_BATCH
-            reading = _Reading(config, topic, {p: spans[p] for p in some}, positions)
-            with closing(reading):
-                for record in reading.records(self._patience_s):
+                config |= _FIRST_RECORD_ONLY
+            reader = _SpanReader(config, topic, {p: spans[p] for p in some}, positions)
+            with closing(reader):
+                for record in reader.records(self._progress_timeout_s):
                     yield record
                     if only_first:
-                        reading.leave(record.partition)
+                        reader.skip_partition(record.partition)
 
 
-class _Cut(Exception):
+class _TruncatedLogError(Exception):
     """The log of a partition was truncated before the first position to read."""
 
     def __init__(self, partition: int) -> None:
@@ -156,8 +166,8 @@ class _Cut(Exception):
         self.partition = partition
 
 
-class _Reading:
-    """One consumer, and what is left to read of each of its partitions."""
+class _SpanReader:
+    """One consumer, and the spans that are left to read of each of its partitions."""
 
     def __init__(
         self,
@@ -168,142 +178,145 @@ class _Reading:
     ) -> None:
         self._topic = topic
         self._positions = positions
-        self._left: dict[int, list[Span]] = {p: list(some) for p, some in spans.items()}
-        self._sought: dict[int, int] = {}
-        self._fetched: dict[str, int] = {}
-        self._progress = time.monotonic()
+        self._remaining: dict[int, list[Span]] = {p: list(some) for p, some in spans.items()}
+        self._seeks: dict[int, int] = {}
+        self._next_offsets: dict[str, int] = {}
+        self._last_progress = time.monotonic()
         self._reasons: dict[str, None] = {}
         self._refusals: dict[str, None] = {}
         self._refused_at = 0.0
-        self._missing = False
+        self._is_topic_missing = False
         try:
             self._consumer = Consumer(
-                {**config, "error_cb": self._note, "stats_cb": self._note_fetches}
+                {**config, "error_cb": self._on_error, "stats_cb": self._on_statistics}
             )
         except KafkaException as raised:
             raise client_settings_error(raised) from raised
-        self._consumer.assign([self._beginning(p, left[0]) for p, left in self._left.items()])
+        self._consumer.assign([self._start_of(p, left[0]) for p, left in self._remaining.items()])
 
     def close(self) -> None:
-        """Leave the brokers."""
+        """Close the consumer."""
         self._consumer.close()
 
-    def leave(self, partition: int) -> None:
-        """Read nothing more of a partition."""
-        if left := self._left.get(partition):
-            self._passed(partition, left[-1].end)
+    def skip_partition(self, partition: int) -> None:
+        """Drop the remaining spans of a partition."""
+        if left := self._remaining.get(partition):
+            self._drop_before(partition, left[-1].end)
 
-    def _beginning(self, partition: int, first: Span) -> TopicPartition:
+    def _start_of(self, partition: int, first: Span) -> TopicPartition:
         known = self._positions.get(partition)
         if known is None:
             return TopicPartition(self._topic, partition, first.start)
         return TopicPartition(self._topic, partition, first.start, leader_epoch=known.leader_epoch)
 
-    def records(self, patience_s: float) -> Iterator[LogRecord]:
-        """Every visible record of what is left, until nothing is left."""
-        while self._left:
+    def records(self, progress_timeout_s: float) -> Iterator[LogRecord]:
+        """Yield the visible records of the remaining spans, until no span remains."""
+        while self._remaining:
             for message in self._consumer.consume(_BATCH, timeout=_POLL_S):
                 error = message.error()
                 if error is None:
-                    self._progress = time.monotonic()
-                    yield from self._taken(message)
+                    self._last_progress = time.monotonic()
+                    yield from self._wanted(message)
                 else:
-                    self._reached(message.partition(), message.offset(), error)
-            if self._left:
-                self._check(patience_s)
+                    self._handle_error(message.partition(), message.offset(), error)
+            if self._remaining:
+                self._check(progress_timeout_s)
 
-    def _check(self, patience_s: float) -> None:
+    def _check(self, progress_timeout_s: float) -> None:
         now = time.monotonic()
-        if self._missing:
+        if self._is_topic_missing:
             raise TopicMissing(topic=self._topic)
         if self._refusals and now > self._refused_at + REFUSAL_GRACE_S:
             raise KafkaRefused(operation=f"reading {self._topic}", reason="; ".join(self._refusals))
-        if now > self._progress + patience_s:
-            partition, left = next(iter(self._left.items()))
+        if now > self._last_progress + progress_timeout_s:
+            partition, left = next(iter(self._remaining.items()))
             raise KafkaUnavailable(
                 operation=f"reading {self._topic}[{partition}] from offset {left[0].start}",
                 reason="; ".join(self._reasons) or "no record and no end of the log in time",
             )
 
-    def _taken(self, message: Message) -> Iterator[LogRecord]:
+    def _wanted(self, message: Message) -> Iterator[LogRecord]:
         partition, offset = message.partition(), message.offset()
-        self._passed(partition, offset)
-        left = self._left.get(partition)
+        self._drop_before(partition, offset)
+        left = self._remaining.get(partition)
         if not left:
             return
         wanted = left[0].start
         if wanted <= offset:
             yield _record(message)
-            self._passed(partition, offset + 1)
-        elif wanted > offset + _SEEK_BEYOND and self._sought.get(partition) != wanted:
-            # Once: what was fetched before the seek may still be at hand.
-            self._sought[partition] = wanted
+            self._drop_before(partition, offset + 1)
+        elif wanted > offset + _SEEK_BEYOND and self._seeks.get(partition) != wanted:
+            # Seek once: the next messages may be from fetches before the seek.
+            self._seeks[partition] = wanted
             self._consumer.seek(TopicPartition(self._topic, partition, wanted))
 
-    def _passed(self, partition: int, offset: int) -> None:
-        """Forget what lies before an offset: the reader has been there."""
-        left = self._left.get(partition)
+    def _drop_before(self, partition: int, offset: int) -> None:
+        """Drop the spans before an offset, which the consumer has reached."""
+        left = self._remaining.get(partition)
         if left is None:
             return
         while left and left[0].end <= offset:
             left.pop(0)
         if not left:
-            del self._left[partition]
+            del self._remaining[partition]
             self._consumer.pause([TopicPartition(self._topic, partition)])
 
-    def _reached(self, partition: int, offset: int, error: KafkaError) -> None:
+    def _handle_error(self, partition: int, offset: int, error: KafkaError) -> None:
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
-            # The end may be behind what was asked for while leaders change: patience decides.
-            self._passed(partition, offset)
+            # After a change of leaders this end may be before the wanted offsets. Then the progress
+            # timeout ends the read.
+            self._drop_before(partition, offset)
         elif code == KafkaError._AUTO_OFFSET_RESET:
-            # Of a partition that is read to its end already it is no matter.
-            if partition in self._left:
+            # The code is irrelevant for a partition that is read completely.
+            if partition in self._remaining:
                 raise self._out_of_range(partition, error)
-        elif code in _CORRUPT:
+        elif code in _CORRUPTION_CODES:
             raise KafkaUnavailable(
                 operation=f"reading {self._topic}[{partition}]",
                 reason=f"a corrupt batch: {error.str()}",
             )
         else:
-            self._note(error)
+            self._on_error(error)
 
-    def _out_of_range(self, partition: int, error: KafkaError) -> _Cut | OffsetsDeleted:
-        offset = self._left[partition][0].start
-        # librdkafka has one code for both, and tells them apart in words.
+    def _out_of_range(
+        self, partition: int, error: KafkaError
+    ) -> _TruncatedLogError | OffsetsDeleted:
+        offset = self._remaining[partition][0].start
+        # librdkafka has one code for truncation and deletion; only the message differs.
         if partition in self._positions and "truncation" in error.str():
-            return _Cut(partition)
+            return _TruncatedLogError(partition)
         return OffsetsDeleted(topic=self._topic, partition=partition, offset=offset)
 
-    def _note(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         code = error.code()
-        if code in MISSING:
-            self._missing = True
-        elif code in REFUSALS:
+        if code in MISSING_TOPIC_CODES:
+            self._is_topic_missing = True
+        elif code in REFUSAL_CODES:
             self._refused_at = self._refused_at or time.monotonic()
             self._refusals[error.str()] = None
-        elif code not in _OF_GROUPS:
+        elif code not in _GROUP_CODES:
             self._reasons[error.str()] = None
 
-    def _note_fetches(self, statistics: str) -> None:
-        """Aborted records are fetched and not shown: that is progress as well."""
-        topics = json.loads(statistics)["topics"]
-        told = topics.get(self._topic, {"partitions": {}})["partitions"]
-        fetched = {partition: each["next_offset"] for partition, each in told.items()}
-        if fetched != self._fetched:
-            self._fetched = fetched
-            self._progress = time.monotonic()
+    def _on_statistics(self, text: str) -> None:
+        """Count fetches of aborted records as progress, although no record is visible."""
+        topics = json.loads(text)["topics"]
+        partitions = topics.get(self._topic, {"partitions": {}})["partitions"]
+        next_offsets = {partition: each["next_offset"] for partition, each in partitions.items()}
+        if next_offsets != self._next_offsets:
+            self._next_offsets = next_offsets
+            self._last_progress = time.monotonic()
 
 
 def _headers(message: Message) -> Headers | None:
     try:
-        # By way of `map`, whose call checks what the client does not: see below.
+        # `map` makes a checked call; the reason is below.
         (headers,) = map(Message.headers, (message,))
         return tuple(headers or ())
     except (UnicodeDecodeError, SystemError) as failed:
-        # The client decodes all names at once, and keeps none of them if one is not UTF-8. It
-        # returns a value with the exception set. A checked call raises SystemError for that; a call
-        # that Python has specialised does not, and the exception appears in later code.
+        # The client decodes all names at once, and drops all of them if one is not UTF-8. Then it
+        # returns a value although an exception is set. A checked call raises SystemError for that.
+        # A call that Python has specialised does not, and the exception appears in later code.
         cause: BaseException | None = failed
         while cause is not None and not isinstance(cause, UnicodeDecodeError):
             cause = cause.__cause__
@@ -320,7 +333,7 @@ def _record(message: Message) -> LogRecord:
         key=message.key(),
         value=message.value(),
         headers=_headers(message),
-        # librdkafka counts kinds from "not available", Kafka itself from -1.
+        # Kafka's numbers of timestamp types start at -1, librdkafka's at 0 ("not available").
         timestamp_ms=milliseconds if kind else -1,
         timestamp_type=TimestampType(kind - 1),
     )

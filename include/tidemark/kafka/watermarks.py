@@ -1,4 +1,4 @@
-"""Kafka's watermarks and topic ids through librdkafka's AdminClient: no consumer, no group (I6)."""
+"""Watermarks and topic ids through librdkafka's AdminClient, without consumer or group (I6)."""
 
 from __future__ import annotations
 
@@ -33,39 +33,39 @@ _ISOLATION = {
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
-_FOR_EVER_MS = timedelta(days=36_500) // _MS
-"""The longest time that Kafka can be told is said for ever, too."""
+_UNLIMITED_MS = timedelta(days=36_500) // _MS
+"""Retention from which on this module reports unlimited retention: 100 years."""
 
-_NO_ID = {"", "None", "AAAAAAAAAAAAAAAAAAAAAA"}
-"""What librdkafka says where a broker tells no topic id: nothing, or a UUID of zeros."""
+_NO_TOPIC_ID = {"", "None", "AAAAAAAAAAAAAAAAAAAAAA"}
+"""Values of librdkafka for a broker that returns no topic id: nothing, or a UUID of zeros."""
 
 
 class KafkaWatermarkReader:
-    """Reads watermarks with four requests, however many partitions there are.
+    """Reads watermarks with four requests, for any number of partitions.
 
     Args:
         config: librdkafka configuration; needs `bootstrap.servers`.
-        timeout_seconds: How long one request may take before it counts as unanswered.
+        timeout_seconds: Longest duration of one request, in seconds.
     """
 
     def __init__(self, config: Mapping[str, Any], timeout_seconds: float = 30.0) -> None:
         self._timeout = timeout_seconds
-        self._calls = AdminRequests(config)
+        self._requests = AdminRequests(config)
 
     def topic_watermarks(self, topic: str, isolation_level: IsolationLevel) -> TopicWatermarks:
-        """Watermarks of every partition, and the topic's identity.
+        """Return the watermarks of all partitions, the topic id and the cluster id.
 
         Raises:
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
-        self._calls.connect()
+        self._requests.connect()
         cluster_id, topic_id, partitions = self._describe(topic)
-        # Both are asked before either is waited for.
-        asked = [
-            self._ask_offsets(topic, partitions, spec, isolation_level)
+        # Send both requests before waiting for either.
+        requests = [
+            self._request_offsets(topic, partitions, spec, isolation_level)
             for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
         ]
-        lows, ends = (self._listed(topic, futures) for futures in asked)
+        lows, ends = (self._offsets(topic, futures) for futures in requests)
         return TopicWatermarks(
             cluster_id=cluster_id,
             topic=topic,
@@ -82,58 +82,58 @@ class KafkaWatermarkReader:
     def offsets_at(
         self, topic: str, partitions: Sequence[int], moment: datetime
     ) -> Mapping[int, int]:
-        """First offset stamped at or after `moment`, by partition; the end where none is.
+        """Return the first offset with a timestamp at or after `moment`, by partition.
+
+        A partition without such a record has its log end offset.
 
         Raises:
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
-        self._calls.connect()
-        # ListOffsets of a missing topic fails without saying so.
+        self._requests.connect()
+        # ListOffsets does not report a missing topic as such.
         self._describe(topic)
         spec = OffsetSpec.for_timestamp(_milliseconds(moment))
         level = IsolationLevel.READ_UNCOMMITTED
-        asked = [
-            self._ask_offsets(topic, partitions, each, level)
+        requests = [
+            self._request_offsets(topic, partitions, each, level)
             for each in (spec, OffsetSpec.latest())
         ]
-        found, ends = (self._listed(topic, futures) for futures in asked)
+        found, ends = (self._offsets(topic, futures) for futures in requests)
         return {p: found[p].offset if found[p].offset >= 0 else ends[p].offset for p in partitions}
 
     def retention_time(self, topic: str) -> timedelta | None:
-        """How long Kafka keeps a record at least; None for ever, or if it does not tell us.
+        """Return the shortest time that Kafka keeps a record.
+
+        None means unlimited retention, or a principal without the right to read the setting.
 
         Raises:
             TopicMissing, KafkaUnavailable
         """
-        self._calls.connect()
+        self._requests.connect()
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        asked = self._calls.admin.describe_configs([resource], request_timeout=self._timeout)
+        futures = self._requests.admin.describe_configs([resource], request_timeout=self._timeout)
         try:
-            settings = self._calls.answer("describe_configs", topic, asked[resource])
+            settings = self._requests.result("describe_configs", topic, futures[resource])
         except KafkaRefused:
             return None
         milliseconds = int(settings["retention.ms"].value)
         is_deleted = "delete" in settings["cleanup.policy"].value
-        return milliseconds * _MS if is_deleted and 0 <= milliseconds < _FOR_EVER_MS else None
+        return milliseconds * _MS if is_deleted and 0 <= milliseconds < _UNLIMITED_MS else None
 
     def _describe(self, topic: str) -> tuple[str, str, list[int]]:
-        cluster = self._calls.admin.describe_cluster(request_timeout=self._timeout)
-        topics = self._calls.admin.describe_topics(
+        cluster = self._requests.admin.describe_cluster(request_timeout=self._timeout)
+        topics = self._requests.admin.describe_topics(
             TopicCollection([topic]), request_timeout=self._timeout
         )
-        described = self._calls.answer("describe_topics", topic, topics[topic])
-        cluster_id = self._calls.answer("describe_cluster", topic, cluster).cluster_id
-        # librdkafka prints a UUID in plain base64, Kafka's own tools in the URL-safe alphabet.
+        described = self._requests.result("describe_topics", topic, topics[topic])
+        cluster_id = self._requests.result("describe_cluster", topic, cluster).cluster_id
+        # librdkafka formats a UUID in plain base64; Kafka's own tools use the URL-safe alphabet.
         topic_id = str(described.topic_id).replace("+", "-").replace("/", "_")
-        if topic_id in _NO_ID or not cluster_id:
+        if topic_id in _NO_TOPIC_ID or not cluster_id:
             raise NoTopicId(topic=topic)
-        return (
-            cluster_id,
-            topic_id,
-            [p.id for p in described.partitions],
-        )
+        return cluster_id, topic_id, [p.id for p in described.partitions]
 
-    def _ask_offsets(
+    def _request_offsets(
         self,
         topic: str,
         partitions: Sequence[int],
@@ -141,7 +141,7 @@ class KafkaWatermarkReader:
         isolation_level: IsolationLevel,
     ) -> Mapping[TopicPartition, Future[ListOffsetsResultInfo]]:
         futures: Mapping[TopicPartition, Future[ListOffsetsResultInfo]] = (
-            self._calls.admin.list_offsets(
+            self._requests.admin.list_offsets(
                 {TopicPartition(topic, p): spec for p in partitions},
                 # fence: ends-of-readers-isolation-level
                 isolation_level=_ISOLATION[isolation_level],
@@ -150,24 +150,27 @@ class KafkaWatermarkReader:
         )
         return futures
 
-    def _listed(
+    def _offsets(
         self, topic: str, futures: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]
     ) -> Mapping[int, ListOffsetsResultInfo]:
-        listed = {
-            place.partition: self._calls.answer("list_offsets", topic, future)
+        infos = {
+            place.partition: self._requests.result("list_offsets", topic, future)
             for place, future in futures.items()
         }
-        for partition, info in listed.items():
+        for partition, info in infos.items():
             if info.offset == OFFSET_INVALID:  # fence: silent-leader-has-no-watermarks
-                # Where some leaders answer and others do not in time, librdkafka tells no error
-                # of these: the offset that it began with is left as it is.
+                # If only some leaders answer in time, librdkafka reports no error for the others,
+                # and their offset keeps its initial value.
                 raise KafkaUnavailable(
                     operation=f"list_offsets of {topic}[{partition}]",
                     reason="no answer from the partition's leader in time",
                 )
-        return listed
+        return infos
 
 
 def _milliseconds(moment: datetime) -> int:
-    """The first millisecond at or after a moment; negative ones mean something else to Kafka."""
+    """Return the first millisecond at or after a moment, at least 0.
+
+    Kafka gives negative timestamps a special meaning.
+    """
     return max(0, -((_EPOCH - moment) // _MS))
