@@ -79,7 +79,7 @@ def make(layout: Layout, archive: Path) -> None:
                     app, [f"-XX:ArchiveClassesAtExit={made}", "-XX:TieredStopAtLevel=1"]
                 ),
                 environ=app.environ,
-                say=said.append,
+                print_line=said.append,
             )
             if run.exit_code != ExitCode.OK or not made.exists():
                 raise NoArchive(f"the training job left none: {_end(*said)}")

@@ -129,7 +129,7 @@ def run(
             app.spec(plans[0].pipeline), JOBS[job].offsets(app, plans)
         ),
         environ={**app.environ, **_kafka_variables(app, plans)},
-        say=say,
+        print_line=say,
         stop=stop,
     )
 

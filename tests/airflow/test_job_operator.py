@@ -124,7 +124,7 @@ def test_a_killed_job_is_named_and_retried(
     """`tidemark ingest` maps the codes in the same way."""
     answer = run(task_probe, spark_submit, code)
     first = answer.value["error"].splitlines()[0]
-    assert first.startswith("EngineStopped: the Spark process was killed by signal 9, SIGKILL")
+    assert first.startswith("EngineStopped: The Spark process was killed by signal 9, SIGKILL")
     assert answer.value["fails_now"] is False
 
 
@@ -200,5 +200,7 @@ def test_a_missing_kafka_connection_is_refused(task_probe: Probe, spark_submit: 
 def test_a_missing_spark_submit_is_named(task_probe: Probe, tmp_path: Path) -> None:
     """One clear line instead of a FileNotFoundError."""
     answer = run(task_probe, tmp_path / "nowhere", 0)
-    assert answer.value["error"].startswith("SetupError: spark9-submit cannot be started")
+    assert answer.value["error"].startswith(
+        "SetupError: The program spark9-submit cannot be started"
+    )
     assert answer.value["fails_now"] is True

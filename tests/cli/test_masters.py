@@ -68,6 +68,6 @@ def test_a_master_that_does_not_answer_is_retried(ingest: Command) -> None:
     (error,) = ran.json
     assert (error["error"], error["retryable"]) == ("EngineFailed", True)
     assert (
-        "starting Spark failed: the Spark application has ended; perhaps its master does not answer"
+        "starting Spark failed: the Spark application has ended; its master may be down"
     ) in error["problem"]
     assert ran.code == ExitCode.TRANSIENT

@@ -70,7 +70,7 @@ def test_a_taken_port_is_refused_before_anything_starts(
         taken.listen()
         port = taken.getsockname()[1]
         airflow = AirflowStandalone(layout, os.environ, port=port)
-        with pytest.raises(SetupError, match=f"port {port} is taken"):
+        with pytest.raises(SetupError, match=f"Port {port} is in use"):
             airflow.start()
     assert airflow.status().processes == ()
 

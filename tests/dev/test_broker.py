@@ -167,7 +167,7 @@ def test_busy_port_is_named(config: BrokerConfig, monkeypatch: pytest.MonkeyPatc
         holder.listen()
         port = holder.getsockname()[1]
         embedded = Broker(replace(config, listeners=(Listener(name="EXTERNAL", port=port),)))
-        with pytest.raises(SetupError, match=f"port {port} is taken"):
+        with pytest.raises(SetupError, match=f"Port {port} is in use"):
             embedded.start()
     assert not embedded.status().running
     assert _pids_of(config.home) == []

@@ -35,7 +35,7 @@ def test_a_master_selects_an_engine(master: str, engine: object) -> None:
 )
 def test_an_invalid_server_address_is_refused(master: str) -> None:
     """Parsing raises a named error, before any connection."""
-    with pytest.raises(SetupError, match="invalid address of a Spark Connect server"):
+    with pytest.raises(SetupError, match="The address of the Spark Connect server is invalid"):
         engine_of(master)
 
 

@@ -32,7 +32,7 @@ def run_program(
         engine=Submit("local"),
         settings={},
         environ={},
-        say=said.append,
+        print_line=said.append,
     )
     return run, said
 
@@ -66,8 +66,8 @@ def test_a_result_line_is_no_output_and_half_of_one_is_no_result(
         ("kill -TERM $$", "he Spark process was killed by signal 15, SIGTERM"),
         ("exit 137", "he Spark process was killed by signal 9, SIGKILL (out of memory?)"),
         ("exit 143", "he Spark process was killed by signal 15, SIGTERM"),
-        ("exit 3", "the Spark process ended with exit code 3"),
-        ("exit 255", "the Spark process ended with exit code 255"),
+        ("exit 3", "he Spark process ended with exit code 3"),
+        ("exit 255", "he Spark process ended with exit code 255"),
     ],
 )
 def test_a_process_that_ends_with_a_foreign_exit_code_is_a_named_transient_error(

@@ -1,4 +1,4 @@
-"""Offsets as conditions of Spark."""
+"""Spark conditions that select rows by offset."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ from tidemark.core.offsets import SpanSet
 
 
 def at_offsets(topic_id: str, spans: Mapping[int, SpanSet]) -> Column:
-    """The condition that rows of one incarnation at some offsets meet, and no others."""
+    """Return the condition that selects the rows at these offsets of one topic incarnation.
+
+    Args:
+        topic_id: Topic id of the incarnation.
+        spans: Offsets by partition.
+    """
     return (F.col("topic_id") == topic_id) & _any_of(
         [
-            (F.col("partition") == partition) & _any_of(list(_places(some)))
+            (F.col("partition") == partition) & _any_of(list(_span_conditions(some)))
             for partition, some in spans.items()
         ]
     )
 
 
-def _places(spans: SpanSet) -> Iterator[Column]:
-    """Conditions for the offsets of one partition; those of single ones are one look-up."""
+def _span_conditions(spans: SpanSet) -> Iterator[Column]:
+    """Yield conditions for the offsets of one partition; single offsets share one condition."""
     offset = F.col("offset")
     single = [span.start for span in spans if span.size == 1]
     if single:
@@ -33,7 +38,7 @@ def _places(spans: SpanSet) -> Iterator[Column]:
 
 
 def _any_of(conditions: Sequence[Column]) -> Column:
-    """Conditions in pairs of pairs: thousands of them in a row are too deep for a planner."""
+    """Return the disjunction as a balanced tree: a chain of thousands is too deep for Spark."""
     if len(conditions) <= 2:
         return reduce(Column.__or__, conditions)
     middle = len(conditions) // 2

@@ -1,4 +1,4 @@
-"""Sessions on a Spark Connect server, which a run opens and closes."""
+"""Sessions on a Spark Connect server, opened and closed by one run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PLANS_AT_ONCE = 4
 """Number of plans that one run lands at the same time on a server, beside other runs."""
 
 _HEARTBEAT_S = 5
-"""Seconds between two calls that only keep a connection active."""
+"""Seconds between two calls that only keep the connection active."""
 
 _CHANNEL = (
     # The client pings an idle connection, and closes the connection if no answer arrives. Spark's
@@ -43,11 +43,11 @@ _CHANNEL = (
     # Neither a local server nor a server of a cluster is behind a web proxy.
     ("grpc.enable_http_proxy", 0),
 )
-"""Options of the connection."""
+"""gRPC options of the connection."""
 
 _LOOPBACK = "ipv4:127.0.0.1:{}"
 
-_CLOSING_S = 3
+_CLOSE_TIMEOUT_S = 3
 """Seconds that `close` waits for an answer: Airflow kills a task five seconds after SIGTERM."""
 
 _RETRIES: Mapping[str, Any] = {
@@ -69,9 +69,9 @@ SESSION_SETTINGS: Mapping[str, str] = {
 }
 """Settings of each session, because the defaults of a server may differ."""
 
-_WRITING = "spark.hadoop.parquet."
-_SETTABLE = ("spark.sql.", "spark.databricks.delta.")
-_NOT_FOR_SPECS = "spark.sql.redaction."
+_PARQUET_PREFIX = "spark.hadoop.parquet."
+_SESSION_PREFIXES = ("spark.sql.", "spark.databricks.delta.")
+_REDACTION_PREFIX = "spark.sql.redaction."
 """A pipeline must not change which options a server redacts from the text of plans."""
 
 
@@ -95,21 +95,23 @@ class ConnectSessions:
         write_options: Mapping[str, str],
         own_settings: Mapping[str, str],
     ) -> None:
-        of_files = {key: value for key, value in settings.items() if key.startswith(_WRITING)}
+        file_settings = {
+            key: value for key, value in settings.items() if key.startswith(_PARQUET_PREFIX)
+        }
         check_settings(server, settings)
         self.server = server
         self.write_options = {
             **write_options,
-            **{key.removeprefix("spark.hadoop."): value for key, value in of_files.items()},
+            **{key.removeprefix("spark.hadoop."): value for key, value in file_settings.items()},
         }
         self._settings = {
             **SESSION_SETTINGS,
-            **{key: value for key, value in settings.items() if key not in of_files},
+            **{key: value for key, value in settings.items() if key not in file_settings},
             **own_settings,
         }
         self._opened: list[Any] = []
         self._closed = threading.Event()
-        self._heart: threading.Thread | None = None
+        self._heartbeat: threading.Thread | None = None
         self._shared: SparkSession | None = None
         self._lock = threading.Lock()
 
@@ -143,7 +145,7 @@ class ConnectSessions:
         self._closed.set()
         closing = threading.Thread(target=self._close_all, daemon=True)
         closing.start()
-        closing.join(_CLOSING_S)
+        closing.join(_CLOSE_TIMEOUT_S)
 
     def _close_all(self) -> None:
         for session in list(self._opened):
@@ -156,7 +158,7 @@ class ConnectSessions:
             session.stop()
             # The garbage collector makes PySpark close the client again. That takes a lock, which
             # this thread may hold.
-            session.client.close = _nothing
+            session.client.close = _do_nothing
 
     def _open(self) -> SparkSession:
         from pyspark.errors import PySparkException
@@ -185,7 +187,7 @@ class ConnectSessions:
         client.set_retry_policies([DefaultPolicy(**_RETRIES)])
         attach_server_details(client)
         self._opened.append(session)
-        self._start_heart()
+        self._start_heartbeat()
         if self._closed.is_set():
             self._close_all()
         self._check_open()
@@ -196,28 +198,28 @@ class ConnectSessions:
             raise server_error(server, failure) from None
         return session
 
-    def _start_heart(self) -> None:
-        if self._heart is None:
-            self._heart = threading.Thread(target=self._beat, daemon=True)
-            self._heart.start()
+    def _start_heartbeat(self) -> None:
+        if self._heartbeat is None:
+            self._heartbeat = threading.Thread(target=self._send_heartbeats, daemon=True)
+            self._heartbeat.start()
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         """Call the server on each connection until the sessions are closed."""
         while not self._closed.wait(_HEARTBEAT_S):
             for session in list(self._opened):
-                # The work of the session raises the error of a lost server.
+                # If the server is lost, the calls of the plans raise the error.
                 with suppress(Exception):
-                    self._beat_once(session.client)
+                    self._send_heartbeat(session.client)
 
     @staticmethod
-    def _beat_once(client: Any) -> None:
+    def _send_heartbeat(client: Any) -> None:
         from pyspark.errors import PySparkException
 
         try:
             client.get_configs("spark.sql.session.timeZone")
         except PySparkException as failure:
             if session_loss(failure):
-                # Each call of the work would repeat itself for seconds.
+                # Otherwise each later call would be retried for seconds.
                 client.set_retry_policies([])
             raise
 
@@ -264,7 +266,7 @@ def _interrupt(session: Any) -> None:
                 pass
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Do nothing; replaces a method that must not run again."""
 
 
@@ -275,20 +277,24 @@ def check_settings(server: Server, settings: Mapping[str, str]) -> None:
         EngineUnsuitable: A setting is not a session setting.
     """
     for key in settings:
-        if not key.startswith((_WRITING, *_SETTABLE)) or key.startswith(_NOT_FOR_SPECS):
+        if not key.startswith((_PARQUET_PREFIX, *_SESSION_PREFIXES)) or key.startswith(
+            _REDACTION_PREFIX
+        ):
             raise EngineUnsuitable(
                 engine=str(server),
-                mismatch=f"{key} in the spark section belongs to a whole application",
-                needed=f"settings that begin with {', '.join(_SETTABLE)} or {_WRITING}",
-                advice=f"set it at the start of the server, or run {SUBMIT_ADVICE}",
+                mismatch=f"{key} in the spark section is a setting of the whole application",
+                needed=f"a key that begins with {', '.join(_SESSION_PREFIXES)} or {_PARQUET_PREFIX}",
+                advice=f"Set it at the start of the server, or run {SUBMIT_ADVICE}.",
             )
 
 
 SUBMIT_ADVICE = "by spark-submit: --master 'local[*]', or in Airflow a connection of type spark"
+"""How to run a job by spark-submit, as the end of a sentence."""
 RESTART_ADVICE = (
-    "start a server with `tidemark spark start`, or see docs/clusters.md, Spark Connect, for the "
-    f"settings of another one; or run {SUBMIT_ADVICE}"
+    "Start a server with `tidemark spark start`; docs/clusters.md, Spark Connect, has the settings "
+    f"of other servers. Or run {SUBMIT_ADVICE}."
 )
+"""The remedy for a server with wrong settings, as sentences."""
 
 
 @contextmanager
@@ -332,18 +338,18 @@ def attach_server_details(client: Any) -> None:
     PySpark joins the causes into one text, in which a message may look like another cause.
     """
     fetch, handle = client._fetch_enriched_error, client._handle_rpc_error
-    told = threading.local()
+    received = threading.local()
 
     def fetched(info: Any) -> Any:
-        told.details = fetch(info)
-        return told.details
+        received.details = fetch(info)
+        return received.details
 
     def handled(error: Any) -> NoReturn:
-        told.details = None
+        received.details = None
         try:
             handle(error)
         except Exception as failure:
-            setattr(failure, DETAILS, told.details)
+            setattr(failure, DETAILS, received.details)
             raise
         raise AssertionError("PySpark handled an error without raising an exception")
 
@@ -357,26 +363,26 @@ def server_error(server: Server, failure: Exception) -> Exception:
         return EngineUnavailable(engine=str(server), reason=lost)
     if grpc_status(failure) in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
         return SetupError(
-            subject=f"{server} refuses this client",
+            subject=f"{server} refuses this client.",
             needed="the server's token",
             seen="a wrong token" if server.token else "no token",
-            advice="set SPARK_CONNECT_AUTHENTICATE_TOKEN, or in Airflow the connection's password",
+            advice="Set SPARK_CONNECT_AUTHENTICATE_TOKEN, or in Airflow the connection's password.",
         )
     return failure
 
 
 def session_loss(failure: BaseException) -> str:
-    """Return how a session or its server was lost; an empty text for all other failures."""
+    """Return how a session or its server was lost, in one clause; empty for all other failures."""
     if grpc_status(failure) == "UNAVAILABLE":
         return "no connection"
-    ask: Callable[[], str | None] = getattr(failure, "getCondition", lambda: None)
-    condition = ask() or ""
+    get_condition: Callable[[], str | None] = getattr(failure, "getCondition", lambda: None)
+    condition = get_condition() or ""
     is_gone = condition.startswith("INVALID_HANDLE.") or condition == "NO_ACTIVE_SESSION"
     return f"its session has ended ({condition})" if is_gone else ""
 
 
 def grpc_status(failure: BaseException) -> str:
-    """Return the name of the gRPC status of an exception; an empty text without a status."""
-    ask: Callable[[], Any] | None = getattr(failure, "getGrpcStatusCode", None)
-    code = ask() if ask else getattr(failure, "code", lambda: None)()
+    """Return the name of the gRPC status of an exception; empty if it has none."""
+    get_status: Callable[[], Any] | None = getattr(failure, "getGrpcStatusCode", None)
+    code = get_status() if get_status else getattr(failure, "code", lambda: None)()
     return str(getattr(code, "name", ""))

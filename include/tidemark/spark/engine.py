@@ -1,4 +1,4 @@
-"""The two engines of a job: its own Spark application, or a session of a Spark Connect server."""
+"""The two engines of a job: an own Spark application, or a session of a Spark Connect server."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ class Server:
         # PySpark cannot write an IPv6 address into its URL.
         if parts.scheme != SCHEME or not host or ":" in host or port == 0 or unknown:
             raise SetupError(
-                subject="invalid address of a Spark Connect server",
+                subject="The address of the Spark Connect server is invalid.",
                 needed="sc://HOST:PORT, optionally followed by /;use_ssl=true;user_id=NAME",
                 seen=re.sub(r"(?i)(token=)[^;]*|//[^/@]*@", r"\1***", url),
-                advice="correct --master, or in Airflow the connection of type spark_connect",
+                advice="Correct --master, or in Airflow the connection of type spark_connect.",
             )
         return cls(
             # If there is a token, PySpark uses TLS for every other name.
@@ -128,13 +128,13 @@ def engine_of(master: str, token: str = "") -> Engine:
 
 def without_connect(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without the variables that make PySpark use Spark Connect."""
-    left_out = (MODE_VARIABLE, _REMOTE_VARIABLE)
-    return {key: value for key, value in environ.items() if key not in left_out}
+    removed = (MODE_VARIABLE, _REMOTE_VARIABLE)
+    return {key: value for key, value in environ.items() if key not in removed}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
-    """The end of a job.
+    """Result of a job.
 
     Attributes:
         exit_code: One of `ExitCode`.

@@ -13,27 +13,26 @@ class EngineStopped(TransientError):
     """The Spark process ended before it reported a result, with an exit code of no job.
 
     Attributes:
-        status: Its exit code: negative for a signal, or 128 and more if a shell or a JVM passed
-            the signal on.
+        status: Exit code of the process: negative for a signal, or 128 and more if a shell or a
+            JVM passed the signal on.
     """
 
     status: int
 
-    problem = "{_problem}"
-    expected = "a process that reports the result of each plan"
-    actual = "no result and exit code {status}"
+    problem = "The Spark process {end} before it reported a result."
     fix = (
-        "Run the same plan again, which is safe; if memory ran out, give the machine more or raise "
-        "spark.driver.memory."
+        "Run the same plan again, which is safe. If memory ran out, add memory to the machine or "
+        "raise spark.driver.memory."
     )
 
     @property
-    def _problem(self) -> str:
+    def end(self) -> str:
+        """How the process ended, as a predicate."""
         number = -self.status if self.status < 0 else self.status - 128
         if number not in {each.value for each in Signals}:
-            return f"the Spark process ended with exit code {self.status}"
+            return f"ended with exit code {self.status}"
         perhaps = " (out of memory?)" if number == Signals.SIGKILL else ""
-        return f"the Spark process was killed by signal {number}, {Signals(number).name}{perhaps}"
+        return f"was killed by signal {number}, {Signals(number).name}{perhaps}"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -48,12 +47,11 @@ class EngineUnavailable(TransientError):
     engine: str
     reason: str
 
-    problem = "{engine} does not answer."
-    expected = "a Spark Connect server that runs"
-    actual = "{reason}"
+    problem = "{engine} does not answer: {reason}."
     fix = (
-        "Start it with `tidemark spark start` and run the same plan again, which is safe; to run "
-        "without a server, use --master 'local[*]', or in Airflow a connection of type spark."
+        "Start the server with `tidemark spark start`, then run the same plan again, which is "
+        "safe. To run without a server, use --master 'local[*]', or in Airflow a connection of "
+        "type spark."
     )
 
 
@@ -65,7 +63,7 @@ class EngineUnsuitable(TerminalError):
         engine: The server.
         mismatch: The mismatch, in one clause.
         needed: The required state of the server.
-        advice: The remedy.
+        advice: The remedy, in one sentence.
     """
 
     engine: str

@@ -1,4 +1,4 @@
-"""Named errors for exceptions of Spark; their Java stacks go to files below the home."""
+"""Maps exceptions of Spark to named errors, and writes their Java stacks to files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from uuid import uuid4
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession, is_remote
+from pyspark.sql import SparkSession
 
 from tidemark.core.errors import SetupError, TidemarkError
 from tidemark.lake.errors import EngineFailed, storage_error
 from tidemark.spark.connect import DETAILS, session_loss
 from tidemark.spark.errors import EngineUnavailable
+from tidemark.spark.sessions import has_driver_jvm
 from tidemark.spark.submit import setup_error_in_message
 from tidemark.spec.layout import LOG_FOLDER
 
@@ -31,10 +32,17 @@ _KEPT_FILES = 100
 
 _CONDITION = re.compile(r"\[_?[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*\]")
 _LOST_EXECUTOR = re.compile(r"ExecutorLostFailure.*")
-_WITHOUT_VALUES = ("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.", "org.apache.kafka.")
-"""Packages with messages about files and connections. The log's layout names them as well."""
+_PACKAGES_WITHOUT_VALUES = (
+    "java.io.",
+    "java.net.",
+    "java.nio.",
+    "org.apache.hadoop.",
+    "org.apache.kafka.",
+)
+"""Packages whose messages contain no values of records, only files and connections. The log's
+layout has the same list."""
 
-_OF_SESSION = ("org.apache.spark.SparkException", "java.lang.IllegalArgumentException")
+_SESSION_EXCEPTIONS = ("org.apache.spark.SparkException", "java.lang.IllegalArgumentException")
 """Exceptions that a session with wrong settings raises."""
 _MISSING_CLASS = re.compile(
     r"java\.lang\.(?:ClassNotFoundException|NoClassDefFoundError|NoSuchMethodError"
@@ -42,26 +50,31 @@ _MISSING_CLASS = re.compile(
 )
 _BROKEN_CLASS = "Could not initialize class"
 """The class exists; its initialisation may succeed later."""
-_STOPPED = "Cannot call methods on a stopped SparkContext"
+_STOPPED_CONTEXT = "Cannot call methods on a stopped SparkContext"
 _MISSING_SOURCE = re.compile(
     r"Failed to find (?:the )?data source: [\w.]*\w|plugin class not found"
 )
 
-_DISK = {
+_ERROR_NUMBERS = {
     os.strerror(number): number
     for number in (
         *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS, errno.EACCES),
         *(errno.EPERM, errno.EFBIG, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR),
     )
 }
-_ON_DISK = ("java.io.", "java.nio.file.", "org.apache.hadoop.fs.", "org.apache.hadoop.security.")
-_REASON = re.compile("|".join(map(re.escape, _DISK)))
+_FILE_EXCEPTIONS = (
+    "java.io.",
+    "java.nio.file.",
+    "org.apache.hadoop.fs.",
+    "org.apache.hadoop.security.",
+)
+_REASON = re.compile("|".join(map(re.escape, _ERROR_NUMBERS)))
 _FILE_OF_REASON = re.compile(r"^(?:file:)?(/.*) \(")
-_NO_FOLDER = re.compile(r"Mkdirs failed to create (?:file:)?(/\S+)")
-_NO_PARENT = re.compile(r"Parent path is not a directory: (?:file:)?(\S+)")
+_MKDIR_FAILED = re.compile(r"Mkdirs failed to create (?:file:)?(/\S+)")
+_PARENT_IS_FILE = re.compile(r"Parent path is not a directory: (?:file:)?(\S+)")
 
 _SECRET = re.compile(r"secret|password|token|access[.]?key|jaas|keystore[.]key", re.IGNORECASE)
-_HIDDEN = "***"
+_MASK = "***"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +91,16 @@ class _Cause:
     message: str
     frames: tuple[str, ...] = ()
 
-    def shown(self, *, may_have_values: bool) -> str:
-        """The exception in one line, without possible values of a record."""
+    def one_line(self, *, may_have_values: bool) -> str:
+        """Return the exception in one line, without possible values of a record."""
         name = self.kind.rpartition(".")[2]
-        if _STOPPED in self.message:
-            return "the Spark application has ended; perhaps its master does not answer"
-        if may_have_values and not self.kind.startswith(_WITHOUT_VALUES) and "." in self.kind:
+        if _STOPPED_CONTEXT in self.message:
+            return "the Spark application has ended; its master may be down"
+        if (
+            may_have_values
+            and not self.kind.startswith(_PACKAGES_WITHOUT_VALUES)
+            and "." in self.kind
+        ):
             if lost := _LOST_EXECUTOR.search(self.message):
                 return lost[0]
             named = _CONDITION.search(self.message)
@@ -101,28 +118,31 @@ def spark_error(
     options: Mapping[str, str] | None = None,
     may_have_values: bool,
 ) -> TidemarkError:
-    """The named error for an exception of Spark, with its cause in one line.
+    """Return the named error for an exception of Spark, with its cause in one line.
 
     Args:
-        failure: What PySpark, Py4J or PyArrow raised.
+        failure: An exception of PySpark, Py4J or PyArrow.
         operation: The operation, in the form "landing plan 3".
         location: The target table.
-        settings: Settings of Spark (`session_settings`), which name the folder of logs.
-        options: Options of the Kafka source. Texts contain no values of secret options or of
-            secret settings of Spark.
-        may_have_values: Whether messages may contain values of records, to be left out of texts.
+        settings: Settings of Spark (`session_settings`), which contain the folder of logs.
+        options: Options of the Kafka source. The error contains no value of a secret option or of
+            a secret setting of Spark.
+        may_have_values: Whether messages may contain values of records. The error omits them.
 
     Returns:
+        EngineUnavailable: The Spark Connect server or its session has ended.
         SetupError: A class or a data source is missing, or Spark cannot start as configured.
         StorageRefused, StorageUnavailable: A file cannot be written or read.
-        EngineFailed: All other causes; the error names the file with the stack.
+        EngineFailed: All other causes; the error has the path of the file with the stack.
     """
     if lost := session_loss(failure):
-        return EngineUnavailable(engine="the Spark Connect server", reason=f"{operation}: {lost}")
+        return EngineUnavailable(
+            engine="The Spark Connect server", reason=f"{lost}, during {operation}"
+        )
     chain = list(exception_chain(failure))
     secrets = _secrets({**settings, **(options or {})})
-    lines = [redact(each.shown(may_have_values=may_have_values), secrets) for each in chain]
-    error = _missing(chain) or _of_storage(chain, failure, operation, location)
+    lines = [redact(each.one_line(may_have_values=may_have_values), secrets) for each in chain]
+    error = _setup_error(chain) or _storage_error(chain, failure, operation, location)
     if error:
         return error
     stack = "\n".join(
@@ -130,8 +150,10 @@ def spark_error(
     )
     return EngineFailed(
         operation=operation,
-        reason=_told(lines)[:_LONGEST_CAUSE],
-        log=_written(f"{operation}\n{stack}\n", settings.get(LOG_FOLDER)) if _framed(chain) else "",
+        reason=_summary(lines)[:_LONGEST_CAUSE],
+        log=_write_stack(f"{operation}\n{stack}\n", settings.get(LOG_FOLDER))
+        if any(each.frames for each in chain)
+        else "",
     )
 
 
@@ -140,7 +162,7 @@ def exception_chain(failure: Exception) -> Iterator[_Cause]:
     if hasattr(failure, DETAILS):
         yield from _causes_on_server(failure)
         return
-    # PySpark keeps the Java exception of its named errors, Py4J of all others.
+    # Attribute of PySpark for its own exception classes, and of Py4J for all others.
     cause = getattr(failure, "_origin", None) or getattr(failure, "java_exception", None)
     if cause is None:
         yield _Cause(type(failure).__name__, str(failure))
@@ -169,63 +191,62 @@ def _causes_on_server(failure: Exception) -> Iterator[_Cause]:
 
 
 def session_settings(session: SparkSession) -> dict[str, str]:
-    """Return the settings of a session; no settings if its JVM or its server has ended."""
+    """Return the settings of a session; empty if its JVM or its server has ended."""
     with suppress(Py4JError, OSError, PySparkException):
-        if is_remote():
-            return dict(session.conf.getAll)
-        return dict(session.sparkContext.getConf().getAll())
+        if has_driver_jvm():
+            return dict(session.sparkContext.getConf().getAll())
+        return dict(session.conf.getAll)
     return {}
 
 
 def redact(text: str, secrets: set[str]) -> str:
-    """A text without these secrets."""
+    """Return a text in which each secret is replaced by `***`."""
     for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, _HIDDEN)
+        text = text.replace(secret, _MASK)
     return text
 
 
 def _secrets(options: Mapping[str, str]) -> set[str]:
     values = {value for key, value in options.items() if _SECRET.search(key)}
-    # The password of a JAAS configuration is quoted in it.
+    # A JAAS configuration contains the password in quotes.
     quoted = {each for value in values for each in re.findall(r'"((?:[^"\\]|\\.)+)"', value)}
     return (values | quoted) - {""}
 
 
-def _told(lines: list[str]) -> str:
-    """The line of the innermost exception, and of the next one out if it has no message."""
-    told = [line for line in lines if _CONDITION.search(line) or ": " in line]
-    if not told or lines[-1] == told[-1]:
+def _summary(lines: list[str]) -> str:
+    """Return the line of the innermost exception.
+
+    If that has no message, the line of the innermost exception with a message follows.
+    """
+    informative = [line for line in lines if _CONDITION.search(line) or ": " in line]
+    if not informative or lines[-1] == informative[-1]:
         return lines[-1]
-    return f"{lines[-1]} ({told[-1]})"
+    return f"{lines[-1]} ({informative[-1]})"
 
 
-def _framed(chain: list[_Cause]) -> bool:
-    return any(each.frames for each in chain)
-
-
-def _missing(chain: list[_Cause]) -> SetupError | None:
+def _setup_error(chain: list[_Cause]) -> SetupError | None:
     for each in reversed(chain):
         # Messages of all other exceptions may contain values of records.
-        if each.kind in _OF_SESSION and (mistake := setup_error_in_message(each.message)):
+        if each.kind in _SESSION_EXCEPTIONS and (mistake := setup_error_in_message(each.message)):
             return mistake
         source = _MISSING_SOURCE.search(each.message)
         is_class = _MISSING_CLASS.fullmatch(each.kind) and _BROKEN_CLASS not in each.message
         if source or is_class:
             name = each.kind.rpartition(".")[2]
             return SetupError(
-                subject="Spark misses a class or a data source",
+                subject="Spark lacks a class or a data source.",
                 needed="the jars of `make setup` on the class path of the driver and the executors",
                 seen=source[0] if source else f"{name}: {each.message}"[:_LONGEST_CAUSE],
-                advice="run `make setup`; on a cluster see docs/clusters.md",
+                advice="Run `make setup`. For a cluster, see docs/clusters.md.",
             )
     return None
 
 
-def _of_storage(
+def _storage_error(
     chain: list[_Cause], failure: Exception, operation: str, location: str
 ) -> TidemarkError | None:
-    """The storage error that caused a failure; None for all other failures."""
-    found = [_reason(each) for each in reversed(chain)]
+    """Return the error for a failure that the storage caused; None for all other failures."""
+    found = [_file_failure(each) for each in reversed(chain)]
     if isinstance(failure, OSError) and failure.errno:
         found.append((failure.errno, failure.filename))
     number, file = next((each for each in found if each), (0, None))
@@ -235,23 +256,23 @@ def _of_storage(
     return kind(location=file or location, operation=operation, reason=os.strerror(number))
 
 
-def _reason(thrown: _Cause) -> tuple[int, str | None] | None:
-    """The operating system's error number, and the file if the message names it."""
-    if not thrown.kind.startswith(_ON_DISK):
+def _file_failure(cause: _Cause) -> tuple[int, str | None] | None:
+    """Return the operating system's error number, and the file if the message contains it."""
+    if not cause.kind.startswith(_FILE_EXCEPTIONS):
         return None
-    if folder := _NO_FOLDER.search(thrown.message):
-        return _reason_of_no_folder(folder[1])
-    if parent := _NO_PARENT.search(thrown.message):
+    if folder := _MKDIR_FAILED.search(cause.message):
+        return _mkdir_failure(folder[1])
+    if parent := _PARENT_IS_FILE.search(cause.message):
         return errno.ENOTDIR, parent[1]
-    if thrown.kind.endswith((".AccessDeniedException", ".AccessControlException")):
+    if cause.kind.endswith((".AccessDeniedException", ".AccessControlException")):
         return errno.EACCES, None
-    said = _REASON.search(thrown.message)
-    file = _FILE_OF_REASON.search(thrown.message)
-    return (_DISK[said[0]], file[1] if file else None) if said else None
+    reason = _REASON.search(cause.message)
+    file = _FILE_OF_REASON.search(cause.message)
+    return (_ERROR_NUMBERS[reason[0]], file[1] if file else None) if reason else None
 
 
-def _reason_of_no_folder(folder: str) -> tuple[int, str | None] | None:
-    """Why a folder cannot be made: Hadoop does not report it, so this process tries."""
+def _mkdir_failure(folder: str) -> tuple[int, str | None] | None:
+    """Return why a folder cannot be created, by creating it: Hadoop does not report the reason."""
     try:
         Path(folder).mkdir(parents=True)
     except OSError as refused:
@@ -259,8 +280,11 @@ def _reason_of_no_folder(folder: str) -> tuple[int, str | None] | None:
     return None
 
 
-def _written(text: str, folder: str | None) -> str:
-    """The file with the stack; if it cannot be written, empty, and the log contains the stack."""
+def _write_stack(text: str, folder: str | None) -> str:
+    """Write a stack to a file and return its path.
+
+    If this fails, return an empty text and log the stack.
+    """
     try:
         if folder is None:
             raise FileNotFoundError(f"no setting {LOG_FOLDER}")
@@ -271,6 +295,6 @@ def _written(text: str, folder: str | None) -> str:
         for old in sorted(place.glob("spark-*.log"))[:-_KEPT_FILES]:
             old.unlink(missing_ok=True)
     except OSError as failed:
-        log.warning("the stack cannot be written to a file (%s): %s", failed, text)
+        log.warning("stack not written to a file error=%s stack=%s", failed, text)
         return ""
     return str(file)

@@ -1,16 +1,18 @@
-"""Kafka's Java consumer in the driver's JVM, for headers whose names librdkafka cannot decode."""
+"""Reads headers with Kafka's Java consumer in the driver's JVM.
+
+librdkafka cannot decode header names that are not UTF-8.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql import is_remote
-
 from tidemark.core.plan import Plan
 from tidemark.core.record import Headers
 from tidemark.spark.connect import SUBMIT_ADVICE
 from tidemark.spark.errors import EngineUnsuitable
+from tidemark.spark.sessions import has_driver_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,23 +34,23 @@ def headers_at(
     partition: int,
     offset: int,
 ) -> Headers:
-    """Read the headers of one record as Spark's Kafka source reads them.
+    """Return the headers of one record as Spark's Kafka source reads them.
 
     Bytes of a name that are not UTF-8 become U+FFFD.
 
     Raises:
         Py4JError: The consumer failed.
-        ValueError: There is no record at the offset.
+        ValueError: The partition has no record at the offset.
         EngineUnsuitable: The session is on a Spark Connect server, whose JVM is in another process.
     """
-    if is_remote():
+    if not has_driver_jvm():
         place = f"partition {partition} offset {offset}"
         raise EngineUnsuitable(
             engine="Spark Connect",
             mismatch=f"the record at {place} has a timestamp that Spark alters, and a header whose "
             "name is not UTF-8",
             needed="Kafka's Java client, for such a header",
-            advice=f"run this plan {SUBMIT_ADVICE}",
+            advice=f"Run this plan {SUBMIT_ADVICE}.",
         )
     jvm = session._jvm
     settings = jvm.java.util.HashMap()

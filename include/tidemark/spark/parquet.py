@@ -1,4 +1,4 @@
-"""Files that Spark has written, as their footers tell of them; no row is read."""
+"""Describes the files that Spark has written, from their footers; reads no rows."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
 
 _COLUMNS = ("partition", "offset", "timestamp")
-"""Those whose extremes a commit tells."""
+"""Columns whose minimum and maximum a commit records."""
 
 
 def single_partition_files(files: FileSystem, table: str, folder: str) -> list[DataFile]:
-    """The files with rows in one folder of a table, each of one partition.
+    """Return the files with rows in one folder of a table, and check that each has one partition.
 
     Args:
-        files: Where the table is.
+        files: File system of the table.
         table: The table's folder.
-        folder: The folder, relative to it.
+        folder: The folder, relative to the table.
 
     Raises:
-        ValueError: They are not files of single partitions whose offsets lie apart.
-        OSError: They cannot be read.
+        ValueError: A file has rows of several partitions, or the offsets of two files overlap.
+        OSError: A file cannot be read.
     """
-    made = data_files(files, table, folder)
-    _check_apart(made)  # fence: files-have-disjoint-offsets
-    return made
+    found = data_files(files, table, folder)
+    _check_disjoint(found)  # fence: files-have-disjoint-offsets
+    return found
 
 
 def data_files(files: FileSystem, table: str, folder: str) -> list[DataFile]:
-    """The files with rows in one folder of a table, by partition and offset.
+    """Return the files with rows in one folder of a table, ordered by partition and offset.
 
-    A compaction joins files that stand beside each other in a commit: what it makes then holds
-    offsets that lie together.
+    A compaction joins files that are adjacent in a commit, so the order keeps adjacent offsets in
+    one file.
 
     Raises:
-        ValueError: They do not tell what they hold.
-        OSError: They cannot be read.
+        ValueError: A footer lacks the statistics of partition or offset.
+        OSError: A file cannot be read.
     """
     from pyarrow.fs import FileSelector
 
     found = files.get_file_info(FileSelector(f"{table}/{folder}"))
-    named = [info for info in found if info.base_name.endswith(".parquet")]
-    footers = footers_of(files, [info.path for info in named])
+    parquet = [info for info in found if info.base_name.endswith(".parquet")]
+    footers = footers_of(files, [info.path for info in parquet])
     made = [
         _data_file(folder, info, footer)
-        for info, footer in zip(named, footers, strict=True)
+        for info, footer in zip(parquet, footers, strict=True)
         if footer.num_rows
     ]
     return sorted(
@@ -69,7 +69,7 @@ def _data_file(folder: str, info: FileInfo, footer: FileMetaData) -> DataFile:
 
     partition, offset, timestamp = map(extremes, _COLUMNS)
     if partition is None or offset is None:
-        raise ValueError(f"{info.base_name} does not tell its partition and offsets")
+        raise ValueError(f"{info.base_name} has no statistics of partition and offset")
     return DataFile(
         path=f"{folder}/{info.base_name}",
         size=info.size,
@@ -78,17 +78,17 @@ def _data_file(folder: str, info: FileInfo, footer: FileMetaData) -> DataFile:
         records=footer.num_rows,
         first=min(offset),
         last=max(offset),
-        # Parquet has microseconds.
+        # Parquet stores microseconds.
         earliest_ms=min(timestamp) // 1000 if timestamp else None,
         latest_ms=max(timestamp) // 1000 if timestamp else None,
     )
 
 
-def _check_apart(made: Sequence[DataFile]) -> None:
-    """Refuse two neighbours with the same offsets: a task's output that was counted twice."""
-    for file in made:
+def _check_disjoint(found: Sequence[DataFile]) -> None:
+    """Refuse two files with overlapping offsets: the output of one task was counted twice."""
+    for file in found:
         if file.partition is None:
-            raise ValueError(f"{file.path} is not of one partition")
-    for one, other in pairwise(made):
+            raise ValueError(f"{file.path} has rows of several partitions")
+    for one, other in pairwise(found):
         if one.partition == other.partition and other.first <= one.last:
-            raise ValueError(f"{one.path} and {other.path} have the same offsets")
+            raise ValueError(f"{one.path} and {other.path} have overlapping offsets")

@@ -41,8 +41,8 @@ HOST = "localhost"
 _ADDRESS = "127.0.0.1"
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _POLL_S = 0.1
-_REMEMBERED: Mapping[str, str] = {
-    # A server runs for weeks, and its pages need no finished work.
+_UI_LIMITS: Mapping[str, str] = {
+    # A server runs for weeks, and its pages do not need finished work.
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",
     "spark.ui.retainedTasks": "1000",
@@ -52,9 +52,9 @@ _REMEMBERED: Mapping[str, str] = {
     # Class loaders of sessions, 0.1 MB each. By default Spark keeps the last hundred.
     "spark.executor.isolatedSessionCache.size": "16",
 }
-"""Limits on the finished work that a server keeps in its heap: Spark's defaults fill the heap."""
+"""Limits on the finished work that a server keeps in its heap; Spark's defaults fill the heap."""
 
-_LEFT_OUT = ("AIRFLOW_CONN_", "TIDEMARK_FAIL_AT", TOKEN_VARIABLE, "SPARK_LOCAL_DIRS")
+_REMOVED_VARIABLES = ("AIRFLOW_CONN_", "TIDEMARK_FAIL_AT", TOKEN_VARIABLE, "SPARK_LOCAL_DIRS")
 """Prefixes of variables that the server's environment must not contain."""
 
 REDACTION = r'(?s)(?<=key: "kafka\.)(?:sasl|ssl)\.[\w.]*"\s+value: "(?:\\.|[^"\\])*"'
@@ -99,9 +99,9 @@ class _State:
     Attributes:
         pid: The server's process id.
         session: The session of the operating system with the server and its Python workers.
-        started: When the process started (`processes.start_time`).
+        started: Start time of the process (`processes.start_time`).
         port: The server's port.
-        code: Digest of what the server is made of; empty before the checks have passed.
+        code: Digest of the server's parts; empty until the checks have passed.
     """
 
     pid: int
@@ -155,19 +155,19 @@ class SparkServer:
             return None
         if state.code != self._code():
             raise EngineUnsuitable(
-                engine="the Spark Connect server of this machine",
+                engine="The Spark Connect server of this machine",
                 mismatch="another version of tidemark started it",
                 needed="a server of this version",
-                advice="restart it: `tidemark spark stop`, then `tidemark spark start`",
+                advice="Restart it: `tidemark spark stop`, then `tidemark spark start`.",
             )
         try:
             token = self._token()
         except PermissionError:
             raise EngineUnsuitable(
-                engine="the Spark Connect server of this machine",
+                engine="The Spark Connect server of this machine",
                 mismatch="another user started it, and only that user can read its token",
                 needed="a server of your own",
-                advice=f"run {SUBMIT_ADVICE}, or set TIDEMARK_HOME to a folder of your own",
+                advice=f"Run {SUBMIT_ADVICE}; or set TIDEMARK_HOME to a folder of your own.",
             ) from None
         return Server(host=HOST, port=state.port, token=token)
 
@@ -222,7 +222,7 @@ class SparkServer:
         """
         state = self._load()
         living = (lambda: processes.session_members(state.session)) if state else (lambda: ())
-        processes.stop("the Spark Connect server", living, timeout_s=timeout_s)
+        processes.stop("The Spark Connect server", living, timeout_s=timeout_s)
         # Another server may use the port by now, and with it the folder.
         if state and sockets.wait_until_free(_ADDRESS, state.port):
             shutil.rmtree(self._scratch(state.port), ignore_errors=True)
@@ -254,7 +254,7 @@ class SparkServer:
         process = processes.spawn_detached(command, self._output, env=environ, cwd=self._home)
         state = _State(pid=process.pid, session=process.session, started=process.started, port=port)
         self._save(state)
-        _log.info("the Spark Connect server started pid=%d port=%d", state.pid, port)
+        _log.info("spark connect server started pid=%d port=%d", state.pid, port)
         return state
 
     def _scratch(self, port: int) -> Path:
@@ -279,7 +279,7 @@ class SparkServer:
         settings = {
             # A killed client leaves a session behind, which uses memory.
             "spark.connect.session.manager.defaultSessionTimeout": "10m",
-            **_REMEMBERED,
+            **_UI_LIMITS,
             **self._settings,
             "spark.app.name": "tidemark-spark",
             "spark.connect.grpc.binding.address": _ADDRESS,
@@ -300,7 +300,7 @@ class SparkServer:
             ),
         }
         replace_text(properties, "".join(_property(*pair) for pair in settings.items()))
-        kept = {k: v for k, v in self._environ.items() if not k.startswith(_LEFT_OUT)}
+        kept = {k: v for k, v in self._environ.items() if not k.startswith(_REMOVED_VARIABLES)}
         command = [
             *(str(Path(sys.executable).parent / "spark-submit"), "--class", _CLASS),
             *("--properties-file", str(properties), "spark-internal"),
@@ -319,15 +319,15 @@ class SparkServer:
         while not sockets.is_listening(_ADDRESS, state.port):
             if not _is_alive(state):
                 raise SetupError(
-                    subject="the Spark Connect server ended during its start",
+                    subject="The Spark Connect server ended during its start.",
                     needed=f"a server that keeps running; its output is in {self._output}",
                     seen=processes.last_lines(self._output),
-                    advice="fix the cause that the output names; the server needs Java 17 and "
-                    "`make setup`",
+                    advice="Fix the cause that the output shows. The server needs Java 17 and "
+                    "`make setup`.",
                 )
             if time.monotonic() > deadline:
                 raise EngineUnavailable(
-                    engine="the Spark Connect server",
+                    engine="The Spark Connect server",
                     reason=f"no open port after {timeout_s:.0f} s; its log is {self._log_file}",
                 )
             time.sleep(_POLL_S)

@@ -1,4 +1,4 @@
-"""Checks that a Spark Connect server lands the same data as spark-submit."""
+"""Requirements of a Spark Connect server that lands the same data as spark-submit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tidemark.spark.connect import ConnectSessions
 
-_SOURCES = {
+_JARS = {
     "the Kafka source": "spark-sql-kafka-0-10",
     "Delta Lake": "delta-spark",
     "Avro": "spark-avro",
@@ -82,7 +82,7 @@ class _Checks:
         from pyspark.errors import AnalysisException
 
         try:
-            return self._ask("reflect('io.delta.package', 'VERSION')")
+            return self._evaluate("reflect('io.delta.package', 'VERSION')")
         except AnalysisException:
             # The server has no such class.
             return None
@@ -96,17 +96,17 @@ class _Checks:
         kafka = self._session.read.format("kafka").options(
             **{"kafka.bootstrap.servers": "localhost:9", "subscribe": "none"}
         )
-        looked_at: dict[str, Any] = {
+        frames: dict[str, Any] = {
             "the Kafka source": lambda: kafka.load(),
             "Avro": lambda: self._session.range(0).select(from_avro(F.lit(b""), '"int"')),
         }
-        for name, look in looked_at.items():
+        for name, make_frame in frames.items():
             try:
-                frame: DataFrame = look()
+                frame: DataFrame = make_frame()
                 _ = frame.schema
             except AnalysisException:
                 raise self._unsuitable(
-                    f"its class path lacks {name}", f"the jar {_SOURCES[name]} on its class path"
+                    f"its class path lacks {name}", f"the jar {_JARS[name]} on its class path"
                 ) from None
 
     def delta_catalog(self) -> None:
@@ -115,23 +115,23 @@ class _Checks:
             ("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension"),
             ("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"),
         ):
-            self._must_contain(key, needed)
+            self._require_setting(key, needed)
 
     def java(self, properties: Mapping[str, str]) -> None:
         """Check the Java properties that limit the memory for one broken record."""
         for key, needed in properties.items():
-            seen = self._ask(f"reflect('java.lang.System', 'getProperty', '{key}')")
+            seen = self._evaluate(f"reflect('java.lang.System', 'getProperty', '{key}')")
             if seen != needed:
                 raise self._unsuitable(
                     f"its Java property {key} is {seen}", f"the Java option -D{key}={needed}"
                 )
             for process in ("driver", "executor"):
-                self._must_contain(f"spark.{process}.extraJavaOptions", f"-D{key}={needed}")
+                self._require_setting(f"spark.{process}.extraJavaOptions", f"-D{key}={needed}")
 
     def redaction(self, needed: str) -> None:
         """Check the redaction: the server writes plans with their options to its log and pages."""
         for key in ("spark.redaction.string.regex", "spark.sql.redaction.string.regex"):
-            self._must_contain(key, needed)
+            self._require_setting(key, needed)
 
     def files(self, location: str) -> None:
         """Check that client and server read each other's files."""
@@ -147,17 +147,17 @@ class _Checks:
                 stream.write(name.encode())
             seen = self._session.read.text(f"{location}/{name}/client").collect()
             if [row[0] for row in seen] != [name]:
-                raise self._elsewhere(location)
+                raise self._unshared_files(location)
             self._session.range(1).write.parquet(f"{location}/{name}/server")
             written = files.get_file_info(FileSelector(f"{place}/server"))
             if not any(each.base_name.endswith(".parquet") for each in written):
-                raise self._elsewhere(location)
+                raise self._unshared_files(location)
         except PySparkException as failure:
             if session_loss(failure):
                 raise
-            raise self._elsewhere(location) from None
+            raise self._unshared_files(location) from None
         except FileNotFoundError:
-            raise self._elsewhere(location) from None
+            raise self._unshared_files(location) from None
         except OSError as failed:
             kind = storage_error(failed.errno)
             if kind is None:
@@ -176,21 +176,21 @@ class _Checks:
                 "its Python workers have another version of tidemark"
                 if seen
                 else "its Python workers have no tidemark",
-                "the same tidemark in the Python of its workers (spark.pyspark.python)",
+                "the same version of tidemark in the Python of its workers (spark.pyspark.python)",
             )
 
-    def _elsewhere(self, location: str) -> EngineUnsuitable:
+    def _unshared_files(self, location: str) -> EngineUnsuitable:
         return self._unsuitable(
             f"it does not see the files of this machine at {location}",
             "storage that client and server share, with the same user",
         )
 
-    def _must_contain(self, key: str, needed: str) -> None:
+    def _require_setting(self, key: str, needed: str) -> None:
         seen = self._session.conf.get(key, None)
         if needed not in (seen or ""):
             raise self._unsuitable(f"its {key} is {seen or 'not set'}", f"{key}={needed}")
 
-    def _ask(self, expression: str) -> str | None:
+    def _evaluate(self, expression: str) -> str | None:
         row = self._session.sql(f"SELECT {expression}").first()
         return None if row is None else row[0]
 

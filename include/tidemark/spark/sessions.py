@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SQL_SETTINGS: Mapping[str, str] = {
-    # Offsets and timestamps mean the same wherever the driver runs.
+    # Timestamps have the same meaning for every time zone of the driver.
     "spark.sql.session.timeZone": "UTC",
     # Delta reads its own log with this many tasks; the default of 50 suits huge tables.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.shuffle.partitions": "8",
-    # Eight bytes instead of the twelve of INT96, which Parquet deprecates and Spark still writes.
+    # 8 bytes; Spark's default is INT96 with 12 bytes, which Parquet deprecates.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 """Settings of SQL on both engines."""
 
 PLANS_PER_CORE = 2
-"""A small plan waits for brokers and for the disk about as long as it computes."""
+"""A small plan waits for brokers and the disk about as long as it computes."""
 
 
 class Sessions(Protocol):
@@ -60,7 +60,7 @@ class ApplicationSessions:
         return self.shared().newSession()
 
     def plans_at_once(self) -> int:
-        """Return two for each core of the application."""
+        """Return two plans for each core of the application."""
         return PLANS_PER_CORE * int(self.shared().sparkContext.defaultParallelism)
 
 
@@ -75,13 +75,23 @@ def open_application(
     """
     from pyspark.sql import SparkSession
 
-    # spark-submit does so for its jobs; without it PySpark takes the first python3 on the PATH.
+    # spark-submit sets this for its jobs; without it PySpark uses the first python3 on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder
     named = {} if name is None else {"spark.app.name": name}
     for key, value in {**named, **(settings or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def has_driver_jvm() -> bool:
+    """Return whether sessions of this process have the driver's JVM, and with it a SparkContext.
+
+    On a Spark Connect server they have neither.
+    """
+    from pyspark.sql import is_remote
+
+    return not is_remote()
 
 
 def disable_value_logging() -> None:
@@ -93,9 +103,8 @@ def disable_value_logging() -> None:
 def use_scheduler_pool(session: SparkSession, pool: str) -> None:
     """Give the jobs of this thread a fair share of the executors, beside jobs with more tasks.
 
-    The allocation file of a Spark Connect server defines one pool for all sessions.
+    On a Spark Connect server this has no effect: its allocation file defines one pool for all
+    sessions.
     """
-    from pyspark.sql import is_remote
-
-    if not is_remote():
+    if has_driver_jvm():
         session.sparkContext.setLocalProperty("spark.scheduler.pool", pool)

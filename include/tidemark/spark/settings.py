@@ -1,6 +1,6 @@
 """Settings of Spark applications and servers, each with its reason.
 
-What was measured, and what was tried and dropped, is in docs/adr/0005-settings.md.
+docs/adr/0005-settings.md has the measurements and the rejected settings.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from tidemark.spark.sessions import SQL_SETTINGS
 from tidemark.spec.layout import LOG_FOLDER, Layout
 
 SHORT_RUN_RECORDS = 1_000_000
-"""Up to here a job ends before the optimising compiler has paid for itself."""
+"""Records up to which the JVM's optimising compiler costs a job more time than it saves."""
 
 _SHORT_RUN_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 WRITE_OPTIONS: Mapping[str, str] = {
     # Spark writes blocks of 32 MiB faster than blocks of 16, 64 or 128 MiB (Parquet's default).
     "parquet.block.size": str(32 * 2**20),
-    # Keys, values and offsets hardly repeat, so Parquet would build a dictionary and discard it.
+    # Keys, values and offsets rarely repeat, so Parquet would build a dictionary and discard it.
     "parquet.enable.dictionary#key": "false",
     "parquet.enable.dictionary#value": "false",
     "parquet.enable.dictionary#offset": "false",
@@ -35,14 +35,14 @@ _STATIC: Mapping[str, str] = {
     **SQL_SETTINGS,
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Plans of one application take turns, instead of each waiting for all before it.
+    # Plans of one application share the executors, instead of running one after the other.
     "spark.scheduler.mode": "FAIR",
-    # Nobody watches the page of a short batch, and it costs start-up time.
+    # The web UI of a short batch has no readers, and it costs start-up time.
     "spark.ui.enabled": "false",
-    # In local mode the driver does the work: every core fills a Parquet row group.
+    # In local mode the driver runs all tasks, and each core fills a Parquet row group.
     "spark.driver.memory": "2g",
-    # A batch never comes back to a consumer, and Spark keeps each with what it has fetched: by
-    # default for five minutes, which over many partitions is a heap full of records nobody wants.
+    # By default Spark keeps each consumer with its fetched records for five minutes. A batch never
+    # uses a consumer again, so over many partitions useless records would fill the heap.
     "spark.kafka.consumer.cache.timeout": "10s",
     "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s",
     "spark.kafka.consumer.fetchedData.cache.timeout": "10s",
@@ -56,26 +56,27 @@ AVRO_LIMITS: Mapping[str, str] = {
     "org.apache.avro.limits.bytes.maxLength": str(64 * 2**20),
     "org.apache.avro.limits.collectionItems.maxLength": str(8 * 2**20),
 }
-"""Avro takes the memory for a text or a list before it looks whether the record is that long: one
-broken record of ten bytes may ask for gigabytes. Java properties, in bytes and elements; larger
-records are malformed."""
+"""Java properties that limit the memory for one record, in bytes and elements.
+
+Avro allocates the memory for a text or a list before it checks the length of the record, so one
+broken record of ten bytes can request gigabytes. Records beyond the limits count as malformed."""
 
 
 def submit_settings(
     layout: Layout, overrides: Mapping[str, str], records: int | None = None
 ) -> dict[str, str]:
-    """Settings for `spark-submit --conf`, for every job of Tidemark.
+    """Return the settings for `spark-submit --conf`, for every job of Tidemark.
 
     Args:
-        layout: Where the jars and the class archive are.
-        overrides: The pipeline spec's `spark` section; wins over everything here.
-        records: How many records the job has to do with, at most; None if nobody knows, which
-            is taken for many.
+        layout: Folders of the jars and of the class archive.
+        overrides: Settings of the spec's `spark` section, which override these settings.
+        records: Largest possible number of records of the job; None if unknown, which counts as
+            many.
     """
     jars = f"{layout.spark_jars}/*"
     java_options = [
         f"-Dlog4j2.configurationFile={_log4j(layout, 'spark')}",
-        # JDK 17 ignores an archive that does not fit the class path or the JVM, so it cannot harm.
+        # JDK 17 ignores an archive of another class path or JVM.
         f"-XX:SharedArchiveFile={layout.class_archive}",
         "-Xshare:auto",
         "-Xlog:cds=off",
@@ -84,7 +85,7 @@ def submit_settings(
     ]
     return {
         **_STATIC,
-        # On the class path, not `--jars`: nothing is copied for each application.
+        # Not `--jars`, which copies the jars for each application.
         "spark.driver.extraClassPath": jars,
         "spark.executor.extraClassPath": jars,
         "spark.pyspark.python": sys.executable,
@@ -105,7 +106,7 @@ def server_settings(
     """Return settings of the Spark Connect server of a home, which uses every core of its machine.
 
     Args:
-        layout: Where the jars and the class archive are.
+        layout: Folders of the jars and of the class archive.
         overrides: Settings that override the settings of every job.
         log_to_file: Whether the server logs to a file of its folder, else to standard error.
     """
@@ -122,8 +123,8 @@ def _log4j(layout: Layout, name: str) -> str:
     return f"file:{layout.project}/include/jvm/log4j2-{name}.properties"
 
 
-def _with_limits(overrides: Mapping[str, str], of: str, usual: Iterable[str]) -> str:
-    """Return Java options: Avro's limits, then the options of the spec, or else the usual ones."""
-    own = overrides.get(f"spark.{of}.extraJavaOptions")
+def _with_limits(overrides: Mapping[str, str], process: str, defaults: Iterable[str]) -> str:
+    """Return Java options: Avro's limits, then the options of the spec or else the defaults."""
+    own = overrides.get(f"spark.{process}.extraJavaOptions")
     limits = (f"-D{key}={value}" for key, value in AVRO_LIMITS.items())
-    return " ".join((*limits, *(usual if own is None else (own,))))
+    return " ".join((*limits, *(defaults if own is None else (own,))))

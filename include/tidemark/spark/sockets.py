@@ -1,4 +1,4 @@
-"""TCP ports of this machine: which are free, which are taken."""
+"""TCP ports of this machine."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from contextlib import ExitStack, suppress
 from tidemark.core.errors import SetupError
 
 _RELEASE_S = 3.0
+"""Seconds in which a killed process releases its ports."""
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a server could listen on the port now."""
+    """Return whether a server could listen on the port now."""
     with socket.socket() as probe:
-        # As Java does it: connections that wait out their end (TIME_WAIT) are no hindrance.
+        # As Java does: connections in the state TIME_WAIT do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -25,9 +26,9 @@ def is_free(host: str, port: int) -> bool:
 
 
 def wait_until_free(host: str, port: int) -> bool:
-    """Return whether the port is free, or becomes free within some seconds.
+    """Return whether the port is free, or becomes free within `_RELEASE_S`.
 
-    A process that was killed holds its ports until its last thread has ended.
+    A killed process holds its ports until its last thread has ended.
     """
     deadline = time.monotonic() + _RELEASE_S
     while not is_free(host, port):
@@ -38,14 +39,14 @@ def wait_until_free(host: str, port: int) -> bool:
 
 
 def is_listening(host: str, port: int) -> bool:
-    """Whether somebody listens on the port."""
+    """Return whether a server listens on the port."""
     with suppress(OSError), socket.create_connection((host, port), timeout=1):
         return True
     return False
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Ports that are free now, all different."""
+    """Return `count` different ports that are free now."""
     with ExitStack() as held:
         probes = [held.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
@@ -54,12 +55,12 @@ def free_ports(host: str, count: int) -> list[int]:
 
 
 def choose_port(host: str, wanted: int, last: int | None, spare: int) -> int:
-    """The port to take: the one asked for, else the last one again if it is free, else the spare.
+    """Return the wanted port; without one, the last port if it is free, else the spare port.
 
     Args:
         host: Address to listen on.
-        wanted: Port asked for, free or not; 0 for any.
-        last: Port of the last start, if there was one.
+        wanted: Explicitly selected port, free or not; 0 for any port.
+        last: Port of the last start; None before the first.
         spare: A free port.
     """
     if wanted:
@@ -68,21 +69,21 @@ def choose_port(host: str, wanted: int, last: int | None, spare: int) -> int:
 
 
 def require_free(host: str, ports: Iterable[int], purpose: str) -> None:
-    """Refuse a port that another process still uses after some seconds.
+    """Refuse a port that another process still uses after `_RELEASE_S`.
 
     Args:
         host: Address to listen on.
-        ports: Ports that will be listened on.
-        purpose: Who will listen, for the error.
+        ports: The ports to listen on.
+        purpose: Name of the server, for the error.
 
     Raises:
-        SetupError: Naming the port.
+        SetupError: A port is in use.
     """
     for port in ports:
         if not wait_until_free(host, port):
             raise SetupError(
-                subject=f"port {port} is taken",
-                needed=f"a free port {port} for {purpose}",
-                seen="another process that listens on it",
-                advice="stop that process, or choose another port (0 takes a free one)",
+                subject=f"Port {port} is in use.",
+                needed=f"a free port for {purpose}",
+                seen="another process listens on it",
+                advice="Stop that process, or choose another port (0 selects a free port).",
             )

@@ -1,4 +1,4 @@
-"""Running a job's entry point under spark-submit, as the DAGs do, from the command line."""
+"""Runs the entry point of a job by spark-submit."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tidemark.spark.errors import EngineStopped
 from tidemark.spec.ref import MergeRef
 
 _LONGEST_CAUSE = 300
-_WRONG_SESSION = (
+_SESSION_TEXT = (
     r"Could not parse Master URL.*|Invalid master URL.*|Master must either be .*"
     r"|When running with master .*|System memory \d+ must be at least \d+.*"
 )
 """Messages of Spark about a master or a size of memory."""
-_MISTAKE = re.compile(
-    rf"(?:Error: |(?:Exception in thread \S+ )?[\w.]*SparkException: )?(?P<spark>{_WRONG_SESSION})"
+_SETUP_MESSAGE = re.compile(
+    rf"(?:Error: |(?:Exception in thread \S+ )?[\w.]*SparkException: )?(?P<spark>{_SESSION_TEXT})"
     # Messages of spark-submit about its arguments, and of the shell and the JVM about Java.
     r"|Error: Unrecognized option.*|Unrecognized option: .*|JAVA_HOME is not set.*"
     r"|(?:\S+: line \d+: )?(?:exec: )?(?:\S*/)?java: "
@@ -38,15 +38,15 @@ _MISTAKE = re.compile(
     r"|Invalid (?:maximum|initial) heap size.*|Too small (?:maximum|initial) heap.*"
     r"|Failed to find Spark jars directory.*"
 )
-_PASSING = re.compile(
+_TEMPORARY = re.compile(
     r"Cannot allocate memory|Resource temporarily unavailable|Text file busy|Input/output error"
 )
-"""Messages of the operating system about a lack that may pass."""
-_MISTAKEN = {ExitCode.CRASH, ExitCode.USAGE, 64, 78, 126, 127}
+"""Messages of the operating system about a temporary lack of a resource."""
+_START_FAILURE_CODES = {ExitCode.CRASH, ExitCode.USAGE, 64, 78, 126, 127}
 """Exit codes of spark-submit and of shells if the job cannot start."""
 
 RESULT_MARKER = "TIDEMARK_RESULT "
-"""Begins the one line of standard output that carries a job's results, a JSON list by plan."""
+"""Prefix of the output line with the results of a job: a JSON list with one result per plan."""
 
 
 def plan_arguments(plans: Iterable[PlanRef | MergeRef]) -> list[str]:
@@ -68,33 +68,33 @@ def submit(
     engine: Submit,
     settings: Mapping[str, str],
     environ: Mapping[str, str],
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
     stop: Stop | None = None,
 ) -> JobRun:
-    """Run a job in client mode and wait for it.
+    """Run a job in client mode and return its result.
 
     Args:
         script: The entry point.
-        arguments: Its command line; carries no secret.
-        name: Of the Spark application.
-        engine: The master and the program.
-        settings: `--conf` settings; carry no secret.
-        environ: Environment of the driver: this is where connections travel.
-        say: Called with each line the job prints, its result line excepted.
-        stop: Kills the job when it is called.
+        arguments: Command-line arguments of the job, without secrets.
+        name: Name of the Spark application.
+        engine: The master and the spark-submit program.
+        settings: Settings for `--conf`, without secrets.
+        environ: Environment of the driver, with its connections.
+        print_line: Called with each line that the job prints, except the result line.
+        stop: Kills the job when called.
 
     Raises:
-        SetupError: There is no spark-submit.
+        SetupError: The spark-submit program is missing.
     """
     path = search_path(environ)
     program = shutil.which(engine.binary, path=path)
     if program is None:
         raise SetupError(
-            subject=f"{engine.binary} cannot be started",
+            subject=f"The program {engine.binary} cannot be started.",
             needed="the spark-submit of requirements.txt on the PATH",
             seen="no such program",
-            advice="run `make setup`, and call tidemark from .venv/bin; for the DAGs, install "
-            "requirements.txt in the environment that Airflow runs in",
+            advice="Run `make setup`, and start tidemark from .venv/bin. For the DAGs, install "
+            "requirements.txt in Airflow's environment.",
         )
     options = ["--name", name, "--master", engine.master, "--deploy-mode", "client"]
     process = subprocess.Popen(
@@ -116,11 +116,11 @@ def submit(
                 if line.startswith(RESULT_MARKER):
                     results = _results(line.removeprefix(RESULT_MARKER))
                 else:
-                    said = line.rstrip("\n")
-                    say(said)
-                    last = said or last
-                    if setup_error_in_line(said):
-                        clues.append(said)
+                    text = line.rstrip("\n")
+                    print_line(text)
+                    last = text or last
+                    if setup_error_in_line(text):
+                        clues.append(text)
         except BaseException:
             # Otherwise the job would run on, and no process would read its output.
             process.kill()
@@ -135,60 +135,60 @@ def submit(
 def _results(text: str) -> list[Mapping[str, Any]] | None:
     """Return the results of a result line; None for a truncated line."""
     with suppress(ValueError):
-        told = json.loads(text)
-        named = isinstance(told, list) and all(isinstance(each, dict) for each in told)
-        if named and all({"pipeline", "plan"} <= set(each) for each in told):
-            return list(told)
+        results = json.loads(text)
+        is_list = isinstance(results, list) and all(isinstance(each, dict) for each in results)
+        if is_list and all({"pipeline", "plan"} <= set(each) for each in results):
+            return list(results)
     return None
 
 
 def missing_result_error(exit_code: int, printed: Sequence[str]) -> TidemarkError | None:
-    """The error for a job that ended without a result; None for exit codes that only jobs return.
+    """Return the error for a job that ended without a result; None for exit codes of jobs only.
 
     Args:
-        exit_code: Of spark-submit; negative for a signal.
-        printed: Lines that spark-submit printed: all, or those with a cause and the last one.
+        exit_code: Exit code of spark-submit; negative for a signal.
+        printed: Lines of spark-submit's output: all lines, or the lines with a cause and the last.
     """
     last = next((line for line in reversed(printed) if line.strip()), "no output")
-    if exit_code in _MISTAKEN:
+    if exit_code in _START_FAILURE_CODES:
         mistake = next(filter(None, map(setup_error_in_line, printed)), None)
-        if mistake is None and any(map(_PASSING.search, printed)):
+        if mistake is None and any(map(_TEMPORARY.search, printed)):
             return EngineStopped(status=exit_code)
         if mistake or exit_code != ExitCode.CRASH:
-            return mistake or _not_started(f"exit code {exit_code}: {last.strip()}")
+            return mistake or _start_error(f"exit code {exit_code}: {last.strip()}")
         return Unforeseen(kind=f"exit code {exit_code} of spark-submit", text=last.strip())
     return None if exit_code in set(ExitCode) else EngineStopped(status=exit_code)
 
 
 def setup_error_in_line(line: str) -> SetupError | None:
-    """The error for a line that Spark, a shell or the JVM prints about a wrong set-up, or None."""
-    found = _MISTAKE.fullmatch(line.rstrip())
-    return _not_started((found["spark"] or found[0]).strip()) if found else None
+    """Return the error for a line of Spark, a shell or the JVM about wrong set-up, else None."""
+    found = _SETUP_MESSAGE.fullmatch(line.rstrip())
+    return _start_error((found["spark"] or found[0]).strip()) if found else None
 
 
 def setup_error_in_message(message: str) -> SetupError | None:
-    """The error for the message of Spark's exception about a wrong set-up, or None."""
+    """Return the error for the message of a Spark exception about wrong set-up, else None."""
     first = message.partition("\n")[0].rstrip()
-    return _not_started(first) if re.fullmatch(_WRONG_SESSION, first) else None
+    return _start_error(first) if re.fullmatch(_SESSION_TEXT, first) else None
 
 
-def _not_started(cause: str) -> SetupError:
+def _start_error(cause: str) -> SetupError:
     return SetupError(
-        subject=f"Spark cannot start: {cause[:_LONGEST_CAUSE]}",
+        subject=f"Spark cannot start: {cause[:_LONGEST_CAUSE]}.",
         needed="a Spark master such as local[*] or spark://host:7077, and Java 17 or newer",
         seen=cause[:_LONGEST_CAUSE],
         advice=(
-            "correct --master (for the DAGs, the connection spark_default), JAVA_HOME or the "
-            "spark section of the spec; see docs/runbook.md, SetupError"
+            "Correct --master (for the DAGs, the connection spark_default), JAVA_HOME or the "
+            "spark section of the spec; see docs/runbook.md, SetupError."
         ),
     )
 
 
 def conf_arguments(settings: Mapping[str, str]) -> list[str]:
-    """Settings as arguments of spark-submit."""
+    """Return settings as arguments of spark-submit."""
     return [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
 
 
 def search_path(environ: Mapping[str, str]) -> str:
-    """The PATH for spark-submit, which runs the first Python on it: this one, with its PySpark."""
+    """Return a PATH on which spark-submit finds this Python, with its PySpark, first."""
     return f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', os.defpath)}"

@@ -1,4 +1,4 @@
-"""The code of this package in Spark's Python workers, which only Protobuf's typed tables use."""
+"""Version of this package in Spark's Python workers, which only typed tables of Protobuf use."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def _digest() -> str:
 
 
 CODE_DIGEST = _digest()
-"""Digest of the modules that workers run, at the start of this process."""
+"""Digest of the modules that workers run, as of the start of this process."""
 
 
 def worker_code_digest(session: SparkSession) -> str:
-    """Return the digest of a session's Python worker; an empty text if it lacks this package.
+    """Return `CODE_DIGEST` of a session's Python workers; empty if they lack this package.
 
     Raises:
         PySparkException: The worker cannot start.
@@ -42,12 +42,11 @@ def worker_code_digest(session: SparkSession) -> str:
 
     # PySpark would use type hints to select the type of the function.
     def code(_):  # type: ignore[no-untyped-def]
-
         return CODE_DIGEST
 
-    asked = F.udf(code, "string")
+    code_udf = F.udf(code, "string")
     try:
-        row = session.range(1).select(asked("id")).first()
+        row = session.range(1).select(code_udf("id")).first()
     except PySparkException as failure:
         if "ModuleNotFoundError" in str(failure) or "ImportError" in str(failure):
             return ""
