@@ -79,10 +79,8 @@ def test_a_full_disk_is_storage_that_is_unavailable(spark: SparkSession, tmp_pat
     with mounted(tmp_path / "small", "size=64k") as disk:
         error = failure_of(spark, write_rows(spark, disk / "plan", 100_000))
     assert isinstance(error, StorageUnavailable)
-    assert (
-        error.rendered("problem")
-        == "landing plan 3 failed at /lake/events: No space left on device"
-    )
+    assert (error.operation, error.location) == ("landing plan 3", "/lake/events")
+    assert error.reason == "No space left on device"
 
 
 @pytest.mark.parametrize(
@@ -101,8 +99,9 @@ def test_a_folder_that_cannot_be_made_has_the_reason_of_the_operating_system(
             (disk / "only").touch()
         error = failure_of(spark, write_rows(spark, disk / "plan"))
     assert isinstance(error, kind)
-    assert error.rendered("problem").startswith(f"landing plan 3 failed at {disk}/plan")
-    assert error.rendered("problem").endswith(f": {reason}")
+    assert isinstance(error, StorageRefused | StorageUnavailable)
+    assert error.location.startswith(f"{disk}/plan")
+    assert error.reason == reason
 
 
 def test_a_file_in_the_place_of_the_folder_is_storage_that_refuses(
@@ -112,9 +111,7 @@ def test_a_file_in_the_place_of_the_folder_is_storage_that_refuses(
     (tmp_path / "events").write_text("a file")
     error = failure_of(spark, write_rows(spark, tmp_path / "events" / "plan"))
     assert isinstance(error, StorageRefused)
-    assert f"landing plan 3 failed at {tmp_path}/events: Not a directory" in error.rendered(
-        "problem"
-    )
+    assert (error.location, error.reason) == (f"{tmp_path}/events", "Not a directory")
 
 
 def test_an_error_of_a_file_that_the_driver_writes_is_of_the_storage(

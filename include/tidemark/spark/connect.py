@@ -283,7 +283,7 @@ def check_settings(server: Server, settings: Mapping[str, str]) -> None:
             raise EngineUnsuitable(
                 engine=str(server),
                 mismatch=f"{key} in the spark section is a setting of the whole application",
-                needed=f"a key that begins with {', '.join(_SESSION_PREFIXES)} or {_PARQUET_PREFIX}",
+                needed=f"keys that begin with {', '.join(_SESSION_PREFIXES)} or {_PARQUET_PREFIX}",
                 advice=f"Set it at the start of the server, or run {SUBMIT_ADVICE}.",
             )
 
