@@ -40,7 +40,7 @@ def test_a_taken_port_is_refused_with_its_purpose(
 ) -> None:
     """The error names the port and who wanted it, once nobody has given it back for a while."""
     monkeypatch.setattr(sockets, "_RELEASE_S", 0.2)
-    with pytest.raises(SetupError, match=f"port {taken} is taken.*for the judge"):
+    with pytest.raises(SetupError, match=f"Port {taken} is in use.*for the judge"):
         sockets.require_free(HOST, [*sockets.free_ports(HOST, 1), taken], "the judge")
 
 
