@@ -15,7 +15,7 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.lake.control_table import COMPACT_EVERY
-from tidemark.lake.rows import TIMESTAMP, from_rows
+from tidemark.lake.table_io import TIMESTAMP, arrow_table
 from tidemark.pipeline import utc_now
 
 UNCOMPACTED = 10
@@ -122,7 +122,7 @@ def _land(table: DeltaTable, plan: Plan) -> None:
     ]
     write_deltalake(
         table,
-        from_rows(rows, _COLUMNS),
+        arrow_table(rows, _COLUMNS),
         mode="append",
         # Key, value and headers are null.
         schema_mode="merge",

@@ -11,9 +11,9 @@ from tidemark.airflow.chain import START_DATE, default_args, timetable
 from tidemark.airflow.maintenance import maintain_shared, maintain_table, prune_pages
 from tidemark.airflow.texts import MAINTENANCE_PAGE
 from tidemark.app import App
-from tidemark.lake.retention import USUAL_PAGES_RETENTION, USUAL_RETENTION
+from tidemark.maintenance.rules import DEFAULT_PAGES_RETENTION, DEFAULT_RETENTION
 
-KEEP_HOURS = USUAL_RETENTION // timedelta(hours=1)
+KEEP_HOURS = DEFAULT_RETENTION // timedelta(hours=1)
 
 with DAG(
     dag_id="tidemark_maintenance",
@@ -37,7 +37,7 @@ with DAG(
             ),
         ),
         "keep_docs_days": Param(
-            USUAL_PAGES_RETENTION.days,
+            DEFAULT_PAGES_RETENTION.days,
             type="integer",
             minimum=1,
             title="Retention of quality pages",

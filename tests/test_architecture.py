@@ -89,6 +89,7 @@ LIBRARIES = {
         "lake/*",
         "ingest/start_ingested.py",
         "typed/*table.py",
+        "typed/columns.py",
         "typed/quarantine.py",
         "typed/spark*.py",
         "upsert/table.py",

@@ -22,7 +22,6 @@ from tests.support.services import NOW
 from tests.support.typed_lake import TypedLake
 from tidemark.backfill.selection import select
 from tidemark.core.offsets import Span
-from tidemark.lake.columns import latest_schema, typed_schema
 from tidemark.lake.status_table import write_status
 from tidemark.quality.check_results import CheckResult, QualityReport, Severity
 from tidemark.quality.check_results_table import DeltaCheckResults
@@ -35,7 +34,9 @@ from tidemark.spec.loading import load_specs
 from tidemark.spec.model import StartPolicy
 from tidemark.spec.ref import PipelineRef
 from tidemark.spec.upsert import Envelope
+from tidemark.typed.columns import typed_schema
 from tidemark.typed.schema_table import DeltaSchemas
+from tidemark.upsert.table import latest_schema
 
 
 def answer(page: str, beginning: str, tables: Mapping[str, Any]) -> list[tuple[Any, ...]]:

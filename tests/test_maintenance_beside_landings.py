@@ -16,7 +16,7 @@ from tests.support.kafka_judge import read_all
 from tests.support.lake import Lake
 from tests.support.transactions import produce_values
 from tidemark.dev.broker import BrokerStatus
-from tidemark.lake.retention import Upkept
+from tidemark.maintenance.rules import MaintenanceResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,9 +30,9 @@ LATER = timedelta(days=30)
 
 
 @contextmanager
-def without_pause(step: Callable[[], Upkept]) -> Iterator[list[Upkept]]:
+def without_pause(step: Callable[[], MaintenanceResult]) -> Iterator[list[MaintenanceResult]]:
     """Repeat a step until the block ends; what came of it, and its first error."""
-    came: list[Upkept] = []
+    came: list[MaintenanceResult] = []
     failed: list[BaseException] = []
     over = threading.Event()
 

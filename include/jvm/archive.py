@@ -29,7 +29,7 @@ from tidemark.app import App
 from tidemark.connections import LOCAL_CONNECTION, connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
 from tidemark.dev.producer import produce
-from tidemark.lake.files import locked
+from tidemark.lake.local_files import locked
 from tidemark.spark.engine import Submit
 from tidemark.spark.submit import conf_arguments, plan_arguments, search_path, submit
 from tidemark.spec.layout import Layout

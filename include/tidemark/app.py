@@ -235,7 +235,7 @@ class App:
 
     def shared_maintenance(self) -> list[Maintenance]:
         """Return the maintenance of the tables that pipelines share."""
-        from tidemark.lake.upkeep import DeltaUpkeep
+        from tidemark.lake.maintained_table import DeltaMaintainedTable
         from tidemark.maintenance.service import Maintenance
 
         shared = {
@@ -246,7 +246,9 @@ class App:
             "schemas table": self.layout.schema_table,
         }
         return [
-            Maintenance(table=name, upkeep=self._armed("upkeep", DeltaUpkeep(uri)), now=utc_now)
+            Maintenance(
+                name=name, table=self._armed("maintenance", DeltaMaintainedTable(uri)), now=utc_now
+            )
             for name, uri in shared.items()
         ]
 
@@ -258,7 +260,7 @@ class App:
 
     def write_report(self, report: PipelineReport, output: Path | None) -> Path:
         """Write the page of a report, by default beside the Data Docs. Return its path."""
-        from tidemark.lake.files import named_failures, replace_text
+        from tidemark.lake.local_files import replace_text, translate_os_errors
         from tidemark.quality.gx.docs import DocsFolders
         from tidemark.report.page import render
 
@@ -266,7 +268,7 @@ class App:
         folders = DocsFolders(home=self.layout.quality_home, pipeline=certificate.pipeline)
         name = f"{certificate.since:%Y%m%d}-{certificate.until:%Y%m%d}.html"
         page = output or folders.site / "reports" / name
-        with named_failures(page, "writing the page"):
+        with translate_os_errors(page, "writing the page"):
             replace_text(page, render(report))
         return page.resolve()
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from tidemark.ingest.start import OffsetSource, StartResult
     from tidemark.ingest.start_rules import OtherPartitions
     from tidemark.lake.data_table import DeltaDataTable
-    from tidemark.lake.deduplication import Copies
+    from tidemark.lake.deduplication import DeduplicationResult
     from tidemark.maintenance.service import Maintenance
     from tidemark.quality.check_results import QualityReport
     from tidemark.quality.publication_service import Publication
@@ -437,7 +437,7 @@ class Pipeline:
         )
         return exports.export(group, dry_run=dry_run)
 
-    def deduplicate(self, *, dry_run: bool = False) -> Copies:
+    def deduplicate(self, *, dry_run: bool = False) -> DeduplicationResult:
         """Remove copies of rows from the data table. Needs neither a JVM nor Kafka."""
         from tidemark.lake.deduplication import Deduplication
 
@@ -533,7 +533,7 @@ class Pipeline:
             control=self.control,
             data_log=bronze or self.table,
             log_reader=log_reader,
-            labelled=bronze,
+            row_origins=bronze,
         )
         return verify.verify(partition, start, end, say=say)
 
@@ -568,17 +568,17 @@ class Pipeline:
         )
 
     def _maintenance(self, target: str, table: str) -> Maintenance:
-        from tidemark.lake.upkeep import DeltaUpkeep
-        from tidemark.maintenance.service import Maintenance, plans_over
+        from tidemark.lake.maintained_table import DeltaMaintainedTable
+        from tidemark.maintenance.service import Maintenance, finished_plans
 
-        upkeep = self._armed("upkeep", DeltaUpkeep(self._uri(target), self.name))
+        maintained = self._armed("maintenance", DeltaMaintainedTable(self._uri(target), self.name))
         if self.ref.kind is PipelineKind.UPSERT:
             # No process waits for its files: a failed merge writes new ones.
-            return Maintenance(table=table, upkeep=upkeep, now=utc_now)
+            return Maintenance(name=table, table=maintained, now=utc_now)
         return Maintenance(
-            table=table,
-            upkeep=upkeep,
-            plans_over=lambda: plans_over(self.control, self.name, self.table),
+            name=table,
+            table=maintained,
+            finished_plans=lambda: finished_plans(self.control, self.name, self.table),
             now=utc_now,
         )
 
@@ -679,8 +679,8 @@ class Pipeline:
         return self._armed("table", pair)
 
     def _typed_table(self, columns: Mapping[Part, FieldType] | None = None) -> DeltaDataTable:
-        from tidemark.lake.columns import typed_schema
         from tidemark.lake.data_table import DeltaDataTable
+        from tidemark.typed.columns import typed_schema
 
         decode = self.live.decoding()
         schema = typed_schema(decode, columns)

@@ -35,7 +35,7 @@ from tidemark.dev.airflow_standalone import AirflowStandalone
 from tidemark.dev.broker import BrokerStatus
 from tidemark.dev.errors import AirflowRefused, AirflowUnavailable
 from tidemark.dev.producer import produce
-from tidemark.lake.rows import query
+from tidemark.lake.table_io import query_rows
 from tidemark.spark.sockets import free_ports
 from tidemark.spec.layout import Layout
 
@@ -354,7 +354,7 @@ def test_limited_runs_follow_each_other_and_alarms_are_told(
         looked = finished(api, scheduled_run(api, "tidemark_status"), "tidemark_status")
         alarms = {f"alarm[{number}]": "failed" for number in range(3)}
         assert looked.tasks == {"look": "success", **alarms}
-        seen = query(DeltaTable(app.layout.status_table), "SELECT * FROM t")
+        seen = query_rows(DeltaTable(app.layout.status_table), "SELECT * FROM t")
         assert {row["pipeline"]: row["alarms"] for row in seen} == {
             "clicks": "RunwayTooShort, LagTooLarge",
             "away": "KafkaUnavailable",

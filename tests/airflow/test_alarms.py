@@ -13,7 +13,7 @@ from tests.airflow.conftest import Probe
 from tests.support.webhook import listening
 from tidemark.core.errors import TidemarkError
 from tidemark.ingest.errors import UnknownPlan
-from tidemark.lake.rows import query
+from tidemark.lake.table_io import query_rows
 from tidemark.report.errors import LagTooLarge
 
 FAILED = {
@@ -71,7 +71,7 @@ def test_a_look_keeps_what_it_sees_and_returns_the_alarms(
     for _ in range(2):
         answer = task_probe.ask("call_task", task="look_at_all", environ=environ)
         assert [each["pipeline"] for each in answer.value["result"]] == ["a", "b"]
-    rows = query(DeltaTable(str(tmp_path / "lakehouse/control/status")), "SELECT * FROM t")
+    rows = query_rows(DeltaTable(str(tmp_path / "lakehouse/control/status")), "SELECT * FROM t")
     assert sorted(row["pipeline"] for row in rows) == ["a", "b"]
     told = {each["pipeline"]: each["alarms"][0]["error"] for each in answer.value["result"]}
     assert {row["pipeline"]: row["problem"] for row in rows} == told

@@ -30,10 +30,10 @@ from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.ingest.errors import PlanAbandoned, RowsChanged
 from tidemark.ingest.planner import PlanOutcome
+from tidemark.lake.conditional_writes import prove_conditional_writes
 from tidemark.lake.errors import RowsWouldBeLost
-from tidemark.lake.exclusive import prove
-from tidemark.lake.upkeep import DeltaUpkeep
-from tidemark.maintenance.service import plans_over
+from tidemark.lake.maintained_table import DeltaMaintainedTable
+from tidemark.maintenance.service import finished_plans
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.gx.checker import GreatExpectationsQuality
 from tidemark.quality.publication import PublicationStatus, effective_decisions
@@ -70,7 +70,7 @@ def lake(landed: FileLake, tmp_path: Path) -> FileLake:
         mode="append",
         schema=DeltaTable(lake.uri).schema(),
         commit_properties=CommitProperties(
-            app_transactions=[prove(str(lake.uri))],
+            app_transactions=[prove_conditional_writes(str(lake.uri))],
             custom_metadata={"userMetadata": '{"compacted": 0}'},
         ),
     )
@@ -572,13 +572,13 @@ def test_a_control_table_from_before_a_replacement(lake: FileLake) -> None:
 def test_restore_while_a_replacement_is_undone() -> None:
     """The old rows are back before the undo says that it is done: it does not say so."""
     pipeline = replaced_in_memory()
-    discard = pipeline.table.discard
+    discard = pipeline.table.remove_rows
 
     def too_late(plan: Plan) -> tuple[int, int]:
         pipeline.table.restore(1)
         return discard(plan)
 
-    pipeline.table.discard = too_late  # type: ignore[method-assign]
+    pipeline.table.remove_rows = too_late  # type: ignore[method-assign]
     with pytest.raises(TableRestored):
         pipeline.undo.undo(2, "ops", "wrong")
     pipeline.repair.rewind("ops", "restored")
@@ -673,17 +673,19 @@ def test_rows_removed_in_the_middle_of_a_replacement_are_a_conflict_or_stay_remo
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
-@pytest.mark.parametrize("step", ["compact", "reclaim"])
+@pytest.mark.parametrize("step", ["compact", "remove_unreferenced"])
 def test_maintenance_in_the_middle_of_a_replacement(
     lake: FileLake, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Files are written anew under it, or removed around it: a conflict, and all is there once."""
     plan = plan_replacing(lake, (0, 4, 12))
-    upkeep = DeltaUpkeep(str(lake.uri), "events")
-    is_over = plans_over(lake.control, "events", lake.table)
+    maintained = DeltaMaintainedTable(str(lake.uri), "events")
+    is_finished = finished_plans(lake.control, "events", lake.table)
     steps = {
-        "compact": upkeep.compact,
-        "reclaim": lambda: upkeep.reclaim(datetime.now(UTC), timedelta(0), is_over),
+        "compact": maintained.compact,
+        "remove_unreferenced": lambda: maintained.remove_unreferenced(
+            datetime.now(UTC), timedelta(0), is_finished
+        ),
     }
     _meanwhile(monkeypatch, steps[step])
     with suppress(TransientError):
@@ -695,9 +697,9 @@ def test_maintenance_in_the_middle_of_a_replacement(
 
 def _meanwhile(monkeypatch: pytest.MonkeyPatch, event: object) -> None:
     """Have something happen once, after a replacement has loaded the table it starts from."""
-    from tidemark.lake import data_table, replacing
+    from tidemark.lake import data_table, replacement
 
-    real, waiting = replacing.replace_rows, [event]
+    real, waiting = replacement.replace_rows, [event]
 
     def late(*args: object) -> None:
         if waiting:

@@ -26,7 +26,7 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.dev.broker import BrokerStatus
 from tidemark.dev.producer import produce
-from tidemark.lake.rows import query
+from tidemark.lake.table_io import query_rows
 
 TIDEMARK = Path(sys.executable).with_name("tidemark")
 GROUP: Any = typer.main.get_group(app)
@@ -225,7 +225,7 @@ def test_a_probe_asks_for_alarms_and_a_table_keeps_what_was_seen(
         assert ran.code == ExitCode.REFUSED
         assert "prices: UnknownConnection: Connection 'kafka_default' is not defined" in ran.err
     table = DeltaTable(App.from_environment({"TIDEMARK_HOME": str(tmp_path)}).layout.status_table)
-    told = query(table, "SELECT pipeline, problem, alarms, forecast FROM t ORDER BY pipeline")
+    told = query_rows(table, "SELECT pipeline, problem, alarms, forecast FROM t ORDER BY pipeline")
     unknown = {"problem": "UnknownConnection", "alarms": "UnknownConnection", "forecast": "unknown"}
     assert told == [{"pipeline": name, **unknown} for name in ("orders", "prices")]
     assert command("status", "nosuch", "--record").code == ExitCode.REFUSED

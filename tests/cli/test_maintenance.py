@@ -116,7 +116,12 @@ def test_too_short_a_retention_is_refused(lake: FileLake, maintain: Any) -> None
 
 
 @pytest.mark.parametrize(
-    "at", ["upkeep.compact:after:1", "upkeep.reclaim:before:1", "upkeep.reclaim:after:1"]
+    "at",
+    [
+        "maintenance.compact:after:1",
+        "maintenance.remove_unreferenced:before:1",
+        "maintenance.remove_unreferenced:after:1",
+    ],
 )
 def test_maintenance_that_is_killed_is_done_again(lake: FileLake, maintain: Any, at: str) -> None:
     """I1: whatever step it dies at, the table is exact, and the same command ends well."""

@@ -159,7 +159,7 @@ def test_every_port_has_fail_points() -> None:
     }
     covered = {each for some in PORTS.values() for port in some for each in port.__mro__}
     assert protocols <= covered
-    assert {"control.append", "control.ledger", "table.append", "table.find"} <= set(STEPS)
+    assert {"control.append", "control.ledger", "table.append", "table.find_landing"} <= set(STEPS)
 
 
 def test_the_call_that_was_meant_dies_whatever_other_threads_call() -> None:

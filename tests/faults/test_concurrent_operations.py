@@ -165,8 +165,12 @@ class Drawn:
 STEPS = {
     "plan": ("control.summary:1", "watermarks.topic_watermarks:1", "control.append:1"),
     "ingest": DRIVER,
-    "undo": ("control.append:1", "table.discard:1", "control.append:2"),
-    "maintain": ("upkeep.compact:1", "upkeep.reclaim:1", "upkeep.compact:2"),
+    "undo": ("control.append:1", "table.remove_rows:1", "control.append:2"),
+    "maintain": (
+        "maintenance.compact:1",
+        "maintenance.remove_unreferenced:1",
+        "maintenance.compact:2",
+    ),
 }
 """Steps of each process that is killed. Some are not reached if another actor was first."""
 

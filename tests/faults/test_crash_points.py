@@ -136,9 +136,9 @@ FIRST_PLAN = (
 SETTLING = (
     "control.summary:1",
     "table.state:1",
-    "table.find:1",
+    "table.find_landing:1",
     "watermarks.topic_watermarks:1",
-    "table.gaps:1",
+    "table.offsets_without_rows:1",
     "log_reader.read:1",
     "watermarks.topic_watermarks:2",
     "table.state:2",
@@ -170,17 +170,17 @@ REPLACING = (
     *BACKFILL[:4],
     "table.files_with:1",
     "control.ledger:1",
-    "table.held:1",
+    "table.current_landing:1",
     *BACKFILL[4:-1],
     "control.ledger:2",
-    "table.held:2",
-    "table.held:3",
+    "table.current_landing:2",
+    "table.current_landing:3",
     BACKFILL[-1],
 )
 TAKING_OVER = (
     "control.summary:1",
     "table.state:1",
-    "table.find:1",
+    "table.find_landing:1",
     "control.append:1",
 )
 DRIVER = (
@@ -188,18 +188,18 @@ DRIVER = (
     "control.summary:1",
     "table.state:1",
     "table.state:2",
-    "table.find:1",
+    "table.find_landing:1",
     "watermarks.topic_watermarks:1",
     "table.prepare:1",
     "sink.write:1",
     "watermarks.topic_watermarks:2",
     "table.append:1",
     "table.state:3",
-    "table.find:2",
+    "table.find_landing:2",
     "control.summary:2",
     "control.plan_record:2",
     "watermarks.topic_watermarks:3",
-    "table.gaps:1",
+    "table.offsets_without_rows:1",
     "log_reader.read:1",
     "watermarks.topic_watermarks:4",
     "table.state:4",
@@ -211,7 +211,7 @@ UNDOING = (
     "control.plan_record:1",
     "table.check_removable:1",
     "control.append:1",
-    "table.discard:1",
+    "table.remove_rows:1",
     "control.summary:2",
     "table.state:2",
     "control.plan_record:2",
@@ -222,7 +222,7 @@ GIVING_UP = (
     "table.state:1",
     "control.plan_record:1",
     "table.fence:1",
-    "table.find:1",
+    "table.find_landing:1",
     "control.append:1",
 )
 GIVING_UP_WHAT_HAS_LANDED = (
@@ -230,9 +230,9 @@ GIVING_UP_WHAT_HAS_LANDED = (
     "table.state:1",
     "control.plan_record:1",
     "table.fence:1",
-    "table.find:1",
+    "table.find_landing:1",
     "watermarks.topic_watermarks:1",
-    "table.gaps:1",
+    "table.offsets_without_rows:1",
     "log_reader.read:1",
     "watermarks.topic_watermarks:2",
     "table.state:2",
@@ -485,7 +485,7 @@ def test_replacements_driver_dies_and_runs_again(court: Court, site: Site, at: s
 
 
 @pytest.mark.parametrize(
-    "at", points(*UNDOING, bounded=("after control.append:1", "after table.discard:1"))
+    "at", points(*UNDOING, bounded=("after control.append:1", "after table.remove_rows:1"))
 )
 def test_undo_dies_and_is_said_again(court: Court, site: Site, at: str) -> None:
     """I1, I2: the same command goes on, and what the plan had landed is read again, once."""
@@ -624,7 +624,9 @@ def test_abandon_dies_recording_a_landing_that_it_found(court: Court, site: Site
 # -- maintenance of the control table ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", points("upkeep.compact:2", bounded=("after upkeep.compact:2",)))
+@pytest.mark.parametrize(
+    "at", points("maintenance.compact:2", bounded=("after maintenance.compact:2",))
+)
 def test_maintenance_of_the_control_table_dies_and_runs_again(
     court: Court, site: Site, at: str
 ) -> None:

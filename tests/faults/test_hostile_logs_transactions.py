@@ -141,7 +141,7 @@ def test_s6_a_range_without_records_lands_as_an_empty_commit(
     assert accounted(done) == [(0, 3, 0, 3)]
     assert pipeline.committed() == {0: 3}
     assert court.judge(pipeline).records == 0
-    assert pipeline.table.find(done.plan) == done.landing
+    assert pipeline.table.find_landing(done.plan) == done.landing
     assert pipeline.planner.plan("again").plan is None
 
 

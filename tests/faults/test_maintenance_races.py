@@ -39,8 +39,8 @@ from tidemark.lake.compaction import Compaction
 from tidemark.lake.control_repair import DeltaControlRepair
 from tidemark.lake.deduplication import Deduplication
 from tidemark.lake.errors import CompactionConflict
-from tidemark.lake.retention import UpkeepOutcome
-from tidemark.lake.upkeep import DeltaUpkeep
+from tidemark.lake.maintained_table import DeltaMaintainedTable
+from tidemark.maintenance.rules import MaintenanceOutcome
 from tidemark.maintenance.service import Maintenance
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Races:
 
 def compact(lake: KafkaFileLake) -> bool:
     """Compact the table, as maintenance does."""
-    return done(DeltaUpkeep(str(lake.uri), lake.spec.name).compact)
+    return done(DeltaMaintainedTable(str(lake.uri), lake.spec.name).compact)
 
 
 def ingest(lake: KafkaFileLake) -> bool:
@@ -249,9 +249,9 @@ def control_of(lake: KafkaFileLake) -> Path:
 
 def maintain_control(lake: KafkaFileLake) -> bool:
     """Maintain the shared control table, as `tidemark maintain` does after a pipeline's tables."""
-    upkeep = DeltaUpkeep(str(control_of(lake)))
-    control = Maintenance(table="control table", upkeep=upkeep, now=lake.maintenance().now)
-    return control.maintain(WEEK).outcome is UpkeepOutcome.DONE
+    maintained = DeltaMaintainedTable(str(control_of(lake)))
+    control = Maintenance(name="control table", table=maintained, now=lake.maintenance().now)
+    return control.maintain(WEEK).outcome is MaintenanceOutcome.MAINTAINED
 
 
 def compact_own(lake: KafkaFileLake) -> bool:

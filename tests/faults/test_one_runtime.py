@@ -31,7 +31,7 @@ def replace_beside_queries(root: Path) -> None:
     def queries() -> None:
         while not over.is_set():
             lake.control.summary("events")
-            lake.table.holdings()
+            lake.table.row_ranges()
 
     threads = [threading.Thread(target=queries) for _ in range(3)]
     for thread in threads:

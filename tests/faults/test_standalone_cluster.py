@@ -238,7 +238,7 @@ def held_in_mid_task(
         both_read(cluster, proxied)
         gate.wait_held()
         wait_until(lambda: writers(site, cluster))
-        assert site.lake.table.find(site.lake.ledger.plans[1].plan) is None
+        assert site.lake.table.find_landing(site.lake.ledger.plans[1].plan) is None
         yield running, gate
 
 

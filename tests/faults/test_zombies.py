@@ -38,7 +38,7 @@ from tidemark.ingest.errors import BackfillOpen, PlanAbandoned
 from tidemark.ingest.executor import ExecutionResult
 from tidemark.ingest.planner import Planner, PlanOutcome
 from tidemark.lake.errors import ControlConflict, TransactionConflict
-from tidemark.lake.upkeep import DeltaUpkeep
+from tidemark.lake.maintained_table import DeltaMaintainedTable
 from tidemark.repair.errors import PlanLanded
 from tidemark.spec.model import StartPolicy
 
@@ -367,7 +367,7 @@ def commits_or_none(lake: Lake, plan: Plan) -> int:
 
 def compact_control(lake: Lake) -> None:
     """Maintain the control table, as the DAG does."""
-    assert DeltaUpkeep(str(lake.root / "control")).compact() > 0
+    assert DeltaMaintainedTable(str(lake.root / "control")).compact() > 0
 
 
 def test_compaction_comes_between_a_decision_and_its_record(court: Court, pipeline: Lake) -> None:

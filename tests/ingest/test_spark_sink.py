@@ -118,7 +118,7 @@ def test_i7_a_stale_transaction_is_not_taken_for_a_landing(
     plan = pipeline.plan("second")
     raise_transaction(pipeline, plan, plan.sequence)
     pipeline.land(plan)
-    assert pipeline.table.find(plan) is None
+    assert pipeline.table.find_landing(plan) is None
     with pytest.raises(PlanFenced):
         pipeline.ingest.execute(plan.sequence)
     assert len(lake.rows()) == 5

@@ -17,7 +17,7 @@ from tests.support.lake import Lake
 from tests.support.raw_batches import RawRecord, produce_raw
 from tidemark.dev.broker import BrokerStatus
 from tidemark.ingest.spark_exact import bronze_schema
-from tidemark.lake.columns import BRONZE
+from tidemark.lake.columns import BRONZE_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -141,5 +141,5 @@ def test_a_plan_of_overflows_alone_lands(
 
 def test_rows_of_the_driver_have_the_columns_of_the_table() -> None:
     """In the table's order; Delta finds columns by name, and people read them in order."""
-    expected = pa.schema(BRONZE.to_arrow())
+    expected = pa.schema(BRONZE_SCHEMA.to_arrow())
     assert [(f.name, f.type) for f in bronze_schema()] == [(f.name, f.type) for f in expected]

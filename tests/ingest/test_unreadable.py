@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from tests.support.file_lake import WEEK, FileLake
 from tests.support.typed_lake import TypedLake
 from tidemark.lake.errors import UnreadableFile
-from tidemark.lake.retention import UpkeepOutcome
+from tidemark.maintenance.rules import MaintenanceOutcome
 from tidemark.report.errors import UndoUnfinished
 
 Damage = Callable[[Path], None]
@@ -65,7 +65,7 @@ def test_the_plan_of_a_damaged_file_is_undone_and_lands_again(
     assert lake.rows() == [(0, offset) for offset in (0, 1, 2, 3, 8, 9, 10, 11)]
     lake.run(1)
     assert lake.verified()[0] == (13, 13)
-    assert lake.maintenance().maintain(WEEK).outcome is UpkeepOutcome.DONE
+    assert lake.maintenance().maintain(WEEK).outcome is MaintenanceOutcome.MAINTAINED
     assert lake.verified()[0] == (13, 13)
 
 

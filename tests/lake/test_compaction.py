@@ -23,7 +23,7 @@ from tidemark.lake.compaction import Compaction
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.errors import CompactionConflict, EngineFailed
 from tidemark.lake.live_files import live_files
-from tidemark.lake.retention import UpkeepOutcome
+from tidemark.maintenance.rules import MaintenanceOutcome
 
 ROWS = [(0, offset) for offset in range(12)]
 
@@ -36,7 +36,7 @@ def lake(tmp_path: Path) -> FileLake:
 
 def compact(lake: FileLake) -> None:
     """Maintain the data table from another process."""
-    assert lake.maintenance().maintain(WEEK).outcome is UpkeepOutcome.DONE
+    assert lake.maintenance().maintain(WEEK).outcome is MaintenanceOutcome.MAINTAINED
 
 
 def compact_by_hand(lake: FileLake) -> None:
@@ -175,7 +175,7 @@ def test_a_compaction_that_others_always_overtake_is_put_off(
         with pytest.raises(CompactionConflict, match="20 times") as refused:
             Compaction(str(lake.uri)).run()
         assert isinstance(refused.value, TransientError)
-        assert lake.maintenance().maintain(WEEK).outcome is UpkeepOutcome.PUT_OFF
+        assert lake.maintenance().maintain(WEEK).outcome is MaintenanceOutcome.COMPACTION_DEFERRED
         assert lake.rows() == ROWS
         assert len(DeltaTable(lake.uri).file_uris()) == 4
     compact(lake)

@@ -48,12 +48,12 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.ingest.protocols import ControlTable
+from tidemark.lake.conditional_writes import PROOF_PREFIX
 from tidemark.lake.control_table import COLUMNS, DeltaControlTable
 from tidemark.lake.errors import ControlConflict
-from tidemark.lake.exclusive import PROOF
-from tidemark.lake.ledger_summary import read_settled
-from tidemark.lake.rows import from_rows
-from tidemark.lake.upkeep import DeltaUpkeep
+from tidemark.lake.ledger_summary import read_pipeline_rows
+from tidemark.lake.maintained_table import DeltaMaintainedTable
+from tidemark.lake.table_io import arrow_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -237,7 +237,7 @@ def test_compaction_changes_files_and_no_event(tmp_path: Path) -> None:
     for sequence in range(1, 6):
         append(table, "events", Planned(plan=make_plan((0, 0, 5), sequence=sequence)))
     stale = table.ledger("events")
-    assert DeltaUpkeep(str(tmp_path / "control")).compact() == 6
+    assert DeltaMaintainedTable(str(tmp_path / "control")).compact() == 6
     assert len(DeltaTable(str(tmp_path / "control")).file_uris()) == 1
     assert table.ledger("events") == stale
     table.append(stale, [Adopted(sequence=5, requested_by="test:again")], NOW)
@@ -250,8 +250,8 @@ def test_a_summary_is_read_again_once_somebody_has_written(
     """Whoever it was, also to a table that was made anew; and not before."""
     uri = str(tmp_path / "control")
     table, other = DeltaControlTable(uri), DeltaControlTable(uri)
-    read = Mock(wraps=read_settled)
-    monkeypatch.setattr("tidemark.lake.control_table.read_settled", read)
+    read = Mock(wraps=read_pipeline_rows)
+    monkeypatch.setattr("tidemark.lake.control_table.read_pipeline_rows", read)
     append(other, "events", started({0: 0}))
     summaries = [table.summary("events") for _ in range(3)]
     assert (summaries[0].event_number, len(set(map(id, summaries)))) == (1, 1)
@@ -447,7 +447,7 @@ def test_a_summary_equals_the_summary_of_the_whole_ledger(
     delta = DeltaControlTable(uri)
     write_deltalake(
         delta._create(),
-        from_rows(memory.rows, COLUMNS),
+        arrow_table(memory.rows, COLUMNS),
         mode="append",
         commit_properties=CommitProperties(
             app_transactions=[Transaction("events", memory.newest["events"])]
@@ -456,7 +456,7 @@ def test_a_summary_equals_the_summary_of_the_whole_ledger(
     whole, summary = memory.ledger("events"), memory.summary("events")
     assert delta.ledger("events") == whole
     for few in (-1, 1_000_000):
-        monkeypatch.setattr("tidemark.lake.ledger_summary.FEW", few)
+        monkeypatch.setattr("tidemark.lake.ledger_summary.MAX_ROWS_IN_PYTHON", few)
         assert DeltaControlTable(uri).summary("events") == summary
     assert state(summary) == state(whole)
     requesters = {asked for record in whole.plans.values() for asked in record.requesters}
@@ -551,7 +551,7 @@ def test_every_commit_carries_its_event_number_as_a_transaction(tmp_path: Path) 
         (action["txn"]["appId"], action["txn"]["version"])
         for commit in commits(tmp_path / "control")
         for action in commit
-        if "txn" in action and not action["txn"]["appId"].startswith(PROOF)
+        if "txn" in action and not action["txn"]["appId"].startswith(PROOF_PREFIX)
     ]
     assert transactions == [("events", 1), ("events", 2), ("events", 3), ("other", 1)]
     added = [sum("add" in action for action in commit) for commit in commits(tmp_path / "control")]
@@ -929,7 +929,7 @@ def test_the_pages_view_is_what_the_ledger_holds(tmp_path: Path) -> None:
     (view,) = (sql for title, sql in queries().items() if "VIEW held" in sql)
     for seed in range(12):
         pipeline = lived(seed)
-        offset_ranges = pa.table(from_rows(pipeline.control.rows, COLUMNS))
+        offset_ranges = pa.table(arrow_table(pipeline.control.rows, COLUMNS))
         with duckdb.connect() as connection:
             connection.register("offset_ranges", offset_ranges)
             connection.execute(view)

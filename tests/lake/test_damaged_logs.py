@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.fixtures_stores import PlaceIn
-from tests.lake.test_exclusive import record, stored
+from tests.lake.test_conditional_writes import record, stored
 from tests.support.commands import Command
 from tests.support.file_lake import HomeFileLake, home_lake
 from tests.support.stores import Store
@@ -18,7 +18,7 @@ from tidemark.core.errors import ExitCode
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import DeltaLogDamaged
-from tidemark.lake.rows import opened
+from tidemark.lake.table_io import open_if_exists
 
 COMMANDS = {
     "control/offset_ranges": (
@@ -146,5 +146,5 @@ def test_a_folder_of_plain_parquet_files_is_named(tmp_path: Path) -> None:
     """The folder may never have been a Delta table."""
     pq.write_table(pa.table({"value": [1]}), tmp_path / "part-0.parquet")
     with pytest.raises(DeltaLogDamaged, match="no Delta table, or its log is missing") as caught:
-        opened(str(tmp_path))
+        open_if_exists(str(tmp_path))
     assert "another location" in caught.value.rendered("fix")

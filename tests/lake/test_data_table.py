@@ -48,7 +48,7 @@ def commit(uri: Path, plan: Plan, rows: Sequence[Row], metadata: str | None = No
 
 def counts(uri: Path, plan: Plan) -> list[int]:
     """Records of each range of a plan that must have landed."""
-    landing = DeltaDataTable(str(uri)).find(plan)
+    landing = DeltaDataTable(str(uri)).find_landing(plan)
     assert landing is not None
     assert landing.sequence == plan.sequence
     assert [(c.partition, c.start, c.end) for c in landing.counts] == [
@@ -62,7 +62,7 @@ def counts(uri: Path, plan: Plan) -> list[int]:
 
 def test_without_a_table_nothing_has_landed(tmp_path: Path) -> None:
     """And looking makes none."""
-    assert DeltaDataTable(str(tmp_path / "table")).find(make_plan((0, 0, 5))) is None
+    assert DeltaDataTable(str(tmp_path / "table")).find_landing(make_plan((0, 0, 5))) is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -75,10 +75,10 @@ def test_a_plan_is_found_by_its_fingerprint(tmp_path: Path) -> None:
         for r in plan.ranges
     ]
     log = DeltaDataTable(str(tmp_path))
-    found = [log.find(plan) for plan in plans]
+    found = [log.find_landing(plan) for plan in plans]
     assert [landing and landing.table_version for landing in found] == versions
     assert [landing and landing.records for landing in found] == [5, 5, 5]
-    assert log.find(make_plan((0, 15, 20), sequence=4)) is None
+    assert log.find_landing(make_plan((0, 15, 20), sequence=4)) is None
 
 
 def test_chains_and_epochs_are_told_apart(tmp_path: Path) -> None:
@@ -86,9 +86,9 @@ def test_chains_and_epochs_are_told_apart(tmp_path: Path) -> None:
     live = make_plan((0, 0, 5))
     commit(tmp_path, live, [(0, 0)])
     log = DeltaDataTable(str(tmp_path))
-    assert log.find(replace(live, kind=PlanKind.BACKFILL)) is None
-    assert log.find(replace(live, epoch=1)) is None
-    assert log.find(live) is not None
+    assert log.find_landing(replace(live, kind=PlanKind.BACKFILL)) is None
+    assert log.find_landing(replace(live, epoch=1)) is None
+    assert log.find_landing(live) is not None
 
 
 def test_another_plan_under_our_number_is_refused(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_another_plan_under_our_number_is_refused(tmp_path: Path) -> None:
     theirs, ours = make_plan((0, 0, 5)), make_plan((0, 0, 6))
     commit(tmp_path, theirs, [(0, 0)])
     with pytest.raises(ForeignCommit) as caught:
-        DeltaDataTable(str(tmp_path)).find(ours)
+        DeltaDataTable(str(tmp_path)).find_landing(ours)
     assert caught.value.fingerprint == ours.fingerprint
     assert caught.value.other_fingerprint == theirs.fingerprint
 
@@ -106,7 +106,7 @@ def test_a_transaction_without_our_fingerprint_is_no_landing(tmp_path: Path) -> 
     plan = make_plan((0, 0, 5))
     for metadata in ("not json", "[]", '"text"', "null", "{}", json.dumps({"note": "compacted"})):
         commit(tmp_path, replace(plan, sequence=plan.sequence + 1), [], metadata)
-        assert DeltaDataTable(str(tmp_path)).find(plan) is None
+        assert DeltaDataTable(str(tmp_path)).find_landing(plan) is None
 
 
 def test_an_old_plan_is_found_behind_many_commits(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_an_old_plan_is_found_behind_many_commits(tmp_path: Path) -> None:
         table.alter.set_table_properties(
             {"delta.logRetentionDuration": f"interval {30 + number} days"}
         )
-    landing = DeltaDataTable(str(tmp_path)).find(plan)
+    landing = DeltaDataTable(str(tmp_path)).find_landing(plan)
     assert landing is not None
     assert (landing.table_version, landing.records) == (version, 2)
 
@@ -217,7 +217,7 @@ def test_i3_counts_from_statistics_are_counts_of_rows(
     assert told == {(1, 0): 1_500, (1, 1): 20, (2, 0): 1_500, (2, 1): 40}
     SparkDeltaTable.forPath(lake.session, lake.uri).optimize().executeCompaction()
     assert pipeline.files() == 1
-    assert {plan: pipeline.table.find(plan) for plan in landings} == landings
+    assert {plan: pipeline.table.find_landing(plan) for plan in landings} == landings
     produce_values(broker.bootstrap, name, 7, partition=2)
     done = pipeline.run("after it")
     assert [count.records for count in done.landing.counts] == [7]

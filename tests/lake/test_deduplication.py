@@ -18,12 +18,12 @@ from tests.support.file_lake import WEEK, FileLake, HomeFileLake, double, home_l
 from tests.support.typed_lake import TypedLake
 from tidemark.ingest.errors import DuplicateRows
 from tidemark.ingest.recorder import check_rows
-from tidemark.lake import copies
+from tidemark.lake import duplicates
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.deduplication import Deduplication
 from tidemark.lake.errors import (
     CompactionConflict,
-    CopiesDiffer,
+    DuplicatesDiffer,
     EngineFailed,
     ForeignTable,
     UnreadableFile,
@@ -162,7 +162,7 @@ def test_rows_with_one_key_that_differ_are_no_copies(lake: HomeFileLake, dry_run
     double(lake.uri)
     insert(lake, [{**rows_of(lake)[8], "value": b"other", "headers": []}])
     version = DeltaTable(lake.uri).version()
-    with pytest.raises(CopiesDiffer) as refused:
+    with pytest.raises(DuplicatesDiffer) as refused:
         deduplication(lake).run(dry_run=dry_run)
     row = rows_of(lake)[8]
     place = (refused.value.partition, refused.value.offset, refused.value.sequence)
@@ -179,8 +179,8 @@ def test_copies_are_found_with_few_keys_in_memory(
     lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The keys of one plan, and whole rows of one key, at a time."""
-    monkeypatch.setattr(copies, "KEYS_AT_ONCE", 4)
-    monkeypatch.setattr(copies, "_ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(duplicates, "MAX_KEYS_IN_MEMORY", 4)
+    monkeypatch.setattr(duplicates, "_ROWS_AT_ONCE", 1)
     double(lake.uri)
     Compaction(str(lake.uri)).run()
     assert deduplication(lake).run().rows == 9
@@ -192,8 +192,8 @@ def test_copies_are_equal_in_nested_columns_and_in_nan() -> None:
     kind = pa.struct([("number", pa.float64()), ("names", pa.map_(pa.string(), pa.int32()))])
     values = [{"number": float("nan"), "names": [("a", 1)]}, None, {"number": 1.0, "names": []}]
     rows = pa.table({"nested": pa.array(values, kind)})
-    assert copies._first_difference(rows, rows) is None
-    assert copies._first_difference(rows, rows.take([0, 1, 1])) == 2
+    assert duplicates._first_difference(rows, rows) is None
+    assert duplicates._first_difference(rows, rows.take([0, 1, 1])) == 2
 
 
 def test_files_that_are_not_read_are_counted(lake: HomeFileLake, offline: Command) -> None:

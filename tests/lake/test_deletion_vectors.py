@@ -62,7 +62,7 @@ def test_rows_deleted_since_are_no_gaps_to_a_repair_or_a_replacement(
     delete_two(lake, spark)
     with pytest.raises(RowsChanged):
         lake.planner.backfill(replace(wanted((0, 0, 1)), replaces=True), "again")
-    held = lake.table.held(lake.ledger.plans[1].plan)
+    held = lake.table.current_landing(lake.ledger.plans[1].plan)
     assert (held.records, held.gaps) == (2, 2)
 
 

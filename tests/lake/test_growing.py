@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tidemark.lake.columns import typed_schema
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ColumnsDiffer
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
 from tidemark.spec.fields import Struct, parse_type
+from tidemark.typed.columns import typed_schema
 
 _FIRST = {"price": "decimal(18,4)", "legs": [{"qty": "long"}]}
 
@@ -54,7 +54,7 @@ def test_new_fields_are_added_and_named(table: Path) -> None:
         "legs": [{"qty": "long", "on": "date"}],
     }
     before = DeltaTable(table).version()
-    typed(table, grown).state("events@typed", (), since=0)
+    typed(table, grown).state("events@typed", ())
     assert DeltaTable(table).version() == before
     typed(table, grown).prepare("events@typed")
     typed(table, grown).prepare("events@typed")
@@ -91,7 +91,7 @@ def test_another_type_of_a_field_is_refused_with_the_difference(
     version = DeltaTable(table).version()
     other = typed(table, fields)
     with pytest.raises(ColumnsDiffer):
-        other.state("events@typed", (), since=0)
+        other.state("events@typed", ())
     with pytest.raises(ColumnsDiffer) as differs:
         other.prepare("events@typed")
     assert difference in str(differs.value)

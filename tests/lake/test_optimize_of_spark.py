@@ -20,8 +20,8 @@ from tidemark.core.events import Planned
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.control_repair import _refuse_left_out
 from tidemark.lake.errors import CompactionConflict
-from tidemark.lake.live_files import left_out, live_files
-from tidemark.lake.retention import UpkeepOutcome
+from tidemark.lake.live_files import live_files, unsupported_files
+from tidemark.maintenance.rules import MaintenanceOutcome
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +62,7 @@ def test_i1_spark_refuses_its_optimize_after_a_compaction(
 ) -> None:
     """OPTIMIZE loaded the previous version; a repetition succeeds."""
     stale = stale_optimize(spark, lake.uri)
-    assert lake.maintenance().maintain(WEEK).outcome is UpkeepOutcome.DONE
+    assert lake.maintenance().maintain(WEEK).outcome is MaintenanceOutcome.MAINTAINED
     assert not stale()
     assert lake.rows() == ROWS
     lake.run(3)
@@ -85,9 +85,9 @@ def test_the_advice_for_odd_files_makes_the_control_table_repairable(
         _refuse_left_out(DeltaTable(uri), live_files(DeltaTable(uri)), ["odd"])
     (statement,) = re.findall(r"OPTIMIZE .* ZORDER BY \(\w+\)", refused.value.advice)
     spark.sql(statement.partition("ZORDER")[0])
-    assert len(left_out(DeltaTable(uri), live_files(DeltaTable(uri)))) == 1
+    assert len(unsupported_files(DeltaTable(uri), live_files(DeltaTable(uri)))) == 1
     spark.sql(statement)
-    assert left_out(DeltaTable(uri), live_files(DeltaTable(uri))) == []
+    assert unsupported_files(DeltaTable(uri), live_files(DeltaTable(uri))) == []
     assert DeltaTable(uri).count() == rows
     assert lake.control.ledger("odd").event_number == 1
 

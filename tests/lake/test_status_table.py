@@ -12,8 +12,8 @@ from tests.conftest import PROJECT
 from tests.support.plans import MemoryPipeline
 from tests.support.services import NOW
 from tidemark.kafka.errors import TopicMissing
-from tidemark.lake.rows import query
 from tidemark.lake.status_table import COLUMNS, write_status
+from tidemark.lake.table_io import query_rows
 from tidemark.report.status import row_of
 
 
@@ -27,7 +27,7 @@ def row(name: str, **changes: Any) -> dict[str, Any]:
 
 def told(uri: Path) -> list[tuple[str, int]]:
     """Pipelines and their lag."""
-    rows = query(DeltaTable(str(uri)), "SELECT pipeline, lag FROM t ORDER BY pipeline")
+    rows = query_rows(DeltaTable(str(uri)), "SELECT pipeline, lag FROM t ORDER BY pipeline")
     return [(each["pipeline"], each["lag"]) for each in rows]
 
 
@@ -51,7 +51,7 @@ def test_a_look_at_all_leaves_no_row_of_a_pipeline_that_is_gone(tmp_path: Path) 
     write_status(str(tmp_path), [row("gone", lag=1), row("b", lag=2)])
     failed = row_of("b", TopicMissing(topic="t"), NOW)
     write_status(str(tmp_path), [row("a", lag=1), failed], of_all=True)
-    rows = query(DeltaTable(str(tmp_path)), "SELECT pipeline, alarms FROM t ORDER BY pipeline")
+    rows = query_rows(DeltaTable(str(tmp_path)), "SELECT pipeline, alarms FROM t ORDER BY pipeline")
     assert rows == [
         {"pipeline": "a", "alarms": None},
         {"pipeline": "b", "alarms": "TopicMissing"},

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tidemark.lake.errors import StorageRefused
-from tidemark.lake.replacing import spooled
+from tidemark.lake.replacement import spooled_reader
 
 SCHEMA = pa.schema([("value", pa.binary())])
 
@@ -48,7 +48,7 @@ def test_the_temporary_file_has_no_name_while_it_contains_rows(folder: Path) -> 
             names.extend(os.listdir(folder))
             yield batch
 
-    with spooled(observed(), SCHEMA) as rows:
+    with spooled_reader(observed(), SCHEMA) as rows:
         names.extend(os.listdir(folder))
         assert rows.read_all().num_rows == 20
     assert names == []
@@ -59,7 +59,7 @@ def test_a_temporary_file_that_cannot_be_written_is_named(folder: Path) -> None:
     """The table's storage is another place."""
     with (
         pytest.raises(StorageRefused, match=f"writing temporary rows failed at {folder}"),
-        spooled(batches(), SCHEMA),
+        spooled_reader(batches(), SCHEMA),
     ):
         pass
     assert list(folder.iterdir()) == []
@@ -72,5 +72,5 @@ def test_a_failure_to_read_the_rows_is_no_failure_of_the_temporary_folder() -> N
         yield from batches()
         raise PermissionError(13, "Permission denied")
 
-    with pytest.raises(PermissionError), spooled(failing(), SCHEMA):
+    with pytest.raises(PermissionError), spooled_reader(failing(), SCHEMA):
         pass

@@ -12,15 +12,16 @@ from tests.support.plans import MemoryPipeline
 from tests.support.services import NOW
 from tidemark.core.errors import LedgerBehindTable
 from tidemark.lake.errors import CompactionConflict, EngineFailed
-from tidemark.lake.retention import PlanIsOver, StoredFile, TableFiles, UpkeepOutcome
-from tidemark.maintenance.service import COMPACTIONS_TRIED, Maintenance, plans_over
+from tidemark.lake.unreferenced_files import IsPlanFinished, StoredFile, TableFiles
+from tidemark.maintenance.rules import MaintenanceOutcome
+from tidemark.maintenance.service import MAX_COMPACTIONS, Maintenance, finished_plans
 
 WEEK = timedelta(days=7)
 LEFT = StoredFile(path="part-1.parquet", size=10, modified_ms=0)
 
 
 @dataclass
-class NotedUpkeep:
+class RecordingTable:
     """Notes the steps that are taken; compactions meet so many conflicts.
 
     Attributes:
@@ -33,9 +34,9 @@ class NotedUpkeep:
     steps: list[str] = field(default_factory=list)
     before: datetime | None = None
 
-    def look(self) -> TableFiles:
+    def current_files(self) -> TableFiles:
         """Five files."""
-        self.steps.append("look")
+        self.steps.append("current_files")
         return TableFiles(files=5, bytes=50, retention=None)
 
     def compact(self) -> int:
@@ -46,65 +47,71 @@ class NotedUpkeep:
             raise CompactionConflict(table="t", reason="rows were removed")
         return 4
 
-    def reclaim(
+    def remove_unreferenced(
         self,
         now: datetime,
         keep: timedelta,
-        is_over: PlanIsOver,  # noqa: ARG002  the port's
+        is_finished: IsPlanFinished,  # noqa: ARG002  the port's
         *,
         dry_run: bool = False,
     ) -> Sequence[StoredFile]:
         """One file."""
-        self.steps.append("reclaim dry" if dry_run else "reclaim")
+        self.steps.append("dry run" if dry_run else "remove_unreferenced")
         self.before = now - keep
         return [LEFT]
 
 
-def maintenance(upkeep: NotedUpkeep) -> Maintenance:
+def maintenance(table: RecordingTable) -> Maintenance:
     """Maintenance that notes when it asks which plans are over."""
 
-    def over() -> PlanIsOver:
-        upkeep.steps.append("plans")
+    def over() -> IsPlanFinished:
+        table.steps.append("plans")
         return lambda _: True
 
-    return Maintenance(table="t", upkeep=upkeep, plans_over=over, now=lambda: NOW)
+    return Maintenance(name="t", table=table, finished_plans=over, now=lambda: NOW)
 
 
 def test_plans_are_asked_for_before_files_are_looked_for() -> None:
     """A plan that lands in between is an open one; the retention counts from now."""
-    upkeep = NotedUpkeep()
-    done = maintenance(upkeep).maintain(WEEK)
-    assert upkeep.steps == ["look", "plans", "compact", "reclaim", "look"]
-    assert upkeep.before == NOW - WEEK
-    assert (done.replaced, done.bytes_freed, done.outcome) == (4, 10, UpkeepOutcome.DONE)
+    table = RecordingTable()
+    done = maintenance(table).maintain(WEEK)
+    assert table.steps == [
+        "current_files",
+        "plans",
+        "compact",
+        "remove_unreferenced",
+        "current_files",
+    ]
+    assert table.before == NOW - WEEK
+    assert (done.replaced, done.bytes_freed, done.outcome) == (4, 10, MaintenanceOutcome.MAINTAINED)
 
 
 @pytest.mark.parametrize(
     ("conflicts", "tried", "outcome"),
     [
-        (COMPACTIONS_TRIED - 1, COMPACTIONS_TRIED, UpkeepOutcome.DONE),
-        (COMPACTIONS_TRIED + 9, COMPACTIONS_TRIED, UpkeepOutcome.PUT_OFF),
+        (MAX_COMPACTIONS - 1, MAX_COMPACTIONS, MaintenanceOutcome.MAINTAINED),
+        (MAX_COMPACTIONS + 9, MAX_COMPACTIONS, MaintenanceOutcome.COMPACTION_DEFERRED),
     ],
 )
 def test_a_compaction_that_meets_others_is_tried_some_times(
-    conflicts: int, tried: int, outcome: UpkeepOutcome
+    conflicts: int, tried: int, outcome: MaintenanceOutcome
 ) -> None:
     """Then it is left to the next maintenance; what nobody needs goes all the same."""
-    upkeep = NotedUpkeep(conflicts=conflicts)
-    assert maintenance(upkeep).maintain(WEEK).outcome is outcome
-    assert (upkeep.steps.count("compact"), upkeep.steps.count("reclaim")) == (tried, 1)
+    table = RecordingTable(conflicts=conflicts)
+    assert maintenance(table).maintain(WEEK).outcome is outcome
+    assert (table.steps.count("compact"), table.steps.count("remove_unreferenced")) == (tried, 1)
 
 
 def test_a_dry_run_compacts_nothing() -> None:
     """And says so."""
-    upkeep = NotedUpkeep()
-    assert maintenance(upkeep).maintain(WEEK, dry_run=True).outcome is UpkeepOutcome.DRY_RUN
-    assert upkeep.steps == ["look", "plans", "reclaim dry"]
+    table = RecordingTable()
+    assert maintenance(table).maintain(WEEK, dry_run=True).outcome is MaintenanceOutcome.DRY_RUN
+    assert table.steps == ["current_files", "plans", "dry run"]
 
 
 def test_the_outcome_as_plain_values() -> None:
     """For `--json` and for Airflow."""
-    assert maintenance(NotedUpkeep()).maintain(WEEK).as_record() == {
+    assert maintenance(RecordingTable()).maintain(WEEK).as_record() == {
         "table": "t",
         "outcome": "maintained",
         "files_before": 5,
@@ -114,7 +121,7 @@ def test_the_outcome_as_plain_values() -> None:
         "files_replaced": 4,
         "files_removed": 1,
         "bytes_freed": 10,
-        "kept_hours": 168.0,
+        "retention_hours": 168.0,
     }
 
 
@@ -127,12 +134,12 @@ def test_which_plans_are_over() -> None:
     pipeline.produce(0, 2)
     pipeline.planner.plan("given up")
     pipeline.abandon.abandon(3, "ops", "x")
-    pipeline.table.discard = _refuse  # type: ignore[method-assign]
+    pipeline.table.remove_rows = _refuse  # type: ignore[method-assign]
     with pytest.raises(EngineFailed):
         pipeline.undo.undo(2, "ops", "x")
     pipeline.planner.plan("open")
-    is_over = plans_over(pipeline.control, "events", pipeline.table)
-    assert [sequence for sequence in range(1, 7) if is_over(sequence)] == [1, 3]
+    is_finished = finished_plans(pipeline.control, "events", pipeline.table)
+    assert [sequence for sequence in range(1, 7) if is_finished(sequence)] == [1, 3]
 
 
 def _refuse(plan: object) -> tuple[int, int]:
@@ -146,4 +153,4 @@ def test_a_control_table_that_is_gone_is_told() -> None:
     pipeline.run("run")
     other = MemoryPipeline()
     with pytest.raises(LedgerBehindTable):
-        plans_over(other.control, "events", pipeline.table)
+        finished_plans(other.control, "events", pipeline.table)

@@ -50,8 +50,15 @@ _READS = frozenset(
     {
         *("ledger", "summary", "plan_record"),
         *("topic_watermarks", "offsets_at", "truncated_partition", "read"),
-        *("state", "find", "gaps", "held", "holdings", "commits_of_plans"),
-        *("discards", "rows_of", "last_rows", "row_count", "size", "version"),
+        *(
+            "state",
+            "find_landing",
+            "offsets_without_rows",
+            "current_landing",
+            "row_ranges",
+            "plan_commits",
+        ),
+        *("removal_versions", "rows_of", "last_rows", "row_count", "size", "version"),
         *("prepare", "begin", "fetch", "begin_fence", "begin_fence_chains"),
     }
 )

@@ -79,11 +79,11 @@ class NoConfirm(ModelTable):
         """As it was."""
         return super().begin(plan)
 
-    def find(self, plan: Plan) -> Landing | None:
+    def find_landing(self, plan: Plan) -> Landing | None:
         """What the log says, or else what was reported."""
         if plan in self.believed:
             return Landing.of(plan, len(self.commits), {})
-        return super().find(plan)
+        return super().find_landing(plan)
 
 
 @dataclass

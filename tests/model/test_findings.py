@@ -98,11 +98,11 @@ class _Meanwhile(MemoryTable):
 
     meanwhile: Callable[[], None] | None = None
 
-    def find(self, plan: Plan) -> Landing | None:
+    def find_landing(self, plan: Plan) -> Landing | None:
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
             meanwhile()
-        return super().find(plan)
+        return super().find_landing(plan)
 
 
 def test_i1_rows_of_a_recorded_landing_are_never_discarded() -> None:

@@ -80,7 +80,7 @@ def test_an_undo_that_does_not_say_so_first() -> None:
     """Rows that the ledger counts on are gone, and nobody reads them again."""
     found = search(planted(landed(), NoUndoBegun), {"ops": undo(1)})
     assert found.broken.startswith("I1")
-    assert found.trace[-1].endswith("table.discard")
+    assert found.trace[-1].endswith("table.remove_rows")
 
 
 def test_giving_up_without_a_fence() -> None:

@@ -56,7 +56,7 @@ def test_a_dry_run_writes_nothing() -> None:
 class Failing(MemoryTable):
     """Rows cannot be removed, this time."""
 
-    def discard(self, plan: Plan) -> tuple[int, int]:
+    def remove_rows(self, plan: Plan) -> tuple[int, int]:
         raise EngineFailed(operation="removing", reason=f"plan {plan.sequence}")
 
 

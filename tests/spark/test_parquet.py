@@ -219,7 +219,7 @@ def test_i4_a_plan_that_was_given_up_cannot_commit(table: Path) -> None:
     DeltaDataTable(str(table)).fence(plan)
     version = DeltaTable(table).version()
     assert append(table, plan, files) == version
-    assert DeltaDataTable(str(table)).find(plan) is None
+    assert DeltaDataTable(str(table)).find_landing(plan) is None
 
 
 def test_i5_what_landed_is_counted_from_the_commits_statistics(table: Path) -> None:
@@ -227,7 +227,7 @@ def test_i5_what_landed_is_counted_from_the_commits_statistics(table: Path) -> N
     plan = make_plan((0, 0, 4), (0, 10, 14), (1, 0, 4))
     files = write(table, plan, [record(0), record(3)], [], [record(11)], [record(2, partition=1)])
     version = append(table, plan, files)
-    landing = DeltaDataTable(str(table)).find(plan)
+    landing = DeltaDataTable(str(table)).find_landing(plan)
     assert landing is not None
     assert landing.table_version == version
     assert [count.records for count in landing.counts] == [2, 1, 1]
@@ -237,7 +237,7 @@ def test_a_commit_without_files_lands_a_range_of_gaps(table: Path) -> None:
     """The transaction and the plan's metadata are there."""
     plan = make_plan((0, 0, 4))
     append(table, plan, [])
-    landing = DeltaDataTable(str(table)).find(plan)
+    landing = DeltaDataTable(str(table)).find_landing(plan)
     assert landing is not None
     assert (landing.records, landing.gaps) == (0, 4)
 

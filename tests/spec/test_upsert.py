@@ -37,7 +37,7 @@ def landed(**spans: tuple[int, int]) -> Mapping[str, Mapping[int, SpanSet]]:
         (Changes(appended=[plan(0, 0, 2)]), landed(old=(0, 50)), How.NEW),
         (Changes(appended=[plan(0, 50, 60, "old")]), landed(old=(0, 50), new=(0, 1)), How.KEYS),
         (Changes(replaced=[plan(0, 9, 12)]), landed(new=(0, 9)), How.KEYS),
-        (Changes(discarded=[3]), landed(new=(0, 9)), How.KEYS),
+        (Changes(removed=[3]), landed(new=(0, 9)), How.KEYS),
     ],
 )
 def test_only_what_is_newer_than_all_is_looked_at_alone(

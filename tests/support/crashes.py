@@ -264,7 +264,7 @@ def held_in_mid_read(
     with site.started(command) as running:
         gate.wait_held()
         wait_until(site.files)
-        assert site.lake.table.find(site.lake.ledger.plans[1].plan) is None
+        assert site.lake.table.find_landing(site.lake.ledger.plans[1].plan) is None
         yield running, gate
 
 

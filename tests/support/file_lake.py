@@ -26,12 +26,12 @@ from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan
 from tidemark.ingest.protocols import LogReader, TopicLogReader, TopicReader
-from tidemark.lake.columns import BRONZE
+from tidemark.lake.columns import BRONZE_SCHEMA
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
+from tidemark.lake.maintained_table import DeltaMaintainedTable
 from tidemark.lake.storage import folder_of
-from tidemark.lake.upkeep import DeltaUpkeep
-from tidemark.maintenance.service import Maintenance, plans_over
+from tidemark.maintenance.service import Maintenance, finished_plans
 from tidemark.spark import parquet
 from tidemark.spec.model import PipelineSpec
 
@@ -71,7 +71,7 @@ class FileSink:
                 for record in self.kafka.read(plan.topic, plan.isolation_level, spans)
             ]
             file = self.uri / name / f"part-00000-{uuid4()}-c000.snappy.parquet"
-            pq.write_table(pa.Table.from_pylist(rows, pa.schema(BRONZE.to_arrow())), file)
+            pq.write_table(pa.Table.from_pylist(rows, pa.schema(BRONZE_SCHEMA.to_arrow())), file)
             (self.uri / name / f".{file.name}.crc").touch()
         return parquet.single_partition_files(*folder_of(str(self.uri)), name)
 
@@ -90,11 +90,11 @@ class AfterSomeTime:
         """The time by this machine's clock."""
         return datetime.now(UTC) + self.time
 
-    def upkeep(self, uri: str, pipeline: str | None = None) -> DeltaUpkeep:
+    def maintained_table(self, uri: str, pipeline: str | None = None) -> DeltaMaintainedTable:
         """Upkeep of a table on a storage that has the same time."""
         time = self.time
 
-        class Later(DeltaUpkeep):
+        class Later(DeltaMaintainedTable):
             def _storage_time(self) -> datetime:
                 return super()._storage_time() + time
 
@@ -150,9 +150,9 @@ class FileLake(Services):
         """Maintains the data table, some time from now."""
         name = self.spec.name
         usual = {
-            "table": name,
-            "upkeep": AfterSomeTime(after).upkeep(str(self.uri), name),
-            "plans_over": lambda: plans_over(self.control, name, self.table),
+            "name": name,
+            "table": AfterSomeTime(after).maintained_table(str(self.uri), name),
+            "finished_plans": lambda: finished_plans(self.control, name, self.table),
             "now": AfterSomeTime(after).now,
         }
         return Maintenance(**{**usual, **changes})

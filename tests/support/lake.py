@@ -24,7 +24,7 @@ from tidemark.kafka.reader import KafkaLogReader
 from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
-from tidemark.maintenance.service import Maintenance, plans_over
+from tidemark.maintenance.service import Maintenance, finished_plans
 from tidemark.spec.model import PipelineSpec
 
 if TYPE_CHECKING:
@@ -106,9 +106,9 @@ class Lake(Services):
     def maintenance(self, after: timedelta) -> Maintenance:
         """Maintains the data table as it would be some time from now."""
         return Maintenance(
-            table=self.spec.name,
-            upkeep=AfterSomeTime(after).upkeep(self.uri, self.spec.name),
-            plans_over=lambda: plans_over(self.control, self.spec.name, self.table),
+            name=self.spec.name,
+            table=AfterSomeTime(after).maintained_table(self.uri, self.spec.name),
+            finished_plans=lambda: finished_plans(self.control, self.spec.name, self.table),
             now=AfterSomeTime(after).now,
         )
 

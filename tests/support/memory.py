@@ -24,9 +24,9 @@ from tidemark.core.record import LogRecord, TimestampType
 from tidemark.core.table_state import (
     FENCED,
     Commit,
-    Holding,
-    Label,
     Restore,
+    RowOrigin,
+    RowRange,
     TableSize,
     TableState,
     check_held,
@@ -345,7 +345,7 @@ class MemoryTable:
         contents: Rows of each version, from 1.
         restores: Every RESTORE.
         plans: Plans that landed, by fingerprint: the metadata of their commits.
-        discarded: Newest version that took a plan's rows out, by plan.
+        removed: Newest version that took a plan's rows out, by plan.
         files: Rows that were written, whether or not a commit has added them.
         stamps: Timestamps of rows, where they are not 0.
         records_per_task: Argument of the last write.
@@ -359,7 +359,7 @@ class MemoryTable:
     contents: list[tuple[MemoryRow, ...]] = field(default_factory=list)
     restores: list[Restore] = field(default_factory=list)
     plans: dict[str, Plan] = field(default_factory=dict)
-    discarded: dict[int, int] = field(default_factory=dict)
+    removed: dict[int, int] = field(default_factory=dict)
     files: list[MemoryRow] = field(default_factory=list)
     stamps: dict[MemoryRow, int] = field(default_factory=dict)
     records_per_task: int = 0
@@ -370,13 +370,18 @@ class MemoryTable:
         self,
         pipeline: str,  # noqa: ARG002  the port's; it is the pipeline's table
         app_ids: Collection[str],
-        since: int,
+        *,
+        restores_since: int | None = None,
     ) -> TableState:
         """As `DataLog.state`."""
         newest = {app_id: self.transaction_version(app_id) for app_id in app_ids}
         return TableState(
             transactions={app_id: number for app_id, number in newest.items() if number},
-            restores=tuple(restore for restore in self.restores if restore.at > since),
+            restores=tuple(
+                restore
+                for restore in self.restores
+                if restores_since is not None and restore.at > restores_since
+            ),
         )
 
     def prepare(self, pipeline: str) -> TableSize:  # noqa: ARG002  the port's
@@ -392,13 +397,13 @@ class MemoryTable:
     def check_removable(self, plan: Plan) -> None:
         """As `DataTable.check_removable`: nothing here is unreadable."""
 
-    def discard(self, plan: Plan) -> tuple[int, int]:
-        """As `DataTable.discard`."""
+    def remove_rows(self, plan: Plan) -> tuple[int, int]:
+        """As `DataTable.remove_rows`."""
         kept = [row for row in self.rows if row[3] != plan.sequence]
         removed = len(self.rows) - len(kept)
         self.rows = kept
         self.commit("", 0)
-        self.discarded[plan.sequence] = len(self.commits)
+        self.removed[plan.sequence] = len(self.commits)
         return removed, len(self.commits)
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
@@ -496,8 +501,8 @@ class MemoryTable:
         self.commit("", 0)
         self.restores.append(Restore(at=len(self.commits), to=version))
 
-    def find(self, plan: Plan) -> Landing | None:
-        """As `DataLog.find`."""
+    def find_landing(self, plan: Plan) -> Landing | None:
+        """As `DataLog.find_landing`."""
         for version, (app_id, sequence, fingerprint) in enumerate(self.commits, start=1):
             if (app_id, sequence) != (plan.app_id, plan.sequence) or not fingerprint:
                 continue
@@ -512,8 +517,8 @@ class MemoryTable:
             return Landing.of(plan, version, self._counts(plan))
         return None
 
-    def held(self, plan: Plan) -> Landing:
-        """As `DataLog.held`."""
+    def current_landing(self, plan: Plan) -> Landing:
+        """As `DataLog.current_landing`."""
         return Landing.of(plan, len(self.commits), self._counts(plan))
 
     def offsets_without_rows(self, plan: Plan) -> Mapping[int, SpanSet]:
@@ -541,8 +546,8 @@ class MemoryTable:
             for row in self.rows
         )
 
-    def holdings(self) -> tuple[Holding, ...]:
-        """As `DataLog.holdings`."""
+    def row_ranges(self) -> tuple[RowRange, ...]:
+        """As `DataLog.row_ranges`."""
         runs: list[tuple[tuple[int, str, int], list[int]]] = []
         for topic_id, partition, offset, sequence in sorted(self.rows):
             place = (sequence, topic_id, partition)
@@ -550,7 +555,7 @@ class MemoryTable:
                 runs.append((place, []))
             runs[-1][1].append(offset)
         return tuple(
-            Holding(
+            RowRange(
                 sequence=sequence,
                 topic_id=topic_id,
                 partition=partition,
@@ -561,17 +566,17 @@ class MemoryTable:
             for (sequence, topic_id, partition), offsets in sorted(runs)
         )
 
-    def commits_of_plans(self, requested_by: str) -> tuple[Commit, ...]:
-        """As `DataLog.commits_of_plans`."""
+    def plan_commits(self, requested_by: str) -> tuple[Commit, ...]:
+        """As `DataLog.plan_commits`."""
         return tuple(
             Commit(version=version, plan=replace(self.plans[mark], requested_by=requested_by))
             for version, (_, _, mark) in reversed(list(enumerate(self.commits, start=1)))
             if mark in self.plans
         )
 
-    def discards(self) -> Mapping[int, int]:
-        """As `DataLog.discards`."""
-        return dict(self.discarded)
+    def removal_versions(self) -> Mapping[int, int]:
+        """As `DataLog.removal_versions`."""
+        return dict(self.removed)
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         """As `DataLog.rows_of`."""
@@ -594,8 +599,8 @@ class MemoryTable:
         }
         return {partition: rows[: -most - 1 : -1] for partition, rows in found.items() if rows}
 
-    def labels(self, bounds: Span) -> tuple[Label, ...]:  # noqa: ARG002  the port's
-        """As `LabelledRows.labels`; rows in memory have no topic and no time of landing."""
+    def row_origins(self, bounds: Span) -> tuple[RowOrigin, ...]:  # noqa: ARG002  the port's
+        """As `RowOriginReader.row_origins`; rows in memory have no topic and no time of landing."""
         return ()
 
     def transaction_version(self, app_id: str) -> int:

@@ -20,7 +20,7 @@ from tidemark.app import App
 from tidemark.connections import connection_variable, kafka_connection
 from tidemark.dev.airflow_standalone import AirflowStandalone
 from tidemark.dev.broker import Broker, BrokerConfig, BrokerStatus
-from tidemark.lake.files import locked
+from tidemark.lake.local_files import locked
 from tidemark.spark.engine import Server
 from tidemark.spark.server import SparkServer
 from tidemark.spark.settings import server_settings

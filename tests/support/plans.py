@@ -132,11 +132,13 @@ class _Overtaken(MemoryTable):
 
     other: MemoryPipeline | None = None
 
-    def state(self, pipeline: str, app_ids: Collection[str], since: int) -> TableState:
+    def state(
+        self, pipeline: str, app_ids: Collection[str], *, restores_since: int | None = None
+    ) -> TableState:
         other, self.other = self.other, None
         if other is not None:
             other.run("other")
-        return super().state(pipeline, app_ids, since)
+        return super().state(pipeline, app_ids, restores_since=restores_since)
 
 
 def make_overtaken() -> MemoryPipeline:

@@ -25,7 +25,7 @@ import fastavro
 
 from tests.support.crashes import wait_until
 from tidemark.dev.broker_settings import HOST
-from tidemark.lake.files import locked, read_json, replace_text
+from tidemark.lake.local_files import locked, read_json, replace_text
 from tidemark.spark import processes
 from tidemark.spark.sockets import free_ports
 

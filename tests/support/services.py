@@ -15,8 +15,8 @@ from tidemark.ingest.protocols import (
     BronzeTable,
     ControlTable,
     DataTable,
-    LabelledRows,
     LogReader,
+    RowOriginReader,
     Sink,
     TopicLogReader,
     TopicReader,
@@ -54,7 +54,7 @@ class LogPorts(Protocol):
     @property
     def comparison(self) -> LogComparison | None: ...
     @property
-    def labelled(self) -> LabelledRows | None: ...
+    def row_origins(self) -> RowOriginReader | None: ...
 
 
 class Ports(LogPorts, Protocol):
@@ -132,11 +132,11 @@ class LandingServices:
             control=self.control,
             data_log=self.table,
             log_reader=self.log_reader,
-            labelled=self.labelled,
+            row_origins=self.row_origins,
         )
 
     @property
-    def labelled(self) -> LabelledRows | None:
+    def row_origins(self) -> RowOriginReader | None:
         """Rows with compared labels."""
         return None
 
@@ -159,7 +159,7 @@ class Services(LandingServices):
     """The services of a pipeline that reads a topic."""
 
     @property
-    def labelled(self: Ports) -> LabelledRows:
+    def row_origins(self: Ports) -> RowOriginReader:
         """Rows with compared labels."""
         return self.table
 

@@ -20,7 +20,6 @@ from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.ingest.landed_log import LandedLog
-from tidemark.lake.columns import QUARANTINE, typed_schema
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.storage import folder_of
@@ -28,6 +27,7 @@ from tidemark.spark import parquet
 from tidemark.spec.decode import DecodeSpec, Format, Part, PayloadSpec, Reason
 from tidemark.spec.fields import FieldType
 from tidemark.spec.model import PipelineSpec
+from tidemark.typed.columns import QUARANTINE_SCHEMA, typed_schema
 from tidemark.typed.decoder import Decoding
 from tidemark.typed.quarantine import DeltaQuarantine, TypedTables
 from tidemark.typed.schema_table import DeltaSchemas
@@ -62,7 +62,7 @@ class FileDecoder:
         schema = pa.schema(DeltaTable(lake.typed_uri).schema().to_arrow())
         made = self._written(lake.typed_uri, folder, good, schema)
         quarantine = lake.root / lake.decode.quarantine_target
-        kept = self._written(quarantine, folder, bad, pa.schema(QUARANTINE.to_arrow()))
+        kept = self._written(quarantine, folder, bad, pa.schema(QUARANTINE_SCHEMA.to_arrow()))
         return [*made, *(replace(file, quarantined=True) for file in kept)]
 
     def _decoded(self, payload: bytes | None) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from tidemark.core.offsets import Span, SpanSet, without
 from tidemark.core.plan import PlanKind
 from tidemark.ingest.errors import PlanAbandoned, RowsChanged
 from tidemark.ingest.planner import PlanOutcome
-from tidemark.lake.columns import typed_schema
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ColumnsDiffer, EngineFailed
 from tidemark.spec.decode import DecodedFrom, Format, PayloadSpec
+from tidemark.typed.columns import typed_schema
 from tidemark.typed.errors import DecodedDifferently, QuarantineRestored
 from tidemark.typed.quarantine import DeltaQuarantine, TypedTables
 

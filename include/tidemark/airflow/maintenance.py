@@ -27,7 +27,7 @@ def maintain_table(pipeline: str, params: Mapping[str, Any]) -> dict[str, Any]:
 
 def maintain_shared(params: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Maintain the tables that pipelines share; one that fails does not stop the other."""
-    tables = {each.table: each for each in App.from_environment().shared_maintenance()}
+    tables = {each.name: each for each in App.from_environment().shared_maintenance()}
     came = map_in_threads(list(tables), lambda name: _maintained(tables[name], params), 1)
     errors = {
         name: each

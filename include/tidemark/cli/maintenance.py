@@ -13,7 +13,7 @@ from tidemark.cli.arguments import AsJson
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.ingest.parallel import map_in_threads
-from tidemark.lake.retention import USUAL_PAGES_RETENTION, USUAL_RETENTION, Upkept
+from tidemark.maintenance.rules import DEFAULT_PAGES_RETENTION, DEFAULT_RETENTION, MaintenanceResult
 from tidemark.pipeline import utc_now
 
 
@@ -28,10 +28,10 @@ def maintain(
     ] = None,
     keep_hours: Annotated[
         int, typer.Option(min=0, help="Files of versions younger than this stay.")
-    ] = USUAL_RETENTION // timedelta(hours=1),
+    ] = DEFAULT_RETENTION // timedelta(hours=1),
     keep_docs_days: Annotated[
         int, typer.Option(min=1, help="Pages of quality checks younger than this stay.")
-    ] = USUAL_PAGES_RETENTION.days,
+    ] = DEFAULT_PAGES_RETENTION.days,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be removed; write nothing.")
     ] = False,
@@ -47,9 +47,9 @@ def maintain(
     app = App.from_environment()
     keep = timedelta(hours=keep_hours)
     names = app.data_tables(*(pipelines or ()))
-    shared = {each.table: each for each in app.shared_maintenance()}
+    shared = {each.name: each for each in app.shared_maintenance()}
 
-    def table(name: str) -> Upkept:
+    def table(name: str) -> MaintenanceResult:
         maintenance = shared.get(name) or app.maintenance(name)
         done = maintenance.maintain(keep, dry_run=dry_run)
         note(f"{name}: {done.outcome.value}")
@@ -73,7 +73,9 @@ def maintain(
         app.spec_folder.check()
 
 
-def _report(tables: Mapping[str, Upkept | TidemarkError], pages: int | TidemarkError) -> Any:
+def _report(
+    tables: Mapping[str, MaintenanceResult | TidemarkError], pages: int | TidemarkError
+) -> Any:
     return {
         "tables": [
             {"table": name, **came.as_record()}
@@ -88,7 +90,10 @@ def _report(tables: Mapping[str, Upkept | TidemarkError], pages: int | TidemarkE
 
 
 def _print(
-    tables: Mapping[str, Upkept | TidemarkError], pages: int | TidemarkError, *, dry_run: bool
+    tables: Mapping[str, MaintenanceResult | TidemarkError],
+    pages: int | TidemarkError,
+    *,
+    dry_run: bool,
 ) -> None:
     columns = ("table", "files", "files after", "files removed", "bytes freed", "outcome")
     print_table("Tables", columns, [_row(name, came) for name, came in tables.items()])
@@ -101,7 +106,7 @@ def _print(
         out.print("dry run: nothing was written")
 
 
-def _row(name: str, came: Upkept | TidemarkError) -> tuple[Any, ...]:
+def _row(name: str, came: MaintenanceResult | TidemarkError) -> tuple[Any, ...]:
     if isinstance(came, TidemarkError):
         return (name, None, None, None, None, type(came).__name__)
     before = came.before.files if came.before else None

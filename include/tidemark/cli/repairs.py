@@ -194,7 +194,7 @@ def deduplicate(
 
     Fixes DuplicateRows, after another program's compaction doubled rows. Rows with the same topic
     id, partition, offset and plan are copies if all their columns are equal; one of them stays.
-    Ends with CopiesDiffer and removes nothing if the columns differ. Does not read Kafka.
+    Ends with DuplicatesDiffer and removes nothing if the columns differ. Does not read Kafka.
     """
     if apply is None:
         raise typer.BadParameter("choose --dry-run to count the copies, or --apply")

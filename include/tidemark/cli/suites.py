@@ -11,7 +11,7 @@ import typer
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Pipeline
 from tidemark.cli.console import note, out, print_json
-from tidemark.lake.files import replace_text
+from tidemark.lake.local_files import replace_text
 from tidemark.quality.errors import SuiteExists
 from tidemark.quality.gx.suite import BATCH_COLUMNS, BUILT_IN_SUITE
 from tidemark.quality.suite_draft import draft

@@ -85,7 +85,7 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class RowRange:
     """Rows that a data table holds now of one plan and one partition.
 
     Where rows of another plan lie between them, each run of them is a holding of its own.
@@ -108,7 +108,7 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Label:
+class RowOrigin:
     """Rows with the same origin.
 
     Attributes:

@@ -21,7 +21,7 @@ from tidemark.core.errors import SetupError
 from tidemark.dev.airflow_api import AirflowApi, Progress
 from tidemark.dev.airflow_settings import HOST, AirflowPorts, environment, password_file, url
 from tidemark.dev.errors import AirflowUnavailable
-from tidemark.lake import files
+from tidemark.lake import local_files
 from tidemark.spark import processes, sockets
 from tidemark.spec.layout import Layout
 
@@ -182,7 +182,7 @@ class AirflowStandalone:
         state = _State(
             session=process.session, pid=process.pid, started=process.started, ports=ports
         )
-        files.replace_text(self._file, json.dumps(asdict(state), indent=2) + "\n")
+        local_files.replace_text(self._file, json.dumps(asdict(state), indent=2) + "\n")
         _log.info("airflow started pid=%d url=%s home=%s", state.pid, url(ports.api), self._home)
         return state
 
@@ -228,7 +228,7 @@ class AirflowStandalone:
         return ""
 
     def _load(self) -> _State | None:
-        raw = files.read_json(self._file)
+        raw = local_files.read_json(self._file)
         if raw is None:
             return None
         return _State(**{**raw, "ports": AirflowPorts(**raw["ports"])})

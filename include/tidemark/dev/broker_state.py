@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.dev.broker_settings import NodePorts
-from tidemark.lake.files import locked, read_json, replace_text
+from tidemark.lake.local_files import locked, read_json, replace_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from tidemark.ingest.protocols import (
     TopicReader,
 )
 from tidemark.ingest.start import OffsetSource
-from tidemark.maintenance.service import Upkeep
+from tidemark.maintenance.service import MaintainedTable
 from tidemark.quality.gx.checker import CheckResults
 from tidemark.quality.publication_service import PublicationTable
 from tidemark.quality.service import QualityChecker, QualityPages
@@ -62,7 +62,7 @@ PORTS: Mapping[str, tuple[type, ...]] = {
     "schemas": (SchemaStore,),
     "table": (BronzeTable, GrowingTable),
     "typed": (TypedLog,),
-    "upkeep": (Upkeep,),
+    "maintenance": (MaintainedTable,),
     "publication": (PublicationTable,),
 }
 """The name of each adapter in the names of steps, and the ports that it implements."""

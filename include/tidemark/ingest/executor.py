@@ -10,7 +10,6 @@ from tidemark.core.accounting import Landing
 from tidemark.core.errors import TransientError
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
-from tidemark.core.table_state import FENCED
 from tidemark.ingest.conflicts import retry_on_conflict
 from tidemark.ingest.errors import CommitNotFound, PlanFenced
 from tidemark.ingest.log_comparison import LogComparison
@@ -104,8 +103,8 @@ class PlanExecutor:
     def _landed(self, plan: Plan) -> Landing | None:
         """The plan's commit; None if it may still be made."""
         # In this order: a plan that lands between the two looks is not taken for a fenced one.
-        state = self.table.state(plan.pipeline, (plan.app_id,), since=FENCED)
-        landing = self.table.find(plan)
+        state = self.table.state(plan.pipeline, (plan.app_id,))
+        landing = self.table.find_landing(plan)
         if landing is None and state.transactions.get(plan.app_id, 0) >= plan.sequence:
             # Given up meanwhile, or about to be.
             refuse_abandoned(recorded_plan(self.control, plan.pipeline, plan.sequence))

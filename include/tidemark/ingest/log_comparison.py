@@ -251,7 +251,7 @@ class LogComparison:
     def _is_whole(self, plan: Plan, landing: Landing, partition: int) -> bool:
         """Whether the table has as many rows of a plan as were recorded, in one partition."""
         spans = sorted((p, span) for p, some in landing.spans().items() for span in some)
-        held = self.landed.held(plan.over(spans)).by_partition()[partition]
+        held = self.landed.current_landing(plan.over(spans)).by_partition()[partition]
         # fence: deleted-row-is-no-evidence
         return held["records"] == landing.by_partition()[partition]["records"]
 

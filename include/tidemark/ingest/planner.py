@@ -166,7 +166,7 @@ class Planner:
         """
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         opened = ledger.open_plan(kind)
-        landing = self.data_log.find(opened.plan) if opened else None
+        landing = self.data_log.find_landing(opened.plan) if opened else None
         if opened is None or landing is None:
             return PlannerState(stored=ledger, opened=opened.plan if opened else None)
         accounted, _ = self._recorder.account_for(opened.plan, landing)
@@ -186,7 +186,7 @@ class Planner:
             wanted = replace(wanted, replaces=False)
         opened = ledger.open_plan(kind)
         if opened:
-            landing = self.data_log.find(opened.plan)  # fence: look-before-taking-over
+            landing = self.data_log.find_landing(opened.plan)  # fence: look-before-taking-over
             if landing is None:
                 return self._take_over(ledger, opened.plan, requested_by)
             self._recorder.record(ledger, opened.plan, landing)

@@ -13,7 +13,7 @@ from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
-from tidemark.core.table_state import Commit, Holding, Label, TableSize, TableState
+from tidemark.core.table_state import Commit, RowOrigin, RowRange, TableSize, TableState
 from tidemark.core.throughput import Pace
 from tidemark.core.watermarks import IsolationLevel, Position, TopicWatermarks
 
@@ -160,7 +160,9 @@ class ControlTable(ControlReader, Protocol):
 class DataLog(Protocol):
     """Reads the log of a pipeline's data table, which is the truth about landing (I5)."""
 
-    def state(self, pipeline: str, app_ids: Collection[str], since: int) -> TableState:
+    def state(
+        self, pipeline: str, app_ids: Collection[str], *, restores_since: int | None = None
+    ) -> TableState:
         """The newest transaction of each application id, and RESTOREs after version `since`.
 
         Raises:
@@ -169,7 +171,7 @@ class DataLog(Protocol):
         """
         ...
 
-    def find(self, plan: Plan) -> Landing | None:
+    def find_landing(self, plan: Plan) -> Landing | None:
         """The commit that landed `plan`; None if the table has none.
 
         Raises:
@@ -194,19 +196,19 @@ class DataLog(Protocol):
         """How many files of the newest version may hold rows at these offsets."""
         ...
 
-    def holdings(self) -> tuple[Holding, ...]:
+    def row_ranges(self) -> tuple[RowRange, ...]:
         """What the newest version holds, by plan, incarnation and partition."""
         ...
 
-    def commits_of_plans(self, requested_by: str) -> Sequence[Commit]:
+    def plan_commits(self, requested_by: str) -> Sequence[Commit]:
         """Plans' commits, newest first, as far back as the log tells of them."""
         ...
 
-    def discards(self) -> Mapping[int, int]:
+    def removal_versions(self) -> Mapping[int, int]:
         """The newest version that took a plan's rows out, by plan, as far back as the log tells."""
         ...
 
-    def held(self, plan: Plan) -> Landing:
+    def current_landing(self, plan: Plan) -> Landing:
         """What the newest version holds of a plan, whoever committed it.
 
         Raises:
@@ -242,10 +244,10 @@ class BronzeLog(DataLog, LandedRows, Protocol):
     """The log of a bronze table."""
 
 
-class LabelledRows(Protocol):
+class RowOriginReader(Protocol):
     """Reads the origin of rows: plan, topic, incarnation, partition and landing time."""
 
-    def labels(self, bounds: Span) -> Sequence[Label]:
+    def row_origins(self, bounds: Span) -> Sequence[RowOrigin]:
         """Count the rows at these offsets of any partition by their origin."""
         ...
 
@@ -294,7 +296,7 @@ class DataTable(DataLog, Protocol):
         """
         ...
 
-    def discard(self, plan: Plan) -> tuple[int, int]:
+    def remove_rows(self, plan: Plan) -> tuple[int, int]:
         """Remove a plan's rows. Returns their number, and a version that has none of them.
 
         Raises:
@@ -315,7 +317,7 @@ class DataTable(DataLog, Protocol):
         ...
 
 
-class BronzeTable(DataTable, LandedRows, LabelledRows, Protocol):
+class BronzeTable(DataTable, LandedRows, RowOriginReader, Protocol):
     """A bronze table."""
 
 

@@ -167,7 +167,7 @@ def check_ledger(control: ControlReader, ledger: Ledger, data_log: DataLog) -> N
         ControlConflict: The ledger is not the newest; read it again and look.
     """
     app_ids = [*chains(ledger).values(), *fenced_chains(ledger)]
-    state = data_log.state(ledger.pipeline, app_ids, since=newest_table_version(ledger))
+    state = data_log.state(ledger.pipeline, app_ids, restores_since=newest_table_version(ledger))
     if state.restores:
         # Which plans a RESTORE took out is told by the version that each of them made.
         whole = control.ledger(ledger.pipeline)

@@ -100,7 +100,7 @@ def _check(older: Plan, cut: list[RangeCount], data_log: DataLog) -> None:
     for recorded in cut:
         span = Span(recorded.start, recorded.end)
         try:
-            rows = data_log.held(older.over([(recorded.partition, span)])).records
+            rows = data_log.current_landing(older.over([(recorded.partition, span)])).records
         except OverfullRange as overfull:
             rows = overfull.records
         if recorded.records != rows:
@@ -130,5 +130,5 @@ def _pieces(
     # Nobody knows in which piece the unproven ones are: at most all of a piece's gaps.
     return [
         replace(each, unproven_gaps=min(each.gaps, unproven[each.partition, each.start]))
-        for each in data_log.held(older.over(pieces)).counts
+        for each in data_log.current_landing(older.over(pieces)).counts
     ]

@@ -21,8 +21,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from tidemark.core.errors import SetupError
 from tidemark.lake.checked_commits import COMMITS_TRIED, Change, commit_checked
 from tidemark.lake.errors import CompactionConflict
-from tidemark.lake.live_files import LiveFile, live_files, merged_bounds, storage_of
-from tidemark.lake.rewriting import Rewrite, batches_of, opened_file, plain_schema, write_rows
+from tidemark.lake.live_files import LiveFile, live_files, merged_statistics, table_filesystem
+from tidemark.lake.rewriting import Rewrite, open_parquet, plain_schema, read_batches, write_rows
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -62,7 +62,7 @@ class Compaction:
         ]
         if len(small) < 2:
             return []
-        files = storage_of(self._uri)
+        files = table_filesystem(self._uri)
         return [_rewritten(files, group) for group in _groups(files, small, target)]
 
     def commit(self, rewrites: Sequence[Rewrite]) -> int:
@@ -128,8 +128,8 @@ def _actions(rewrites: Sequence[Rewrite]) -> list[AddAction | RemoveAction]:
 
 
 def _rewritten(files: FileSystem, group: Sequence[LiveFile]) -> Rewrite:
-    rows = (batch for file in group for batch in batches_of(files, file))
-    added = write_rows(files, group[0], rows, merged_bounds(group))
+    rows = (batch for file in group for batch in read_batches(files, file))
+    added = write_rows(files, group[0], rows, merged_statistics(group))
     return Rewrite(replaced=tuple(group), added=(added,))
 
 
@@ -149,7 +149,7 @@ def _groups(
         if len(group) > 1:
             schemas: dict[str, list[LiveFile]] = {}
             for file in group:
-                with opened_file(files, file) as source:
+                with open_parquet(files, file) as source:
                     schemas.setdefault(_schema_text(source), []).append(file)
             for alike in schemas.values():
                 yield from _bins(alike, target)

@@ -15,17 +15,27 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.core.errors import SetupError
 from tidemark.lake.compaction import Compaction
+from tidemark.lake.delta_errors import is_delta_error
 from tidemark.lake.errors import (
     CompactionConflict,
     ControlFileDamaged,
     ControlFileMissing,
     UnreadableFile,
 )
-from tidemark.lake.failures import is_of_delta
-from tidemark.lake.live_files import LiveFile, bounds_of_some_rows, left_out, live_files, storage_of
-from tidemark.lake.plan_files import check_readable, named_read_failures, refuse_unreadable
+from tidemark.lake.live_files import (
+    LiveFile,
+    live_files,
+    subset_statistics,
+    table_filesystem,
+    unsupported_files,
+)
 from tidemark.lake.rewriting import NewFile, Rewrite, new_path
-from tidemark.lake.rows import opened, query, read
+from tidemark.lake.table_io import open_if_exists, query_rows, query_table
+from tidemark.lake.unreadable_files import (
+    check_readable,
+    raise_if_unreadable,
+    translate_read_errors,
+)
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +51,7 @@ _PLACES = (
     "partition",
     "start_offset",
 )
-DOUBLED = f"""
+DUPLICATE_EVENTS_SQL = f"""
 SELECT DISTINCT event_number FROM {{source}} GROUP BY {", ".join(_PLACES)}
 HAVING count(*) > 1 ORDER BY event_number
 """
@@ -69,7 +79,7 @@ class ControlDamage:
 
 
 @contextmanager
-def damage_named(uri: str) -> Iterator[None]:
+def translate_control_damage(uri: str) -> Iterator[None]:
     """Raise ControlFileMissing or ControlFileDamaged if such files caused the error of a read."""
     with _damaged_file_named():
         try:
@@ -79,8 +89,8 @@ def damage_named(uri: str) -> Iterator[None]:
             missing = missing_files(uri)
             if missing:
                 raise ControlFileMissing(table=uri, files=missing) from failed
-            if is_of_delta(failed):
-                refuse_unreadable(DeltaTable(uri), failed)
+            if is_delta_error(failed):
+                raise_if_unreadable(DeltaTable(uri), failed)
             raise
 
 
@@ -132,8 +142,8 @@ class DeltaControlRepair:
             EngineFailed: The repair failed, or its answer was lost.
             CompactionConflict: Concurrent compactions prevented every try.
         """
-        with _damaged_file_named(), named_read_failures(self._uri, "repairing the control table"):
-            missing = () if opened(self._uri) is None else missing_files(self._uri)
+        with _damaged_file_named(), translate_read_errors(self._uri, "repairing the control table"):
+            missing = () if open_if_exists(self._uri) is None else missing_files(self._uri)
             if dry_run and missing:
                 # The rest can be read once the log does not refer to these files.
                 return ControlDamage(missing=missing, doubled={})
@@ -152,13 +162,13 @@ class DeltaControlRepair:
         log.warning("removed missing files from the log of the control table: %s", removed)
 
     def _doubled(self) -> Mapping[str, tuple[int, ...]]:
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is None:
             return {}
         found = {}
-        for row in query(table, "SELECT DISTINCT pipeline FROM t ORDER BY pipeline"):
+        for row in query_rows(table, "SELECT DISTINCT pipeline FROM t ORDER BY pipeline"):
             own = f"(SELECT * FROM t WHERE pipeline = '{row['pipeline']}')"
-            events = query(table, DOUBLED.format(source=own))
+            events = query_rows(table, DUPLICATE_EVENTS_SQL.format(source=own))
             found[row["pipeline"]] = tuple(each["event_number"] for each in events)
         return {pipeline: numbers for pipeline, numbers in found.items() if numbers}
 
@@ -188,13 +198,15 @@ class DeltaControlRepair:
         live = live_files(table)
         _refuse_left_out(table, live, [pipeline])
         replaced = [file for file in live if file.partition["pipeline"] == pipeline]
-        rows = pa.table(read(table, f"SELECT DISTINCT * FROM t WHERE pipeline = '{pipeline}'"))
+        rows = pa.table(
+            query_table(table, f"SELECT DISTINCT * FROM t WHERE pipeline = '{pipeline}'")
+        )
         schema = pa.schema(table.schema().to_arrow())
         columns = schema.remove(schema.get_field_index("pipeline"))
         rows = rows.select(columns.names).cast(columns).sort_by("event_number")
-        path, files = new_path(), storage_of(self._uri)
+        path, files = new_path(), table_filesystem(self._uri)
         pq.write_table(rows, path, filesystem=files, store_schema=False)
-        bounds = bounds_of_some_rows(replaced)
+        bounds = subset_statistics(replaced)
         added = NewFile(
             path=path,
             size=files.get_file_info(path).size,
@@ -210,7 +222,7 @@ def _refuse_left_out(
     """Refuse files of pipelines that a repair cannot replace: their events would stay doubled."""
     odd = [
         (path, partition["pipeline"])
-        for path, partition in left_out(table, live)
+        for path, partition in unsupported_files(table, live)
         if partition["pipeline"] in pipelines
     ]
     if odd:  # fence: control-repair-replaces-all-rows

@@ -18,13 +18,13 @@ from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.throughput import Pace
 from tidemark.lake.compaction import Compaction
-from tidemark.lake.control_repair import damage_named
+from tidemark.lake.conditional_writes import missing_storage_proofs, prove_conditional_writes
+from tidemark.lake.control_repair import translate_control_damage
+from tidemark.lake.delta_errors import translates_delta_errors
 from tidemark.lake.errors import ControlConflict
-from tidemark.lake.exclusive import missing_proofs, prove
-from tidemark.lake.failures import names_failures
-from tidemark.lake.ledger_summary import read_settled
-from tidemark.lake.retention import KEEP_LOG
-from tidemark.lake.rows import TIMESTAMP, from_rows, opened, query, to_rows
+from tidemark.lake.ledger_summary import read_pipeline_rows
+from tidemark.lake.table_io import TIMESTAMP, arrow_table, open_if_exists, python_rows, query_rows
+from tidemark.lake.table_properties import KEEP_OLD_COMMITS
 from tidemark.lake.throughput import read_pace
 
 log = logging.getLogger(__name__)
@@ -81,13 +81,13 @@ def _reading(
 
     @wraps(read)
     def named(self: DeltaControlTable, /, *arguments: _P.args, **options: _P.kwargs) -> _R:
-        with damage_named(self._uri):
+        with translate_control_damage(self._uri):
             return read(self, *arguments, **options)
 
     return named
 
 
-@names_failures
+@translates_delta_errors
 class DeltaControlTable:
     """Append-only events, partitioned by pipeline, one compare-and-set per pipeline.
 
@@ -103,10 +103,10 @@ class DeltaControlTable:
     @_reading
     def ledger(self, pipeline: str) -> Ledger:
         """The pipeline's state now."""
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is None:
             return Ledger(pipeline=pipeline)
-        rows = to_rows(table.scan(predicate=f"pipeline = '{pipeline}'").read_all())
+        rows = python_rows(table.scan(predicate=f"pipeline = '{pipeline}'").read_all())
         # A RESTORE takes rows away; what the log has seen of transactions stays.
         newest = table.transaction_version(pipeline) or 0
         return Ledger.fold(pipeline, decode(pipeline, rows), newest)
@@ -114,7 +114,7 @@ class DeltaControlTable:
     @_reading
     def summary(self, pipeline: str) -> Ledger:
         """The pipeline's state now, settled plans added up."""
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is None:
             return Ledger(pipeline=pipeline)
         version = (str(table.metadata().id), table.version())
@@ -128,7 +128,7 @@ class DeltaControlTable:
         if {field.name for field in table.schema().fields} != set(COLUMNS.names):
             # Made before a column was added, which it gets with its next event.
             return self.ledger(pipeline)
-        found = read_settled(table, pipeline)
+        found = read_pipeline_rows(table, pipeline)
         newest = table.transaction_version(pipeline) or 0
         return Ledger.fold(
             pipeline,
@@ -141,16 +141,16 @@ class DeltaControlTable:
     @_reading
     def pace(self, pipeline: str) -> Pace:
         """The newest scheduled plans that landed."""
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         return Pace() if table is None else read_pace(table, pipeline)
 
     @_reading
     def recorded_at(self, pipeline: str, event: EventKind) -> Mapping[int, datetime]:
         """As `ControlReader.recorded_at`."""
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is None:
             return {}
-        rows = query(
+        rows = query_rows(
             table,
             f"""
             SELECT plan_sequence, min(recorded_at) AS at FROM t
@@ -162,11 +162,11 @@ class DeltaControlTable:
     @_reading
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
         """One plan and what became of it; None if the table has no such plan."""
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is None:
             return None
         wanted = f"pipeline = '{pipeline}' AND plan_sequence = {sequence}"
-        rows = to_rows(table.scan(predicate=wanted).read_all())
+        rows = python_rows(table.scan(predicate=wanted).read_all())
         if any(row["event"] == EventKind.SUPERSEDED for row in rows):
             # What it holds depends on what became of those that replaced rows of it.
             return self.ledger(pipeline).plans.get(sequence)
@@ -177,14 +177,14 @@ class DeltaControlTable:
         self, pipeline: str, requested_by: str | None = None
     ) -> Sequence[BackfillRequested]:
         """What was asked to be landed, oldest first; by one requester if they are named."""
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is None or "chunk" not in {field.name for field in table.schema().fields}:
             return ()
         wanted = f"pipeline = '{pipeline}' AND event = '{EventKind.BACKFILL_REQUESTED}'"
         if requested_by is not None:
             asker = requested_by.replace("'", "''")
             wanted += f" AND requested_by = '{asker}'"
-        history = decode(pipeline, to_rows(table.scan(predicate=wanted).read_all()))
+        history = decode(pipeline, python_rows(table.scan(predicate=wanted).read_all()))
         return requested_in(history)
 
     def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
@@ -197,9 +197,9 @@ class DeltaControlTable:
         """
         number = ledger.event_number + 1
         conflict = ControlConflict(pipeline=ledger.pipeline, event_number=number)
-        table = opened(self._uri) or self._create()
+        table = open_if_exists(self._uri) or self._create()
         # fence: control-storage-is-tried
-        proofs = missing_proofs(table, self._uri)
+        proofs = missing_storage_proofs(table, self._uri)
         # delta-rs compares against its snapshot only: a snapshot that is newer than the ledger
         # would let a second writer of the same number through.
         # fence: control-snapshot-is-the-ledger
@@ -209,7 +209,7 @@ class DeltaControlTable:
         try:
             write_deltalake(
                 table,
-                from_rows(rows, COLUMNS),
+                arrow_table(rows, COLUMNS),
                 mode="append",
                 # Tables made before a column was added get it with their next event.
                 schema_mode="merge",
@@ -239,7 +239,7 @@ class DeltaControlTable:
                 partition_by=["pipeline"],
                 description="Tidemark: what was planned and what became of it, by offset range",
                 configuration={
-                    **KEEP_LOG,
+                    **KEEP_OLD_COMMITS,
                     "delta.appendOnly": "true",
                     # As the data table: a reader replays the commits since the newest checkpoint.
                     "delta.checkpointInterval": "10",
@@ -247,7 +247,7 @@ class DeltaControlTable:
                 # Tried again, a creation that lost its race becomes a later commit with another
                 # table id, which every append at that moment conflicts with.
                 commit_properties=CommitProperties(
-                    max_commit_retries=0, app_transactions=[prove(self._uri)]
+                    max_commit_retries=0, app_transactions=[prove_conditional_writes(self._uri)]
                 ),
             )
         except CommitFailedError:

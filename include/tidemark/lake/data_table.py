@@ -22,16 +22,18 @@ from tidemark.core.record import FIRST_DATED_MS, LAST_DATED_MS, LogRecord
 from tidemark.core.table_state import (
     FENCED,
     Commit,
-    Holding,
-    Label,
     Restore,
+    RowOrigin,
+    RowRange,
     TableSize,
     TableState,
     check_held,
     still_holds,
 )
-from tidemark.lake import contents
-from tidemark.lake.columns import BRONZE, PROPERTIES, field_type
+from tidemark.lake import row_queries
+from tidemark.lake.columns import BRONZE_SCHEMA, field_type
+from tidemark.lake.conditional_writes import missing_storage_proofs, prove_conditional_writes
+from tidemark.lake.delta_errors import tidemark_error, translates_delta_errors
 from tidemark.lake.errors import (
     ColumnsDiffer,
     EngineFailed,
@@ -41,12 +43,16 @@ from tidemark.lake.errors import (
     TableAltered,
     TransactionConflict,
 )
-from tidemark.lake.exclusive import missing_proofs, prove
-from tidemark.lake.failures import named, names_failures
-from tidemark.lake.landed import landed_counts
-from tidemark.lake.plan_files import check_readable, files_of, may_hold_others, remove_whole
-from tidemark.lake.replacing import refuse_losses, replace_rows
-from tidemark.lake.rows import opened
+from tidemark.lake.plan_counts import records_by_range
+from tidemark.lake.replacement import check_no_rows_lost, replace_rows
+from tidemark.lake.table_io import open_if_exists
+from tidemark.lake.table_properties import DATA_TABLE_PROPERTIES
+from tidemark.lake.unreadable_files import (
+    check_readable,
+    files_with_plan,
+    has_other_files_with_plan,
+    remove_whole_files,
+)
 from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType, additions, conflicts
 from tidemark.spec.upsert import Changes
@@ -77,7 +83,7 @@ Replace: TypeAlias = Callable[[DeltaTable, Plan, Sequence[DataFile], CommitPrope
 """Commits a plan's files in place of rows that a table has, with some properties."""
 
 
-@names_failures
+@translates_delta_errors
 class DeltaDataTable:
     """One pipeline's data table: reads its log, and makes every commit of Tidemark.
 
@@ -92,7 +98,7 @@ class DeltaDataTable:
     def __init__(
         self,
         uri: str,
-        schema: Schema = BRONZE,
+        schema: Schema = BRONZE_SCHEMA,
         *,
         grows: bool = False,
         has_unions: bool = False,
@@ -104,7 +110,9 @@ class DeltaDataTable:
         self._grows = grows
         self._has_unions = has_unions
 
-    def state(self, pipeline: str, app_ids: Collection[str], since: int) -> TableState:
+    def state(
+        self, pipeline: str, app_ids: Collection[str], *, restores_since: int | None = None
+    ) -> TableState:
         """The newest transaction of each application id, and RESTOREs after a version.
 
         Raises:
@@ -117,10 +125,10 @@ class DeltaDataTable:
         found = {app_id: table.transaction_version(app_id) for app_id in app_ids}
         return TableState(
             transactions={app_id: newest for app_id, newest in found.items() if newest},
-            restores=tuple(_restores(table, since)),
+            restores=() if restores_since is None else tuple(_restores(table, restores_since)),
         )
 
-    def find(self, plan: Plan) -> Landing | None:
+    def find_landing(self, plan: Plan) -> Landing | None:
         """The commit that landed `plan`; None if the table has none.
 
         A transaction version is not enough: a plan that was given up raises it without landing
@@ -132,15 +140,15 @@ class DeltaDataTable:
             OverfullRange: More rows of the plan than it has offsets.
             TableRestored: A RESTORE took the commit out of the table again.
         """
-        table = opened(self._uri)
-        if table is None or not _is_taken(table, plan):
+        table = open_if_exists(self._uri)
+        if table is None or not _has_transaction(table, plan):
             return None
         for version, metadata in _commits(table):
             if metadata.get("fingerprint") == plan.fingerprint:  # fence: commit-has-the-fingerprint
                 check_held(plan, version, tuple(_restores(table, version)))
                 # Counted in the newest version: rows may have been deleted since.
                 # fence: rows-are-counted-in-newest-version
-                return Landing.of(plan, version, landed_counts(table, plan))
+                return Landing.of(plan, version, records_by_range(table, plan))
             if _same_transaction(metadata, plan):
                 raise ForeignCommit(
                     pipeline=plan.pipeline,
@@ -155,10 +163,10 @@ class DeltaDataTable:
         self, topic_id: str, spans: Mapping[int, SpanSet], part: Part
     ) -> Mapping[tuple[int, int], int]:
         """Ids that keys or values begin with, at some offsets, as `FramedLog.schema_ids`."""
-        table = opened(self._uri)
-        return {} if table is None else contents.schema_ids(table, topic_id, spans, part)
+        table = open_if_exists(self._uri)
+        return {} if table is None else row_queries.schema_ids(table, topic_id, spans, part)
 
-    def held(self, plan: Plan) -> Landing:
+    def current_landing(self, plan: Plan) -> Landing:
         """What the newest version holds of a plan, whoever committed it.
 
         Raises:
@@ -168,33 +176,33 @@ class DeltaDataTable:
 
     def offsets_without_rows(self, plan: Plan) -> Mapping[int, SpanSet]:
         """Offsets of a plan that landed, and have no row; partitions without any are left out."""
-        return plan.offsets_outside(self.spans(plan.sequence))
+        return plan.offsets_outside(self.plan_spans(plan.sequence))
 
-    def spans(self, sequence: int) -> Mapping[int, SpanSet]:
+    def plan_spans(self, sequence: int) -> Mapping[int, SpanSet]:
         """Offsets that have a row of one plan, by partition."""
-        return contents.landed_spans(DeltaTable(self._uri), sequence)
+        return row_queries.plan_spans(DeltaTable(self._uri), sequence)
 
     def size(self) -> TableSize:
         """What rows of the newest version take, by what its log says of its files."""
-        table = opened(self._uri)
-        return TableSize(records=0, bytes=0) if table is None else contents.size(table)
+        table = open_if_exists(self._uri)
+        return TableSize(records=0, bytes=0) if table is None else row_queries.table_size(table)
 
     def row_count(self) -> int | None:
         """As `DataLog.row_count`: files with a deletion vector hold fewer rows than the log has."""
-        table = opened(self._uri)
-        return 0 if table is None else contents.row_count(table)
+        table = open_if_exists(self._uri)
+        return 0 if table is None else row_queries.row_count(table)
 
     def files_with(self, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
         """How many files of the newest version may hold rows at these offsets."""
-        table = opened(self._uri)
-        return 0 if table is None else contents.files_with(table, topic_id, spans)
+        table = open_if_exists(self._uri)
+        return 0 if table is None else row_queries.files_with(table, topic_id, spans)
 
-    def is_taken(self, plan: Plan) -> bool:
+    def has_transaction(self, plan: Plan) -> bool:
         """Whether the plan's transaction is in the table: by its own commit, or by a fence."""
-        table = opened(self._uri)
-        return table is not None and _is_taken(table, plan)
+        table = open_if_exists(self._uri)
+        return table is not None and _has_transaction(table, plan)
 
-    def held_plans(
+    def still_landed_plans(
         self, sequences: Collection[int], ever_landed: Callable[[], Collection[int]]
     ) -> frozenset[int]:
         """Those of some plans whose commit the newest version is made of.
@@ -204,7 +212,7 @@ class DeltaDataTable:
             ever_landed: Which have landed by the ledger's word. It is asked where the log has none:
                 it forgets commits after a month, and a plan need not have a row in the table.
         """
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is None or not sequences:
             return frozenset()
         restores = tuple(_restores(table, -1))
@@ -216,79 +224,79 @@ class DeltaDataTable:
         unknown = set(sequences) - held
         if unknown:
             of_them = f"plan_sequence IN ({', '.join(map(str, sorted(unknown)))})"
-            held |= {of.sequence for of in contents.holdings(table, of_them)}
+            held |= {of.sequence for of in row_queries.row_ranges(table, of_them)}
         forgotten = set(sequences) - held - told.keys()
         if forgotten:
             held |= forgotten & set(ever_landed())  # fence: forgotten-plan-landed-per-ledger
         return frozenset(held)
 
-    def holdings(self) -> tuple[Holding, ...]:
+    def row_ranges(self) -> tuple[RowRange, ...]:
         """What the newest version holds, by plan, incarnation and partition."""
-        table = opened(self._uri)
-        return () if table is None else contents.holdings(table)
+        table = open_if_exists(self._uri)
+        return () if table is None else row_queries.row_ranges(table)
 
-    def commits_of_plans(self, requested_by: str) -> tuple[Commit, ...]:
+    def plan_commits(self, requested_by: str) -> tuple[Commit, ...]:
         """Plans' commits, newest first, as far back as the log tells of them."""
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         return tuple(
             Commit(version=version, plan=Plan.from_metadata(metadata, requested_by))
             for version, metadata in (() if table is None else _commits(table))
         )
 
-    def newest(self) -> tuple[int, str]:
-        """As `TypedLog.newest`."""
-        table = opened(self._uri)
+    def version_and_id(self) -> tuple[int, str]:
+        """As `TypedLog.version_and_id`."""
+        table = open_if_exists(self._uri)
         return (-1, "") if table is None else (table.version(), str(table.metadata().id))
 
-    def changes(self, since: int) -> Changes | None:
-        """As `TypedLog.changes`: by what commits tell of themselves."""
+    def changes_since(self, version: int) -> Changes | None:
+        """As `TypedLog.changes_since`: by what commits tell of themselves."""
         table = DeltaTable(self._uri)
-        missing = table.version() - since
+        missing = table.version() - version
         # It may be a copy from before.
         commits = table.history(missing) if missing > 0 else []
         if missing < 0 or len(commits) < missing:
             return None
-        told = dict(commits_told(commits))
+        told = dict(commits_with_metadata(commits))
         appended: list[Plan] = []
         replaced: list[Plan] = []
-        discarded: list[int] = []
+        removed: list[int] = []
         for commit in reversed(commits):
             metadata = told.get(commit["version"], {})
             if "fingerprint" in metadata:
                 plan = Plan.from_metadata(metadata, requested_by="")
                 (replaced if plan.replaces else appended).append(plan)
-            elif "discarded" in metadata:
-                discarded.append(metadata["discarded"])
-            elif not keeps_rows(commit, metadata):
+            elif "removed_plan" in metadata:
+                removed.append(metadata["removed_plan"])
+            elif not changes_no_rows(commit, metadata):
                 return None
-        return Changes(appended=appended, replaced=replaced, discarded=discarded)
+        return Changes(appended=appended, replaced=replaced, removed=removed)
 
-    def discards(self) -> Mapping[int, int]:
+    def removal_versions(self) -> Mapping[int, int]:
         """The newest version that took a plan's rows out, by plan, as far back as the log tells."""
-        table = opened(self._uri)
-        told = [] if table is None else list(commits_told(table.history()))
+        table = open_if_exists(self._uri)
+        told = [] if table is None else list(commits_with_metadata(table.history()))
         return {
-            metadata["discarded"]: version
+            metadata["removed_plan"]: version
             for version, metadata in reversed(told)
-            if "discarded" in metadata
+            if "removed_plan" in metadata
         }
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         """Rows of one incarnation's partition at these offsets: the plan and the record."""
-        table = opened(self._uri)
-        return iter(()) if table is None else contents.rows_of(table, topic_id, partition, span)
+        table = open_if_exists(self._uri)
+        return iter(()) if table is None else row_queries.rows_of(table, topic_id, partition, span)
 
     def last_rows(
         self, topic_id: str, spans: Mapping[int, SpanSet], most: int
     ) -> Mapping[int, Sequence[LogRecord]]:
         """The rows with the highest offsets, by partition, as `LandedRows.last_rows`."""
-        table = opened(self._uri)
-        return {} if table is None else contents.last_rows(table, topic_id, spans, most)
+        table = open_if_exists(self._uri)
+        return {} if table is None else row_queries.last_rows(table, topic_id, spans, most)
 
-    def labels(self, bounds: Span) -> tuple[Label, ...]:
-        """Count the rows at these offsets by their origin, as `LabelledRows.labels`."""
-        table = opened(self._uri)
-        return () if table is None else contents.labels(table, bounds)
+    def row_origins(self, bounds: Span) -> tuple[RowOrigin, ...]:
+        """Count the rows at these offsets by their origin, as `RowOriginReader.row_origins`."""
+        table = open_if_exists(self._uri)
+        return () if table is None else row_queries.row_origins(table, bounds)
 
     def prepare(self, pipeline: str) -> TableSize:
         """Make the table if it is not there, and refuse one that is not this pipeline's.
@@ -307,11 +315,11 @@ class DeltaDataTable:
         added = self._additions(table) if self._grows else []
         if added:
             self._add_fields(table, added)
-        return contents.size(table)
+        return row_queries.table_size(table)
 
     def columns(self) -> Mapping[str, FieldType]:
         """The types of its columns by name; none of a table that is not there."""
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         return {} if table is None else _columns(table.schema())
 
     def _additions(self, table: DeltaTable) -> list[str]:
@@ -335,7 +343,7 @@ class DeltaDataTable:
                 commit_properties=CommitProperties(custom_metadata=metadata),
             )
         except (DeltaError, OSError) as failed:
-            raise named(failed, self._uri, f"adding {', '.join(added)}") from failed
+            raise tidemark_error(failed, self._uri, f"adding {', '.join(added)}") from failed
         log.info("columns grew table=%s fields=%s", self._uri, added)
 
     def _own(self, pipeline: str) -> DeltaTable:
@@ -346,12 +354,12 @@ class DeltaDataTable:
 
     def _present(self) -> DeltaTable | None:
         """The table; None if there is nothing in its place."""
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is None and "://" not in self._uri:
             # A log without a commit is of a table that another driver is just making.
             others = [each for each in Path(self._uri).glob("[!.]*") if each.name != "_delta_log"]
             # It may have made it between the look for it and this one.
-            table = opened(self._uri) if others else None
+            table = open_if_exists(self._uri) if others else None
             if others and table is None:
                 self._refuse("a folder with files in it that are no Delta table")
         return table
@@ -404,10 +412,10 @@ class DeltaDataTable:
         """
         try:
             table = DeltaTable(self._uri)
-            if _is_taken(table, plan):  # fence: taken-transaction-is-not-committed
+            if _has_transaction(table, plan):  # fence: taken-transaction-is-not-committed
                 return False
             # fence: data-storage-is-tried
-            proofs = missing_proofs(table, self._uri)
+            proofs = missing_storage_proofs(table, self._uri)
             # fence: landing-is-a-transaction
             transactions = [Transaction(plan.app_id, plan.sequence), *proofs]
             change = replace if plan.replaces else self._add_files
@@ -418,7 +426,7 @@ class DeltaDataTable:
                     pipeline=plan.pipeline, sequence=plan.sequence
                 ) from failed
             operation = f"committing plan {plan.sequence} of pipeline {plan.pipeline!r}"
-            error = named(failed, self._uri, operation)
+            error = tidemark_error(failed, self._uri, operation)
             if isinstance(failed, CommitFailedError) and isinstance(error, EngineFailed):
                 error = LandingOvertaken(
                     pipeline=plan.pipeline, sequence=plan.sequence, reason=error.reason
@@ -438,7 +446,7 @@ class DeltaDataTable:
 
     def _others_were_first(self, plan: Plan) -> bool:
         try:
-            return self.is_taken(plan)
+            return self.has_transaction(plan)
         except TidemarkError:
             return False
 
@@ -450,7 +458,7 @@ class DeltaDataTable:
             TransactionConflict: Another commit of this transaction was first; look again.
         """
         table = self._own(plan.pipeline)
-        if _is_taken(table, plan):
+        if _has_transaction(table, plan):
             return
         try:
             transactions = [Transaction(plan.app_id, plan.sequence)]
@@ -460,11 +468,11 @@ class DeltaDataTable:
 
     def check_removable(self, plan: Plan) -> None:
         """As `DataTable.check_removable`: reads files that hold rows of other plans as well."""
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is not None:
-            check_readable(self._uri, files_of(table, plan.sequence)[1])
+            check_readable(self._uri, files_with_plan(table, plan.sequence)[1])
 
-    def discard(self, plan: Plan) -> tuple[int, int]:
+    def remove_rows(self, plan: Plan) -> tuple[int, int]:
         """Remove a plan's rows. Returns their number, and a version that has none of them.
 
         Removes files with rows of this plan alone without reading them, so an unreadable file can
@@ -474,14 +482,14 @@ class DeltaDataTable:
             UnreadableFile: A file with rows of other plans as well.
             EngineFailed: The rows may be there or not; do it again.
         """
-        if opened(self._uri) is None:
+        if open_if_exists(self._uri) is None:
             return 0, 0
-        metadata = json.dumps({"discarded": plan.sequence})
+        metadata = json.dumps({"removed_plan": plan.sequence})
         try:
-            rows = remove_whole(self._uri, plan.sequence, metadata)
+            rows = remove_whole_files(self._uri, plan.sequence, metadata)
             table = DeltaTable(self._uri)
             # fence: removed-plan-is-gone-from-every-file
-            if not rows or may_hold_others(table, plan.sequence):
+            if not rows or has_other_files_with_plan(table, plan.sequence):
                 done = table.delete(
                     f"plan_sequence = {plan.sequence}",
                     commit_properties=CommitProperties(custom_metadata={"userMetadata": metadata}),
@@ -490,7 +498,7 @@ class DeltaDataTable:
         except (DeltaError, OSError) as failed:
             self.check_removable(plan)
             operation = f"removing rows of plan {plan.sequence} of pipeline {plan.pipeline!r}"
-            raise named(failed, self._uri, operation) from failed
+            raise tidemark_error(failed, self._uri, operation) from failed
         return rows, table.version()
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
@@ -521,15 +529,15 @@ class DeltaDataTable:
                 self._uri,
                 schema=self._schema,
                 description=f"Tidemark: what pipeline {pipeline} landed",
-                configuration={**PROPERTIES, _OWNER: pipeline},
+                configuration={**DATA_TABLE_PROPERTIES, _OWNER: pipeline},
                 raise_if_key_not_exists=False,
                 # Tried again, a lost race would become a later commit with another table id.
                 commit_properties=CommitProperties(
-                    max_commit_retries=0, app_transactions=[prove(self._uri)]
+                    max_commit_retries=0, app_transactions=[prove_conditional_writes(self._uri)]
                 ),
             )
         except (CommitFailedError, DeltaError):
-            if opened(self._uri) is None:
+            if open_if_exists(self._uri) is None:
                 raise
             log.info("table made by another driver pipeline=%s uri=%s", pipeline, self._uri)
         return DeltaTable(self._uri)
@@ -564,7 +572,7 @@ def _replace_all(
     table: DeltaTable, plan: Plan, files: Sequence[DataFile], properties: CommitProperties
 ) -> None:
     """Replace rows, each of which must have a successor."""
-    refuse_losses(table, plan, files)
+    check_no_rows_lost(table, plan, files)
     replace_rows(table, plan, files, properties)
 
 
@@ -590,7 +598,7 @@ def check_owner(table: DeltaTable, uri: str, pipeline: str) -> None:
         raise ForeignTable(target=uri, difference=difference)
 
 
-def _is_taken(table: DeltaTable, plan: Plan) -> bool:
+def _has_transaction(table: DeltaTable, plan: Plan) -> bool:
     """Whether the plan's transaction is in the table: by its own commit, or by a fence."""
     return (table.transaction_version(plan.app_id) or 0) >= plan.sequence
 
@@ -636,7 +644,7 @@ def _instant(ms: int) -> str:
 
 
 def _landing(table: DeltaTable, plan: Plan) -> Landing:
-    return Landing.of(plan, table.version(), landed_counts(table, plan))
+    return Landing.of(plan, table.version(), records_by_range(table, plan))
 
 
 def _bare(kind: Any) -> str:
@@ -667,10 +675,10 @@ def _commits(table: DeltaTable) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _landings(history: list[dict[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    return (told for told in commits_told(history) if "fingerprint" in told[1])
+    return (told for told in commits_with_metadata(history) if "fingerprint" in told[1])
 
 
-def commits_told(history: list[dict[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def commits_with_metadata(history: list[dict[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Versions whose commits tell something in JSON, newest first."""
     for commit in history:
         try:
@@ -681,7 +689,7 @@ def commits_told(history: list[dict[str, Any]]) -> Iterator[tuple[int, Mapping[s
             yield commit["version"], metadata
 
 
-def keeps_rows(commit: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
+def changes_no_rows(commit: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
     """Whether a commit, by what it tells in JSON, has changed no row."""
     return commit.get("operation") in _NEUTRAL or bool(metadata.keys() & _NO_ROWS)
 

@@ -8,13 +8,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemark.lake.compaction import Compaction
-from tidemark.lake.copies import CopySearch, numbered, row_numbers, rows_within
 from tidemark.lake.data_table import check_owner
+from tidemark.lake.duplicates import DuplicateSearch, numbered_batches, row_numbers, rows_within
 from tidemark.lake.errors import CompactionConflict
-from tidemark.lake.live_files import LiveFile, bounds_of_some_rows, left_out, live_files, storage_of
-from tidemark.lake.plan_files import named_read_failures
-from tidemark.lake.rewriting import NewFile, Rewrite, batches_of, write_rows
-from tidemark.lake.rows import opened
+from tidemark.lake.live_files import (
+    LiveFile,
+    live_files,
+    subset_statistics,
+    table_filesystem,
+    unsupported_files,
+)
+from tidemark.lake.rewriting import NewFile, Rewrite, read_batches, write_rows
+from tidemark.lake.table_io import open_if_exists
+from tidemark.lake.unreadable_files import translate_read_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +33,7 @@ _TRIED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copies:
+class DeduplicationResult:
     """The result of a deduplication.
 
     Attributes:
@@ -52,7 +58,7 @@ class Deduplication:
         self._uri = uri
         self._pipeline = pipeline
 
-    def run(self, *, dry_run: bool = False) -> Copies:
+    def run(self, *, dry_run: bool = False) -> DeduplicationResult:
         """Rewrite the files with doubled rows without the copies.
 
         Makes one commit, only if all of these files are still in the table. Otherwise it searches
@@ -63,12 +69,12 @@ class Deduplication:
 
         Raises:
             ForeignTable: It is not the pipeline's table.
-            CopiesDiffer: Rows with one key are not copies; nothing was changed.
+            DuplicatesDiffer: Rows with one key are not copies; nothing was changed.
             UnreadableFile: A file of the table cannot be read; nothing was changed.
             CompactionConflict: Other commits removed the files in each try; nothing was changed.
             EngineFailed: The rewrite failed, or its answer was lost. A repetition is safe.
         """
-        with named_read_failures(self._uri, "removing doubled rows"):
+        with translate_read_errors(self._uri, "removing doubled rows"):
             for attempt in range(1, _TRIED):
                 try:
                     return self._without_copies(dry_run=dry_run)
@@ -76,14 +82,16 @@ class Deduplication:
                     log.info("not deduplicated attempt=%d reason=%s", attempt, conflict.reason)
             return self._without_copies(dry_run=dry_run)
 
-    def _without_copies(self, *, dry_run: bool) -> Copies:
-        table = opened(self._uri)
+    def _without_copies(self, *, dry_run: bool) -> DeduplicationResult:
+        table = open_if_exists(self._uri)
         if table is None:
-            return Copies(rows=0)
+            return DeduplicationResult(rows=0)
         check_owner(table, self._uri, self._pipeline)
-        files, live = storage_of(self._uri), live_files(table)
-        found = CopySearch(files, live, self._pipeline).find()
-        copies = Copies(rows=sum(map(len, found.values())), unread_files=len(left_out(table, live)))
+        files, live = table_filesystem(self._uri), live_files(table)
+        found = DuplicateSearch(files, live, self._pipeline).find()
+        copies = DeduplicationResult(
+            rows=sum(map(len, found.values())), unread_files=len(unsupported_files(table, live))
+        )
         if dry_run or not copies.rows:
             return copies
         added = [_rewritten(files, live[number], rows) for number, rows in found.items()]
@@ -97,14 +105,14 @@ class Deduplication:
 
 def _rewritten(files: FileSystem, file: LiveFile, copies: pa.Array) -> NewFile:
     """A new file with the rows of a file that are not copies."""
-    rows = _without(batches_of(files, file), copies)
-    return write_rows(files, file, rows, bounds_of_some_rows([file]))
+    rows = _without(read_batches(files, file), copies)
+    return write_rows(files, file, rows, subset_statistics([file]))
 
 
 def _without(batches: Iterator[pa.RecordBatch], rows: pa.Array) -> Iterator[pa.RecordBatch]:
     import pyarrow.compute as pc
 
-    for first, batch in numbered(batches):
+    for first, batch in numbered_batches(batches):
         removed = rows_within(rows, first, batch.num_rows)
         if len(removed):
             numbers = row_numbers(first, batch.num_rows)

@@ -302,7 +302,7 @@ class ControlFileDamaged(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class CopiesDiffer(TerminalError):
+class DuplicatesDiffer(TerminalError):
     """Rows of a data table have the same topic id, partition, offset and plan, and differ."""
 
     pipeline: str
@@ -321,7 +321,7 @@ class CopiesDiffer(TerminalError):
     fix = (
         "Nothing was changed; `tidemark undo {pipeline} --plan {sequence} --reason TEXT` removes "
         "the rows of the plan, and the next run reads them again; see docs/runbook.md, "
-        "CopiesDiffer."
+        "DuplicatesDiffer."
     )
 
     @property
@@ -355,23 +355,6 @@ class RowsWouldBeLost(TerminalError):
             f"{listed(f'{p}:{start}-{end}' for p, start, end in self.lost)}: compacted or deleted "
             "since, aborted, or from elsewhere"
         )
-
-
-@dataclass(kw_only=True, eq=False)
-class RetentionTooShort(TerminalError):
-    """Files would be removed that readers, and time travel, may still need."""
-
-    table: str
-    asked_hours: int
-    shortest_hours: int
-
-    problem = "Removed files of {table} may not go so soon."
-    expected = "at least {shortest_hours} hours"
-    actual = "{asked_hours} hours"
-    fix = (
-        "Say more with --keep-hours, or set the table property delta.deletedFileRetentionDuration; "
-        "see docs/runbook.md, RetentionTooShort."
-    )
 
 
 @dataclass(kw_only=True, eq=False)

@@ -19,10 +19,10 @@ from tidemark.core.ledger_summary import AGAINST, OF_SETTLED_PLANS, Newest, Plac
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import PlanKind
 from tidemark.core.watermarks import Position
-from tidemark.lake.control_repair import DOUBLED
-from tidemark.lake.rows import to_rows
+from tidemark.lake.control_repair import DUPLICATE_EVENTS_SQL
+from tidemark.lake.table_io import python_rows
 
-FEW = 200
+MAX_ROWS_IN_PYTHON = 200
 """Largest number of events and rows that Python adds up; for larger pipelines SQL adds up."""
 
 
@@ -138,7 +138,7 @@ GROUP BY requested_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class PipelineRows:
     """What the control table holds of a pipeline.
 
     Attributes:
@@ -154,7 +154,7 @@ class Found:
     present: int
 
 
-def read_settled(table: DeltaTable, pipeline: str) -> Found:
+def read_pipeline_rows(table: DeltaTable, pipeline: str) -> PipelineRows:
     """A pipeline's rows that a ledger needs.
 
     Raises:
@@ -166,14 +166,14 @@ def read_settled(table: DeltaTable, pipeline: str) -> Found:
         return engine.execute(sql.format(pipeline=pipeline)).read_all()
 
     def rows(sql: str) -> list[dict[str, Any]]:
-        return to_rows(read(sql))
+        return python_rows(read(sql))
 
-    if (table.transaction_version(pipeline) or 0) <= FEW:
+    if (table.transaction_version(pipeline) or 0) <= MAX_ROWS_IN_PYTHON:
         whole = read(_ALL)
-        if whole.num_rows <= FEW:
-            return _added_up(pipeline, to_rows(whole))
+        if whole.num_rows <= MAX_ROWS_IN_PYTHON:
+            return _added_up(pipeline, python_rows(whole))
     rows(_OWN)
-    if doubled := rows(DOUBLED.format(source="own")):
+    if doubled := rows(DUPLICATE_EVENTS_SQL.format(source="own")):
         numbers = tuple(each["event_number"] for each in doubled)
         raise ControlDoubled(pipeline=pipeline, events=numbers)
     rows(_SETTLED)
@@ -197,7 +197,7 @@ def read_settled(table: DeltaTable, pipeline: str) -> Found:
         records=rows(_RECORDS)[0]["records"] or 0,
     )
     (events,) = rows(_EVENTS)
-    return Found(
+    return PipelineRows(
         others=rows(
             _WHOLE.replace("{numbers}", _runs(row["event_number"] for row in rows(_OTHERS)))
         ),
@@ -207,11 +207,11 @@ def read_settled(table: DeltaTable, pipeline: str) -> Found:
     )
 
 
-def _added_up(pipeline: str, rows: list[Row]) -> Found:
+def _added_up(pipeline: str, rows: list[Row]) -> PipelineRows:
     refuse_doubled(pipeline, rows)
     others, settled = settle(rows)
     numbers = {row["event_number"] for row in rows}
-    return Found(
+    return PipelineRows(
         others=others, settled=settled, newest=max(numbers, default=0), present=len(numbers)
     )
 

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
-from tidemark.lake.rows import to_rows
+from tidemark.lake.table_io import python_rows
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -62,7 +62,7 @@ class LiveFile:
         )
 
 
-def storage_of(uri: str) -> FileSystem:
+def table_filesystem(uri: str) -> FileSystem:
     """The folder of a table, through the storage access of delta-rs."""
     from deltalake.fs import DeltaStorageHandler
     from pyarrow.fs import PyFileSystem
@@ -79,7 +79,7 @@ def live_files(table: DeltaTable) -> list[LiveFile]:
     vectors: set[str] = set()
     if "deletionVectors" in (table.protocol().reader_features or ()):
         vectors = {unquote(uri) for batch in table.deletion_vectors() for uri in _uris(batch)}
-    rows = to_rows(table.get_add_actions(flatten=False))
+    rows = python_rows(table.get_add_actions(flatten=False))
     found = [
         LiveFile(
             path=row["path"],
@@ -99,7 +99,9 @@ def live_files(table: DeltaTable) -> list[LiveFile]:
     return sorted(found, key=lambda file: (file.modified_ms, file.path))
 
 
-def left_out(table: DeltaTable, live: Sequence[LiveFile]) -> list[tuple[str, Mapping[str, Any]]]:
+def unsupported_files(
+    table: DeltaTable, live: Sequence[LiveFile]
+) -> list[tuple[str, Mapping[str, Any]]]:
     """Files of the loaded version that `live_files` leaves out: paths and partition values.
 
     Args:
@@ -109,7 +111,7 @@ def left_out(table: DeltaTable, live: Sequence[LiveFile]) -> list[tuple[str, Map
     removable = {file.path for file in live}
     return [
         (row["path"], row.get("partition") or {})
-        for row in to_rows(table.get_add_actions(flatten=False))
+        for row in python_rows(table.get_add_actions(flatten=False))
         if row["path"] not in removable
     ]
 
@@ -119,7 +121,7 @@ def _uris(batch: Any) -> Sequence[str]:
     return uris
 
 
-def merged_bounds(group: Sequence[LiveFile]) -> dict[str, Any]:
+def merged_statistics(group: Sequence[LiveFile]) -> dict[str, Any]:
     """Merged statistics of some files, in the form of the Delta protocol.
 
     Leaves out columns without statistics in one of the files, and values other than numbers, texts,
@@ -137,9 +139,9 @@ def merged_bounds(group: Sequence[LiveFile]) -> dict[str, Any]:
     }
 
 
-def bounds_of_some_rows(group: Sequence[LiveFile]) -> dict[str, Any]:
+def subset_statistics(group: Sequence[LiveFile]) -> dict[str, Any]:
     """Column bounds that remain valid for a part of these rows; null counts would not."""
-    return {name: each for name, each in merged_bounds(group).items() if name != "nullCount"}
+    return {name: each for name, each in merged_statistics(group).items() if name != "nullCount"}
 
 
 def _rounded_up(value: Any) -> Any:

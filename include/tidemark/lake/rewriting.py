@@ -83,7 +83,7 @@ def write_rows(
     import pyarrow.parquet as pq
 
     path = new_path()
-    with opened_file(files, like) as first:
+    with open_parquet(files, like) as first:
         schema = plain_schema(first)
         leaves = [first.schema.column(n).path for n in range(len(first.schema.names))]
     records = 0
@@ -125,7 +125,7 @@ def _row_groups(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[p
         yield pa.Table.from_batches(held, schema)
 
 
-def batches_of(
+def read_batches(
     files: FileSystem, file: LiveFile, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Rows of a file in types of `plain_schema`, all columns if none are named.
@@ -135,7 +135,7 @@ def batches_of(
     """
     import pyarrow as pa
 
-    with opened_file(files, file) as source:
+    with open_parquet(files, file) as source:
         schema = plain_schema(source)
         if columns is not None:
             schema = pa.schema([schema.field(name) for name in columns])
@@ -180,7 +180,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 @contextmanager
-def opened_file(files: FileSystem, file: LiveFile) -> Iterator[pq.ParquetFile]:
+def open_parquet(files: FileSystem, file: LiveFile) -> Iterator[pq.ParquetFile]:
     """A file of the table."""
     import pyarrow.parquet as pq
 

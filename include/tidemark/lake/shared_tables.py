@@ -8,9 +8,9 @@ from typing import Any, Literal
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from tidemark.lake.exclusive import missing_proofs, prove
-from tidemark.lake.retention import KEEP_LOG
-from tidemark.lake.rows import opened
+from tidemark.lake.conditional_writes import missing_storage_proofs, prove_conditional_writes
+from tidemark.lake.table_io import open_if_exists
+from tidemark.lake.table_properties import KEEP_OLD_COMMITS
 
 _TRIED = 5
 
@@ -41,8 +41,8 @@ def append_shared(
     """
     for tries_left in range(_TRIED - 1, -1, -1):
         try:
-            table = opened(uri) or _created(uri, schema, partition_by)
-            properties = CommitProperties(app_transactions=missing_proofs(table, uri))
+            table = open_if_exists(uri) or _created(uri, schema, partition_by)
+            properties = CommitProperties(app_transactions=missing_storage_proofs(table, uri))
             write_deltalake(
                 table, rows, mode="append", schema_mode=schema_mode, commit_properties=properties
             )
@@ -59,6 +59,6 @@ def _created(uri: str, schema: Any, partition_by: Sequence[str]) -> DeltaTable:
         schema=schema,
         mode="ignore",
         partition_by=list(partition_by),
-        configuration={**KEEP_LOG, "delta.appendOnly": "true"},
-        commit_properties=CommitProperties(app_transactions=[prove(uri)]),
+        configuration={**KEEP_OLD_COMMITS, "delta.appendOnly": "true"},
+        commit_properties=CommitProperties(app_transactions=[prove_conditional_writes(uri)]),
     )

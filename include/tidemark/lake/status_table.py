@@ -10,9 +10,9 @@ from arro3.core import DataType, Field, Schema
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from tidemark.lake.failures import named_failures
-from tidemark.lake.retention import KEEP_LOG
-from tidemark.lake.rows import TIMESTAMP, from_rows, opened
+from tidemark.lake.delta_errors import translate_delta_errors
+from tidemark.lake.table_io import TIMESTAMP, arrow_table, open_if_exists
+from tidemark.lake.table_properties import KEEP_OLD_COMMITS
 
 log = logging.getLogger(__name__)
 
@@ -59,18 +59,18 @@ def write_status(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool = 
     Raises:
         StorageRefused, StorageUnavailable, EngineFailed: The table was not written.
     """
-    with named_failures(uri, "writing the status table"):
+    with translate_delta_errors(uri, "writing the status table"):
         _replace(uri, rows, of_all=of_all)
 
 
 def _replace(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool) -> None:
-    if opened(uri) is None:
-        DeltaTable.create(uri, schema=COLUMNS, mode="ignore", configuration=dict(KEEP_LOG))
+    if open_if_exists(uri) is None:
+        DeltaTable.create(uri, schema=COLUMNS, mode="ignore", configuration=dict(KEEP_OLD_COMMITS))
     names = ", ".join(f"'{row['pipeline']}'" for row in rows)
     try:
         write_deltalake(
             uri,
-            from_rows(rows, COLUMNS),
+            arrow_table(rows, COLUMNS),
             mode="overwrite",
             predicate=None if of_all else f"pipeline IN ({names})",
             # A table that was made before a column was added gets it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from deltalake import DeltaTable
 
 from tidemark.core.throughput import RUNS, Pace, Run
-from tidemark.lake.rows import query
+from tidemark.lake.table_io import query_rows
 
 _RUNS = """
 SELECT plan_sequence,
@@ -38,9 +38,9 @@ def read_pace(table: DeltaTable, pipeline: str) -> Pace:
             landed_at=row["landed_at"],
             offsets=row["offsets"] or 0,
         )
-        for row in reversed(query(table, _RUNS.format(pipeline=pipeline, most=RUNS)))
+        for row in reversed(query_rows(table, _RUNS.format(pipeline=pipeline, most=RUNS)))
     ]
     if not runs:
         return Pace()
-    lows = query(table, _LOWS.format(pipeline=pipeline, sequence=runs[0].sequence))
+    lows = query_rows(table, _LOWS.format(pipeline=pipeline, sequence=runs[0].sequence))
     return Pace(runs=runs, lows={row["partition"]: row["low"] for row in lows})

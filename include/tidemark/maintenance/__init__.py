@@ -1,1 +1,1 @@
-"""Compaction and removal of unreferenced files."""
+"""Maintenance of tables: compaction, and removal of unreferenced files."""

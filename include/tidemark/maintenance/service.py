@@ -1,4 +1,4 @@
-"""Keeping a table small: small files become few, and files that nobody needs go."""
+"""Maintenance of one table: compaction, then removal of unreferenced files."""
 
 from __future__ import annotations
 
@@ -11,25 +11,29 @@ from typing import Protocol
 from tidemark.ingest.protocols import Clock, ControlReader, DataLog
 from tidemark.ingest.recorder import checked_ledger
 from tidemark.lake.errors import CompactionConflict
-from tidemark.lake.retention import (
-    PlanIsOver,
-    StoredFile,
-    TableFiles,
-    UpkeepOutcome,
-    Upkept,
-    kept_for,
-    over_in,
+from tidemark.lake.unreferenced_files import IsPlanFinished, StoredFile, TableFiles
+from tidemark.maintenance.rules import (
+    MaintenanceOutcome,
+    MaintenanceResult,
+    effective_retention,
+    finished_plans_of,
 )
 
+log = logging.getLogger(__name__)
 
-class Upkeep(Protocol):
-    """Keeps one table small, beside whoever reads and writes it."""
+MAX_COMPACTIONS = 3
+"""Tries of a compaction. Undo, replacement and other compactions cause conflicts; landings do not.
+"""
 
-    def look(self) -> TableFiles | None:
-        """The newest version's files; None if there is no table.
+
+class MaintainedTable(Protocol):
+    """A table that maintenance can compact and clean while other processes use it."""
+
+    def current_files(self) -> TableFiles | None:
+        """Return the files of the newest version; None if there is no table.
 
         Raises:
-            ForeignTable: It is not the one that it should be.
+            ForeignTable: The table belongs to another pipeline.
         """
         ...
 
@@ -42,103 +46,115 @@ class Upkeep(Protocol):
         """
         ...
 
-    def reclaim(
-        self, now: datetime, keep: timedelta, is_over: PlanIsOver, *, dry_run: bool = False
+    def remove_unreferenced(
+        self,
+        now: datetime,
+        retention: timedelta,
+        is_finished: IsPlanFinished,
+        *,
+        dry_run: bool = False,
     ) -> Sequence[StoredFile]:
-        """Remove files that are older than `keep` and that no version since then refers to.
+        """Remove files older than `retention` that no version within `retention` refers to.
 
         Args:
             now: The time by this machine's clock.
-            keep: Versions that were the newest so long ago, or later, can be read.
-            is_over: Plans whose files no driver can commit any more; read before this call.
+            retention: Versions that were the newest within this time remain readable.
+            is_finished: Plans whose files no process can commit any more; read before this call.
             dry_run: Remove nothing, and use this machine's clock.
+
+        Returns:
+            The removed files; in a dry run the files to remove.
 
         Raises:
             ClockDiffers: The storage's clock differs; nothing was removed.
-            EngineFailed: Some may be gone; do it again.
+            EngineFailed: Some files may be removed; run it again.
         """
         ...
 
 
-log = logging.getLogger(__name__)
-
-COMPACTIONS_TRIED = 3
-"""Undo, replacement and other compactions refuse a compaction; landings do not."""
-
-
-def plans_over(control: ControlReader, pipeline: str, data_log: DataLog) -> PlanIsOver:
-    """Which plans of a pipeline are over now.
+def finished_plans(control: ControlReader, pipeline: str, data_log: DataLog) -> IsPlanFinished:
+    """Read which plans of a pipeline no process can land any more.
 
     Raises:
         ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished, TableRestored: The
-            data table and the control table are not of one history. Nothing is to be removed
-            before somebody has put that right, perhaps with a RESTORE.
+            data table and the control table have different histories. No file may be removed
+            before an operator repairs that, which may need a RESTORE.
     """
     # fence: doubtful-table-is-not-maintained
-    return over_in(checked_ledger(control, pipeline, data_log))
+    return finished_plans_of(checked_ledger(control, pipeline, data_log))
 
 
-def _no_plans() -> PlanIsOver:
+def _no_plans() -> IsPlanFinished:
     return lambda sequence: False  # noqa: ARG005  a table without plans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maintenance:
-    """Maintains one table, beside whoever lands in it, undoes plans, or reads it.
+    """Maintains one table while other processes land, undo and read.
 
     Attributes:
-        table: Its name for people: the pipeline's, for a data table.
-        upkeep: The table.
-        plans_over: Reads which plans nobody can land files of any more.
+        name: The table's display name; for a data table the name of its pipeline.
+        table: The table.
         now: The clock.
+        finished_plans: Reads which plans no process can land any more.
     """
 
-    table: str
-    upkeep: Upkeep
+    name: str
+    table: MaintainedTable
     now: Clock
-    plans_over: Callable[[], PlanIsOver] = _no_plans
+    finished_plans: Callable[[], IsPlanFinished] = _no_plans
 
-    def maintain(self, keep: timedelta, *, dry_run: bool = False) -> Upkept:
-        """Compact the table, then remove files that no version younger than `keep` refers to.
+    def maintain(self, retention: timedelta, *, dry_run: bool = False) -> MaintenanceResult:
+        """Compact the table, then remove files that no version within the retention refers to.
 
         Args:
-            keep: How long; longer if the table says so.
+            retention: How long old versions remain readable; the table's own property may make it
+                longer.
             dry_run: Only return the files to remove.
 
         Raises:
             RetentionTooShort: Readers, or a landing, may still need these files.
-            ForeignTable: The table is another one.
+            ForeignTable: The table belongs to another pipeline.
             ClockDiffers: This machine's clock differs from the storage's; no file was removed.
             ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished, TableRestored:
-                As in `plans_over`.
-            EngineFailed: The engine or the storage failed; do it again.
+                As in `finished_plans`.
+            EngineFailed: The engine or the storage failed; run it again.
         """
-        before = self.upkeep.look()
+        before = self.table.current_files()
         if before is None:
-            return Upkept(table=self.table, outcome=UpkeepOutcome.NO_TABLE)
-        keep = kept_for(self.table, keep, before.retention)
-        # First: a plan that lands from here on is an open one, so its files stay.
-        is_over = self.plans_over()
-        replaced = None if dry_run else self._compacted()
-        removed = self.upkeep.reclaim(self.now(), keep, is_over, dry_run=dry_run)
-        outcome = UpkeepOutcome.DONE if replaced is not None else UpkeepOutcome.PUT_OFF
-        done = Upkept(
-            table=self.table,
-            outcome=UpkeepOutcome.DRY_RUN if dry_run else outcome,
+            return MaintenanceResult(table=self.name, outcome=MaintenanceOutcome.NO_TABLE)
+        retention = effective_retention(self.name, retention, before.retention)
+        # Read first: a plan that lands after this line is an open plan here, so its files stay.
+        is_finished = self.finished_plans()
+        replaced = None if dry_run else self._compact()
+        removed = self.table.remove_unreferenced(
+            self.now(), retention, is_finished, dry_run=dry_run
+        )
+        result = MaintenanceResult(
+            table=self.name,
+            outcome=_outcome(replaced, dry_run=dry_run),
             before=before,
-            after=before if dry_run else self.upkeep.look(),
+            after=before if dry_run else self.table.current_files(),
             replaced=replaced or 0,
             removed=tuple(removed),
-            keep=keep,
+            retention=retention,
         )
-        log.info("maintained %s", " ".join(f"{k}={v!r}" for k, v in done.as_record().items()))
-        return done
+        log.info("maintained %s", " ".join(f"{k}={v!r}" for k, v in result.as_record().items()))
+        return result
 
-    def _compacted(self) -> int | None:
-        """How many files were replaced; None if others were in the way every time."""
-        for attempt in range(1, COMPACTIONS_TRIED + 1):
+    def _compact(self) -> int | None:
+        """Return the number of replaced files; None if other commits prevented every try."""
+        for attempt in range(1, MAX_COMPACTIONS + 1):
             try:
-                return self.upkeep.compact()
+                return self.table.compact()
             except CompactionConflict as conflict:
-                log.info("not compacted attempt=%d reason=%s", attempt, conflict.reason)
+                log.info("compaction conflict attempt=%d reason=%s", attempt, conflict.reason)
         return None
+
+
+def _outcome(replaced: int | None, *, dry_run: bool) -> MaintenanceOutcome:
+    if dry_run:
+        return MaintenanceOutcome.DRY_RUN
+    if replaced is None:
+        return MaintenanceOutcome.COMPACTION_DEFERRED
+    return MaintenanceOutcome.MAINTAINED

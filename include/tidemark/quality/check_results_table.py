@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemark.lake.failures import names_failures
-from tidemark.lake.rows import opened, query
+from tidemark.lake.delta_errors import translates_delta_errors
 from tidemark.lake.shared_tables import append_shared
+from tidemark.lake.table_io import open_if_exists, query_rows
 from tidemark.quality.check_results import (
     BatchRef,
     CheckedPlan,
@@ -45,7 +45,7 @@ SCHEMA = pa.schema(
 """`run_at` names the attempt; the newest one of a plan counts."""
 
 
-@names_failures
+@translates_delta_errors
 class DeltaCheckResults:
     """The results table.
 
@@ -83,25 +83,25 @@ class DeltaCheckResults:
         Returns:
             Figures by check. Empty without earlier results, or if the table has no column for them.
         """
-        results = opened(self._uri)
+        results = open_if_exists(self._uri)
         if results is None or "value" not in {field.name for field in results.schema().fields}:
             return {}
         figures: dict[str, list[float]] = {}
         sql = _EARLIER.format(
             pipeline=ref.pipeline, kind=ref.kind, before=ref.plan_sequence, plans=plans
         )
-        for row in query(results, sql):
+        for row in query_rows(results, sql):
             figures.setdefault(row["check"], []).append(row["value"])
         return figures
 
     def checked(self, pipeline: str, plans: Collection[int]) -> list[CheckedPlan]:
         """As `QualityHistory.checked`."""
-        results = opened(self._uri)
+        results = open_if_exists(self._uri)
         if results is None or not plans:
             return []
         wanted = ", ".join(map(str, sorted(plans)))
         by_plan: dict[int, list[dict[str, Any]]] = {}
-        for row in query(results, _CHECKED.format(pipeline=pipeline, plans=wanted)):
+        for row in query_rows(results, _CHECKED.format(pipeline=pipeline, plans=wanted)):
             by_plan.setdefault(row["plan_sequence"], []).append(row)
         return [
             CheckedPlan(sequence=sequence, results=[_result(row) for row in rows])

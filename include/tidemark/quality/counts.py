@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.lake.rows import opened, query
+from tidemark.lake.table_io import open_if_exists, query_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +22,10 @@ class TableCount:
 
 def count_bronze(uri: str) -> TableCount:
     """Count a bronze table; a table that does not exist has no rows."""
-    table = opened(uri)
+    table = open_if_exists(uri)
     if table is None:
         return TableCount(rows=0, records=0)
-    (counted,) = query(
+    (counted,) = query_rows(
         table,
         """
         SELECT (SELECT count(*) FROM t) AS rows,

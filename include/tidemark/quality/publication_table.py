@@ -12,9 +12,9 @@ from arro3.core import DataType, Field, Schema
 from tidemark.core.accounting import Landing
 from tidemark.core.offsets import Span, SpanSet, united
 from tidemark.core.plan import Plan
-from tidemark.lake.failures import named_failures, names_failures
-from tidemark.lake.rows import TIMESTAMP, from_rows, opened, query
+from tidemark.lake.delta_errors import translate_delta_errors, translates_delta_errors
 from tidemark.lake.shared_tables import append_shared
+from tidemark.lake.table_io import TIMESTAMP, arrow_table, open_if_exists, query_rows
 from tidemark.quality.publication import PublicationDecision, PublicationStatus
 
 COLUMNS = Schema(
@@ -37,7 +37,7 @@ COLUMNS = Schema(
 """The publication table's columns; docs/quality.md explains each."""
 
 
-@names_failures
+@translates_delta_errors
 class DeltaPublicationTable:
     """Publication decisions about the ranges of one data table. Append-only.
 
@@ -79,14 +79,14 @@ class DeltaPublicationTable:
             }
             for count in landing.counts
         ]
-        append_shared(self._uri, from_rows(rows, COLUMNS), COLUMNS)
+        append_shared(self._uri, arrow_table(rows, COLUMNS), COLUMNS)
 
     def decisions(self, pipeline: str, plan: int | None = None) -> list[PublicationDecision]:
         """Return every decision about a pipeline's plans, or about one plan, in any order."""
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is None:
             return []
-        found = query(
+        found = query_rows(
             table,
             "SELECT plan_sequence, status, decided_at, decided_by, reason, "
             "partition, start_offset, end_offset "
@@ -108,10 +108,10 @@ class DeltaPublicationTable:
 
     def decided_plans(self, pipeline: str) -> Sequence[int]:
         """Return the plans of a pipeline with a decision by a check or an operator."""
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is None:
             return []
-        found = query(
+        found = query_rows(
             table,
             "SELECT DISTINCT plan_sequence FROM t "
             f"WHERE pipeline = '{pipeline}' AND table_id = '{_id_of(self._data_table)}'",
@@ -123,7 +123,7 @@ class DeltaPublicationTable:
 
         Equals `effective_decisions` over `decisions`, without a Python object for each row.
         """
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is None:
             return []
         effective = _EFFECTIVE.format(
@@ -132,7 +132,7 @@ class DeltaPublicationTable:
             table_id=_id_of(self._data_table),
             visible=_VISIBLE,
         )
-        found = query(
+        found = query_rows(
             table,
             f"SELECT DISTINCT plan_sequence FROM ({effective}) "
             f"WHERE place = 1 AND status = '{PublicationStatus.BLOCKED}' ORDER BY plan_sequence",
@@ -142,8 +142,8 @@ class DeltaPublicationTable:
 
 def _id_of(data_table: str) -> str:
     """Return a table's Delta id; empty if the table does not exist."""
-    with named_failures(data_table, "reading the table"):
-        table = opened(data_table)
+    with translate_delta_errors(data_table, "reading the table"):
+        table = open_if_exists(data_table)
         return "" if table is None else str(table.metadata().id)
 
 

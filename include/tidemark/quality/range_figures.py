@@ -17,7 +17,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from pyarrow.parquet import FileMetaData
 
-from tidemark.lake.failures import named_failures
+from tidemark.lake.delta_errors import translate_delta_errors
 from tidemark.lake.storage import column_statistics, folder_of, footers_of
 from tidemark.quality.check_results import BatchExpectation, BatchRef
 from tidemark.quality.checks import RangeFigures
@@ -56,7 +56,7 @@ def range_figures(ref: BatchRef, expected: Sequence[BatchExpectation]) -> list[R
     Raises:
         StorageRefused, StorageUnavailable, DeltaLogDamaged, EngineFailed: The table cannot be read.
     """
-    with named_failures(ref.table, "reading the table"):
+    with translate_delta_errors(ref.table, "reading the table"):
         return _range_figures(ref, expected)
 
 

@@ -111,7 +111,7 @@ class Quality:
         landing = landing_of(record)
         if record.landing is not None and record.landing.counts != landing.counts:
             # It has lost rows to others: what is left of it is in the newest version alone.
-            newest = self.data_log.held(record.plan).table_version
+            newest = self.data_log.current_landing(record.plan).table_version
             landing = replace(record.landing, table_version=newest)
         return record.plan, landing
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
-from tidemark.lake.failures import named_failures
+from tidemark.lake.delta_errors import translate_delta_errors
 from tidemark.quality.check_results import BatchRef
 from tidemark.quality.checks import TopKey
 
@@ -43,7 +43,7 @@ def top_key(ref: BatchRef, keys_held: int = _KEYS_HELD) -> TopKey:
     Raises:
         StorageRefused, StorageUnavailable, DeltaLogDamaged, EngineFailed: The table cannot be read.
     """
-    with named_failures(ref.table, "reading the table"):
+    with translate_delta_errors(ref.table, "reading the table"):
         found = _Counts.of(_keys(ref), keys_held)
         keys, records = found.keys, found.records
         if found.missing:

@@ -76,14 +76,14 @@ class Abandon:
             self._settle(ledger, record, given_up, discard=discard)
         if discard:
             # Last: rows may go only once it is recorded that nobody counts on them.
-            removed, _ = self.table.discard(plan)
+            removed, _ = self.table.remove_rows(plan)
             log.info("discarded pipeline=%s plan=%d rows=%d", plan.pipeline, plan.sequence, removed)
         return plan
 
     def _draft(self, record: PlanRecord, *, discard: bool) -> None:
         """Refuse what `_settle` would refuse; write nothing."""
         plan = record.plan
-        landing = record.landing or (self.table.find(plan) if record.is_open else None)
+        landing = record.landing or (self.table.find_landing(plan) if record.is_open else None)
         if landing is None:
             return
         if record.is_open and not plan.replaces:
@@ -106,7 +106,7 @@ class Abandon:
             raise PlanLanded(pipeline=plan.pipeline, sequence=plan.sequence)
         # In this order: what is not there once the fence is up never will be.
         self.table.fence(plan)  # fence: abandoned-plan-is-fenced
-        landing = self.table.find(plan)  # fence: fence-before-look
+        landing = self.table.find_landing(plan)  # fence: fence-before-look
         if landing is not None:
             self._record(ledger, plan, landing, discard=discard)
         self.control.append(ledger, [given_up], self.now())

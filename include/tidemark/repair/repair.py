@@ -12,7 +12,7 @@ from tidemark.core.events import NewEpoch
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan, PlanKind, transaction_app_id
-from tidemark.core.table_state import Commit, Holding, Restore
+from tidemark.core.table_state import Commit, Restore, RowRange
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.conflicts import retry_on_conflict
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable, LogReader, WatermarkReader
@@ -32,14 +32,14 @@ class _Look:
 
     Attributes:
         watermarks: The topic.
-        holdings: What the table holds.
+        row_ranges: What the table holds.
         commits: Plans' commits that the table's log tells of, newest first.
         restores: Every RESTORE that it tells of.
         found: What the ledger and the table do not agree on.
     """
 
     watermarks: TopicWatermarks
-    holdings: Sequence[Holding]
+    row_ranges: Sequence[RowRange]
     commits: Sequence[Commit]
     restores: Sequence[Restore]
     found: Differences
@@ -158,14 +158,14 @@ class Repair:
         fallback = repair.fallback_plan(
             self.spec.name, watermarks, self.spec.isolation_level, requested_by
         )
-        holdings = self.table.holdings()
-        commits = self.table.commits_of_plans(requested_by)
-        restores = self.table.state(self.spec.name, (), since=-1).restores
-        discards = self.table.discards()
-        found = repair.compare(ledger, holdings, commits, restores, discards, fallback)
+        row_ranges = self.table.row_ranges()
+        commits = self.table.plan_commits(requested_by)
+        restores = self.table.state(self.spec.name, (), restores_since=-1).restores
+        removal_versions = self.table.removal_versions()
+        found = repair.compare(ledger, row_ranges, commits, restores, removal_versions, fallback)
         return _Look(
             watermarks=watermarks,
-            holdings=holdings,
+            row_ranges=row_ranges,
             commits=commits,
             restores=restores,
             found=found,
@@ -207,7 +207,7 @@ class Repair:
             checked_ledger(self.control, self.spec.name, self.table)
             for record in ledger.open_plans():
                 # The commit of one may have been restored away before it was recorded.
-                self.table.find(record.plan)
+                self.table.find_landing(record.plan)
         except TidemarkError:
             return False
         return True
@@ -229,7 +229,7 @@ class Repair:
 
     def _in_table(self, epoch: int) -> bool:
         app_ids = [transaction_app_id(self.spec.name, epoch, kind) for kind in PlanKind]
-        return bool(self.table.state(self.spec.name, app_ids, since=0).transactions)
+        return bool(self.table.state(self.spec.name, app_ids).transactions)
 
     def _landing(self, plan: Plan, parts: Sequence[Plan | None], look: _Look) -> Landing:
         """What the table holds of a plan; gaps of a topic that is no more stay unproven.
@@ -243,9 +243,9 @@ class Repair:
             UnexplainedRows: It has rows of the plan elsewhere.
             TransactionConflict: The table is another one now; look again.
         """
-        rows = sum(each.rows for each in look.holdings if each.sequence == plan.sequence)
+        rows = sum(each.rows for each in look.row_ranges if each.sequence == plan.sequence)
         for part in parts:
-            held = self.table.held(part or plan)
+            held = self.table.current_landing(part or plan)
             if part is None:
                 held = replace(held, counts=())
             if held.records != rows:
@@ -257,7 +257,7 @@ class Repair:
             return self._recorder.account_for(part, held, was_read=plan not in look.found.by_rows)[
                 0
             ]
-        if self.table.holdings() != look.holdings:
+        if self.table.row_ranges() != look.row_ranges:
             # Somebody changed the table between two looks.
             raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
         raise UnexplainedRows(

@@ -20,7 +20,7 @@ from tidemark.core.events import (
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition, united
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
-from tidemark.core.table_state import Commit, Holding, Restore, still_holds
+from tidemark.core.table_state import Commit, Restore, RowRange, still_holds
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 from tidemark.repair.errors import UnexplainedRows
 
@@ -76,27 +76,27 @@ def told_by(commits: Sequence[Commit]) -> Mapping[int, Plan]:
 
 def compare(
     ledger: Ledger,
-    holdings: Sequence[Holding],
+    row_ranges: Sequence[RowRange],
     commits: Sequence[Commit],
     restores: Sequence[Restore],
-    discards: Mapping[int, int],
+    removal_versions: Mapping[int, int],
     fallback: Plan,
 ) -> Differences:
     """Find what a data table and a ledger do not agree on.
 
     Args:
         ledger: What the control table says.
-        holdings: What the table holds.
+        row_ranges: What the table holds.
         commits: Plans' commits that the table's log still tells of, newest first.
         restores: Every RESTORE that the table's log tells of.
-        discards: Versions that took a plan's rows out, by plan.
+        removal_versions: Versions that took a plan's rows out, by plan.
         fallback: What to take for all that rows do not say of a plan whose commit is gone.
 
     Raises:
         UnexplainedRows: A landed plan has more rows than were recorded.
     """
     told = told_by(commits)
-    rows = _by_plan(holdings)
+    rows = _by_plan(row_ranges)
     unknown = tuple(
         told.get(sequence) or _from_rows(fallback, sequence, rows[sequence])
         for sequence in sorted(rows)
@@ -117,9 +117,9 @@ def compare(
             elif record.is_open:
                 opened.append(record.plan)
         # fence: forgotten-undo-is-found
-        elif not held and _is_discarded(record.landing, discards.get(sequence), restores):
+        elif not held and _is_discarded(record.landing, removal_versions.get(sequence), restores):
             gone.append(record.plan)
-            discarded[sequence] = discards[sequence]
+            discarded[sequence] = removal_versions[sequence]
         elif not held and _is_restored_away(record, told.get(sequence), restores):
             gone.append(record.plan)
         elif any(_overlap(record, plan) for plan in replacers if plan.sequence > sequence):
@@ -148,9 +148,9 @@ def compare(
     )
 
 
-def _by_plan(holdings: Sequence[Holding]) -> Mapping[int, list[Holding]]:
-    rows: dict[int, list[Holding]] = {}
-    for holding in holdings:
+def _by_plan(row_ranges: Sequence[RowRange]) -> Mapping[int, list[RowRange]]:
+    rows: dict[int, list[RowRange]] = {}
+    for holding in row_ranges:
         rows.setdefault(holding.sequence, []).append(holding)
     return rows
 
@@ -194,7 +194,9 @@ def _overlap(record: PlanRecord, other: Plan) -> bool:
     )
 
 
-def _knows(ledger: Ledger, sequence: int, holdings: Sequence[Holding], told: Plan | None) -> bool:
+def _knows(
+    ledger: Ledger, sequence: int, row_ranges: Sequence[RowRange], told: Plan | None
+) -> bool:
     """Whether rows are of the plan that the ledger has under their number.
 
     A ledger from a backup may have given the number out again, and the driver of the plan that had
@@ -214,16 +216,16 @@ def _knows(ledger: Ledger, sequence: int, holdings: Sequence[Holding], told: Pla
         and held.partition in bounds
         and bounds[held.partition].start <= held.first
         and held.last < bounds[held.partition].end
-        for held in holdings
+        for held in row_ranges
     )
 
 
-def _from_rows(fallback: Plan, sequence: int, holdings: Sequence[Holding]) -> Plan:
+def _from_rows(fallback: Plan, sequence: int, row_ranges: Sequence[RowRange]) -> Plan:
     """A plan as its rows tell of it: each run of them, from its first offset to its last."""
-    topic_id = holdings[0].topic_id
+    topic_id = row_ranges[0].topic_id
     runs = spans_by_partition(
         (held.partition, Span(held.first, held.last + 1))
-        for held in holdings
+        for held in row_ranges
         if held.topic_id == topic_id
     )
     named = replace(fallback, sequence=sequence, topic_id=topic_id)

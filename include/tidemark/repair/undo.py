@@ -75,8 +75,8 @@ class Undo:
         if record.undone_at is not None:
             return UndoOutcome(plan=plan, rows=0)
         if dry_run:
-            return UndoOutcome(plan=plan, rows=self.table.held(plan).records)
-        rows, version = self.table.discard(plan)
+            return UndoOutcome(plan=plan, rows=self.table.current_landing(plan).records)
+        rows, version = self.table.remove_rows(plan)
         undone = Undone(
             sequence=sequence, requested_by=requested_by, reason=reason, table_version=version
         )

@@ -14,13 +14,13 @@ from tidemark.core.errors import InvalidRange
 from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet, united
-from tidemark.core.table_state import Holding, Label
+from tidemark.core.table_state import RowOrigin, RowRange
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 from tidemark.ingest.protocols import (
     ControlReader,
     DataLog,
-    LabelledRows,
     LogReader,
+    RowOriginReader,
     WatermarkReader,
 )
 from tidemark.ingest.recorder import checked_ledger
@@ -51,7 +51,7 @@ class Verify:
         control: The landed plans.
         data_log: The rows.
         log_reader: The records.
-        labelled: The rows as well; None for a typed table, whose labels are not compared.
+        row_origins: The rows as well; None for a typed table, whose labels are not compared.
     """
 
     spec: PipelineSpec
@@ -59,7 +59,7 @@ class Verify:
     control: ControlReader
     data_log: DataLog
     log_reader: LogReader
-    labelled: LabelledRows | None = None
+    row_origins: RowOriginReader | None = None
 
     def verify(
         self,
@@ -98,8 +98,8 @@ class Verify:
         levels = self._levels(ledger)
         bounds = self._bounds(partition, start, end)
         wanted = self._wanted(ledger.landed, partition, bounds)
-        holdings = [h for h in self.data_log.holdings() if partition in (None, h.partition)]
-        whole = _whole(ledger, holdings)
+        row_ranges = [h for h in self.data_log.row_ranges() if partition in (None, h.partition)]
+        whole = _whole(ledger, row_ranges)
         verdicts: list[PartitionVerdict] = []
         differences: list[Found] = []
         owners = _Owners.of(ledger, newest.topic_id)
@@ -114,11 +114,13 @@ class Verify:
             differences += found
         # Read after the rows, so it contains every plan that landed them.
         ledger = self.control.ledger(self.spec.name)
-        differences += self._unexplained(ledger, newest, holdings, bounds)
-        if self.labelled:
+        differences += self._unexplained(ledger, newest, row_ranges, bounds)
+        if self.row_origins:
             differences += _Owners.of(ledger, newest.topic_id).mislabelled(strangers)
             landed_at = self.control.recorded_at(self.spec.name, EventKind.LANDED)
-            labels = [e for e in self.labelled.labels(bounds) if partition in (None, e.partition)]
+            labels = [
+                e for e in self.row_origins.row_origins(bounds) if partition in (None, e.partition)
+            ]
             differences += _mislabelled(ledger, labels, landed_at)
         return Verification(
             pipeline=self.spec.name,
@@ -178,11 +180,15 @@ class Verify:
         return wanted
 
     def _unexplained(
-        self, ledger: Ledger, watermarks: TopicWatermarks, holdings: Sequence[Holding], bounds: Span
+        self,
+        ledger: Ledger,
+        watermarks: TopicWatermarks,
+        row_ranges: Sequence[RowRange],
+        bounds: Span,
     ) -> Iterator[Found]:
         """Rows where no plan of the ledger has landed, or may be landing."""
         incarnations = {record.plan.topic_id for record in ledger.plans.values()}
-        for held in holdings:
+        for held in row_ranges:
             run = SpanSet((Span(held.first, held.last + 1),)).within(bounds)
             if held.topic_id == watermarks.topic_id:
                 planned = (ledger.landed, ledger.pending)
@@ -330,7 +336,7 @@ class _Owners:
 
 
 def _mislabelled(
-    ledger: Ledger, labels: Sequence[Label], landed_at: Mapping[int, datetime]
+    ledger: Ledger, labels: Sequence[RowOrigin], landed_at: Mapping[int, datetime]
 ) -> Iterator[Found]:
     """Rows with another topic or landing time than the rest of their plan.
 
@@ -363,10 +369,10 @@ def _counted(differences: Iterable[Found]) -> Mapping[Difference, int]:
     return counted
 
 
-def _whole(ledger: Ledger, holdings: Iterable[Holding]) -> frozenset[int]:
+def _whole(ledger: Ledger, row_ranges: Iterable[RowRange]) -> frozenset[int]:
     """Plans with as many rows as were recorded when they landed."""
     rows = Counter[int]()
-    for holding in holdings:
+    for holding in row_ranges:
         rows[holding.sequence] += holding.rows
     return frozenset(
         sequence

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tidemark.core.errors import SetupError
-from tidemark.lake.files import locked, named_failures, read_json, replace_text
+from tidemark.lake.local_files import locked, read_json, replace_text, translate_os_errors
 from tidemark.spark import processes, sockets
 from tidemark.spark.connect import SUBMIT_ADVICE
 from tidemark.spark.engine import DEFAULT_PORT, TOKEN_VARIABLE, Server, without_connect
@@ -197,7 +197,7 @@ class SparkServer:
             StorageUnavailable, StorageRefused: The folder of the server cannot be written.
         """
         with (
-            named_failures(self._home, "starting the Spark Connect server"),
+            translate_os_errors(self._home, "starting the Spark Connect server"),
             locked(self._home / "server.lock"),
         ):
             state = self._load()
@@ -239,7 +239,7 @@ class SparkServer:
         """
         port = self._port or DEFAULT_PORT
         with (
-            named_failures(self._home, "starting the Spark Connect server"),
+            translate_os_errors(self._home, "starting the Spark Connect server"),
             locked(self._home / "server.lock"),
         ):
             command, environ = self._prepare(port)

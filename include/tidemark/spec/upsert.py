@@ -52,15 +52,15 @@ class Changes:
     Attributes:
         appended: Plans whose rows have come, and in whose place there was nothing.
         replaced: Plans whose rows have come in the place of others.
-        discarded: Numbers of plans whose rows have gone.
+        removed: Numbers of plans whose rows have gone.
     """
 
     appended: Sequence[Plan] = ()
     replaced: Sequence[Plan] = ()
-    discarded: Sequence[int] = ()
+    removed: Sequence[int] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.appended or self.replaced or self.discarded)
+        return bool(self.appended or self.replaced or self.removed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class Merge:
             "since": self.since,
             "typed_version": self.version,
             "plans": [plan.sequence for plan in (*self.changes.appended, *self.changes.replaced)],
-            "undone": list(self.changes.discarded),
+            "undone": list(self.changes.removed),
         }
 
 
@@ -169,7 +169,7 @@ def how_to_merge(
     """
     if changes is None:
         return How.ALL
-    if changes.replaced or changes.discarded:
+    if changes.replaced or changes.removed:
         return How.KEYS
     new: dict[str, Mapping[int, SpanSet]] = {}
     for plan in changes.appended:

@@ -164,7 +164,7 @@ class Decoding:
         if self._follow(bronze, ledger):
             return self._once()
         for opened in ledger.open_plans():
-            landing = self.table.find(opened.plan)
+            landing = self.table.find_landing(opened.plan)
             if landing is None and self._is_right(bronze, opened.plan):
                 return PlanResult(outcome=PlanOutcome.KEPT, plan=opened.plan)
             self._settle(ledger, opened.plan, landing)

@@ -20,18 +20,25 @@ from tidemark.core.datafile import DataFile
 from tidemark.core.offsets import Span, SpanSet, size_of, united
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
-from tidemark.core.table_state import FENCED, Commit, Holding, TableSize, TableState, still_holds
+from tidemark.core.table_state import Commit, RowRange, TableSize, TableState, still_holds
 from tidemark.ingest.protocols import Clock
-from tidemark.lake import contents
-from tidemark.lake.columns import AS_LANDED, QUARANTINE
+from tidemark.lake import row_queries
 from tidemark.lake.data_table import DeltaDataTable
-from tidemark.lake.failures import names_failures
-from tidemark.lake.replacing import Store, batches, offsets_in, replace_rows, spooled
-from tidemark.lake.rows import opened, query, read
+from tidemark.lake.delta_errors import translates_delta_errors
+from tidemark.lake.replacement import (
+    Store,
+    replace_rows,
+    spans_in_files,
+    spooled_reader,
+    table_batches,
+)
 from tidemark.lake.storage import folder_of
+from tidemark.lake.table_io import open_if_exists, query_rows, query_table
+from tidemark.lake.table_properties import WRITER_PROPERTIES
 from tidemark.spec.decode import Part, Reason
 from tidemark.spec.fields import FieldType
 from tidemark.spec.upsert import Changes
+from tidemark.typed.columns import QUARANTINE_SCHEMA
 from tidemark.typed.errors import DecodedDifferently, QuarantineRestored
 from tidemark.typed.quarantine_rules import Quarantined
 
@@ -42,7 +49,7 @@ _PAYLOAD = ("key", "value", "headers")
 _ERASED = " AND ".join(f"{column} IS NULL" for column in _PAYLOAD)
 
 
-@names_failures
+@translates_delta_errors
 class DeltaQuarantine:
     """Records that could not be decoded, as they are. One is open until a later plan has it.
 
@@ -68,7 +75,7 @@ class DeltaQuarantine:
         self._now = now
         self._typed = typed
         self._ever_landed = ever_landed
-        self.table = DeltaDataTable(uri, QUARANTINE, grows=True)
+        self.table = DeltaDataTable(uri, QUARANTINE_SCHEMA, grows=True)
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
         """Add a plan's records, and close what it replaces, in one commit; skip a stale one.
@@ -88,18 +95,18 @@ class DeltaQuarantine:
     ) -> None:
         import pyarrow as pa
 
-        here = contents.at_offsets(plan.topic_id, plan.spans())
+        here = row_queries.offsets_condition(plan.topic_id, plan.spans())
         schema = pa.schema(table.schema().to_arrow())
         # Read first: delta-rs cannot write the table at the same time.
-        kept = pa.table(read(table, f"SELECT * FROM t WHERE {here}")).cast(schema)
-        new = batches(folder_of(table.table_uri), files, schema)
-        with spooled(chain(self._closed(kept, plan).to_batches(), new), schema) as rows:
+        kept = pa.table(query_table(table, f"SELECT * FROM t WHERE {here}")).cast(schema)
+        new = table_batches(folder_of(table.table_uri), files, schema)
+        with spooled_reader(chain(self._closed(kept, plan).to_batches(), new), schema) as rows:
             write_deltalake(
                 table,
                 rows,
                 mode="overwrite",
                 predicate=here,
-                writer_properties=AS_LANDED,
+                writer_properties=WRITER_PROPERTIES,
                 commit_properties=properties,
             )
 
@@ -122,11 +129,11 @@ class DeltaQuarantine:
         Raises:
             EngineFailed: Some of it may be done; do it again.
         """
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is None:
             return
         # Apart: delta-rs takes no lists, such as headers, in what it updates by.
-        kept = query(table, f"SELECT DISTINCT closed_by FROM t WHERE NOT ({_ERASED})")
+        kept = query_rows(table, f"SELECT DISTINCT closed_by FROM t WHERE NOT ({_ERASED})")
         named = {row["closed_by"] for row in kept} - {None}
         closers = sorted(named.intersection(self._held())) if named else []
         if closers:
@@ -138,19 +145,23 @@ class DeltaQuarantine:
         Raises:
             QuarantineRestored
         """
-        restores = self.table.state(pipeline, (), since=-1).restores
+        restores = self.table.state(pipeline, (), restores_since=-1).restores
         if not restores:
             return
-        discards = [self.table.discards(), self._typed.discards()]
+        removal_versions = [self.table.removal_versions(), self._typed.removal_versions()]
         discarded = {
-            sequence for sequence, version in discards[0].items() if still_holds(restores, version)
+            sequence
+            for sequence, version in removal_versions[0].items()
+            if still_holds(restores, version)
         }
         out = {
             commit.plan.sequence
-            for commit in self.table.commits_of_plans(pipeline)
+            for commit in self.table.plan_commits(pipeline)
             if not still_holds(restores, commit.version)
         }
-        missed = self._typed.held_plans(out - discarded - discards[1].keys(), self._ever_landed)
+        missed = self._typed.still_landed_plans(
+            out - discarded - removal_versions[1].keys(), self._ever_landed
+        )
         if missed:
             raise QuarantineRestored(
                 pipeline=pipeline,
@@ -167,10 +178,12 @@ class DeltaQuarantine:
         Raises:
             EngineFailed: Some of it may be done; do it again.
         """
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is None:
             return
-        kept = {row["plan"] for row in query(table, "SELECT DISTINCT plan_sequence AS plan FROM t")}
+        kept = {
+            row["plan"] for row in query_rows(table, "SELECT DISTINCT plan_sequence AS plan FROM t")
+        }
         gone = sorted(kept.intersection(self._ever_landed()).difference(self._held()))
         if not gone:
             return
@@ -178,14 +191,14 @@ class DeltaQuarantine:
 
     def _held(self) -> list[int]:
         """Plans that are named here and have landed in the typed table."""
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is None or not table.file_uris():
             return []
-        named = query(
+        named = query_rows(
             table, "SELECT plan_sequence AS plan FROM t UNION SELECT closed_by AS plan FROM t"
         )
         plans = {row["plan"] for row in named if row["plan"] is not None}
-        return sorted(self._typed.held_plans(plans, self._ever_landed))
+        return sorted(self._typed.still_landed_plans(plans, self._ever_landed))
 
     def _open(self) -> str:
         """The SQL condition that open records meet: of a plan that has landed, closed by none."""
@@ -204,20 +217,20 @@ class DeltaQuarantine:
 
     def committed_spans(self, sequence: int) -> Mapping[int, SpanSet]:
         """Offsets of a plan's records, landed or not, by partition."""
-        table = opened(self._uri)
-        return {} if table is None else contents.landed_spans(table, sequence)
+        table = open_if_exists(self._uri)
+        return {} if table is None else row_queries.plan_spans(table, sequence)
 
     def spans(self, sequence: int) -> Mapping[int, SpanSet]:
         """Offsets of a plan's open records, by partition."""
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is None:
             return {}
-        return contents.spans_where(table, f"plan_sequence = {sequence} AND {self._open()}")
+        return row_queries.spans_where(table, f"plan_sequence = {sequence} AND {self._open()}")
 
-    def holdings(self) -> tuple[Holding, ...]:
+    def row_ranges(self) -> tuple[RowRange, ...]:
         """Open records, by plan, incarnation and partition."""
-        table = opened(self._uri)
-        return () if table is None else contents.holdings(table, self._open())
+        table = open_if_exists(self._uri)
+        return () if table is None else row_queries.row_ranges(table, self._open())
 
     def count_open(self, unlanded: Collection[int]) -> int:
         """Return the number of open records. Reads two small columns.
@@ -226,11 +239,11 @@ class DeltaQuarantine:
             unlanded: Plans of the typed table that have not landed, by the ledger. Records that
                 they added are not counted; records that they closed count as open.
         """
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is None or not table.file_uris():
             return 0
         plans = ", ".join(map(str, unlanded)) or "-1"
-        (found,) = query(
+        (found,) = query_rows(
             table,
             f"SELECT count(*) AS records FROM t WHERE plan_sequence NOT IN ({plans}) "
             f"AND (closed_by IS NULL OR closed_by IN ({plans}))",
@@ -239,10 +252,10 @@ class DeltaQuarantine:
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         """Open records of one incarnation's partition at these offsets, with their plans."""
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is None:
             return iter(())
-        return contents.rows_of(table, topic_id, partition, span, condition=self._open())
+        return row_queries.rows_of(table, topic_id, partition, span, condition=self._open())
 
     def store(self) -> Store:
         """Where its files are."""
@@ -254,25 +267,25 @@ class DeltaQuarantine:
         Raises:
             EngineFailed: Some of it may be done; do it again.
         """
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is None:
             return
         _update(table, [plan.sequence], {"closed_by": "NULL", "closed_at": "NULL"})
-        self.table.discard(plan)
+        self.table.remove_rows(plan)
 
     def records(self, *, closed: bool = False) -> list[Quarantined]:
         """What is in quarantine, by partition and offset; what has been closed as well, if asked.
 
         Of a record's content nothing but its length.
         """
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is None:
             return []
         # DataFusion tells no length of bytes: of their hexadecimal digits it does.
         # A table of before has it from the next plan on.
         is_there = "schema_id" in self.table.columns()
         schema_id = "schema_id" if is_there else "CAST(NULL AS BIGINT) AS schema_id"
-        found = query(
+        found = query_rows(
             table,
             f"""
             SELECT topic_id, partition, "offset", plan_sequence, reason, part, detail, {schema_id},
@@ -323,13 +336,13 @@ class TypedTables:
         present = self._typed.columns()
         return {part: present[part] for part in Part if part in present}
 
-    def newest(self) -> tuple[int, str]:
-        """As `TypedLog.newest`, of the typed table."""
-        return self._typed.newest()
+    def version_and_id(self) -> tuple[int, str]:
+        """As `TypedLog.version_and_id`, of the typed table."""
+        return self._typed.version_and_id()
 
-    def changes(self, since: int) -> Changes | None:
-        """As `TypedLog.changes`, of the typed table."""
-        return self._typed.changes(since)
+    def changes_since(self, version: int) -> Changes | None:
+        """As `TypedLog.changes_since`, of the typed table."""
+        return self._typed.changes_since(version)
 
     def grow(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
         """As `GrowingTable.grow`."""
@@ -339,29 +352,31 @@ class TypedTables:
         """As `GrowingTable.check_whole`."""
         self._quarantine.check_whole(pipeline)
 
-    def state(self, pipeline: str, app_ids: Collection[str], since: int) -> TableState:
+    def state(
+        self, pipeline: str, app_ids: Collection[str], *, restores_since: int | None = None
+    ) -> TableState:
         """As `DataLog.state`; a transaction is as far as it is in both tables."""
-        typed = self._typed.state(pipeline, app_ids, since)
-        kept = self._quarantine.table.state(pipeline, app_ids, since=FENCED).transactions
+        typed = self._typed.state(pipeline, app_ids, restores_since=restores_since)
+        kept = self._quarantine.table.state(pipeline, app_ids).transactions
         both = {app_id: min(n, kept.get(app_id, 0)) for app_id, n in typed.transactions.items()}
         # fence: lost-quarantine-is-missed
         return TableState(transactions=both, restores=typed.restores)
 
-    def find(self, plan: Plan) -> Landing | None:
-        """As `DataLog.find`; records are in either table."""
-        landing = self._typed.find(plan)
+    def find_landing(self, plan: Plan) -> Landing | None:
+        """As `DataLog.find_landing`; records are in either table."""
+        landing = self._typed.find_landing(plan)
         return landing and self._with_quarantined(plan, landing)
 
-    def held(self, plan: Plan) -> Landing:
-        """As `DataLog.held`; records are in either table."""
-        return self._with_quarantined(plan, self._typed.held(plan))
+    def current_landing(self, plan: Plan) -> Landing:
+        """As `DataLog.current_landing`; records are in either table."""
+        return self._with_quarantined(plan, self._typed.current_landing(plan))
 
     def _with_quarantined(self, plan: Plan, landing: Landing) -> Landing:
         quarantined = self._quarantine.spans(plan.sequence)
         if not quarantined:
             return landing
         # Not added up: whatever a driver left half done, an offset counts once.
-        either = united([quarantined, self._typed.spans(plan.sequence)])
+        either = united([quarantined, self._typed.plan_spans(plan.sequence)])
         records = {
             index: either.get(planned.partition, SpanSet()).overlap(planned.span)
             for index, planned in enumerate(plan.ranges)
@@ -372,7 +387,7 @@ class TypedTables:
         """As `DataLog.gaps`: offsets without a row in either table."""
         sequence = plan.sequence
         return plan.offsets_outside(
-            united([self._quarantine.spans(sequence), self._typed.spans(sequence)])
+            united([self._quarantine.spans(sequence), self._typed.plan_spans(sequence)])
         )
 
     def row_count(self) -> int | None:
@@ -387,17 +402,17 @@ class TypedTables:
         """As `DataLog.files_with`, of the typed table."""
         return self._typed.files_with(topic_id, spans)
 
-    def holdings(self) -> tuple[Holding, ...]:
-        """As `DataLog.holdings`, of both tables."""
-        return (*self._typed.holdings(), *self._quarantine.holdings())
+    def row_ranges(self) -> tuple[RowRange, ...]:
+        """As `DataLog.row_ranges`, of both tables."""
+        return (*self._typed.row_ranges(), *self._quarantine.row_ranges())
 
-    def commits_of_plans(self, requested_by: str) -> Sequence[Commit]:
-        """As `DataLog.commits_of_plans`, of the typed table."""
-        return self._typed.commits_of_plans(requested_by)
+    def plan_commits(self, requested_by: str) -> Sequence[Commit]:
+        """As `DataLog.plan_commits`, of the typed table."""
+        return self._typed.plan_commits(requested_by)
 
-    def discards(self) -> Mapping[int, int]:
-        """As `DataLog.discards`, of the typed table."""
-        return self._typed.discards()
+    def removal_versions(self) -> Mapping[int, int]:
+        """As `DataLog.removal_versions`, of the typed table."""
+        return self._typed.removal_versions()
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         """As `DataLog.rows_of`, of both tables, without keys and values."""
@@ -422,7 +437,7 @@ class TypedTables:
         Raises:
             DecodedDifferently: Another driver has quarantined other records of the plan.
         """
-        if self._typed.is_taken(plan):
+        if self._typed.has_transaction(plan):
             # Another driver has landed it, or somebody has given it up.
             return False
         kept = [file for file in files if file.quarantined]
@@ -437,7 +452,7 @@ class TypedTables:
 
     def _refuse_others(self, plan: Plan, kept: Sequence[DataFile]) -> None:
         there = self._quarantine.committed_spans(plan.sequence)
-        ours = offsets_in(self._quarantine.store(), kept)
+        ours = spans_in_files(self._quarantine.store(), kept)
         if there != ours:
             raise DecodedDifferently(
                 pipeline=plan.pipeline,
@@ -450,7 +465,7 @@ class TypedTables:
         """As `DataTable.fence`; nothing stays of what a plan did that can land no more."""
         self._typed.fence(plan)
         self._quarantine.table.fence(plan)
-        if self._typed.find(plan) is None:
+        if self._typed.find_landing(plan) is None:
             self._quarantine.withdraw(plan)
 
     def check_removable(self, plan: Plan) -> None:
@@ -458,10 +473,10 @@ class TypedTables:
         self._quarantine.table.check_removable(plan)
         self._typed.check_removable(plan)
 
-    def discard(self, plan: Plan) -> tuple[int, int]:
-        """As `DataTable.discard`, of both tables."""
-        quarantined, _ = self._quarantine.table.discard(plan)
-        rows, version = self._typed.discard(plan)
+    def remove_rows(self, plan: Plan) -> tuple[int, int]:
+        """As `DataTable.remove_rows`, of both tables."""
+        quarantined, _ = self._quarantine.table.remove_rows(plan)
+        rows, version = self._typed.remove_rows(plan)
         return quarantined + rows, version
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:

@@ -10,9 +10,9 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from tidemark.ingest.protocols import Clock
-from tidemark.lake.failures import names_failures
-from tidemark.lake.retention import KEEP_LOG
-from tidemark.lake.rows import TIMESTAMP, from_rows, opened, query
+from tidemark.lake.delta_errors import translates_delta_errors
+from tidemark.lake.table_io import TIMESTAMP, arrow_table, open_if_exists, query_rows
+from tidemark.lake.table_properties import KEEP_OLD_COMMITS
 from tidemark.spec.decode import RegisteredSchema
 
 COLUMNS = Schema(
@@ -27,7 +27,7 @@ COLUMNS = Schema(
 """The table's columns. Two planners may both have kept one: its rows are then the same."""
 
 
-@names_failures
+@translates_delta_errors
 class DeltaSchemas:
     """Schemas of one registry.
 
@@ -44,11 +44,11 @@ class DeltaSchemas:
 
     def kept(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
         """Those of some schemas that are here, by id."""
-        table = opened(self._uri) if ids else None
+        table = open_if_exists(self._uri) if ids else None
         if table is None:
             return {}
         wanted = ", ".join(map(str, sorted(ids)))
-        rows = query(
+        rows = query_rows(
             table,
             f"""
             SELECT DISTINCT schema_id AS id, kind, "schema" AS text FROM t
@@ -75,12 +75,12 @@ class DeltaSchemas:
             for each in schemas
         ]
         self._make()
-        write_deltalake(self._uri, from_rows(rows, COLUMNS), mode="append")
+        write_deltalake(self._uri, arrow_table(rows, COLUMNS), mode="append")
 
     def _make(self) -> None:
         """Make the table if it is not there; another planner may do so at the same time."""
-        if opened(self._uri) is None:
+        if open_if_exists(self._uri) is None:
             with suppress(DeltaError):
                 DeltaTable.create(
-                    self._uri, schema=COLUMNS, mode="ignore", configuration=dict(KEEP_LOG)
+                    self._uri, schema=COLUMNS, mode="ignore", configuration=dict(KEEP_OLD_COMMITS)
                 )

@@ -28,11 +28,11 @@ class TypedLog(DataLog, Protocol):
         """As `GrowingTable.columns`."""
         ...
 
-    def newest(self) -> tuple[int, str]:
+    def version_and_id(self) -> tuple[int, str]:
         """Its newest version, and the id of the table; -1 and nothing of one that is not there."""
         ...
 
-    def changes(self, since: int) -> Changes | None:
+    def changes_since(self, version: int) -> Changes | None:
         """What has happened to its rows after a version; None if nobody knows."""
         ...
 
@@ -114,7 +114,7 @@ class Upserts:
                 table are not of one history.
         """
         ledger = checked_ledger(self.control, self.spec.name, self.typed)
-        version, table_id = self.typed.newest()
+        version, table_id = self.typed.version_and_id()
         columns = self.typed.columns()
         if len(columns) < len(Part):
             # Nothing has been decoded, or nothing that had both a key and a value.
@@ -122,7 +122,7 @@ class Upserts:
         seen = self.latest.version()
         shown = self.latest.progress(self.spec.origin)
         known = shown if shown and shown.typed_table == table_id else None
-        changes = self.typed.changes(known.version) if known else None
+        changes = self.typed.changes_since(known.version) if known else None
         appended = changes.appended if changes else ()
         topics = {*topics_of(ledger), *(plan.topic_id for plan in appended)}
         order = self._order(topics, ledger.topic_id)

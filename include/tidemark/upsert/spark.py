@@ -113,11 +113,11 @@ class SparkMerger:
         by_topic: dict[str, Mapping[int, SpanSet]] = {}
         for plan in changes.replaced:
             by_topic[plan.topic_id] = united([by_topic.get(plan.topic_id, {}), plan.spans()])
-        went = F.col("plan_sequence").isin(list(changes.discarded))
+        went = F.col("plan_sequence").isin(list(changes.removed))
         for topic_id, spans in by_topic.items():
             went = went | at_offsets(topic_id, spans)
         keys = new.where(F.col("plan_sequence").isin(came)).select("partition", "key")
-        if changes.replaced or changes.discarded:
+        if changes.replaced or changes.removed:
             before = self._rows(merge.since or 0).where(went)
             keys = keys.union(before.select("partition", "key"))
         return keys.distinct()

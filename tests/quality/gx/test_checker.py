@@ -24,7 +24,7 @@ from tests.conftest import PROJECT
 from tests.support.quality_reports import BRONZE, report_often
 from tidemark.core.offsets import Span
 from tidemark.dev.samples import SAMPLES
-from tidemark.lake import contents
+from tidemark.lake import row_queries
 from tidemark.lake.errors import EngineFailed
 from tidemark.quality.check_results import (
     BatchExpectation,
@@ -216,7 +216,7 @@ def test_what_a_suite_was_drafted_from_passes_it(check: Check, topic: str) -> No
     """As it is; and of one record that is like none of them every rule on its field tells."""
     landed = sample_rows(topic)
     check.land(landed)
-    found = contents.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 500))
+    found = row_queries.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 500))
     suite = draft("mine", Profile.of(record for _, record in found), set(BATCH_COLUMNS))
     (check.suites / "mine.json").write_text(json.dumps(suite), encoding="utf-8")
     report = check(planned(0, 500), suite="mine")
@@ -240,7 +240,7 @@ def test_a_draft_compares_keys_with_numbers_as_text(check: Check) -> None:
         for n in range(200)
     ]
     check.land([*landed, row(200, key=b"abc", value=b'{"id": 200, "at": ""}')])
-    found = contents.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 201))
+    found = row_queries.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 201))
     suite = draft("mine", Profile.of(record for _, record in found), set(BATCH_COLUMNS))
     (check.suites / "mine.json").write_text(json.dumps(suite), encoding="utf-8")
     report = check(planned(0, 201), suite="mine")

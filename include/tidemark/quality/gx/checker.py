@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Protocol
 
-from tidemark.lake.files import named_failures
+from tidemark.lake.local_files import translate_os_errors
 from tidemark.quality.check_results import BatchExpectation, BatchRef, CheckResult, QualityReport
 from tidemark.quality.checks import RangeFigures, TopKey, figures
 from tidemark.quality.drift import HISTORY, drifts
@@ -183,4 +183,4 @@ def _import() -> None:
 
 
 def _writing_pages(folders: DocsFolders) -> AbstractContextManager[None]:
-    return named_failures(folders.site, "writing the quality pages")
+    return translate_os_errors(folders.site, "writing the quality pages")

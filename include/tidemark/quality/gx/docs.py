@@ -14,8 +14,8 @@ from typing import Any
 
 import jinja2
 
-from tidemark.lake.files import locked, read_json, replace_text
-from tidemark.lake.retention import checked_time
+from tidemark.lake.local_files import locked, read_json, replace_text
+from tidemark.lake.unreferenced_files import checked_storage_time
 from tidemark.quality.check_results import BatchRef, CheckResult, QualityReport
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -82,7 +82,7 @@ class DataDocs:
         # Of a pipeline that was never checked there may be reports.
         sites = sorted(site for site in self._home.glob("data_docs/*") if site.is_dir())
         if sites and not dry_run:
-            now = checked_time("the quality pages", now, self._storage_time())
+            now = checked_storage_time("the quality pages", now, self._storage_time())
         return sum(self._prune_site(site.name, now - keep, dry_run) for site in sites)
 
     def _storage_time(self) -> datetime:

@@ -10,19 +10,19 @@ from deltalake import DeltaTable
 
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.record import LogRecord, TimestampType
-from tidemark.core.table_state import Holding, Label, TableSize
-from tidemark.lake.rows import moment, query
+from tidemark.core.table_state import RowOrigin, RowRange, TableSize
+from tidemark.lake.table_io import query_rows, utc_datetime
 from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Part
 
 
-def landed_spans(table: DeltaTable, sequence: int) -> Mapping[int, SpanSet]:
+def plan_spans(table: DeltaTable, sequence: int) -> Mapping[int, SpanSet]:
     """Offsets that have a row of one plan, by partition."""
     return spans_where(table, f"plan_sequence = {sequence}")
 
 
 def spans_where(table: DeltaTable, condition: str) -> Mapping[int, SpanSet]:
     """Offsets that have a row which meets a condition in SQL, by partition."""
-    islands = query(
+    islands = query_rows(
         table,
         f"""
         SELECT partition, min(place) AS first, max(place) AS last
@@ -39,7 +39,7 @@ def spans_where(table: DeltaTable, condition: str) -> Mapping[int, SpanSet]:
     )
 
 
-def at_offsets(topic_id: str, spans: Mapping[int, SpanSet]) -> str:
+def offsets_condition(topic_id: str, spans: Mapping[int, SpanSet]) -> str:
     """The SQL condition that rows of one incarnation at some offsets meet, and no others."""
     places = [
         f'(partition = {partition} AND "offset" >= {span.start} AND "offset" < {span.end})'
@@ -65,19 +65,19 @@ def schema_ids(
 
     A record with its schema id in a header is left out.
     """
-    there = f"{at_offsets(topic_id, spans)} AND {part} IS NOT NULL"
+    there = f"{offsets_condition(topic_id, spans)} AND {part} IS NOT NULL"
     by_header = f"""
         SELECT DISTINCT partition, "offset"
         FROM (SELECT partition, "offset", unnest(headers) AS header FROM t WHERE {there})
         WHERE header['key'] = '{part.schema_id_header}'
     """
     rows = "t"
-    if query(table, f"{by_header} LIMIT 1"):
+    if query_rows(table, f"{by_header} LIMIT 1"):
         rows = f"""
             (SELECT t.* FROM t LEFT ANTI JOIN ({by_header}) named
              ON t.partition = named.partition AND t."offset" = named."offset") t
         """
-    found = query(
+    found = query_rows(
         table,
         f"""
         SELECT partition, min({part}) AS begins, max({part}) AS highest, min("offset") AS first
@@ -86,7 +86,7 @@ def schema_ids(
     )
     if any(row["begins"][:FRAME_BYTES] != row["highest"][:FRAME_BYTES] for row in found):
         # Not all begin with the same: then each has to be spelled out, which takes longer.
-        found = query(
+        found = query_rows(
             table,
             f"""
             SELECT partition, decode(left(encode({part}, 'hex'), {2 * FRAME_BYTES}), 'hex')
@@ -102,23 +102,23 @@ def schema_ids(
     }
 
 
-def rows_at(
+def spans_with_rows(
     table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]
 ) -> Mapping[int, SpanSet]:
     """Of some offsets of an incarnation those that have a row, by partition."""
-    return spans_where(table, at_offsets(topic_id, spans))
+    return spans_where(table, offsets_condition(topic_id, spans))
 
 
 def files_with(table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
     """How many files may hold rows of an incarnation at some offsets, by their statistics."""
-    return len(table.file_uris(file_pruning_predicate=at_offsets(topic_id, spans)))
+    return len(table.file_uris(file_pruning_predicate=offsets_condition(topic_id, spans)))
 
 
 _TELLING_BYTES = 64 * 2**10
 """Of smaller files the schema and the statistics take more than the rows."""
 
 
-def size(table: DeltaTable) -> TableSize:
+def table_size(table: DeltaTable) -> TableSize:
     """Rows and bytes of the table's files, as far as they tell what a row takes."""
     files = table.get_add_actions(flatten=True)
     if "num_records" not in files.column_names:
@@ -126,9 +126,14 @@ def size(table: DeltaTable) -> TableSize:
     told = zip(
         files.column("num_records").to_pylist(), files.column("size_bytes").to_pylist(), strict=True
     )
-    counted = [(records, size) for records, size in told if records and size >= _TELLING_BYTES]
+    counted = [
+        (records, table_size)
+        for records, table_size in told
+        if records and table_size >= _TELLING_BYTES
+    ]
     return TableSize(
-        records=sum(records for records, _ in counted), bytes=sum(size for _, size in counted)
+        records=sum(records for records, _ in counted),
+        bytes=sum(table_size for _, table_size in counted),
     )
 
 
@@ -157,12 +162,12 @@ def _deleted(table: DeltaTable) -> int:
     return int(pc.sum(pc.invert(kept), min_count=0).as_py())
 
 
-def holdings(table: DeltaTable, condition: str = "true") -> tuple[Holding, ...]:
+def row_ranges(table: DeltaTable, condition: str = "true") -> tuple[RowRange, ...]:
     """Rows of the table, counted by plan, incarnation and partition, in runs of one plan."""
 
-    def counted(island: str) -> tuple[Holding, ...]:
+    def counted(island: str) -> tuple[RowRange, ...]:
         sql = _HOLDINGS.format(island=island, condition=condition)
-        return tuple(Holding(**row) for row in query(table, sql))
+        return tuple(RowRange(**row) for row in query_rows(table, sql))
 
     whole = counted("0")
     # Only if need be is it worth to sort the table.
@@ -187,7 +192,7 @@ _ISLAND = """
 """The same for rows of one plan until a row of another one lies between them."""
 
 
-def _interleaved(whole: Sequence[Holding]) -> bool:
+def _interleaved(whole: Sequence[RowRange]) -> bool:
     """Whether rows of one plan lie between rows of another."""
     by_place = sorted(whole, key=lambda held: (held.topic_id, held.partition, held.first))
     return any(
@@ -197,9 +202,9 @@ def _interleaved(whole: Sequence[Holding]) -> bool:
     )
 
 
-def labels(table: DeltaTable, bounds: Span) -> tuple[Label, ...]:
+def row_origins(table: DeltaTable, bounds: Span) -> tuple[RowOrigin, ...]:
     """Count rows at some offsets by their origin: plan, topic, partition and time."""
-    found = query(
+    found = query_rows(
         table,
         f"""
         SELECT plan_sequence AS sequence, topic, topic_id, partition,
@@ -209,7 +214,7 @@ def labels(table: DeltaTable, bounds: Span) -> tuple[Label, ...]:
         ORDER BY plan_sequence, partition, first
         """,
     )
-    return tuple(Label(ingested_at=moment(row.pop("micros")), **row) for row in found)
+    return tuple(RowOrigin(ingested_at=utc_datetime(row.pop("micros")), **row) for row in found)
 
 
 _RECORD = """
@@ -240,17 +245,17 @@ def last_rows(
             p: some.within(Span(max(0, some.spans[-1].end - window), some.spans[-1].end))
             for p, some in left.items()
         }
-        rows = query(
+        rows = query_rows(
             table,
             f"""
             SELECT partition, {_RECORD} FROM t JOIN (
                 SELECT partition AS p, "offset" AS o FROM (
                     SELECT partition, "offset", row_number() OVER (
                         PARTITION BY partition ORDER BY "offset" DESC) AS place
-                    FROM t WHERE {at_offsets(topic_id, near)}
+                    FROM t WHERE {offsets_condition(topic_id, near)}
                 ) WHERE place <= {most}
             ) ON partition = p AND "offset" = o
-            WHERE {at_offsets(topic_id, near)}
+            WHERE {offsets_condition(topic_id, near)}
             ORDER BY "offset" DESC
             """,
         )
@@ -265,12 +270,12 @@ def rows_of(
     table: DeltaTable, topic_id: str, partition: int, span: Span, condition: str = "true"
 ) -> Iterator[tuple[int, LogRecord]]:
     """Rows of one incarnation's partition in a span, with their plans, in offset order."""
-    found = query(
+    found = query_rows(
         table,
         f"""
         SELECT plan_sequence, {_RECORD}
         FROM t
-        WHERE {condition} AND {at_offsets(topic_id, {partition: SpanSet((span,))})}
+        WHERE {condition} AND {offsets_condition(topic_id, {partition: SpanSet((span,))})}
         ORDER BY "offset", plan_sequence
         """,
     )

@@ -21,19 +21,15 @@ from tidemark.core.datafile import plan_folder
 from tidemark.core.errors import SetupError, TableRestored
 from tidemark.core.events import Planned
 from tidemark.core.ledger import Ledger
-from tidemark.lake import upkeep as upkeep_module
+from tidemark.lake import maintained_table as maintained_table
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.control_table import DeltaControlTable
-from tidemark.lake.errors import (
-    ClockDiffers,
-    CompactionConflict,
-    EngineFailed,
-    ForeignTable,
-    RetentionTooShort,
-)
-from tidemark.lake.retention import StoredFile, UpkeepOutcome, over_in
+from tidemark.lake.errors import ClockDiffers, CompactionConflict, EngineFailed, ForeignTable
+from tidemark.lake.maintained_table import DeltaMaintainedTable
 from tidemark.lake.rewriting import Rewrite
-from tidemark.lake.upkeep import DeltaUpkeep
+from tidemark.lake.unreferenced_files import StoredFile
+from tidemark.maintenance.errors import RetentionTooShort
+from tidemark.maintenance.rules import MaintenanceOutcome, finished_plans_of
 
 
 @pytest.fixture
@@ -57,14 +53,14 @@ def leave(lake: FileLake, folder: str, *names: str) -> set[str]:
 def test_small_files_become_few_and_every_plan_is_found_as_before(lake: FileLake) -> None:
     """I5: counts, commits and rows of each plan; what is few already is left alone."""
     plans = [lake.run(3, number % 2) for number in range(4)]
-    before, rows = [lake.table.find(plan) for plan in plans], lake.rows()
+    before, rows = [lake.table.find_landing(plan) for plan in plans], lake.rows()
     done = lake.maintenance().maintain(WEEK)
-    assert (done.outcome, done.replaced) == (UpkeepOutcome.DONE, 4)
+    assert (done.outcome, done.replaced) == (MaintenanceOutcome.MAINTAINED, 4)
     assert done.before is not None
     assert done.after is not None
     assert (done.before.files, done.after.files) == (4, 1)
-    assert [lake.table.find(plan) for plan in plans] == before
-    assert [lake.table.held(plan).records for plan in plans] == [3, 3, 3, 3]
+    assert [lake.table.find_landing(plan) for plan in plans] == before
+    assert [lake.table.current_landing(plan).records for plan in plans] == [3, 3, 3, 3]
     assert lake.rows() == rows
     version = DeltaTable(lake.uri).version()
     assert (lake.uri / "_delta_log" / f"{version:020}.checkpoint.parquet").exists()
@@ -116,7 +112,7 @@ class Overtaken(Compaction):
         return rewrites
 
 
-class OvertakenUpkeep(DeltaUpkeep):
+class OvertakenTable(DeltaMaintainedTable):
     """Upkeep whose compactions meet another commit each time."""
 
     other: Callable[[], object]
@@ -127,19 +123,21 @@ class OvertakenUpkeep(DeltaUpkeep):
         return compaction
 
 
-def overtaken(lake: FileLake, other: Callable[[], object]) -> OvertakenUpkeep:
+def overtaken(lake: FileLake, other: Callable[[], object]) -> OvertakenTable:
     """Upkeep of the lake's table that meets another commit each time."""
-    upkeep = OvertakenUpkeep(str(lake.uri), "events")
-    upkeep.other = other
-    return upkeep
+    maintained = OvertakenTable(str(lake.uri), "events")
+    maintained.other = other
+    return maintained
 
 
 def test_a_landing_meanwhile_stays_as_it_is(lake: FileLake) -> None:
     """No conflict: the compaction keeps what it did not read."""
     lake.run(3)
     lake.run(3)
-    upkeep = overtaken(lake, lambda: lake.run(2))
-    assert lake.maintenance(upkeep=upkeep).maintain(WEEK).outcome is UpkeepOutcome.DONE
+    maintained = overtaken(lake, lambda: lake.run(2))
+    assert (
+        lake.maintenance(table=maintained).maintain(WEEK).outcome is MaintenanceOutcome.MAINTAINED
+    )
     assert lake.verified() == [(8, 8)]
     assert len(DeltaTable(lake.uri).file_uris()) == 2
 
@@ -148,16 +146,18 @@ def test_rows_that_are_removed_meanwhile_stay_removed(lake: FileLake) -> None:
     """The compaction is tried again, a bounded number of times, and then left to the next one."""
     plans = [lake.run(3) for _ in range(5)]
     left = iter(plans)
-    upkeep = overtaken(lake, lambda: lake.table.discard(next(left)))
+    maintained = overtaken(lake, lambda: lake.table.remove_rows(next(left)))
     with pytest.raises(CompactionConflict):
-        upkeep.compact()
-    done = lake.maintenance(upkeep=upkeep).maintain(WEEK)
-    assert (done.outcome, done.replaced) == (UpkeepOutcome.PUT_OFF, 0)
+        maintained.compact()
+    done = lake.maintenance(table=maintained).maintain(WEEK)
+    assert (done.outcome, done.replaced) == (MaintenanceOutcome.COMPACTION_DEFERRED, 0)
     assert lake.rows() == [(0, offset) for offset in (12, 13, 14)]
     once = iter([plans[4]])
-    upkeep.other = lambda: [lake.table.discard(plan) for plan in once]
+    maintained.other = lambda: [lake.table.remove_rows(plan) for plan in once]
     lake.run(2)
-    assert lake.maintenance(upkeep=upkeep).maintain(WEEK).outcome is UpkeepOutcome.DONE
+    assert (
+        lake.maintenance(table=maintained).maintain(WEEK).outcome is MaintenanceOutcome.MAINTAINED
+    )
     assert lake.rows() == [(0, 15), (0, 16)]
 
 
@@ -202,7 +202,7 @@ def test_a_dry_run_tells_what_would_go_and_writes_nothing(lake: FileLake) -> Non
     lake.run(3)
     everything = sorted(lake.root.rglob("*"))
     told = lake.maintenance(LATER).maintain(WEEK, dry_run=True)
-    assert told.outcome is UpkeepOutcome.DRY_RUN
+    assert told.outcome is MaintenanceOutcome.DRY_RUN
     assert len([file for file in told.removed if file.path.endswith(".parquet")]) == 2
     assert sorted(lake.root.rglob("*")) == everything
     gone = lake.maintenance(LATER).maintain(WEEK).removed
@@ -267,10 +267,10 @@ def test_files_of_a_plan_that_is_made_meanwhile_stay(lake: FileLake) -> None:
     """What the ledger did not know when it was read is not over; what lands since is not lost."""
     lake.run(2)
     maintenance = lake.maintenance(LATER)
-    is_over = maintenance.plans_over()
+    is_finished = maintenance.finished_plans()
     plan = lake.plan(3)
     files = lake.sink.write(plan, 100)
-    maintenance.upkeep.reclaim(maintenance.now(), timedelta(0), is_over)
+    maintenance.table.remove_unreferenced(maintenance.now(), timedelta(0), is_finished)
     lake.table.append(plan, files)
     lake.ingest.execute(plan.sequence)
     assert lake.verified() == [(5, 5)]
@@ -293,7 +293,7 @@ def test_a_version_within_the_retention_can_be_read(lake: FileLake) -> None:
     assert lake.rows() == [(0, offset) for offset in range(6)]
 
 
-class Removing(DeltaUpkeep):
+class Removing(DeltaMaintainedTable):
     """Somebody removes rows while files are looked for."""
 
     other: Callable[[], object]
@@ -308,9 +308,9 @@ def test_files_that_leave_the_table_while_it_is_looked_at_stay(lake: FileLake) -
     plan = lake.run(3)
     version = DeltaTable(lake.uri).version()
     age(lake.uri)
-    upkeep = Removing(str(lake.uri), "events")
-    upkeep.other = lambda: lake.table.discard(plan)
-    lake.maintenance(upkeep=upkeep).maintain(WEEK)
+    maintained = Removing(str(lake.uri), "events")
+    maintained.other = lambda: lake.table.remove_rows(plan)
+    lake.maintenance(table=maintained).maintain(WEEK)
     assert lake.rows() == []
     assert lake.rows(version) == [(0, 0), (0, 1), (0, 2)]
 
@@ -352,10 +352,10 @@ def test_a_retention_that_readers_do_not_know_of_is_refused(
     if kept is None:
         with pytest.raises(RetentionTooShort) as caught:
             maintenance.maintain(timedelta(hours=asked))
-        assert caught.value.asked_hours == asked
+        assert caught.value.requested_hours == asked
         assert lake.stored() == stored
     else:
-        assert maintenance.maintain(timedelta(hours=asked)).keep == timedelta(hours=kept)
+        assert maintenance.maintain(timedelta(hours=asked)).retention == timedelta(hours=kept)
 
 
 def test_a_retention_that_nobody_can_read_is_refused(lake: FileLake) -> None:
@@ -371,23 +371,23 @@ def test_a_retention_that_nobody_can_read_is_refused(lake: FileLake) -> None:
 
 def test_another_pipelines_table_is_refused_and_none_is_no_error(lake: FileLake) -> None:
     """Maintenance makes no table."""
-    assert lake.maintenance().maintain(WEEK).outcome is UpkeepOutcome.NO_TABLE
+    assert lake.maintenance().maintain(WEEK).outcome is MaintenanceOutcome.NO_TABLE
     assert list(lake.root.iterdir()) == []
     lake.run(3)
     with pytest.raises(ForeignTable):
-        lake.maintenance(upkeep=DeltaUpkeep(str(lake.uri), "other")).maintain(WEEK)
+        lake.maintenance(table=DeltaMaintainedTable(str(lake.uri), "other")).maintain(WEEK)
 
 
 def test_a_storage_that_refuses_is_told_by_name(lake: FileLake) -> None:
     """An error that a retry may cure, with what was refused."""
     lake.run(3)
 
-    class Refusing(DeltaUpkeep):
+    class Refusing(DeltaMaintainedTable):
         def _in_newest(self) -> set[str]:
             raise PermissionError("not allowed")
 
     with pytest.raises(EngineFailed, match="not allowed"):
-        lake.maintenance(upkeep=Refusing(str(lake.uri), "events")).maintain(WEEK)
+        lake.maintenance(table=Refusing(str(lake.uri), "events")).maintain(WEEK)
 
 
 def test_a_file_that_is_gone_already_is_no_error(
@@ -395,7 +395,7 @@ def test_a_file_that_is_gone_already_is_no_error(
 ) -> None:
     """Another maintenance was first, or the log was cleaned up since it was listed."""
     lake.run(3)
-    listed = upkeep_module._listed
+    listed = maintained_table._listed
 
     def outdated(files: object) -> list[StoredFile]:
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
@@ -405,7 +405,7 @@ def test_a_file_that_is_gone_already_is_no_error(
             *(StoredFile(path=path, size=1, modified_ms=when) for path, when in gone),
         ]
 
-    monkeypatch.setattr(upkeep_module, "_listed", outdated)
+    monkeypatch.setattr(maintained_table, "_listed", outdated)
     removed = lake.maintenance().maintain(WEEK).removed
     assert [file.path for file in removed] == ["part-gone.parquet"]
 
@@ -420,7 +420,7 @@ def test_a_machine_whose_clock_is_wrong_removes_no_file(lake: FileLake, days: in
     lake.run(3)
     left = leave(lake, ".", "part-00000-1-c000.snappy.parquet")
     maintenance = lake.maintenance(
-        upkeep=DeltaUpkeep(str(lake.uri), "events"),
+        table=DeltaMaintainedTable(str(lake.uri), "events"),
         now=lambda: datetime.now(UTC) + timedelta(days=days),
     )
     stored = lake.stored()
@@ -472,7 +472,7 @@ def test_commits_stay_in_the_log_until_maintenance_has_checked_the_clock(lake: F
     for _ in range(10):
         lake.run(1)
     assert all(path.exists() for path in (*commits, *control))
-    assert lake.maintenance().maintain(WEEK).outcome is UpkeepOutcome.DONE
+    assert lake.maintenance().maintain(WEEK).outcome is MaintenanceOutcome.MAINTAINED
     assert not any(path.exists() for path in commits[:9])
     assert lake.verified() == [(22, 22)]
     lake.run(1)
@@ -492,9 +492,9 @@ def test_the_control_table_keeps_every_event(tmp_path: Path) -> None:
             plan = make_plan((0, sequence, sequence + 1), sequence=sequence, pipeline=name)
             control.append(control.ledger(name), [Planned(plan=plan)], NOW)
     ledgers = [control.ledger(name) for name in names]
-    upkeep = DeltaUpkeep(str(uri))
-    assert upkeep.compact() == 6
-    removed = upkeep.reclaim(datetime.now(UTC), -LATER, lambda _: False)
+    maintained = DeltaMaintainedTable(str(uri))
+    assert maintained.compact() == 6
+    removed = maintained.remove_unreferenced(datetime.now(UTC), -LATER, lambda _: False)
     assert len(removed) == 6
     assert len(DeltaTable(uri).file_uris()) == 2
     assert [control.ledger(name) for name in names] == ledgers
@@ -508,7 +508,12 @@ def test_files_of_a_table_by_partition_are_known_however_paths_are_written(tmp_p
     for value in ("a b", "ü/%", "x=y", "prices@july"):
         write_deltalake(tmp_path, pa.table({"p": [value], "x": [1]}), mode="append",
                         partition_by=["p"])  # fmt: skip
-    assert DeltaUpkeep(str(tmp_path)).reclaim(datetime.now(UTC), -LATER, lambda _: True) == []
+    assert (
+        DeltaMaintainedTable(str(tmp_path)).remove_unreferenced(
+            datetime.now(UTC), -LATER, lambda _: True
+        )
+        == []
+    )
     assert pa.table(DeltaTable(tmp_path).scan()).num_rows == 4
 
 
@@ -521,7 +526,7 @@ def test_a_file_that_the_log_names_in_encoded_letters_stays(lake: FileLake, odd:
     lake.table.append(plan, [replace(file, path=odd)])
     lake.ingest.execute(plan.sequence)
     version = DeltaTable(lake.uri).version()
-    lake.maintenance().upkeep.reclaim(datetime.now(UTC), -LATER, lambda _: True)
+    lake.maintenance().table.remove_unreferenced(datetime.now(UTC), -LATER, lambda _: True)
     assert lake.verified() == [(3, 3)]
     age(lake.uri)
     lake.undo.undo(plan.sequence, "ops", "x")
@@ -531,4 +536,4 @@ def test_a_file_that_the_log_names_in_encoded_letters_stays(lake: FileLake, odd:
 
 def test_an_empty_ledger_knows_no_plan_that_is_over() -> None:
     """A control table that is gone says nothing."""
-    assert not over_in(Ledger(pipeline="events"))(1)
+    assert not finished_plans_of(Ledger(pipeline="events"))(1)

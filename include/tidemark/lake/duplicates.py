@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from tidemark.lake.errors import CopiesDiffer
+from tidemark.lake.errors import DuplicatesDiffer
 from tidemark.lake.live_files import LiveFile
-from tidemark.lake.rewriting import batches_of, opened_file
+from tidemark.lake.rewriting import open_parquet, read_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
-KEY = ("topic_id", "partition", "offset", "plan_sequence")
+KEY_COLUMNS = ("topic_id", "partition", "offset", "plan_sequence")
 """A plan lands each offset once, so two rows must not share these."""
 
-KEYS_AT_ONCE = 1_000_000
+MAX_KEYS_IN_MEMORY = 1_000_000
 """Keys in memory, unless one plan has more rows. A key takes about 100 bytes during the sort."""
 _BYTES_AT_ONCE = 32 * 1024 * 1024
 _ROWS_AT_ONCE = 65_536
@@ -34,7 +34,7 @@ class _File:
     bytes_per_row: int
 
 
-class CopySearch:
+class DuplicateSearch:
     """Searches the rows of some files for copies.
 
     Args:
@@ -56,7 +56,7 @@ class CopySearch:
         only first rows has no copies. Rows with a null in their key have no copies.
 
         Raises:
-            CopiesDiffer: Two rows with one key differ in another column.
+            DuplicatesDiffer: Two rows with one key differ in another column.
             pyarrow.ArrowInvalid: A file has values that are not of their type.
         """
         import pyarrow as pa
@@ -84,7 +84,7 @@ class CopySearch:
             rows.update(file.rows_by_plan)
         first, size = min(rows, default=0), 0
         for plan in sorted(rows):
-            if size and size + rows[plan] > KEYS_AT_ONCE:
+            if size and size + rows[plan] > MAX_KEYS_IN_MEMORY:
                 yield range(first, plan)
                 first, size = plan, 0
             size += rows[plan]
@@ -108,7 +108,7 @@ class CopySearch:
         keys = keys.combine_chunks().sort_by([(name, "ascending") for name in keys.column_names])
         if not keys.num_rows:
             return keys.append_column("copy", pa.array([], pa.bool_()))
-        columns = [keys[name].combine_chunks() for name in KEY]
+        columns = [keys[name].combine_chunks() for name in KEY_COLUMNS]
         alike = reduce(pc.and_, (pc.equal(each[1:], each[:-1]) for each in columns))
         no = pa.array([False])
         copy, copied = pa.concat_arrays([no, alike]), pa.concat_arrays([alike, no])
@@ -119,7 +119,9 @@ class CopySearch:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        for first, batch in numbered(batches_of(self._files, self._live[number].live, list(KEY))):
+        for first, batch in numbered_batches(
+            read_batches(self._files, self._live[number].live, list(KEY_COLUMNS))
+        ):
             topics = batch["topic_id"].dictionary_encode()
             codes = [
                 self._topics.setdefault(name, len(self._topics))
@@ -128,14 +130,16 @@ class CopySearch:
             part = pa.table(
                 {
                     "topic_id": pa.array(codes, pa.int32()).take(topics.indices),
-                    **{name: batch[name].cast(pa.int64()) for name in KEY[1:]},
+                    **{name: batch[name].cast(pa.int64()) for name in KEY_COLUMNS[1:]},
                     "file": pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows),
                     "row": row_numbers(first, batch.num_rows),
                 }
             )
             plan = part["plan_sequence"]
             within = pc.and_(pc.greater_equal(plan, plans.start), pc.less(plan, plans.stop))
-            yield part.filter(reduce(pc.and_, (pc.is_valid(part[name]) for name in KEY), within))
+            yield part.filter(
+                reduce(pc.and_, (pc.is_valid(part[name]) for name in KEY_COLUMNS), within)
+            )
 
     def _pieces(self, doubled: pa.Table) -> Iterator[pa.Table]:
         """Parts that have all rows of each of their keys, and whose whole rows fit into memory."""
@@ -162,7 +166,7 @@ class CopySearch:
         if number is None:
             return
         place = piece.take(copies.slice(number, 1)).to_pylist()[0]
-        raise CopiesDiffer(
+        raise DuplicatesDiffer(
             pipeline=self._pipeline,
             topic_id=list(self._topics)[place["topic_id"]],
             partition=place["partition"],
@@ -182,7 +186,7 @@ class CopySearch:
         for number in pc.unique(places["file"]).to_pylist():
             file = self._live[number].live
             rows = places.filter(pc.equal(places["file"], number))["row"].combine_chunks()
-            for first, batch in numbered(batches_of(self._files, file)):
+            for first, batch in numbered_batches(read_batches(self._files, file)):
                 wanted = pc.subtract(rows_within(rows, first, batch.num_rows), first)
                 if len(wanted):
                     part = pa.Table.from_batches([batch.take(wanted)])
@@ -196,13 +200,13 @@ class CopySearch:
 
 def _summary(files: FileSystem, file: LiveFile) -> _File:
     """Counts of a file's rows; of no row in a file that lacks a column of the key."""
-    with opened_file(files, file) as source:
+    with open_parquet(files, file) as source:
         metadata = source.metadata
         size = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
         width = size // max(metadata.num_rows, 1)
-        keyed = set(KEY) <= set(source.schema_arrow.names)
+        keyed = set(KEY_COLUMNS) <= set(source.schema_arrow.names)
     rows: Counter[int] = Counter()
-    for batch in batches_of(files, file, ["plan_sequence"]) if keyed else ():
+    for batch in read_batches(files, file, ["plan_sequence"]) if keyed else ():
         for each in batch.column(0).drop_null().value_counts().to_pylist():
             rows[each["values"]] += each["counts"]
     return _File(live=file, rows_by_plan=rows, bytes_per_row=width)
@@ -232,7 +236,7 @@ def _differing(one: pa.Table, other: pa.Table) -> list[str]:
     ]
 
 
-def numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def numbered_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Batches of a file with the number of their first row."""
     first = 0
     for batch in batches:

@@ -11,10 +11,10 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 
 from tidemark.lake.checked_commits import Change, commit_checked
+from tidemark.lake.delta_errors import is_delta_error, is_storage_error, tidemark_error
 from tidemark.lake.errors import UnreadableFile
-from tidemark.lake.failures import is_of_delta, is_of_storage, named
-from tidemark.lake.live_files import LiveFile, left_out, live_files, storage_of
-from tidemark.lake.rows import opened
+from tidemark.lake.live_files import LiveFile, live_files, table_filesystem, unsupported_files
+from tidemark.lake.table_io import open_if_exists
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _BATCH_ROWS = 4_096
 
 
-def files_of(table: DeltaTable, sequence: int) -> tuple[list[LiveFile], list[LiveFile]]:
+def files_with_plan(table: DeltaTable, sequence: int) -> tuple[list[LiveFile], list[LiveFile]]:
     """Files with rows of one plan alone, and files that may also contain other rows.
 
     Decides by the statistics. Compaction writes files of the second kind.
@@ -37,12 +37,12 @@ def files_of(table: DeltaTable, sequence: int) -> tuple[list[LiveFile], list[Liv
     return whole, mixed
 
 
-def may_hold_others(table: DeltaTable, sequence: int) -> bool:
+def has_other_files_with_plan(table: DeltaTable, sequence: int) -> bool:
     """Whether rows of a plan may be in files that `remove_whole` does not remove."""
-    return bool(left_out(table, live_files(table)) or files_of(table, sequence)[1])
+    return bool(unsupported_files(table, live_files(table)) or files_with_plan(table, sequence)[1])
 
 
-def remove_whole(uri: str, sequence: int, metadata: str) -> int:
+def remove_whole_files(uri: str, sequence: int, metadata: str) -> int:
     """Remove the files with rows of one plan alone, in one commit, without reading them.
 
     Returns:
@@ -53,7 +53,7 @@ def remove_whole(uri: str, sequence: int, metadata: str) -> int:
     """
 
     def removal(table: DeltaTable) -> Change:
-        whole, _ = files_of(table, sequence)
+        whole, _ = files_with_plan(table, sequence)
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
         return Change(
             actions=[file.removal(now_ms, data_change=True) for file in whole],
@@ -65,7 +65,7 @@ def remove_whole(uri: str, sequence: int, metadata: str) -> int:
 
 
 @contextmanager
-def named_read_failures(uri: str, operation: str) -> Iterator[None]:
+def translate_read_errors(uri: str, operation: str) -> Iterator[None]:
     """Raise failures of reading or rewriting a table's files as named errors.
 
     Args:
@@ -80,20 +80,20 @@ def named_read_failures(uri: str, operation: str) -> Iterator[None]:
         yield
     except Exception as failed:
         # PyArrow's errors are ValueErrors.
-        if not (is_of_delta(failed) or isinstance(failed, ValueError)):
+        if not (is_delta_error(failed) or isinstance(failed, ValueError)):
             raise
-        if (table := opened(uri)) is not None:
-            refuse_unreadable(table, failed)
-        raise named(failed, uri, operation) from failed
+        if (table := open_if_exists(uri)) is not None:
+            raise_if_unreadable(table, failed)
+        raise tidemark_error(failed, uri, operation) from failed
 
 
-def refuse_unreadable(table: DeltaTable, failed: Exception) -> None:
+def raise_if_unreadable(table: DeltaTable, failed: Exception) -> None:
     """Search for the file that made a read fail, unless the storage failed.
 
     Raises:
         UnreadableFile: The file is found.
     """
-    if is_of_storage(failed):
+    if is_storage_error(failed):
         return
     text = str(failed)
     # First the files that the failure names; for text that is not UTF-8 it names none.
@@ -107,7 +107,7 @@ def check_readable(uri: str, files: Iterable[LiveFile]) -> None:
     Raises:
         UnreadableFile: One of them cannot be read.
     """
-    storage = storage_of(uri)
+    storage = table_filesystem(uri)
     for file in files:
         if reason := _fault(storage, file):
             first, last = (file.bounds[name].get("plan_sequence") for name in ("min", "max"))
@@ -133,7 +133,7 @@ def _fault(storage: FileSystem, file: LiveFile) -> str | None:
                 # Also checks the encoding of text.
                 batch.validate(full=True)
     except (pa.ArrowException, OSError) as failed:
-        if is_of_storage(failed):
+        if is_storage_error(failed):
             return None
         return (str(failed).splitlines() or [repr(failed)])[0][:300]
     return None

@@ -22,12 +22,13 @@ from arro3.core import Array, DataType, Field, RecordBatch, RecordBatchReader, S
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from tidemark.lake.delta_errors import translate_delta_errors
 from tidemark.lake.errors import UnsafeStorage
-from tidemark.lake.failures import named_failures
-from tidemark.lake.retention import TRIAL
 
-PROOF = "tidemark.lake.storage"
+PROOF_PREFIX = "tidemark.lake.storage"
 """Prefix of the names of transactions that store a passed test."""
+TRIAL_PREFIX = ".tidemark-trial-"
+"""Prefix of the name of the folder in which a process tests conditional writes."""
 
 _ONCE = CommitProperties(max_commit_retries=0)
 _COLUMNS = Schema([Field("value", DataType.int64())])
@@ -38,7 +39,7 @@ _ENDPOINTS = (
 """Variables that select another server for a URI; delta-rs reads them from the environment."""
 
 
-def missing_proofs(table: DeltaTable, uri: str) -> list[Transaction]:
+def missing_storage_proofs(table: DeltaTable, uri: str) -> list[Transaction]:
     """Test the storage of a table, unless the table stores a passed test of it.
 
     Returns:
@@ -51,10 +52,10 @@ def missing_proofs(table: DeltaTable, uri: str) -> list[Transaction]:
     proof = _proof(uri)
     if table.transaction_version(proof.app_id) == proof.version:
         return []
-    return [prove(uri)]
+    return [prove_conditional_writes(uri)]
 
 
-def prove(uri: str) -> Transaction:
+def prove_conditional_writes(uri: str) -> Transaction:
     """Test whether the storage of a table refuses to create a version of a Delta log twice.
 
     Args:
@@ -67,8 +68,8 @@ def prove(uri: str) -> Transaction:
         UnsafeStorage: The second creation succeeded, or an option has turned the condition off.
         StorageRefused, StorageUnavailable: The storage cannot be written at all.
     """
-    trial = f"{uri}/{TRIAL}{uuid4().hex}"
-    with named_failures(uri, "creating a file in the table's storage"):
+    trial = f"{uri}/{TRIAL_PREFIX}{uuid4().hex}"
+    with translate_delta_errors(uri, "creating a file in the table's storage"):
         try:
             refused = _refuses_a_second_creation(trial)
         except (DeltaError, OSError) as failure:
@@ -139,7 +140,11 @@ def _commits_apart(trial: str) -> bool:
 
 _RESULTS = ("refused", "overwrote")
 
-_TRY = "import sys; from tidemark.lake import exclusive; exclusive.create_twice(sys.argv[1])"
+_TRY = """
+import sys
+from tidemark.lake.conditional_writes import create_twice
+create_twice(sys.argv[1])
+"""
 
 
 def create_twice(trial: str) -> None:
@@ -197,7 +202,7 @@ def _proof(uri: str) -> Transaction:
     is on another server. The name contains the location, the server and the version of delta-rs.
     The inode is the transaction's version, so the test of a new inode replaces the previous test.
     """
-    name = f"{PROOF} delta-rs={deltalake.__version__} {uri}"
+    name = f"{PROOF_PREFIX} delta-rs={deltalake.__version__} {uri}"
     if "://" in uri:
         server = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), "")
         return Transaction(f"{name} {server}".rstrip(), 1)

@@ -8,8 +8,8 @@ import pytest
 from deltalake.exceptions import DeltaError
 
 from tidemark.core.errors import TidemarkError
+from tidemark.lake.delta_errors import is_storage_error, tidemark_error
 from tidemark.lake.errors import EngineFailed, StorageRefused, StorageUnavailable
-from tidemark.lake.failures import is_of_storage, named
 
 TEXTS: dict[str, type[TidemarkError]] = {
     "Generic LocalFileSystem error: Permission denied (os error 13)": StorageRefused,
@@ -30,7 +30,7 @@ TEXTS: dict[str, type[TidemarkError]] = {
 @pytest.mark.parametrize("text", TEXTS)
 def test_the_class_of_an_error_follows_from_its_text(text: str) -> None:
     """Object stores have no error numbers."""
-    error = named(DeltaError(text), "s3://lake/events", "reading the table")
+    error = tidemark_error(DeltaError(text), "s3://lake/events", "reading the table")
     assert type(error) is TEXTS[text]
     assert "reading the table" in str(error)
 
@@ -48,7 +48,7 @@ def test_the_class_of_an_error_follows_from_its_text(text: str) -> None:
 )
 def test_a_failed_storage_is_no_missing_or_damaged_file(failure: Exception, expected: bool) -> None:
     """The remedy for a file would change the table; a failed storage answers again."""
-    assert is_of_storage(failure) is expected
+    assert is_storage_error(failure) is expected
 
 
 @pytest.mark.parametrize(
@@ -66,4 +66,4 @@ def test_the_class_of_an_error_follows_from_its_number(
     number: int, kind: type[TidemarkError]
 ) -> None:
     """For errors of the operating system."""
-    assert type(named(OSError(number, "it failed"), "/lake", "writing the table")) is kind
+    assert type(tidemark_error(OSError(number, "it failed"), "/lake", "writing the table")) is kind

@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tidemark.lake.files import locked, read_json, replace_text
+from tidemark.lake.local_files import locked, read_json, replace_text
 
 HOLDER = """
 import sys
 from pathlib import Path
-from tidemark.lake.files import locked
+from tidemark.lake.local_files import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -15,11 +15,11 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from tidemark.core.datafile import DataFile
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.plan import Plan
-from tidemark.lake.columns import AS_LANDED
-from tidemark.lake.contents import at_offsets, rows_at
 from tidemark.lake.errors import RowsWouldBeLost
-from tidemark.lake.files import named_failures
+from tidemark.lake.local_files import translate_os_errors
+from tidemark.lake.row_queries import offsets_condition, spans_with_rows
 from tidemark.lake.storage import folder_of
+from tidemark.lake.table_properties import WRITER_PROPERTIES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,19 +53,21 @@ def replace_rows(
     store = folder_of(table.table_uri)
     # The table's own: somebody may have added columns, which are null here as in a landing.
     schema = pa.schema(table.schema().to_arrow())
-    with spooled(batches(store, files, schema), schema) as rows:
+    with spooled_reader(table_batches(store, files, schema), schema) as rows:
         write_deltalake(
             table,
             rows,
             mode="overwrite",
-            predicate=at_offsets(plan.topic_id, plan.spans()),
-            writer_properties=AS_LANDED,
+            predicate=offsets_condition(plan.topic_id, plan.spans()),
+            writer_properties=WRITER_PROPERTIES,
             commit_properties=properties,
         )
 
 
 @contextmanager
-def spooled(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatchReader]:
+def spooled_reader(
+    rows: Iterable[pa.RecordBatch], schema: pa.Schema
+) -> Iterator[pa.RecordBatchReader]:
     """Write rows to a temporary file, and yield a reader of the file for delta-rs.
 
     A thread of delta-rs' runtime reads the rows. A reader in Python would make this thread wait
@@ -79,7 +81,7 @@ def spooled(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Re
     """
     import pyarrow as pa
 
-    writing = partial(named_failures, Path(gettempdir()), "writing temporary rows")
+    writing = partial(translate_os_errors, Path(gettempdir()), "writing temporary rows")
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with writing():
         descriptor, name = mkstemp(prefix="tidemark-", suffix=".arrow")
@@ -98,14 +100,14 @@ def spooled(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Re
         yield pa.ipc.open_stream(source)
 
 
-def refuse_losses(table: DeltaTable, plan: Plan, files: Sequence[DataFile]) -> None:
+def check_no_rows_lost(table: DeltaTable, plan: Plan, files: Sequence[DataFile]) -> None:
     """Refuse a replacement that would take a row out and put none in its place.
 
     Raises:
         RowsWouldBeLost
     """
-    before = rows_at(table, plan.topic_id, plan.spans())
-    after = offsets_in(folder_of(table.table_uri), files)
+    before = spans_with_rows(table, plan.topic_id, plan.spans())
+    after = spans_in_files(folder_of(table.table_uri), files)
     lost = [
         (partition, span.start, span.end)
         for partition, spans in sorted(before.items())
@@ -115,7 +117,7 @@ def refuse_losses(table: DeltaTable, plan: Plan, files: Sequence[DataFile]) -> N
         raise RowsWouldBeLost(pipeline=plan.pipeline, sequence=plan.sequence, lost=tuple(lost))
 
 
-def offsets_in(store: Store, files: Iterable[DataFile]) -> Mapping[int, SpanSet]:
+def spans_in_files(store: Store, files: Iterable[DataFile]) -> Mapping[int, SpanSet]:
     """Offsets that have a row in some files, by partition."""
     return spans_by_partition(placed for file in files for placed in _spans_of(store, file))
 
@@ -137,7 +139,9 @@ def _spans_of(store: Store, file: DataFile) -> Iterator[tuple[int, Span]]:
             yield int(partition), Span(int(run[0]), int(run[-1]) + 1)
 
 
-def batches(store: Store, files: Iterable[DataFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def table_batches(
+    store: Store, files: Iterable[DataFile], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     """Rows of files in a table's columns; one that a file does not have is null."""
     import pyarrow as pa
     import pyarrow.parquet as pq

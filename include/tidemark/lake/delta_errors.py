@@ -43,7 +43,7 @@ _LONGEST = 300
 
 
 @contextmanager
-def named_failures(location: str, operation: str = "using the table") -> Iterator[None]:
+def translate_delta_errors(location: str, operation: str = "using the table") -> Iterator[None]:
     """Raise exceptions of delta-rs as named errors, with the cause in the first line.
 
     Args:
@@ -59,17 +59,17 @@ def named_failures(location: str, operation: str = "using the table") -> Iterato
     try:
         yield
     except Exception as failure:
-        if is_of_delta(failure):
-            raise named(failure, location, operation) from failure
+        if is_delta_error(failure):
+            raise tidemark_error(failure, location, operation) from failure
         raise
 
 
-def named(failure: Exception, location: str, operation: str) -> TidemarkError:
+def tidemark_error(failure: Exception, location: str, operation: str) -> TidemarkError:
     """The named error for an exception of delta-rs, as `named_failures` raises it."""
     text = str(failure)
     if _DAMAGED_LOG.search(text):
         return DeltaLogDamaged(location=location, reason=_in_one_line(text))
-    number = os_error(failure)
+    number = os_error_number(failure)
     kind = storage_error(number)
     if number is None and _NO_ACCESS.search(text):
         kind = StorageRefused
@@ -81,19 +81,19 @@ def named(failure: Exception, location: str, operation: str) -> TidemarkError:
     return kind(location=location, operation=operation, reason=reason)
 
 
-def is_of_storage(failure: Exception) -> bool:
+def is_storage_error(failure: Exception) -> bool:
     """Whether the storage denied an operation or failed; not for a missing file."""
     if isinstance(failure, FileNotFoundError) or _NO_FILE.search(str(failure)):
         return False
-    return isinstance(named(failure, "", ""), StorageRefused | StorageUnavailable)
+    return isinstance(tidemark_error(failure, "", ""), StorageRefused | StorageUnavailable)
 
 
-def is_of_delta(failure: Exception) -> bool:
+def is_delta_error(failure: Exception) -> bool:
     """Whether delta-rs raised an exception; Arrow's binding raises Exception itself."""
     return isinstance(failure, DeltaError | OSError) or type(failure) is Exception
 
 
-def os_error(failure: Exception) -> int | None:
+def os_error_number(failure: Exception) -> int | None:
     """The operating system's error number in an exception of delta-rs; None without one."""
     text = str(failure)
     if _NO_FOLDER in text:
@@ -109,7 +109,7 @@ def _in_one_line(text: str) -> str:
     return ": ".join(kept)[:_LONGEST] or "no reason given"
 
 
-def names_failures(adapter: type[_Adapter]) -> type[_Adapter]:
+def translates_delta_errors(adapter: type[_Adapter]) -> type[_Adapter]:
     """Make every public method of an adapter raise named errors; `_uri` is its table."""
     for name, member in list(vars(adapter).items()):
         if inspect.isfunction(member) and not name.startswith("_"):
@@ -120,7 +120,7 @@ def names_failures(adapter: type[_Adapter]) -> type[_Adapter]:
 def _naming(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def called(self: Any, *arguments: Any, **options: Any) -> Any:
-        with named_failures(self._uri):
+        with translate_delta_errors(self._uri):
             result = method(self, *arguments, **options)
         return _naming_each(self._uri, result) if isinstance(result, Iterator) else result
 
@@ -129,5 +129,5 @@ def _naming(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _naming_each(location: str, items: Iterator[Any]) -> Iterator[Any]:
     """Iterate over rows; delta-rs reads them during the iteration."""
-    with named_failures(location):
+    with translate_delta_errors(location):
         yield from items

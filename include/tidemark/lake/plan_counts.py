@@ -8,10 +8,10 @@ from deltalake import DeltaTable
 
 from tidemark.core.offsets import Span
 from tidemark.core.plan import Plan
-from tidemark.lake.rows import query
+from tidemark.lake.table_io import query_rows
 
 
-def landed_counts(table: DeltaTable, plan: Plan) -> Mapping[int, int]:
+def records_by_range(table: DeltaTable, plan: Plan) -> Mapping[int, int]:
     """Records by index of the planned range, in the version of the table that is loaded.
 
     A task reads one partition and writes one file, so each file of a fresh commit belongs to one
@@ -82,7 +82,7 @@ def _counted_by_rows(table: DeltaTable, plan: Plan) -> Mapping[int, int]:
         f"({index}, {planned.partition}, {planned.start}, {planned.end})"
         for index, planned in enumerate(plan.ranges)
     )
-    counted = query(
+    counted = query_rows(
         table,
         f"""
         SELECT planned.index AS index, count(*) AS records

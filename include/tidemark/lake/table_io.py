@@ -18,8 +18,8 @@ from arro3.core import Array, DataType, Schema, Table
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
+from tidemark.lake.delta_errors import os_error_number, tidemark_error
 from tidemark.lake.errors import DeltaLogDamaged
-from tidemark.lake.failures import named, os_error
 
 TIMESTAMP = DataType.timestamp("us", tz="UTC")
 """Microseconds since 1970 in UTC, the resolution of Delta and Spark."""
@@ -27,7 +27,7 @@ TIMESTAMP = DataType.timestamp("us", tz="UTC")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def opened(uri: str) -> DeltaTable | None:
+def open_if_exists(uri: str) -> DeltaTable | None:
     """A table; None if it does not exist.
 
     Raises:
@@ -38,8 +38,11 @@ def opened(uri: str) -> DeltaTable | None:
         return DeltaTable(uri)
     except TableNotFoundError as missing:
         # delta-rs raises this also without access, and if a file is the parent of a folder.
-        if os_error(missing) not in {None, errno.ENOENT}:  # fence: no-access-is-no-empty-table
-            raise named(missing, uri, "reading the table") from missing
+        if os_error_number(missing) not in {
+            None,
+            errno.ENOENT,
+        }:  # fence: no-access-is-no-empty-table
+            raise tidemark_error(missing, uri, "reading the table") from missing
         file = next(_data_files(uri), None)
         if file is None:  # fence: data-files-without-a-log-are-no-empty-table
             return None
@@ -81,7 +84,7 @@ def _objects_in(uri: str) -> Iterator[str]:
             yield path
 
 
-def to_rows(table: Any) -> list[dict[str, Any]]:
+def python_rows(table: Any) -> list[dict[str, Any]]:
     """Values by column name; `table` is what delta-rs returns."""
     columns = {name: table.column(name).to_pylist() for name in table.column_names}
     return [
@@ -89,7 +92,7 @@ def to_rows(table: Any) -> list[dict[str, Any]]:
     ]
 
 
-def from_rows(rows: Sequence[Mapping[str, Any]], schema: Schema) -> Table:
+def arrow_table(rows: Sequence[Mapping[str, Any]], schema: Schema) -> Table:
     """A table with the columns of `schema`; a value that a row does not have is null."""
     arrays = [
         _array([row.get(name) for row in rows], schema.field(name).type) for name in schema.names
@@ -97,12 +100,12 @@ def from_rows(rows: Sequence[Mapping[str, Any]], schema: Schema) -> Table:
     return Table.from_arrays(arrays, schema=schema)
 
 
-def query(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
+def query_rows(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
     """Rows of a query over `t`, by delta-rs' own engine."""
-    return to_rows(read(table, sql))
+    return python_rows(query_table(table, sql))
 
 
-def read(table: DeltaTable, sql: str) -> Any:
+def query_table(table: DeltaTable, sql: str) -> Any:
     """The same as an Arrow table.
 
     Raises:
@@ -111,13 +114,13 @@ def read(table: DeltaTable, sql: str) -> Any:
     try:
         return QueryBuilder().register("t", table).execute(sql).read_all()
     except Exception as failed:  # delta-rs raises nothing narrower here
-        from tidemark.lake.plan_files import refuse_unreadable
+        from tidemark.lake.unreadable_files import raise_if_unreadable
 
-        refuse_unreadable(table, failed)
+        raise_if_unreadable(table, failed)
         raise
 
 
-def moment(micros: int | None) -> datetime | None:
+def utc_datetime(micros: int | None) -> datetime | None:
     """Microseconds since 1970 as a moment; None if Python cannot express it."""
     if micros is None:
         return None

@@ -14,7 +14,7 @@ from tidemark.lake.errors import storage_error
 
 
 @contextmanager
-def named_failures(location: Path, operation: str) -> Iterator[None]:
+def translate_os_errors(location: Path, operation: str) -> Iterator[None]:
     """Raise errors of the file system as named errors.
 
     Args:

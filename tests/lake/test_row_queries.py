@@ -31,7 +31,7 @@ from tidemark.core.errors import OverfullRange, TidemarkError
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, PlanKind, transaction_app_id
 from tidemark.core.record import LogRecord
-from tidemark.core.table_state import FENCED, Holding, TableSize
+from tidemark.core.table_state import FENCED, RowRange, TableSize
 from tidemark.dev.broker import BrokerStatus
 from tidemark.ingest.protocols import DataTable
 from tidemark.lake.data_table import DeltaDataTable
@@ -213,10 +213,10 @@ def test_an_empty_table_holds_nothing(stocked: Stocked) -> None:
     for made in (False, True):
         if made:
             stocked.table.prepare("events")
-        assert stocked.table.holdings() == ()
-        assert stocked.table.commits_of_plans("ann") == ()
+        assert stocked.table.row_ranges() == ()
+        assert stocked.table.plan_commits("ann") == ()
         assert list(stocked.table.rows_of("id-1", 0, Span(0, 9))) == []
-        assert stocked.table.find(make_plan((0, 0, 9))) is None
+        assert stocked.table.find_landing(make_plan((0, 0, 9))) is None
 
 
 def test_i5_a_commit_counts_for_the_rows_that_are_left_of_it(stocked: Stocked) -> None:
@@ -224,13 +224,13 @@ def test_i5_a_commit_counts_for_the_rows_that_are_left_of_it(stocked: Stocked) -
     plan, other = make_plan((0, 0, 4)), make_plan((0, 4, 6), sequence=2)
     version = stocked.land(plan, places(0, 0, 1, 2, 3))
     stocked.land(other, places(0, 4, 5))
-    assert stocked.table.discard(plan) == (4, version + 2)
-    found = stocked.table.find(plan)
+    assert stocked.table.remove_rows(plan) == (4, version + 2)
+    found = stocked.table.find_landing(plan)
     assert found is not None
     assert (found.table_version, found.records, found.gaps) == (version, 0, 4)
     assert stocked.table.offsets_without_rows(plan) == {0: spans((0, 4))}
-    assert stocked.table.held(other).records == 2
-    assert stocked.table.discard(plan)[0] == 0
+    assert stocked.table.current_landing(other).records == 2
+    assert stocked.table.remove_rows(plan)[0] == 0
 
 
 def test_s6_gaps_are_what_a_plan_has_no_row_for(stocked: Stocked) -> None:
@@ -249,7 +249,7 @@ def test_a_plan_of_gaps_alone_is_all_gap(stocked: Stocked) -> None:
     plan = make_plan((3, 7, 9))
     stocked.land(plan, [])
     assert stocked.table.offsets_without_rows(plan) == {3: spans((7, 9))}
-    assert stocked.table.held(plan).records == 0
+    assert stocked.table.current_landing(plan).records == 0
 
 
 def test_holdings_are_counted_by_plan_incarnation_and_partition(stocked: Stocked) -> None:
@@ -258,10 +258,10 @@ def test_holdings_are_counted_by_plan_incarnation_and_partition(stocked: Stocked
     stocked.land(
         make_plan((0, 0, 9), sequence=2, topic_id="id-2"), [*places(0, 4, 5), *places(0, 5)]
     )
-    assert stocked.table.holdings() == (
-        Holding(sequence=1, topic_id="id-1", partition=0, first=1, last=8, rows=3),
-        Holding(sequence=1, topic_id="id-1", partition=1, first=5, last=5, rows=1),
-        Holding(sequence=2, topic_id="id-2", partition=0, first=4, last=5, rows=3),
+    assert stocked.table.row_ranges() == (
+        RowRange(sequence=1, topic_id="id-1", partition=0, first=1, last=8, rows=3),
+        RowRange(sequence=1, topic_id="id-1", partition=1, first=5, last=5, rows=1),
+        RowRange(sequence=2, topic_id="id-2", partition=0, first=4, last=5, rows=3),
     )
 
 
@@ -270,7 +270,7 @@ def test_holdings_end_where_rows_of_another_plan_lie_between(stocked: Stocked) -
     stocked.land(make_plan((0, 4, 6)), places(0, 4, 5))
     stocked.land(make_plan((0, 1, 4), (0, 6, 9), sequence=2), places(0, 1, 3, 6, 8))
     stocked.land(make_plan((0, 9, 12), (1, 0, 3), sequence=3), places(0, 9, 10) + places(1, 1))
-    told = [(h.sequence, h.partition, h.first, h.last, h.rows) for h in stocked.table.holdings()]
+    told = [(h.sequence, h.partition, h.first, h.last, h.rows) for h in stocked.table.row_ranges()]
     assert told == [
         (1, 0, 4, 5, 2),
         (2, 0, 1, 3, 2),
@@ -284,10 +284,10 @@ def test_what_is_held_is_told_by_range(stocked: Stocked) -> None:
     """Whoever committed it, in the newest version; more rows than offsets are refused."""
     plan = make_plan((0, 0, 4), (0, 6, 8), (1, 0, 5))
     version = stocked.land(plan, places(0, 0, 1, 7) + places(1, 2))
-    assert stocked.table.held(plan) == Landing.of(plan, version, {0: 2, 1: 1, 2: 1})
+    assert stocked.table.current_landing(plan) == Landing.of(plan, version, {0: 2, 1: 1, 2: 1})
     stocked.land(plan, places(0, 6, 7))
     with pytest.raises(OverfullRange):
-        stocked.table.held(plan)
+        stocked.table.current_landing(plan)
 
 
 def test_plans_that_landed_are_told_with_who_asks_now(stocked: Stocked) -> None:
@@ -296,7 +296,7 @@ def test_plans_that_landed_are_told_with_who_asks_now(stocked: Stocked) -> None:
     backfill = make_plan((1, 2, 4), sequence=2, kind=PlanKind.BACKFILL, epoch=3)
     for plan in (live, backfill):
         stocked.land(plan, [(plan.ranges[0].partition, plan.ranges[0].start)])
-    assert told_by(stocked.table.commits_of_plans("ann")) == {
+    assert told_by(stocked.table.plan_commits("ann")) == {
         1: replace(live, requested_by="ann"),
         2: replace(backfill, requested_by="ann"),
     }
@@ -307,7 +307,7 @@ def test_of_two_plans_of_one_number_the_newer_is_told(stocked: Stocked) -> None:
     stocked.land(make_plan((0, 0, 4)), [])
     newer = make_plan((0, 0, 2), epoch=1)
     stocked.land(newer, places(0, 0))
-    assert told_by(stocked.table.commits_of_plans("test:1")) == {1: newer}
+    assert told_by(stocked.table.plan_commits("test:1")) == {1: newer}
 
 
 def test_rows_are_told_in_offset_order_with_their_plans(stocked: Stocked) -> None:
@@ -329,12 +329,12 @@ def test_i4_a_fenced_chain_stays_fenced(stocked: Stocked) -> None:
     app_ids = [transaction_app_id("events", epoch, kind) for epoch in (0, 1) for kind in PlanKind]
     version = stocked.table.fence_chains("events", app_ids)
     assert stocked.table.fence_chains("events", app_ids) == version
-    state = stocked.table.state("events", app_ids, since=0)
+    state = stocked.table.state("events", app_ids)
     assert state.transactions == dict.fromkeys(app_ids, FENCED)
-    landing = stocked.table.find(plan)
+    landing = stocked.table.find_landing(plan)
     assert landing is not None
     assert landing.records == 2
-    assert stocked.table.find(make_plan((0, 2, 4), sequence=2)) is None
+    assert stocked.table.find_landing(make_plan((0, 2, 4), sequence=2)) is None
     assert len(list(stocked.table.rows_of("id-1", 0, Span(0, 9)))) == 2
 
 
@@ -414,8 +414,8 @@ def test_rows_that_spark_wrote_are_what_the_second_reader_sees(
         produce_aborted(broker.bootstrap, name, [Record(partition=1)] * 3)
         produce_committed(broker.bootstrap, name, [Record(key=b"k", partition=1)])
         plans.append(pipeline.run(run).plan)
-    holdings = pipeline.table.holdings()
-    assert [(h.sequence, h.partition, h.first, h.last, h.rows) for h in holdings] == [
+    row_ranges = pipeline.table.row_ranges()
+    assert [(h.sequence, h.partition, h.first, h.last, h.rows) for h in row_ranges] == [
         (1, 0, 0, 6, 7),
         (1, 1, 4, 4, 1),
         (2, 0, 7, 13, 7),
@@ -423,19 +423,20 @@ def test_rows_that_spark_wrote_are_what_the_second_reader_sees(
     ]
     seen = checksums_in_kafka(pipeline)
     assert len(seen) == 16
-    told = told_by(pipeline.table.commits_of_plans("ann"))
+    told = told_by(pipeline.table.plan_commits("ann"))
     for compacted in (False, True):
         if compacted:
             lake.session.sql(f"OPTIMIZE delta.`{lake.uri}`").collect()
             assert lake.files() == 1
         assert checksums_in_the_table(pipeline, plans[0].topic_id) == seen
-        assert pipeline.table.holdings() == holdings
+        assert pipeline.table.row_ranges() == row_ranges
         assert [pipeline.table.offsets_without_rows(plan) for plan in plans] == [
             {1: spans((0, 4), (5, 6))},
             {1: spans((6, 10), (11, 12))},
         ]
         assert [
-            [count.records for count in pipeline.table.held(plan).counts] for plan in plans
+            [count.records for count in pipeline.table.current_landing(plan).counts]
+            for plan in plans
         ] == [[7, 1], [7, 1]]
         assert {n: plan.fingerprint for n, plan in told.items()} == {
             plan.sequence: plan.fingerprint for plan in plans

@@ -21,21 +21,21 @@ from deltalake import DeltaTable
 from tidemark.core.datafile import plan_of_folder
 from tidemark.core.errors import SetupError
 from tidemark.lake.compaction import Compaction
+from tidemark.lake.conditional_writes import TRIAL_PREFIX
 from tidemark.lake.data_table import check_owner
-from tidemark.lake.live_files import storage_of
-from tidemark.lake.plan_files import named_read_failures
-from tidemark.lake.retention import (
-    CLOCK_PROBE,
-    TRIAL,
-    PlanIsOver,
+from tidemark.lake.live_files import table_filesystem
+from tidemark.lake.table_io import open_if_exists
+from tidemark.lake.unreadable_files import translate_read_errors
+from tidemark.lake.unreferenced_files import (
+    CLOCK_PROBE_PREFIX,
+    IsPlanFinished,
     StoredFile,
     TableFiles,
-    checked_time,
-    left_probes,
-    name_of,
-    reclaimable,
+    checked_storage_time,
+    file_key,
+    leftover_probes,
+    unreferenced_files,
 )
-from tidemark.lake.rows import opened
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
@@ -49,7 +49,7 @@ _AMOUNT = r"(\d+)\s+(millisecond|second|minute|hour|day|week)s?"
 _INTERVAL = re.compile(rf"(?:interval\s+)?{_AMOUNT}(?:\s+{_AMOUNT})*")
 
 
-class DeltaUpkeep:
+class DeltaMaintainedTable:
     """Compacts a table, and removes files that no version within a retention refers to.
 
     Args:
@@ -61,14 +61,14 @@ class DeltaUpkeep:
         self._uri = uri
         self._pipeline = pipeline
 
-    def look(self) -> TableFiles | None:
+    def current_files(self) -> TableFiles | None:
         """The newest version's files; None if there is no table.
 
         Raises:
             ForeignTable: It is not the pipeline's.
             SetupError: Nobody knows how long it keeps removed files.
         """
-        table = opened(self._uri)
+        table = open_if_exists(self._uri)
         if table is None:
             return None
         if self._pipeline is not None:
@@ -91,7 +91,7 @@ class DeltaUpkeep:
             SetupError: The target size of the table cannot be parsed.
             EngineFailed: The compaction failed, or its answer was lost.
         """
-        with named_read_failures(self._uri, "compacting the table"):
+        with translate_read_errors(self._uri, "compacting the table"):
             replaced = self._compaction().run()
             if replaced:
                 # Readers need not go through all that was added and removed.
@@ -101,8 +101,8 @@ class DeltaUpkeep:
     def _compaction(self) -> Compaction:
         return Compaction(self._uri)
 
-    def reclaim(
-        self, now: datetime, keep: timedelta, is_over: PlanIsOver, *, dry_run: bool = False
+    def remove_unreferenced(
+        self, now: datetime, keep: timedelta, is_finished: IsPlanFinished, *, dry_run: bool = False
     ) -> Sequence[StoredFile]:
         """Remove files that are older than `keep` and that no version since then refers to.
 
@@ -118,7 +118,7 @@ class DeltaUpkeep:
         Args:
             now: The time by this machine's clock.
             keep: Versions that were the newest so long ago, or later, can be read.
-            is_over: Plans whose files no driver can commit any more; read before this call.
+            is_finished: Plans whose files no driver can commit any more; read before this call.
             dry_run: Remove nothing, and use this machine's clock.
 
         Returns:
@@ -128,18 +128,21 @@ class DeltaUpkeep:
             ClockDiffers: The storage's clock differs; nothing was removed.
             EngineFailed: Some may be gone; do it again.
         """
-        with named_read_failures(self._uri, "removing files"):
+        with translate_read_errors(self._uri, "removing files"):
             if not dry_run:
-                now = checked_time(self._uri, now, self._storage_time())
+                now = checked_storage_time(self._uri, now, self._storage_time())
             # Before the listing: it has the commits that removed any of these meanwhile.
             newest = self._in_newest()
-            files = storage_of(self._uri)
+            files = table_filesystem(self._uri)
             since_ms = int((now - keep).timestamp() * 1000)
             listed = list(_listed(files))
             # fence: files-of-retained-versions-stay
             needed = newest | _named_since(files, listed, since_ms)
             stored = [file for file in listed if not file.path.startswith("_delta_log/")]
-            found = [*reclaimable(stored, needed, since_ms, is_over), *left_probes(stored, now)]
+            found = [
+                *unreferenced_files(stored, needed, since_ms, is_finished),
+                *leftover_probes(stored, now),
+            ]
             if not dry_run:
                 with ThreadPoolExecutor(_AT_ONCE) as threads:
                     list(threads.map(partial(_remove, files), found))
@@ -152,7 +155,7 @@ class DeltaUpkeep:
 
         The file's name begins with a dot, so readers of the folder ignore it.
         """
-        files, path = storage_of(self._uri), f"{CLOCK_PROBE}{uuid4()}"
+        files, path = table_filesystem(self._uri), f"{CLOCK_PROBE_PREFIX}{uuid4()}"
         # Without a buffer, PyArrow passes an object that delta-rs does not accept.
         with files.open_output_stream(path, buffer_size=64) as probe:
             probe.write(b"the time")
@@ -170,7 +173,11 @@ class DeltaUpkeep:
         if "://" in self._uri:
             return
         tops = {file.path.partition("/")[0] for file in found}
-        own = (name for name in tops if plan_of_folder(name) is not None or name.startswith(TRIAL))
+        own = (
+            name
+            for name in tops
+            if plan_of_folder(name) is not None or name.startswith(TRIAL_PREFIX)
+        )
         for top in sorted(own):
             for folder, _, _ in os.walk(Path(self._uri, top), topdown=False):
                 with suppress(OSError):
@@ -217,7 +224,7 @@ def _named_in(files: FileSystem, commit: str) -> set[str]:
 
 def _names(paths: Iterable[str]) -> set[str]:
     """What files are known by, whether their paths are encoded or not: rather one too many."""
-    return {name_of(each) for path in paths for each in (path, unquote(path))}
+    return {file_key(each) for path in paths for each in (path, unquote(path))}
 
 
 _FILES = ("add", "remove")

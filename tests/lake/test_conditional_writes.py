@@ -23,11 +23,11 @@ from tests.support.services import NOW
 from tests.support.stores import Store
 from tidemark.core.accounting import Landing, RangeCount
 from tidemark.core.events import ControlEvent, Planned
-from tidemark.lake import exclusive
+from tidemark.lake import conditional_writes
+from tidemark.lake.conditional_writes import PROOF_PREFIX
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ControlConflict, UnsafeStorage
-from tidemark.lake.exclusive import PROOF
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.publication import PublicationDecision, PublicationStatus
 from tidemark.quality.publication_table import DeltaPublicationTable
@@ -51,7 +51,7 @@ def proofs(table: Path) -> list[int]:
         int(commit.stem)
         for commit in sorted((table / "_delta_log").glob("*.json"))
         for line in commit.read_text().splitlines()
-        if json.loads(line).get("txn", {}).get("appId", "").startswith(PROOF)
+        if json.loads(line).get("txn", {}).get("appId", "").startswith(PROOF_PREFIX)
     ]
 
 
@@ -113,7 +113,9 @@ def test_a_new_inode_replaces_the_test_of_the_one_before(tmp_path: Path) -> None
     DeltaTable(place).create_checkpoint()
     (checkpoint,) = (place / "_delta_log").glob("*.checkpoint.parquet")
     transactions = pq.read_table(checkpoint, columns=["txn"])["txn"].to_pylist()
-    kept = [each["appId"] for each in transactions if each and each["appId"].startswith(PROOF)]
+    kept = [
+        each["appId"] for each in transactions if each and each["appId"].startswith(PROOF_PREFIX)
+    ]
     assert len(kept) == 1
 
 
@@ -151,7 +153,7 @@ def test_output_of_other_code_does_not_change_the_result(
     """Python imports `sitecustomize` in every process; some hosts print there."""
     (tmp_path / "sitecustomize.py").write_text("print('welcome', end='')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert exclusive._commits_apart(str(tmp_path / "trial"))
+    assert conditional_writes._commits_apart(str(tmp_path / "trial"))
 
 
 def test_modules_in_the_working_directory_are_not_imported(
@@ -161,7 +163,7 @@ def test_modules_in_the_working_directory_are_not_imported(
     for name in ("deltalake", "arro3"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('wrong module')")
     monkeypatch.chdir(tmp_path)
-    assert exclusive._commits_apart(str(tmp_path / "trial"))
+    assert conditional_writes._commits_apart(str(tmp_path / "trial"))
 
 
 def test_a_process_without_a_result_is_an_error_of_the_storage(
@@ -169,13 +171,13 @@ def test_a_process_without_a_result_is_an_error_of_the_storage(
 ) -> None:
     """Neither a storage that never answers nor other output proves unsafe storage."""
     with monkeypatch.context() as patched:
-        patched.setattr(exclusive, "_LONGEST_S", 0.001)
+        patched.setattr(conditional_writes, "_LONGEST_S", 0.001)
         with pytest.raises(TimeoutError):
-            exclusive._commits_apart(str(tmp_path / "trial"))
+            conditional_writes._commits_apart(str(tmp_path / "trial"))
     (tmp_path / "sitecustomize.py").write_text("import atexit; atexit.register(print, 'goodbye')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(OSError, match="goodbye"):
-        exclusive._commits_apart(str(tmp_path / "trial"))
+        conditional_writes._commits_apart(str(tmp_path / "trial"))
 
 
 # -- object stores -------------------------------------------------------------------------------

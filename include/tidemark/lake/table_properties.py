@@ -1,0 +1,30 @@
+"""Properties of Delta tables, and of the Parquet files that delta-rs writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from deltalake import ColumnProperties, WriterProperties
+
+KEEP_OLD_COMMITS: Mapping[str, str] = {"delta.enableExpiredLogCleanup": "false"}
+"""A property of every table: only maintenance removes old commits, after it has checked the clock.
+
+Otherwise each writer removes them by the clock of its machine. A clock that is a month ahead would
+remove the whole log before the newest checkpoint.
+"""
+
+DATA_TABLE_PROPERTIES: Mapping[str, str] = {
+    **KEEP_OLD_COMMITS,
+    # Spark's default: a reader replays the commits since the newest checkpoint.
+    "delta.checkpointInterval": "10",
+    # The columns that readers prune by and that `plan_counts` counts by.
+    "delta.dataSkippingStatsColumns": "partition,offset,timestamp,plan_sequence",
+}
+
+_PAYLOAD = ColumnProperties(dictionary_enabled=False)
+
+WRITER_PROPERTIES = WriterProperties(
+    compression="SNAPPY",
+    column_properties={"key": _PAYLOAD, "value": _PAYLOAD},
+)
+"""The settings that Spark writes with: the planner derives the size of a record from file sizes."""
