@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from tidemark.repair.exports import ExportedOffset, GroupOffsets
     from tidemark.repair.repair import Repair
     from tidemark.repair.rules import Differences
-    from tidemark.repair.undo import Undo, UndoOutcome
+    from tidemark.repair.undo import Undo, UndoResult
     from tidemark.report.owner_report import PipelineReport
     from tidemark.report.status import PipelineStatus
     from tidemark.report.unsettled import Unsettling
@@ -361,7 +361,7 @@ class Pipeline:
 
     def undo(
         self, sequence: int, requested_by: str, reason: str, *, dry_run: bool = False
-    ) -> UndoOutcome:
+    ) -> UndoResult:
         """Remove the rows of a landed plan; its offsets can be read again. See `Undo.undo`."""
         return self._undo.undo(sequence, requested_by, reason, dry_run=dry_run)
 

@@ -19,7 +19,7 @@ from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import CommitNotFound
-from tidemark.ingest.parallel import attempt, map_in_threads
+from tidemark.ingest.parallel import map_in_threads, result_or_error
 from tidemark.ingest.recorder import recorded_plan
 from tidemark.quality.service import raise_if_failed
 from tidemark.spec.layout import LOG_FOLDER
@@ -269,7 +269,7 @@ class _PipelineRun:
             with named_failures(self._app, f"{step} of {self._pipeline}"):
                 return body()
 
-        came = attempt(self._pipeline, named)
+        came = result_or_error(self._pipeline, named)
         if came is None:
             return False
         self.add(step, came, time.monotonic() - begun, plan)

@@ -37,11 +37,11 @@ def environ(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("filled", "seen"),
     [
-        ({}, "none of them"),
+        ({}, "Actual: none"),
         ({"offsets": "0:0-3,\n1:5-5"}, "'1:5-5'"),
         ({"offsets": "0:0-3", "plan": 7}, "offset ranges and a plan's ranges"),
         ({"from": "2026-03-01T00:00:00Z"}, "both ends of a time window"),
-        ({"offsets": "0:0-3", "partitions": "1, 2"}, "partitions beside offset ranges"),
+        ({"offsets": "0:0-3", "partitions": "1, 2"}, "partitions with offset ranges"),
     ],
 )
 def test_a_backfill_that_cannot_be_meant_is_refused_before_kafka_is_asked(
@@ -174,7 +174,7 @@ def test_complete_refuses_what_is_not_whole(task_probe: Probe, environ: dict[str
     second = planned(2, 5, 9)
     refused = complete([1, 2])
     assert "BackfillUnfinished" in refused["error"]
-    assert "not whole: chunk(s) 2." in refused["error"]
+    assert "chunk(s) 2 have not landed" in refused["error"]
     assert f"`tidemark backfill prices --resume {RUN}`" in refused["error"]
     assert refused["fails_now"] is True
     # `request` has failed, so that nobody knows what was meant.

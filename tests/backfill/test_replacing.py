@@ -364,7 +364,7 @@ def test_a_backfill_that_replaces_is_done_when_its_own_plans_have_landed(lake: F
     assert seen.offsets == 20
     assert seen.as_record()["replaced"] == [[0, 0, 15], [1, 0, 5]]
     assert (seen.rewritten, seen.plans) == (3, {1: 10, 2: 10})
-    assert "3 file(s) of now are rewritten" in seen.explain()
+    assert "rewrites 3 file(s)" in seen.explain()
     assert "1 (10), 2 (10)" in seen.explain()
     with pytest.raises(InvalidSelection):
         backfills.request(seen, "ops", approved=False)
@@ -389,7 +389,7 @@ def test_a_fill_says_that_no_file_is_rewritten(lake: FileLake) -> None:
     assert seen.explain().endswith("; no file is rewritten")
     beyond = OffsetRanges(spans=wanted((0, 15, 20)).spans)
     seen = lake.backfills.preview(beyond, None, readable_only=False, replaces=True)
-    assert seen.explain().endswith("; nothing of it has landed, no file is rewritten")
+    assert seen.explain().endswith("; none of them has landed, no file is rewritten")
 
 
 def test_a_preview_refuses_what_no_chunk_could_do(lake: FileLake) -> None:

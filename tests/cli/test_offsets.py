@@ -96,18 +96,18 @@ def test_from_a_group_to_a_plan_and_to_another_group(home: Home, admin: AdminCli
     """The whole way: look, begin, ask again, plan, export."""
     old, lag = f"{home.topic}-old", f"{home.topic}-lag"
     assert home.run("plan", "events")[1]["error"] == "NoStartOffset"
-    assert home.run("start", "events", "--from-group", old)[1]["error"] == "UnusableSource"
+    assert home.run("start", "events", "--from-group", old)[1]["error"] == "InvalidStart"
     home.groups.commit(old, home.topic, {0: 2})
     delete_records(admin, home.topic, 3)
     code, told = home.run("start", "events", "--from-group", old)
-    assert (code, told["error"]) == (ExitCode.REFUSED, "PartitionsUnsaid")
+    assert (code, told["error"]) == (ExitCode.REFUSED, "InvalidStart")
 
     ask = ("start", "events", "--from-group", old, "--others", "latest", "--reason", "moved")
     code, told = home.run(*ask, "--dry-run")
     assert (code, told["outcome"], offsets(told)) == (ExitCode.OK, "draft", {0: 2, 1: 5})
     assert [each["deleted_unread"] for each in told["partitions"]] == [1, 0]
     assert home.starts() == {}
-    assert home.run("export-offsets", "events", "--group", lag)[1]["error"] == "NotStarted"
+    assert home.run("export-offsets", "events", "--group", lag)[1]["error"] == "NothingLanded"
     for outcome in ("begun", "nothing to do"):
         code, told = home.run(*ask)
         assert (code, told["outcome"], offsets(told)) == (ExitCode.OK, outcome, {0: 2, 1: 5})
@@ -135,7 +135,7 @@ def test_from_given_offsets_in_words(home: Home) -> None:
     ask = ("start", "events", "--offsets", "0:4,1:5")
     ran = tidemark(*ask, "--dry-run", home=home.path, environ=home.environ)
     assert ran.returncode == ExitCode.OK, ran.stderr
-    assert "begun at the offsets given by hand" in ran.stdout
+    assert "started at the offsets given by hand" in ran.stdout
     assert "dry run: nothing was written" in ran.stdout
     assert home.starts() == {}
     ran = tidemark(*ask, home=home.path, environ=home.environ)
@@ -163,7 +163,7 @@ def test_from_a_checkpoint(home: Home) -> None:
             (folder / name / str(batch)).write_text(text, encoding="utf-8")
     code, told = home.run("start", "events", "--from-checkpoint", str(folder))
     assert (code, told["outcome"], offsets(told)) == (ExitCode.OK, "begun", {0: 1, 1: 1})
-    assert told["reason"] == f"begun at the Structured Streaming checkpoint {folder}, batch 0"
+    assert told["reason"] == f"started at the Structured Streaming checkpoint {folder}, batch 0"
     (note,) = told["notes"]
     assert note.startswith("batch 1 was begun")
     assert home.starts() == {0: 1, 1: 1}
@@ -181,7 +181,7 @@ def test_from_a_table_of_kafka_delta_ingest(home: Home) -> None:
 
     commit(p0=4, p1=0)
     ask = ("start", "events", "--from-table", str(table), "--app-id")
-    assert home.run(*ask, "another")[1]["error"] == "UnusableSource"
+    assert home.run(*ask, "another")[1]["error"] == "InvalidStart"
     code, told = home.run(*ask, "job", "--dry-run")
     assert (code, offsets(told)) == (ExitCode.OK, {0: 5, 1: 1})
     commit(p2=0)

@@ -109,7 +109,7 @@ def test_a_loss_is_accepted_with_who_when_and_why(
     assert (shown.code, shown.json) == (ExitCode.OK, {"outcome": "draft", "rows": [lost]})
     assert lake.ledger == before
     wrong = tidemark("accept-loss", "events", "--partition", "1", "--reason", "x", "--json")
-    assert (wrong.code, wrong.json["error"]) == (ExitCode.REFUSED, "NothingLost")
+    assert (wrong.code, wrong.json["error"]) == (ExitCode.REFUSED, "NothingToDo")
     assert lake.ledger == before
     unexplained = tidemark("accept-loss", "events")
     assert unexplained.code == ExitCode.USAGE
@@ -130,7 +130,7 @@ def test_a_loss_is_accepted_with_who_when_and_why(
     assert lake.committed() == {0: 10, 1: 6}
     again = tidemark("accept-loss", "events", "--reason", "known")
     assert (again.code, again.out) == (ExitCode.REFUSED, "")
-    assert again.err.startswith("NothingLost")
+    assert again.err.startswith("NothingToDo")
     assert tidemark("verify", "events").code == ExitCode.OK
 
 
@@ -164,7 +164,7 @@ def test_a_new_incarnation_is_accepted_with_who_when_and_why(
     name = lake.spec.topic
     produce_values(broker.bootstrap, name, 4)
     same = tidemark("new-incarnation", "events", "--reason", "x", "--json")
-    assert (same.code, same.json["error"]) == (ExitCode.REFUSED, "SameIncarnation")
+    assert (same.code, same.json["error"]) == (ExitCode.REFUSED, "NothingToDo")
     old = lake.run("first").plan.topic_id
     make_again(admin, broker.bootstrap, name)
     produce_values(broker.bootstrap, name, 6)
@@ -212,7 +212,7 @@ def test_rewind_and_rebuild_show_what_they_would_do_and_do_it(
         produce_values(broker.bootstrap, name, 3)
         lake.run(run)
     nothing = tidemark("rewind", "events", "--reason", "x", "--json")
-    assert (nothing.code, nothing.json["error"]) == (ExitCode.REFUSED, "NothingToRepair")
+    assert (nothing.code, nothing.json["error"]) == (ExitCode.REFUSED, "NothingToDo")
     landing = lake.ledger.plans[1].landing
     assert landing is not None
     DeltaTable(lake.uri).restore(landing.table_version)

@@ -45,7 +45,7 @@ def history() -> list[tuple[int, list[ControlEvent]]]:
         requested_by="test:1",
         offsets={0: 0, 1: 0},
         leader_epochs={1: 3},
-        reason="begun at the offsets of consumer group 'old'",
+        reason="started at the offsets of consumer group 'old'",
     )
     asked = BackfillRequested(
         cluster_id="memory",
@@ -95,7 +95,7 @@ def test_a_ledger_is_the_fold_of_its_events() -> None:
     ledger = Ledger.fold("events", history())
     assert ledger.event_number == 7
     assert ledger.next_sequence == 5
-    assert ledger.start_reason == "begun at the offsets of consumer group 'old'"
+    assert ledger.start_reason == "started at the offsets of consumer group 'old'"
     assert [ledger.committed_offset(p) for p in (0, 1)] == [5, 3]
     assert [record.plan.sequence for record in ledger.open_plans()] == [3, 4]
     assert ledger.open_plan(PlanKind.LIVE) is None

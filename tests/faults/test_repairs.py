@@ -34,7 +34,7 @@ from tidemark.core.errors import (
 from tidemark.dev.broker import BrokerStatus
 from tidemark.ingest.errors import PlanAbandoned
 from tidemark.lake.errors import ForeignCommit
-from tidemark.repair.errors import NothingToRepair, RebuildRequired
+from tidemark.repair.errors import NothingToDo, RebuildRequired
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -186,7 +186,7 @@ def test_i5_a_damaged_control_table_is_refused_and_rebuilt(
     version = pipeline.version()
     pipeline.land(zombie)
     assert pipeline.version() == version
-    with pytest.raises(NothingToRepair):
+    with pytest.raises(NothingToDo):
         pipeline.repair.rebuild("ann", "again")
     drain(pipeline, court)
 
@@ -365,7 +365,7 @@ def test_i5_a_restore_that_is_undone_is_no_matter(pipeline: Lake, court: Court) 
     newest = version_of(pipeline, 3)
     restore_by_spark(pipeline, pipeline.uri, version_of(pipeline, 1))
     restore_by_spark(pipeline, pipeline.uri, newest)
-    with pytest.raises(NothingToRepair):
+    with pytest.raises(NothingToDo):
         pipeline.repair.rewind("ann", "why")
     drain(pipeline, court)
     assert pipeline.ledger.epoch == 0

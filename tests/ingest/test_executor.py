@@ -75,7 +75,7 @@ def test_i5_a_landed_plan_whose_rows_a_restore_took_out_is_no_success() -> None:
 
 def test_an_unknown_plan_is_named() -> None:
     """The error says which plans there are."""
-    with pytest.raises(UnknownPlan, match="from 1 to 1"):
+    with pytest.raises(UnknownPlan, match="newest plan: 1"):
         planned().ingest.execute(7)
 
 
@@ -278,7 +278,7 @@ def test_plans_of_another_pipeline_do_not_exist_here() -> None:
         kafka=pipeline.kafka,
         control=pipeline.control,
     )
-    with pytest.raises(UnknownPlan, match="a plan to be made first"):
+    with pytest.raises(UnknownPlan, match="newest plan: none"):
         other.ingest.execute(1)
 
 

@@ -13,15 +13,12 @@ from tidemark.core.ledger import Ledger
 from tidemark.ingest.errors import (
     AlreadyStarted,
     InvalidStart,
+    NothingLanded,
     NotLive,
-    PartitionsUnsaid,
-    StartBehindEnd,
-    UnusableSource,
 )
 from tidemark.ingest.start import GroupSource, StartOutcome
 from tidemark.ingest.start_rules import GivenOffsets, OtherPartitions, given_offsets
 from tidemark.kafka.errors import GroupActive, TopicMissing
-from tidemark.repair.errors import NotStarted
 from tidemark.repair.exports import Exports
 from tidemark.spec.model import StartPolicy
 
@@ -59,7 +56,7 @@ def test_a_pipeline_goes_on_where_a_group_has_come_to(pipeline: MemoryPipeline) 
         (1, 10, True, 0),
     ]
     told = ("event", "partition", "committed_offset", "requested_by", "reason")
-    because = "begun at the offsets of consumer group 'old'; moved"
+    because = "started at the offsets of consumer group 'old'; moved"
     assert [[row[name] for name in told] for row in pipeline.control.rows] == [
         ["started", 0, 4, WHO, because],
         ["started", 1, 10, WHO, because],
@@ -203,10 +200,10 @@ def test_of_two_who_begin_at_once_one_wins(pipeline: MemoryPipeline) -> None:
     ("offsets", "error"),
     [
         ({0: 4, 1: 4, 2: 4}, UnknownPartition),
-        ({0: 4, 1: 11}, StartBehindEnd),
+        ({0: 4, 1: 11}, InvalidStart),
         ({0: 4, 1: -1}, InvalidStart),
-        ({0: 4}, PartitionsUnsaid),
-        ({}, PartitionsUnsaid),
+        ({0: 4}, InvalidStart),
+        ({}, InvalidStart),
     ],
 )
 def test_i7_offsets_that_do_not_fit_are_refused(
@@ -227,9 +224,9 @@ def test_partitions_that_the_source_does_not_name_begin_where_somebody_says(
 ) -> None:
     """Without a word they are refused, and listed."""
     pipeline.kafka.delete_records("events", 1, 3)
-    with pytest.raises(PartitionsUnsaid) as refused:
+    with pytest.raises(InvalidStart) as refused:
         pipeline.starts.begin(of_group({0: 4}), WHO)
-    assert refused.value.partitions == (1,)
+    assert refused.value.seen == "none for partition(s) 1"
     done = pipeline.starts.begin(of_group({0: 4}), WHO, others=others)
     assert [(p.offset, p.named) for p in done.partitions] == [(4, True), (begins, False)]
     assert pipeline.committed() == {0: 4, 1: begins}
@@ -239,7 +236,7 @@ def test_a_group_without_offsets_of_the_topic_is_no_source(pipeline: MemoryPipel
     """One that nobody knows, or one that reads another topic."""
     unknown = GroupSource(groups=MemoryGroups(), group="mistyped")
     for source in (unknown, of_group({0: 4}, topic="prices")):
-        with pytest.raises(UnusableSource, match="'events'"):
+        with pytest.raises(InvalidStart, match="'events'"):
             pipeline.starts.begin(source, WHO, others=OtherPartitions.LATEST)
     assert pipeline.control.rows == []
 
@@ -302,7 +299,7 @@ def test_i6_a_group_with_members_and_a_pipeline_without_offsets_are_refused(
 ) -> None:
     """And a copy: it does not follow its topic."""
     groups = MemoryGroups(active={"busy"})
-    with pytest.raises(NotStarted):
+    with pytest.raises(NothingLanded):
         exports(pipeline, groups).export("lag")
     pipeline.starts.begin(given({0: 4, 1: 9}), WHO)
     for dry_run in (True, False):

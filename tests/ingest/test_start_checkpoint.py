@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import TopicFactory
 from tests.support.transactions import produce_values
 from tidemark.dev.broker import BrokerStatus
-from tidemark.ingest.errors import UnusableSource
+from tidemark.ingest.errors import InvalidStart
 from tidemark.ingest.start_checkpoint import StreamCheckpoint
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ def write(folder: Path, batch: int, sources: Sequence[Source], *, committed: boo
         (folder / name / f".{batch}.crc").write_bytes(b"crc")
 
 
-def refusal(path: Path | str) -> UnusableSource:
+def refusal(path: Path | str) -> InvalidStart:
     """How a checkpoint is refused."""
-    with pytest.raises(UnusableSource) as refused:
+    with pytest.raises(InvalidStart) as refused:
         StreamCheckpoint(str(path)).read("events", 2)
     assert str(path) in refused.value.source
     return refused.value
@@ -64,7 +64,7 @@ def test_a_batch_that_was_begun_and_not_committed_does_not_count(tmp_path: Path)
     found = StreamCheckpoint(str(tmp_path)).read("events", 1)
     assert found.offsets == {0: 5}
     (note,) = found.notes
-    assert note.startswith("batch 7 was begun and not committed")
+    assert note.startswith("batch 7 was started and not committed")
 
 
 def test_sources_that_are_not_kafka_are_left_out(tmp_path: Path) -> None:
@@ -79,8 +79,8 @@ def test_sources_that_are_not_kafka_are_left_out(tmp_path: Path) -> None:
     [
         ([{"prices": {"0": 5}}], "topic(s) 'prices'"),
         ([kafka(p0=5), kafka(p0=7)], "topic(s) 'events', 'events'"),
-        ([{"logOffset": 3}], "no offsets of Kafka"),
-        (["-"], "no offsets of Kafka"),
+        ([{"logOffset": 3}], "no Kafka offsets"),
+        (["-"], "no Kafka offsets"),
     ],
 )
 def test_a_query_of_other_topics_is_refused(
@@ -109,7 +109,7 @@ def test_without_a_committed_batch_nothing_is_known(tmp_path: Path) -> None:
     """Neither before the first batch nor while it runs."""
     for folder in ("offsets", "commits"):
         (tmp_path / folder).mkdir()
-    assert refusal(tmp_path).seen == "no batch at all"
+    assert refusal(tmp_path).seen == "no batch"
     write(tmp_path, 0, [kafka(p0=5)], committed=False)
     assert refusal(tmp_path).seen == "batch 0 begun, none committed"
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from tidemark.ingest.errors import UnusableSource
+from tidemark.ingest.errors import InvalidStart
 from tidemark.ingest.start_ingested import IngestedTable
 
 ROW = pa.table({"id": pa.array(["a"])})
@@ -47,7 +47,7 @@ def test_another_job_has_no_part_in_it(tmp_path: Path) -> None:
     """An app id that the table does not know, or that merely begins alike."""
     commit(tmp_path, p0=4)
     for app_id in ("web", "web_requests-0", "Web_requests"):
-        with pytest.raises(UnusableSource) as refused:
+        with pytest.raises(InvalidStart) as refused:
             IngestedTable(str(tmp_path), app_id).read("events", 1)
         assert f"{app_id}-0" in refused.value.rule
 
@@ -55,7 +55,7 @@ def test_another_job_has_no_part_in_it(tmp_path: Path) -> None:
 def test_what_is_no_table_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     """A folder without a log, and none at all."""
     for path in (tmp_path, tmp_path / "nosuch"):
-        with pytest.raises(UnusableSource) as refused:
+        with pytest.raises(InvalidStart) as refused:
             IngestedTable(str(path), "web_requests").read("events", 1)
         assert refused.value.rule == "a Delta table"
     assert list(tmp_path.iterdir()) == []

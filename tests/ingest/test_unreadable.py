@@ -134,7 +134,7 @@ def test_rows_of_a_plan_that_is_being_undone_are_not_verified(tmp_path: Path) ->
     lake.run(2)
     lake.run(2)
     undo = lake.undo
-    undo._begun(2, "test", "stopped here", False)
+    undo._record_start(2, "test", "stopped here", False)
     with pytest.raises(UndoUnfinished):
         lake.verify.verify()
     undo.undo(2, "test", "again")

@@ -36,7 +36,7 @@ from tidemark.dev.broker import BrokerStatus
 from tidemark.ingest.protocols import DataTable
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ForeignTable
-from tidemark.repair.rules import told_by
+from tidemark.repair.rules import newest_plans
 from tidemark.spec.decode import Part
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ def test_plans_that_landed_are_told_with_who_asks_now(stocked: Stocked) -> None:
     backfill = make_plan((1, 2, 4), sequence=2, kind=PlanKind.BACKFILL, epoch=3)
     for plan in (live, backfill):
         stocked.land(plan, [(plan.ranges[0].partition, plan.ranges[0].start)])
-    assert told_by(stocked.table.plan_commits("ann")) == {
+    assert newest_plans(stocked.table.plan_commits("ann")) == {
         1: replace(live, requested_by="ann"),
         2: replace(backfill, requested_by="ann"),
     }
@@ -307,7 +307,7 @@ def test_of_two_plans_of_one_number_the_newer_is_told(stocked: Stocked) -> None:
     stocked.land(make_plan((0, 0, 4)), [])
     newer = make_plan((0, 0, 2), epoch=1)
     stocked.land(newer, places(0, 0))
-    assert told_by(stocked.table.plan_commits("test:1")) == {1: newer}
+    assert newest_plans(stocked.table.plan_commits("test:1")) == {1: newer}
 
 
 def test_rows_are_told_in_offset_order_with_their_plans(stocked: Stocked) -> None:
@@ -423,7 +423,7 @@ def test_rows_that_spark_wrote_are_what_the_second_reader_sees(
     ]
     seen = checksums_in_kafka(pipeline)
     assert len(seen) == 16
-    told = told_by(pipeline.table.plan_commits("ann"))
+    told = newest_plans(pipeline.table.plan_commits("ann"))
     for compacted in (False, True):
         if compacted:
             lake.session.sql(f"OPTIMIZE delta.`{lake.uri}`").collect()

@@ -51,9 +51,9 @@ _FORESEEN = frozenset(
             "RowsChanged",
             "RowsWouldBeLost",
         ),
-        *("LostRange", "NothingLost", "OffsetsDeleted", "PlanStillOpen", "BackfillAhead"),
-        *("TopicRecreated", "SameIncarnation", "EndBehindCommitted", "PartitionsShrunk"),
-        *("TableRestored", "LedgerBehindTable", "NothingToRepair", "RebuildRequired"),
+        *("LostRange", "OffsetsDeleted", "PlanStillOpen"),
+        *("TopicRecreated", "EndBehindCommitted", "PartitionsShrunk"),
+        *("TableRestored", "LedgerBehindTable", "NothingToDo", "RebuildRequired"),
         *("ControlTruncated", "RepairUnfinished", "RowsInDoubt"),
     }
 )

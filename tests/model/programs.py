@@ -23,7 +23,7 @@ from tidemark.core.errors import (
 from tidemark.ingest.errors import PlanFenced, RecordsMissed
 from tidemark.lake.errors import RowsWouldBeLost
 from tidemark.repair.errors import (
-    NothingToRepair,
+    NothingToDo,
     PlanLanded,
     PlanStillOpen,
     RebuildRequired,
@@ -163,7 +163,7 @@ def _answer(pipeline: MemoryPipeline, error: TidemarkError) -> None:
                 pass
             case _:
                 raise error
-    except (PlanLanded, RecordsMissed, TransientError, NothingToRepair):
+    except (PlanLanded, RecordsMissed, TransientError, NothingToDo):
         pass
 
 

@@ -215,7 +215,7 @@ GIVEN_UP = PASSING | {"CommitNotFound", "PlanAbandoned", "PlanFenced", "PlanLand
 REPAIRED = GIVEN_UP | {
     "TableRestored",
     "LedgerBehindTable",
-    "NothingToRepair",
+    "NothingToDo",
     "RebuildRequired",
     "RepairUnfinished",
 }
@@ -410,7 +410,7 @@ DECISIONS = [
         name="a loss accepted twice",
         world=lost,
         actors={"one": accept_loss(), "two": accept_loss()},
-        errors=PASSING | {"NothingLost"},
+        errors=PASSING | {"NothingToDo"},
         floor=30,
     ),
     Sketch(
@@ -418,7 +418,7 @@ DECISIONS = [
         world=lost,
         actors={"ops": accept_loss(), "run": run("run-2")},
         # Whoever accepts a loss and does not hear of it finds nothing left to accept.
-        errors=PASSING | {"LostRange", "NothingLost"},
+        errors=PASSING | {"LostRange", "NothingToDo"},
         floor=60,
     ),
 ]

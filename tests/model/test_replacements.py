@@ -17,7 +17,7 @@ from tests.support.plans import MemoryPipeline, wanted
 from tidemark.core.errors import TidemarkError
 from tidemark.core.event_rows import Row
 from tidemark.ingest.errors import BackfillOpen, PlanFenced
-from tidemark.repair.errors import NothingToRepair
+from tidemark.repair.errors import NothingToDo
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Operations:
     def _rebuild(self) -> None:
         try:
             self.pipeline.repair.rebuild("ops", "a test")
-        except NothingToRepair:
+        except NothingToDo:
             self.done.append("nothing to repair")
 
     def one(self, names: tuple[str, ...]) -> None:

@@ -21,7 +21,7 @@ from tidemark.core.errors import (
 )
 from tidemark.ingest.errors import PlanAbandoned
 from tidemark.lake.errors import ForeignCommit
-from tidemark.repair.errors import NothingToRepair, RebuildRequired, UnexplainedRows
+from tidemark.repair.errors import NothingToDo, RebuildRequired, UnexplainedRows
 from tidemark.spec.model import StartPolicy
 
 
@@ -298,7 +298,7 @@ def test_tables_that_agree_are_left_alone(pipeline: MemoryPipeline) -> None:
     """I7: a repair of nothing would only open an epoch."""
     commits = list(pipeline.table.commits)
     for repair in (pipeline.repair.rewind, pipeline.repair.rebuild):
-        with pytest.raises(NothingToRepair):
+        with pytest.raises(NothingToDo):
             repair("ann", "why")
     assert pipeline.table.commits == commits
 

@@ -4,45 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.core.errors import TerminalError, TransientError
-
-
-@dataclass(kw_only=True, eq=False)
-class BackfillAhead(TransientError):
-    """One of several backfills that were asked for together has to wait for another."""
-
-    pipeline: str
-    sequence: int
-    requested_by: str
-
-    problem = "Another backfill of pipeline {pipeline!r} has to land first."
-    expected = "one backfill of a pipeline at a time"
-    actual = "plan {sequence}, asked for by {requested_by}, not landed yet"
-    fix = (
-        "Try again when it has landed; `airflow backfill create --max-active-runs 1` lets its runs "
-        "wait for each other."
-    )
+from tidemark.core.errors import TerminalError
 
 
 @dataclass(kw_only=True, eq=False)
 class BackfillTooLarge(TerminalError):
-    """More offsets than may be landed without somebody's word."""
+    """The backfill has more offsets than the spec allows without approval."""
 
     pipeline: str
     offsets: int
     limit: int
 
-    problem = "The backfill of pipeline {pipeline!r} is large and nobody has approved it."
+    problem = "The backfill of pipeline {pipeline!r} needs approval: it is larger than the limit."
     expected = "at most {limit:,} offsets (limits.records_per_backfill of the spec)"
-    actual = "{offsets:,} offsets to land"
+    actual = "{offsets:,} offsets"
     fix = (
-        "Look at the preview (--dry-run), then ask again with --yes, or with the form's box ticked."
+        "Check the preview (--dry-run). Then request the backfill with --yes, or with the approval "
+        "box of the form ticked."
     )
 
 
 @dataclass(kw_only=True, eq=False)
 class TooManyChunks(TerminalError):
-    """A backfill in more parts than one run of a DAG can have."""
+    """The backfill has more chunks than a DAG run can map."""
 
     pipeline: str
     offsets: int
@@ -52,45 +36,47 @@ class TooManyChunks(TerminalError):
 
     problem = "The backfill of pipeline {pipeline!r} has too many chunks."
     expected = "at most {most:,} chunks"
-    actual = "{chunks:,} chunks of {chunk_offsets:,} offsets for {offsets:,} offsets"
-    fix = "{_fix}"
+    actual = "{chunks:,} chunks of {chunk_offsets:,} offsets, for {offsets:,} offsets"
+    fix = "{advice}"
 
     @property
-    def _fix(self) -> str:
+    def advice(self) -> str:
+        """Larger chunks, unless many short ranges are the cause."""
         least = -(-self.offsets // self.most)
         if self.chunk_offsets >= least:
-            return "ask for fewer and longer ranges, or in several backfills"
-        return f"ask for chunks of {least:,} offsets or more"
+            return "Request fewer and longer ranges, or several backfills."
+        return f"Use chunks of at least {least:,} offsets (--chunk {least})."
 
 
 @dataclass(kw_only=True, eq=False)
 class UnknownBackfill(TerminalError):
-    """A backfill, or a chunk of one, that the control table does not have."""
+    """The control table contains no such backfill, or no such chunk of it."""
 
     pipeline: str
     requested_by: str
     chunk: int
     chunks: int
 
-    problem = "Pipeline {pipeline!r} has no such backfill, or no such chunk of it."
-    expected = "who asked for it, as they were recorded, and one of its {chunks} chunk(s)"
-    actual = "{requested_by}, chunk {chunk}"
-    fix = "Ask for the offsets anew: what has landed of them is left out."
+    problem = (
+        "Pipeline {pipeline!r} has no chunk {chunk} of a backfill requested by {requested_by} "
+        "(recorded chunks: {chunks})."
+    )
+    fix = "Request the offsets again; offsets that have landed are skipped."
 
 
 @dataclass(kw_only=True, eq=False)
 class BackfillUnfinished(TerminalError):
-    """A backfill has come to its end and not all of it is in the table."""
+    """All chunks of a backfill were tried, and some are not completely in the table."""
 
     pipeline: str
     requested_by: str
     chunks: tuple[int, ...]
 
-    problem = "A backfill of pipeline {pipeline!r} is not finished."
-    expected = "all its chunks in the table"
-    actual = "not whole: chunk(s) {chunks}"
+    problem = (
+        "The backfill of pipeline {pipeline!r} requested by {requested_by} is unfinished: "
+        "chunk(s) {chunks} have not landed completely."
+    )
     fix = (
-        "Go on with `tidemark backfill {pipeline} --resume {requested_by}`, or clear the whole "
-        "run; if Kafka has deleted some of it, ask anew with --readable-only (what replaces rows "
-        "then replaces all of them again)."
+        "Continue with `tidemark backfill {pipeline} --resume {requested_by}`, or clear the whole "
+        "DAG run. If Kafka has deleted some of the offsets, request the rest with --readable-only."
     )

@@ -1,4 +1,4 @@
-"""A backfill: offsets that somebody asked for, decided once, and the chunks they land in."""
+"""Backfill selections, and their division into chunks that land one after the other."""
 
 from __future__ import annotations
 
@@ -16,27 +16,26 @@ MAX_CHUNKS = 1_000
 """Airflow maps a task over at most 1,024 values by default (`core.max_map_length`)."""
 
 
-# -- what people ask for ---------------------------------------------------------------------------
+# -- selections ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRanges:
-    """Offsets by partition."""
+    """Offset ranges by partition."""
 
     spans: Mapping[int, SpanSet]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeWindow:
-    """From the first record stamped at or after `start` to the first at or after `end`.
+    """From the first record with a timestamp at or after `start` to the first at or after `end`.
 
-    A partition's records need not be in the order of their timestamps; Kafka's index finds the
-    first one that is late enough.
+    Timestamps of a partition need not be in order; Kafka's index finds the first late enough one.
 
     Attributes:
-        start: The beginning, with its distance from UTC.
-        end: The end, likewise.
-        partitions: Partitions to look at; all if empty.
+        start: First moment, with a UTC offset.
+        end: First moment after the window, with a UTC offset.
+        partitions: Partitions to select; all if empty.
     """
 
     start: datetime
@@ -46,10 +45,10 @@ class TimeWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetainedLog:
-    """All that Kafka has now.
+    """All offsets that Kafka has now.
 
     Attributes:
-        partitions: Partitions to take; all if empty.
+        partitions: Partitions to select; all if empty.
     """
 
     partitions: Collection[int] = ()
@@ -57,11 +56,11 @@ class RetainedLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRanges:
-    """What an earlier plan was about.
+    """The offset ranges of an earlier plan.
 
     Attributes:
-        sequence: The plan's number.
-        pipeline: Whose plan; None for the pipeline's own.
+        sequence: Plan number.
+        pipeline: Pipeline of the plan; None for the backfilled pipeline.
     """
 
     sequence: int
@@ -69,7 +68,7 @@ class PlanRanges:
 
 
 Selection: TypeAlias = OffsetRanges | TimeWindow | RetainedLog | PlanRanges
-"""How somebody says which offsets they want."""
+"""The ways to select offsets."""
 
 
 def select(
@@ -82,16 +81,16 @@ def select(
     plan_of: str | None = None,
     partitions: Collection[int] = (),
 ) -> Selection:
-    """What somebody means who fills in a form or a command line, in exactly one of its ways.
+    """Return the selection of a form or a command line, which must contain exactly one.
 
     Args:
-        offsets: Ranges such as `0:100-200`: of partition 0 the offsets 100 to 199.
-        start: Beginning of a time window, ISO 8601 with its distance from UTC.
-        end: Its end, the first moment after it.
-        retained: All that Kafka has now.
-        plan: Number of an earlier plan, for what that was about.
-        plan_of: Whose plan, if it is not the pipeline's own.
-        partitions: Of a time window or the retained log, only these.
+        offsets: Ranges such as `0:100-200`: the offsets 100 to 199 of partition 0.
+        start: First moment of a time window, ISO 8601 with a UTC offset.
+        end: First moment after the time window.
+        retained: Select all offsets that Kafka has now.
+        plan: Number of a plan whose offset ranges to select.
+        plan_of: Pipeline of the plan; None for the backfilled pipeline.
+        partitions: Partitions of the time window or the retained log; all if empty.
 
     Raises:
         InvalidSelection
@@ -105,12 +104,12 @@ def select(
     chosen = [way for way, is_chosen in ways.items() if is_chosen]
     if len(chosen) != 1:
         raise InvalidSelection(
-            rule=f"one of: {', '.join(ways)}", seen=" and ".join(chosen) or "none of them"
+            rule=f"one of: {', '.join(ways)}", seen=" and ".join(chosen) or "none"
         )
     if partitions and (offsets or plan is not None):
         raise InvalidSelection(
-            rule="partitions beside a time window or the retained log only",
-            seen=f"partitions beside {chosen[0]}",
+            rule="partitions only with a time window or the retained log",
+            seen=f"partitions with {chosen[0]}",
         )
     if offsets:
         return OffsetRanges(spans=spans_by_partition(map(_range, offsets)))
@@ -121,7 +120,7 @@ def select(
     window = TimeWindow(start=_moment(start), end=_moment(end), partitions=partitions)
     if window.start >= window.end:
         raise InvalidSelection(
-            rule="a time window whose beginning is before its end", seen=f"{start} and {end}"
+            rule="a time window that starts before its end", seen=f"{start} and {end}"
         )
     return window
 
@@ -149,22 +148,22 @@ def _moment(text: str | None) -> datetime:
     return moment
 
 
-# -- what it comes to ------------------------------------------------------------------------------
+# -- chunks ----------------------------------------------------------------------------------------
 
 
 def chunks(
     pipeline: str, wanted: Mapping[int, SpanSet], chunk_offsets: int, task_offsets: int
 ) -> tuple[Mapping[int, SpanSet], ...]:
-    """Offsets in parts that are landed one after the other, lowest first in each partition.
+    """Divide offsets into chunks that land one after the other, lowest offsets first.
 
-    Partitions take turns with as much as makes one file, so that a chunk has work for many tasks,
-    and files do not get small because there are many partitions.
+    Partitions take turns, each with the offsets of one file. So a chunk has work for many tasks,
+    and many partitions do not lead to small files.
 
     Args:
         pipeline: Pipeline name, for the error.
         wanted: The offsets, by partition.
-        chunk_offsets: Most offsets of one chunk.
-        task_offsets: Most offsets of one file.
+        chunk_offsets: Maximum offsets of one chunk.
+        task_offsets: Maximum offsets of one file.
 
     Raises:
         TooManyChunks
@@ -195,9 +194,9 @@ def chunks(
 
 
 _MOST_PIECES = 1_000
-"""Pieces of one chunk."""
+"""Maximum pieces of one chunk."""
 _MOST_RANGES = 20
-"""Ranges of one partition in a chunk: Spark reads each further one by itself."""
+"""Maximum ranges of one partition in a chunk; Spark reads each further range in another scan."""
 
 
 @dataclass(slots=True)
@@ -207,7 +206,7 @@ class _Chunk:
 
 
 def _pieces(spans: SpanSet, most: int) -> Iterator[list[Span]]:
-    """The offsets of a partition in turn, each at most so many offsets and so many ranges."""
+    """Yield the offsets of a partition in pieces with limited offsets and ranges."""
     piece: list[Span] = []
     size = 0
     for span in spans:
@@ -225,7 +224,7 @@ def _pieces(spans: SpanSet, most: int) -> Iterator[list[Span]]:
 
 
 def _add(made: list[_Chunk], partition: int, span: Span, chunk_offsets: int) -> None:
-    """Put a span into the last chunk, and what has no room there into further ones."""
+    """Add a span to the last chunk; append chunks for offsets that do not fit."""
     start = span.start
     while start < span.end:
         chunk = made[-1]
@@ -242,10 +241,10 @@ def _add(made: list[_Chunk], partition: int, span: Span, chunk_offsets: int) -> 
 
 
 def chunk_requester(requested_by: str, number: int) -> str:
-    """Who asks for the plan of a backfill's chunk, counted from 1."""
+    """Return the requester of the plan of a backfill's chunk, counted from 1."""
     return f"{requested_by}#{number}"
 
 
 def is_chunk_of(requested_by: str, requester: str) -> bool:
-    """Whether a plan's requester is a chunk of the backfill that somebody asked for."""
+    """Return whether a plan's requester is a chunk of a requester's backfill."""
     return requester.startswith(f"{requested_by}#")

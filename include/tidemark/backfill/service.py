@@ -1,4 +1,4 @@
-"""Backfills: decide once which offsets are wanted, show it, and land them chunk by chunk."""
+"""Backfills: select offsets once, preview and record the request, and plan its chunks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, assert_never
 
-from tidemark.backfill.errors import (
-    BackfillAhead,
-    BackfillTooLarge,
-    BackfillUnfinished,
-    UnknownBackfill,
-)
+from tidemark.backfill.errors import BackfillTooLarge, BackfillUnfinished, UnknownBackfill
 from tidemark.backfill.selection import (
     OffsetRanges,
     PlanRanges,
@@ -34,7 +29,6 @@ from tidemark.core.plan_rules import Sorted
 from tidemark.core.table_state import Footprint
 from tidemark.core.watermarks import TopicWatermarks, Watermarks
 from tidemark.ingest.conflicts import retry_on_conflict
-from tidemark.ingest.errors import BackfillOpen
 from tidemark.ingest.planner import (
     Planner,
     PlannerState,
@@ -56,15 +50,15 @@ class BackfillPreview:
 
     Attributes:
         pipeline: Pipeline name.
-        watermarks: The topic, as it was looked at.
-        found: The offsets that were asked for, by what is the matter with them.
-        readable_only: Whether what Kafka deletes meanwhile is left out, or refused.
-        replaces: Whether what has landed is landed again, in place of the rows that are there.
-        chunks: Offsets of each plan that would be made, one after the other.
-        footprint: What they would add to the table.
-        rewritten: Files of now that hold rows at offsets to be replaced.
-        plans: How many offsets of each landed plan are to be replaced, by its number.
-        notes: What else there is to know, in sentences.
+        watermarks: Watermarks of the topic at the time of the preview.
+        found: The selected offsets by their state.
+        readable_only: Whether offsets that Kafka has deleted are skipped instead of an error.
+        replaces: Whether landed offsets are landed again, in place of their rows.
+        chunks: Offsets of each plan to make, in order.
+        footprint: Size of the new rows in the table.
+        rewritten: Number of current files with rows to replace.
+        plans: Number of offsets to replace, by landed plan.
+        notes: Warnings for the requester, as sentences.
     """
 
     pipeline: str
@@ -80,16 +74,16 @@ class BackfillPreview:
 
     @property
     def offsets(self) -> int:
-        """Offsets to be landed; at most this many records."""
+        """Number of offsets to land; an upper bound of the records."""
         return size_of(self.found.missing)
 
     def explain(self) -> str:
-        """What would be landed, and why the rest would not, for people."""
+        """Return a text: the offsets to land, and the state of the other selected offsets."""
         found = self.found
         columns = {
             "to land": found.missing,
-            **({"of them again": found.replaced} if self.replaces else {}),
-            "landed/given up": found.covered,
+            **({"replaced": found.replaced} if self.replaces else {}),
+            "landed/lost": found.covered,
             "in an open plan": found.planned,
             "deleted": found.deleted,
         }
@@ -100,12 +94,13 @@ class BackfillPreview:
         for partition in sorted({p for kind in columns.values() for p in kind}):
             sizes = [kind.get(partition, SpanSet()).size for kind in columns.values()]
             ranges = ", ".join(map(str, found.missing.get(partition, SpanSet())))
-            told = " ".join(f"{size:>15,}" for size in sizes)
-            lines.append(f"{partition:>10} {told}  {ranges}")
+            cells = " ".join(f"{size:>15,}" for size in sizes)
+            lines.append(f"{partition:>10} {cells}  {ranges}")
         lines += self.notes
         if not self.offsets:
-            which = "readable" if self.replaces else "missing and readable"
-            return "\n".join([*lines, f"nothing to do: none of it is {which}, and in no open plan"])
+            return "\n".join(
+                [*lines, "nothing to do: all readable offsets have landed or are in an open plan"]
+            )
         lines.append(
             f"{self.offsets:,} offset(s) to land in {len(self.chunks):,} chunk(s), "
             f"{self.footprint.explain()}; {self._rewriting()}"
@@ -114,18 +109,18 @@ class BackfillPreview:
 
     def _rewriting(self) -> str:
         if not self.found.replaced:
-            nothing = "nothing of it has landed, " if self.replaces else ""
+            nothing = "none of them has landed, " if self.replaces else ""
             return f"{nothing}no file is rewritten"
-        whose = ", ".join(f"{plan} ({size:,})" for plan, size in sorted(self.plans.items()))
+        plans = ", ".join(f"{plan} ({size:,})" for plan, size in sorted(self.plans.items()))
         return (
-            f"the rows of {size_of(self.found.replaced):,} landed offset(s) are replaced, for "
-            f"which {self.rewritten:,} file(s) of now are rewritten.\n"
-            f"plans that lose rows, with offsets: {whose}.\n"
-            f"each chunk is one commit; a row that Kafka has no record for any more stops its chunk"
+            f"the rows of {size_of(self.found.replaced):,} landed offset(s) are replaced, which "
+            f"rewrites {self.rewritten:,} file(s).\n"
+            f"plans that lose rows, with the number of offsets: {plans}.\n"
+            f"each chunk is one commit; a chunk fails if Kafka no longer has the record of a row"
         )
 
     def as_record(self) -> dict[str, Any]:
-        """The preview as plain values, for `--json`."""
+        """Return plain values, for `--json`."""
         return {
             "pipeline": self.pipeline,
             "topic": self.watermarks.topic,
@@ -138,7 +133,7 @@ class BackfillPreview:
             "plans_replaced": {str(plan): size for plan, size in sorted(self.plans.items())},
             "ranges": _listed(self.found.missing),
             "replaced": _listed(self.found.replaced),
-            "landed_or_given_up": _listed(self.found.covered),
+            "landed_or_lost": _listed(self.found.covered),
             "planned": _listed(self.found.planned),
             "deleted": _listed(self.found.deleted),
             "notes": list(self.notes),
@@ -147,13 +142,13 @@ class BackfillPreview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkState:
-    """One chunk of a backfill, and what became of it.
+    """State of one chunk of a backfill.
 
     Attributes:
-        number: From 1.
-        offsets: Its number of offsets.
-        plan: Its newest plan; None before there is one, or if nothing was left to plan.
-        done: Whether nothing of it is left to be landed.
+        number: Chunk number, from 1.
+        offsets: Number of offsets.
+        plan: Its newest plan; None before the first, or if no offset was left to plan.
+        done: Whether no offset is left to land.
     """
 
     number: int
@@ -164,7 +159,7 @@ class ChunkState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfills:
-    """Asks for offsets of one pipeline, and plans them in chunks. Writes control events only."""
+    """Records backfill requests of one pipeline, and plans their chunks. Writes no rows."""
 
     spec: PipelineSpec
     watermarks: TopicReader
@@ -181,27 +176,28 @@ class Backfills:
         readable_only: bool,
         replaces: bool = False,
     ) -> BackfillPreview:
-        """What a backfill would do. Writes nothing.
+        """Return what a backfill would do. Writes nothing.
 
         Args:
-            selection: Which offsets are wanted.
-            chunk_offsets: Most offsets of one plan; the spec's if None.
-            readable_only: Leave out what Kafka has deleted, instead of refusing it.
-            replaces: Land again what has landed, in place of the rows that are there.
+            selection: The offsets to land.
+            chunk_offsets: Maximum offsets of one plan; None for the spec's limit.
+            readable_only: Skip offsets that Kafka has deleted, instead of raising an error.
+            replaces: Land landed offsets again, in place of their rows.
 
         Raises:
-            InvalidRange, UnknownPartition, UnknownPlan, OtherIncarnation: Nobody can want that.
-            TooManyChunks: More chunks than a DAG run can have.
-            BackfillOpen: Another backfill of this pipeline has not landed.
-            NoStartOffset: The pipeline has not begun, and its spec does not say where to.
-            LogTruncated: The log was cut behind what was read, and has grown again.
-            RowsChanged: A chunk would replace a part of a range that somebody has changed.
-            TopicRecreated and so on: The topic is not the one that the pipeline knows.
+            InvalidRange, UnknownPartition, UnknownPlan, OtherIncarnation: The selection does not
+                fit the topic.
+            TooManyChunks: The backfill has more chunks than a DAG run can map.
+            BackfillOpen: Another backfill plan of this pipeline is open.
+            NoStartOffset: The spec has `start: none`, and the pipeline has no start offsets.
+            LogTruncated: The log was truncated before a landed offset and has grown again.
+            RowsChanged: A chunk would replace a part of a range with changed rows.
+            TopicRecreated and so on: The topic was replaced.
         """
-        foreseen = self._planner.foreseen(PlanKind.BACKFILL)
-        ledger = foreseen.ledger
-        if foreseen.opened:
-            refuse_open_backfill(foreseen.opened)
+        state = self._planner.read_state(PlanKind.BACKFILL)
+        ledger = state.ledger
+        if state.open_plan:
+            refuse_open_backfill(state.open_plan)
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         planning.check_identity(ledger, watermarks)
         wanted, notes = self._wanted(selection, watermarks)
@@ -231,59 +227,59 @@ class Backfills:
                 if found.replaced
                 else 0
             ),
-            plans=self._replaced_plans(foreseen, watermarks, parts) if found.replaced else {},
-            notes=(*notes, *self._also_asked_for(ledger, watermarks.topic_id, found.missing)),
+            plans=self._replaced_plans(state, watermarks, parts) if found.replaced else {},
+            notes=(*notes, *self._overlapping_requests(ledger, watermarks.topic_id, found.missing)),
         )
 
-    def _also_asked_for(
+    def _overlapping_requests(
         self, ledger: Ledger, topic_id: str, spans: Mapping[int, SpanSet]
     ) -> Iterator[str]:
-        """What other backfills have asked for of some offsets, and not landed."""
+        """Yield a note for each unfinished request that shares some of these offsets."""
         for request in self.control.backfills(self.spec.name):
-            asked = united(request.chunks)
-            is_about = any(some.common(asked.get(p, SpanSet())) for p, some in spans.items())
-            if request.topic_id != topic_id or not is_about:
+            requested = united(request.chunks)
+            overlaps = any(some.common(requested.get(p, SpanSet())) for p, some in spans.items())
+            if request.topic_id != topic_id or not overlaps:
                 continue
             states = zip(request.chunks, self._progress(ledger, request), strict=True)
             open_chunks = united(chunk for chunk, state in states if not state.done)
             both = sum(s.common(open_chunks.get(p, SpanSet())).size for p, s in spans.items())
             if both:
                 yield (
-                    f"note: {request.requested_by} has asked for {both:,} of these offsets, which "
-                    f"have not landed; to go on with that instead: "
+                    f"note: an unfinished backfill of {request.requested_by} has {both:,} of these "
+                    f"offsets; to continue it instead: "
                     f"tidemark backfill {self.spec.name} --resume {request.requested_by}"
                 )
 
     def _replaced_plans(
         self,
-        foreseen: PlannerState,
+        state: PlannerState,
         watermarks: TopicWatermarks,
         parts: Sequence[Mapping[int, SpanSet]],
     ) -> Mapping[int, int]:
-        whole = foreseen.after(self.control.ledger(self.spec.name))
+        full = state.with_landing(self.control.ledger(self.spec.name))
         plans = Counter[int]()
         for part in parts:
-            plans.update(replaced_offsets(part, watermarks.topic_id, whole, self.data_log))
+            plans.update(replaced_offsets(part, watermarks.topic_id, full, self.data_log))
         return plans
 
     def request(
         self, seen: BackfillPreview, requested_by: str, *, approved: bool, reason: str | None = None
     ) -> int:
-        """Record that what a preview shows shall be landed.
+        """Record the request to land what a preview shows.
 
         Args:
-            seen: The preview; if nothing of it is missing, nothing is recorded.
-            requested_by: Who asks.
-            approved: Somebody has said yes to a backfill above the spec's limit.
-            reason: Why rows are to be replaced, in their words.
+            seen: The preview; if it has no chunk, nothing is recorded.
+            requested_by: The requester.
+            approved: Whether a backfill above the spec's limit is approved.
+            reason: The requester's reason; required for a replacement.
 
         Returns:
-            Number of chunks; those of what this requester has asked for before, if they have.
+            Number of chunks. If the requester has a recorded request, its number of chunks.
 
         Raises:
-            InvalidSelection: Rows are to be replaced, and nobody says why.
-            BackfillTooLarge: Above the limit, and not approved.
-            NoStartOffset: The pipeline has not begun, and its spec does not say where to.
+            InvalidSelection: A replacement has no reason.
+            BackfillTooLarge: The backfill is above the limit and not approved.
+            NoStartOffset: The spec has `start: none`, and the pipeline has no start offsets.
         """
         if seen.replaces and not reason:
             raise InvalidSelection(rule="a reason for replacing rows", seen="none")
@@ -293,25 +289,26 @@ class Backfills:
                 offsets=seen.offsets,
                 limit=self.spec.records_per_backfill,
             )
-        return retry_on_conflict(lambda: self._recorded(seen, requested_by, reason))
+        request = retry_on_conflict(lambda: self._append_request(seen, requested_by, reason))
+        return len(request.chunks) if request else 0
 
     def chunk_count(self, requested_by: str) -> int | None:
-        """Number of chunks of what a requester has asked for; None if they have not."""
+        """Return the number of chunks of a requester's backfill; None without a request."""
         known = self._request(requested_by)
         return len(known.chunks) if known else None
 
     def plan_chunk(self, requested_by: str, number: int) -> PlanResult:
-        """Plan what is missing of a chunk, or find the plan that it has.
+        """Plan the missing offsets of a chunk, or return its existing plan.
 
         Args:
-            requested_by: Who asked for the backfill.
-            number: The chunk, from 1.
+            requested_by: The requester of the backfill.
+            number: Chunk number, from 1.
 
         Raises:
-            UnknownBackfill: Nobody has asked for it, or it has no such chunk.
-            OtherIncarnation: The topic is another one since.
+            UnknownBackfill: There is no such request or chunk.
+            OtherIncarnation: The topic was recreated since.
             InvalidRange: Kafka has deleted offsets of the chunk since.
-            BackfillAhead: Another backfill's plan, or another chunk's, has not landed.
+            BackfillOpen: The plan of another backfill or chunk is open.
         """
         request, chunk = self._chunk(requested_by, number)
         wanted = RequestedOffsets(
@@ -320,14 +317,14 @@ class Backfills:
             readable_only=request.readable_only,
             replaces=request.replaces,
         )
-        return self._planned(wanted, chunk_requester(requested_by, number))
+        return self._planner.backfill(wanted, chunk_requester(requested_by, number))
 
     def plan_whole(self, selection: Selection, requested_by: str) -> PlanResult:
-        """Plan what is missing of a selection at once, without chunks, or find the plan there is.
+        """Plan the missing offsets of a selection without chunks, or return its existing plan.
 
         Raises:
-            BackfillAhead: Another backfill of this pipeline has not landed.
-            UnknownPartition and so on: As for `preview`.
+            BackfillOpen: Another backfill plan of this pipeline is open.
+            UnknownPartition and so on: See `preview`.
         """
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         spans, notes = self._wanted(selection, watermarks)
@@ -336,23 +333,23 @@ class Backfills:
         wanted = RequestedOffsets(
             spans=spans,
             topic_id=watermarks.topic_id,
-            # Times name no offsets: what retention takes meanwhile was as good as gone before.
+            # A time window selects no fixed offsets, so deleted offsets need no error.
             readable_only=isinstance(selection, TimeWindow),
         )
-        return self._planned(wanted, requested_by)
+        return self._planner.backfill(wanted, requested_by)
 
     def progress(self, requested_by: str) -> list[ChunkState]:
-        """What became of each chunk.
+        """Return the state of each chunk.
 
         Raises:
-            UnknownBackfill: Nobody has asked for it.
+            UnknownBackfill: The requester has no recorded request.
         """
         request, _ = self._chunk(requested_by, 1)
         return self._progress(self.control.summary(self.spec.name), request)
 
     def _progress(self, ledger: Ledger, request: BackfillRequested) -> list[ChunkState]:
         left = self._left(ledger, request)
-        # Of what is to be replaced all has landed before: there the chunk's own plan tells.
+        # Offsets to replace have landed before, so the chunk's own plan decides.
         readable = self._readable(request, united(request.chunks)) if request.replaces else {}
         open_plans = {record.plan.sequence for record in ledger.open_plans()}
         states = []
@@ -365,7 +362,7 @@ class Backfills:
             states.append(ChunkState(number=number, offsets=size_of(chunk), plan=plan, done=done))
         return states
 
-    # -- deciding ----------------------------------------------------------------------------------
+    # -- selections --------------------------------------------------------------------------------
 
     @property
     def _planner(self) -> Planner:
@@ -381,7 +378,7 @@ class Backfills:
     def _wanted(
         self, selection: Selection, watermarks: TopicWatermarks
     ) -> tuple[Mapping[int, SpanSet], tuple[str, ...]]:
-        """The offsets that a selection means, and what there is to know about them."""
+        """Return the offsets of a selection, and warnings about them."""
         match selection:
             case OffsetRanges():
                 return selection.spans, ()
@@ -406,10 +403,11 @@ class Backfills:
             self._at(watermarks, partitions, each) for each in (window.start, window.end)
         )
         cut = {
-            "Kafka has deleted what was before it, records of the window perhaps among it, in "
-            "partition(s)": [p for p, here in partitions.items() if starts[p] <= here.low > 0],
-            "records of the window that came meanwhile, or are not committed yet, are left out, "
-            "in partition(s)": [p for p, here in partitions.items() if ends[p] > here.end],
+            "Kafka has deleted earlier offsets, which may be in the window, in partition(s)": [
+                p for p, here in partitions.items() if starts[p] <= here.low > 0
+            ],
+            "records that were written since, or are not committed yet, are left out in "
+            "partition(s)": [p for p, here in partitions.items() if ends[p] > here.end],
         }
         notes = (f"note: {text} {', '.join(map(str, some))}" for text, some in cut.items() if some)
         spans = {p: (starts[p], min(ends[p], here.end)) for p, here in partitions.items()}
@@ -420,11 +418,14 @@ class Backfills:
     ) -> Mapping[int, int]:
         return self.watermarks.offsets_at(watermarks.topic, sorted(partitions), moment)
 
-    def _recorded(self, seen: BackfillPreview, requested_by: str, reason: str | None) -> int:
+    def _append_request(
+        self, seen: BackfillPreview, requested_by: str, reason: str | None
+    ) -> BackfillRequested | None:
+        """Record a request; return the recorded one, or None if the preview has no chunk."""
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
-        known = self.chunk_count(requested_by)
-        if known is not None or not seen.chunks:
-            return known or 0
+        known = self._request(requested_by)
+        if known or not seen.chunks:
+            return known
         planning.check_identity(ledger, seen.watermarks)
         request = BackfillRequested(
             cluster_id=seen.watermarks.cluster_id,
@@ -437,15 +438,15 @@ class Backfills:
             chunks=seen.chunks,
         )
         starts = self._planner.starts(ledger, seen.watermarks)
-        begun = [Started.at(seen.watermarks, starts, requested_by)] if starts else []
-        self.control.append(ledger, [*begun, request], self.now())
+        started = [Started.at(seen.watermarks, starts, requested_by)] if starts else []
+        self.control.append(ledger, [*started, request], self.now())
         log.info("backfill recorded pipeline=%s requested_by=%s", self.spec.name, requested_by)
-        return len(request.chunks)
+        return request
 
     # -- chunks ------------------------------------------------------------------------------------
 
     def _request(self, requested_by: str) -> BackfillRequested | None:
-        """What a requester asked for, if they have: the first time counts."""
+        """Return the first recorded request of a requester; None without one."""
         return next(iter(self.control.backfills(self.spec.name, requested_by)), None)
 
     def _chunk(
@@ -462,18 +463,8 @@ class Backfills:
             )
         return request, chunks[number - 1]
 
-    def _planned(self, wanted: RequestedOffsets, requester: str) -> PlanResult:
-        try:
-            return self._planner.backfill(wanted, requester)
-        except BackfillOpen as opened:
-            raise BackfillAhead(
-                pipeline=opened.pipeline,
-                sequence=opened.sequence,
-                requested_by=opened.requested_by,
-            ) from opened
-
     def _left(self, ledger: Ledger, request: BackfillRequested) -> Mapping[int, SpanSet]:
-        """Offsets of a request that may still be landed; what is in open plans is among them."""
+        """Return the offsets of a request that have not landed, including those in open plans."""
         wanted = united(request.chunks)
         if request.topic_id != ledger.topic_id:
             return wanted
@@ -483,7 +474,7 @@ class Backfills:
     def _readable(
         self, request: BackfillRequested, spans: Mapping[int, SpanSet]
     ) -> Mapping[int, SpanSet]:
-        """Without offsets that Kafka has deleted, if those are to be left out."""
+        """Return the offsets without those that Kafka has deleted, if the request skips them."""
         if not request.readable_only:
             return spans
         here = self.watermarks.topic_watermarks(request.topic, self.spec.isolation_level).partitions
@@ -492,7 +483,7 @@ class Backfills:
 
 
 def check_finished(pipeline: str, requested_by: str, chunks: Sequence[ChunkState]) -> None:
-    """Refuse to call a backfill finished that is not.
+    """Check that all chunks of a backfill have landed.
 
     Raises:
         BackfillUnfinished
@@ -502,13 +493,13 @@ def check_finished(pipeline: str, requested_by: str, chunks: Sequence[ChunkState
         raise BackfillUnfinished(pipeline=pipeline, requested_by=requested_by, chunks=left)
 
 
-def _partitions(asked: Collection[int], watermarks: TopicWatermarks) -> Mapping[int, Watermarks]:
-    planning.check_partitions(watermarks, asked)
-    return {p: here for p, here in watermarks.partitions.items() if not asked or p in asked}
+def _partitions(selected: Collection[int], watermarks: TopicWatermarks) -> Mapping[int, Watermarks]:
+    planning.check_partitions(watermarks, selected)
+    return {p: here for p, here in watermarks.partitions.items() if not selected or p in selected}
 
 
 def _spans(ends: Mapping[int, tuple[int, int]]) -> Mapping[int, SpanSet]:
-    """Partitions where nothing lies between start and end are left out."""
+    """Return spans by partition; omit partitions with an empty span."""
     return {p: SpanSet((Span(start, end),)) for p, (start, end) in ends.items() if start < end}
 
 

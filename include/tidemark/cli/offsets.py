@@ -95,6 +95,7 @@ def _source(
     """
     if (table is None) != (app_id is None):
         raise InvalidStart(
+            source="these options",
             rule="--from-table and --app-id together",
             seen="--app-id alone" if table is None else "--from-table alone",
         )
@@ -107,7 +108,9 @@ def _source(
     chosen = [way for way, value in ways.items() if value is not None]
     if len(chosen) != 1:
         raise InvalidStart(
-            rule=f"one of: {', '.join(ways)}", seen=" and ".join(chosen) or "none of them"
+            source="these options",
+            rule=f"one of: {', '.join(ways)}",
+            seen=" and ".join(chosen) or "none of them",
         )
     if group is not None:
         return app.pipeline(pipeline).group_source(group)

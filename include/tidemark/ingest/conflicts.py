@@ -1,4 +1,4 @@
-"""Trying again after somebody else wrote first: the compare-and-set's other half."""
+"""Retries after a concurrent process won a compare-and-set."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ T = TypeVar("T")
 
 
 def retry_on_conflict(step: Callable[[], T], attempts: int = 5) -> T:
-    """What `step` returns; it reads the ledger anew each time.
+    """Run a step until it has no conflict, and return its result.
 
     Args:
-        step: Reads, decides and writes.
-        attempts: How often it may be tried in all.
+        step: Reads the current state, decides and writes.
+        attempts: Maximum number of runs.
 
     Raises:
-        ControlConflict, TransactionConflict: Others were first every time.
+        ControlConflict, TransactionConflict: A concurrent process was first in every attempt.
     """
     for attempt in range(1, attempts):
         try:
             return step()
         except (ControlConflict, TransactionConflict) as conflict:
             log.info(
-                "again after a conflict attempt=%d reason=%s", attempt, conflict.rendered("problem")
+                "retry after conflict attempt=%d reason=%s", attempt, conflict.rendered("problem")
             )
     return step()

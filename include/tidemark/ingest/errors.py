@@ -1,4 +1,4 @@
-"""Errors of planning and of executing plans."""
+"""Errors of planning, of start offsets and of executing plans."""
 
 from __future__ import annotations
 
@@ -10,76 +10,69 @@ from tidemark.spec.ref import PipelineRef
 
 @dataclass(kw_only=True, eq=False)
 class UnknownPlan(TerminalError):
-    """A plan number that the control table does not have."""
+    """The control table contains no plan with this number."""
 
     pipeline: str
     sequence: int
     latest: int | None
 
-    problem = "Pipeline {pipeline!r} has no plan {sequence}."
-    expected = "{_expected}"
-    actual = "{_actual}"
-    fix = "Make a plan with `tidemark plan {pipeline}`, or name one that there is."
+    problem = "Pipeline {pipeline!r} has no plan {sequence}. Its newest plan: {newest}."
+    fix = "Use the number of an existing plan, or create a plan with `tidemark plan {pipeline}`."
 
     @property
-    def _expected(self) -> str:
-        return (
-            f"a number from 1 to {self.latest or 0}" if self.latest else "a plan to be made first"
-        )
-
-    @property
-    def _actual(self) -> str:
-        return str(self.sequence)
+    def newest(self) -> str:
+        """The newest plan number, or `none`."""
+        return str(self.latest or "none")
 
 
 @dataclass(kw_only=True, eq=False)
-class BackfillOpen(TerminalError):
-    """A backfill is open, so another one may not start."""
+class BackfillOpen(TransientError):
+    """Another backfill plan of the pipeline is open; one backfill plan lands at a time."""
 
     pipeline: str
     sequence: int
     requested_by: str
 
-    problem = "Pipeline {pipeline!r} has an open backfill."
-    expected = "one backfill of a pipeline at a time"
-    actual = "plan {sequence}, asked for by {requested_by}, not landed yet"
+    problem = (
+        "Backfill plan {sequence} of pipeline {pipeline!r} is still open "
+        "(requested by {requested_by})."
+    )
     fix = (
-        "Finish it with `tidemark ingest {pipeline} --plan {sequence}`, or give it up with "
-        "`tidemark abandon {pipeline} --plan {sequence} --reason TEXT`."
+        "Retry after it has landed. To land it now, run `tidemark ingest {pipeline} --plan "
+        "{sequence}`; to discard it, run `tidemark abandon {pipeline} --plan {sequence} --reason "
+        "TEXT`."
     )
 
 
 @dataclass(kw_only=True, eq=False)
 class CommitNotFound(UnknownOutcomeError):
-    """A commit was made and the data table's log does not have the plan."""
+    """A plan was committed, but the log of the data table does not contain it."""
 
     pipeline: str
     sequence: int
     seen: str
 
-    problem = "Plan {sequence} of pipeline {pipeline!r} is not in its data table."
-    expected = "a commit of transaction version {sequence} with this plan's fingerprint"
+    problem = "Plan {sequence} of pipeline {pipeline!r} is not in its data table after its commit."
+    expected = "a commit with transaction version {sequence} and the fingerprint of this plan"
     actual = "{seen}"
-    fix = "Run the same plan again: it looks first and lands only what is not there."
+    fix = "Run the same plan again; it checks the table before it writes."
 
 
 @dataclass(kw_only=True, eq=False)
 class PlanAbandoned(TerminalError):
-    """A plan that was given up, and may not land any more."""
+    """The plan was abandoned and cannot land."""
 
     pipeline: str
     sequence: int
     reason: str
 
-    problem = "Plan {sequence} of pipeline {pipeline!r} was given up."
-    expected = "an open or landed plan"
-    actual = "abandoned: {reason}"
-    fix = "Make a new plan with `tidemark plan {pipeline}`; its offsets are unread."
+    problem = "Plan {sequence} of pipeline {pipeline!r} was abandoned (reason: {reason})."
+    fix = "Run `tidemark plan {pipeline}`; the new plan contains the unread offsets."
 
 
 @dataclass(kw_only=True, eq=False)
 class RecordsMissed(TransientError):
-    """A plan landed, and Kafka shows records of it that are not in the table."""
+    """A plan landed without some records that Kafka shows."""
 
     pipeline: str
     sequence: int
@@ -87,49 +80,50 @@ class RecordsMissed(TransientError):
     first: tuple[int, int]
 
     problem = (
-        "Plan {sequence} of pipeline {pipeline!r} landed without {records} record(s) that Kafka "
-        "shows."
+        "Plan {sequence} of pipeline {pipeline!r} landed without {records:,} record(s) that Kafka "
+        "shows, the first at {first_position}."
     )
-    expected = "a row for each visible record of the plan"
-    actual = "{_actual}"
-    fix = "What landed is recorded and the rest is unread again: the next run reads it."
+    fix = "The landed rows are recorded. The next run reads the missed offsets."
 
     @property
-    def _actual(self) -> str:
+    def first_position(self) -> str:
+        """Partition and offset of the first missed record."""
         partition, offset = self.first
-        return f"none for partition {partition}, offset {offset}"
+        return f"partition {partition}, offset {offset}"
 
 
 @dataclass(kw_only=True, eq=False)
 class PlanFenced(TerminalError):
-    """A plan that somebody began to give up: it is fenced off, and not recorded as given up."""
+    """The plan's transaction is fenced, but the plan is not recorded as abandoned."""
 
     pipeline: str
     sequence: int
 
-    problem = "Plan {sequence} of pipeline {pipeline!r} cannot land any more."
-    expected = "a data table in which its transaction is free"
-    actual = "the transaction taken by a commit without the plan: giving it up was interrupted"
+    problem = (
+        "Plan {sequence} of pipeline {pipeline!r} cannot land: an interrupted command fenced its "
+        "transaction without recording that the plan is abandoned."
+    )
     fix = (
-        "Finish it: `tidemark abandon {pipeline} --plan {sequence} --reason TEXT`; its offsets are "
-        "planned again."
+        "Run `tidemark abandon {pipeline} --plan {sequence} --reason TEXT`; a later plan contains "
+        "its offsets."
     )
 
 
 @dataclass(kw_only=True, eq=False)
 class NoStartOffset(TerminalError):
-    """Policy `start: none`, and a partition without a committed offset."""
+    """The spec has `start: none`, and the pipeline has no start offsets."""
 
     pipeline: str
     topic: str
     partitions: tuple[int, ...]
 
-    problem = "Pipeline {pipeline!r} may not choose a start for {topic}."
-    expected = "a committed offset for every partition, because the spec says start: none"
-    actual = "none for partition(s) {partitions}"
+    problem = (
+        "Pipeline {pipeline!r} has no start offset for partition(s) {partitions} of topic "
+        "{topic!r}, and its spec has `start: none`."
+    )
     fix = (
-        "Set `start` in the spec to earliest, latest or a timestamp for the first run, or go on "
-        "from offsets that another reader has come to: `tidemark start --help`."
+        "Set `start` in the spec to earliest, latest or a timestamp, or continue from the offsets "
+        "of another consumer (`tidemark start --help`)."
     )
 
 
@@ -156,174 +150,110 @@ class LogTruncated(TerminalError):
     leader_epoch: int | None = None
     undo: tuple[int, ...] = ()
 
-    problem = "{_problem}"
-    expected = "{_expected}"
-    actual = "{_actual}"
-    fix = "{_fix}"
+    problem = "Partition {partition} of topic {topic!r} {difference}"
+    fix = "Nothing was written. {advice}See docs/runbook.md, LogTruncated."
 
     @property
-    def _problem(self) -> str:
+    def difference(self) -> str:
+        """How the log differs from the table, as the end of a sentence."""
         if self.leader_epoch is None:
             return (
-                f"{self.topic}[{self.partition}] differs from the table of pipeline "
-                f"{self.pipeline!r} before offset {self.offset}: the log was truncated or "
-                "restored, or the row was changed in the table"
+                f"differs from the last row of pipeline {self.pipeline!r} before offset "
+                f"{self.offset}. The log was truncated or restored, or the row was changed."
             )
         return (
-            f"{self.topic}[{self.partition}] no longer has the records that pipeline "
-            f"{self.pipeline!r} read before offset {self.offset}"
+            f"was truncated before offset {self.offset}: the records of leader epoch "
+            f"{self.leader_epoch} that pipeline {self.pipeline!r} read are gone."
         )
 
     @property
-    def _expected(self) -> str:
+    def advice(self) -> str:
+        """The commands for each possible cause, as sentences."""
+        sentences = []
         if self.leader_epoch is None:
-            return "the last landed row equals Kafka's record at its offset"
-        return (
-            f"the records before offset {self.offset} as leader epoch {self.leader_epoch} had them"
-        )
-
-    @property
-    def _actual(self) -> str:
-        if self.leader_epoch is None:
-            return "another record, or none at the row's offset"
-        return "a log that was truncated before that offset, and has grown again"
-
-    @property
-    def _fix(self) -> str:
-        advice = ["nothing was written"]
-        if self.leader_epoch is None:
-            advice.append(
-                f"`tidemark verify {self.pipeline}` lists the rows that differ; if rows were "
+            sentences.append(
+                f"`tidemark verify {self.pipeline}` lists the rows that differ. If rows were "
                 f"changed in the table, `tidemark backfill {self.pipeline} --offsets "
-                f"{self.partition}:START-END --replace --reason TEXT` lands them again as Kafka "
-                "has them"
+                f"{self.partition}:START-END --replace --reason TEXT` replaces them. "
             )
         if self.undo:
-            advice.append(f"if the log was truncated, {_undone(self.pipeline, self.undo)}")
-        return f"{'; '.join(advice)} (docs/runbook.md, LogTruncated)"
+            sentences.append(f"If the log was truncated, {_undone(self.pipeline, self.undo)}. ")
+        return "".join(sentences)
 
 
 @dataclass(kw_only=True, eq=False)
 class AlreadyStarted(TerminalError):
-    """A pipeline is to begin somewhere, and has a beginning."""
+    """The pipeline has start offsets already."""
 
     pipeline: str
     wanted: tuple[tuple[int, int], ...]
     known: tuple[tuple[int, int], ...]
     reason: str
 
-    problem = "{_problem}"
-    expected = "a pipeline that has never planned anything"
-    actual = "{_actual}"
+    problem = (
+        "Pipeline {pipeline!r} started at {known_offsets} ({reason}) and cannot start at "
+        "{wanted_offsets}."
+    )
     fix = (
-        "What lies before its beginning can be landed with `tidemark backfill --help`; for another "
-        "beginning make a spec with another name and target (docs/runbook.md, AlreadyStarted)."
+        "To ingest earlier records, see `tidemark backfill --help`. To start at other offsets, "
+        "create a spec with another name and target. See docs/runbook.md, AlreadyStarted."
     )
 
     @property
-    def _problem(self) -> str:
-        return f"pipeline {self.pipeline!r} has begun, so it cannot begin at {_places(self.wanted)}"
+    def known_offsets(self) -> str:
+        """The recorded start offsets as `partition:offset`."""
+        return _positions(self.known)
 
     @property
-    def _actual(self) -> str:
-        return f"one that began at {_places(self.known)} ({self.reason})"
+    def wanted_offsets(self) -> str:
+        """The requested start offsets as `partition:offset`."""
+        return _positions(self.wanted)
+
+
+def _positions(positions: tuple[tuple[int, int], ...]) -> str:
+    return ", ".join(f"{partition}:{offset}" for partition, offset in positions)
 
 
 @dataclass(kw_only=True, eq=False)
 class InvalidStart(TerminalError):
-    """Offsets to begin at that are said in no way, in two, or so that nobody can mean them."""
+    """Start offsets that the source does not contain, or that do not fit the topic.
 
-    rule: str
-    seen: str
-
-    problem = "What was said of the beginning cannot be meant."
-    expected = "{rule}"
-    actual = "{seen}"
-    fix = "See `tidemark start --help` for the ways to say it; nothing was written."
-
-
-@dataclass(kw_only=True, eq=False)
-class UnusableSource(TerminalError):
-    """A group, a checkpoint or a table that tells no offsets of the pipeline's topic."""
+    Attributes:
+        source: Where the offsets come from, as a noun phrase.
+        rule: What is expected of the source, as a noun phrase.
+        seen: What was found instead.
+    """
 
     source: str
     rule: str
     seen: str
 
-    problem = "No beginning can be taken from the {source}."
+    problem = "Cannot start from {source}."
     expected = "{rule}"
     actual = "{seen}"
-    fix = (
-        "Name another source, or the offsets themselves with --offsets; nothing was written "
-        "(docs/runbook.md, UnusableSource)."
-    )
-
-
-@dataclass(kw_only=True, eq=False)
-class PartitionsUnsaid(TerminalError):
-    """Partitions of the topic of which the source says nothing."""
-
-    pipeline: str
-    topic: str
-    source: str
-    partitions: tuple[int, ...]
-
-    problem = "Pipeline {pipeline!r} is not told where to begin in all of {topic}."
-    expected = "an offset of every partition from the {source}"
-    actual = "none for partition(s) {partitions}"
-    fix = (
-        "Say where those begin: --others earliest, or --others latest, which leaves out what they "
-        "hold now (docs/runbook.md, PartitionsUnsaid)."
-    )
-
-
-@dataclass(kw_only=True, eq=False)
-class StartBehindEnd(TerminalError):
-    """An offset to begin at that the log has not come to."""
-
-    topic: str
-    source: str
-    partition: int
-    offset: int
-    end: int
-
-    problem = "The {source} does not fit {topic}[{partition}]."
-    expected = "an offset of at most {end}, the end of the readable log"
-    actual = "{_actual}"
-    fix = (
-        "Nothing was written: the offsets are those of another topic, or of this one before it was "
-        "made again, or a transaction is still open (docs/runbook.md, StartBehindEnd)."
-    )
-
-    @property
-    def _actual(self) -> str:
-        return str(self.offset)
-
-
-def _places(places: tuple[tuple[int, int], ...]) -> str:
-    return ", ".join(f"{partition}:{offset}" for partition, offset in places)
+    fix = "Nothing was written. See `tidemark start --help` and docs/runbook.md, InvalidStart."
 
 
 @dataclass(kw_only=True, eq=False)
 class DuplicateRows(TerminalError):
-    """A data table has more rows than its plans can have landed."""
+    """The data table has more rows than its plans landed."""
 
     pipeline: str
     rows: int
     landed: int
 
-    problem = "The data table of {pipeline!r} has more rows than have landed in it."
+    problem = "The data table of pipeline {pipeline!r} has more rows than have landed."
     expected = "at most {landed:,} rows, by the control table"
-    actual = "{rows:,} rows, by the files of its newest version"
+    actual = "{rows:,} rows, by the files of the newest version"
     fix = (
-        "`tidemark deduplicate {pipeline} --dry-run` counts the copies of rows, --apply removes "
-        "them; see docs/runbook.md, DuplicateRows."
+        "Run `tidemark deduplicate {pipeline} --dry-run` to count the copies, and again with "
+        "--apply to remove them. See docs/runbook.md, DuplicateRows."
     )
 
 
 @dataclass(kw_only=True, eq=False)
 class RowsChanged(TerminalError):
-    """A part of a landed range was to be replaced, whose rows are not those that landed."""
+    """A replacement covers a part of a landed range whose row count has changed."""
 
     pipeline: str
     sequence: int
@@ -334,44 +264,45 @@ class RowsChanged(TerminalError):
     rows: int
 
     problem = (
-        "A part of what plan {sequence} of pipeline {pipeline!r} landed cannot be replaced: what "
-        "would be left of it cannot be told."
+        "A part of partition {partition}, offsets [{start}, {end}), of plan {sequence} of pipeline "
+        "{pipeline!r} cannot be replaced: rows of the range were changed after the plan landed."
     )
-    expected = "{recorded:,} row(s) at partition {partition}, offsets [{start}, {end}), as recorded"
-    actual = "{rows:,}"
-    fix = "{_fix}"
+    expected = "{recorded:,} row(s), as recorded"
+    actual = "{rows:,} row(s)"
+    fix = (
+        "Replace the whole range in one chunk: `tidemark backfill {bronze_pipeline} --offsets "
+        "{partition}:{start}-{end} --chunk {size} --replace --reason TEXT`. If Kafka has deleted "
+        "the beginning of the range, see docs/runbook.md, RowsChanged."
+    )
 
     @property
-    def _fix(self) -> str:
-        pipeline = PipelineRef.parse(self.pipeline).name
-        return (
-            f"replace the whole range in one chunk: `tidemark backfill {pipeline} --offsets "
-            f"{self.partition}:{self.start}-{self.end} --chunk {self.end - self.start} --replace "
-            "--reason TEXT`; if Kafka has deleted a part of it, that is not possible any more"
-        )
+    def bronze_pipeline(self) -> str:
+        """Name of the pipeline that reads Kafka."""
+        return PipelineRef.parse(self.pipeline).name
+
+    @property
+    def size(self) -> int:
+        """Number of offsets of the range."""
+        return self.end - self.start
 
 
 @dataclass(kw_only=True, eq=False)
 class NotLive(TerminalError):
-    """A copy of a pipeline's table was to follow the log."""
+    """A live plan was requested for a copy of a pipeline."""
 
     pipeline: str
     origin: str
 
-    problem = "{pipeline!r} is a copy, which does not follow its topic."
-    expected = "the pipeline {origin!r}, or a backfill"
-    actual = "a run of its own"
-    fix = "See `tidemark backfill --help`; or run {origin!r}."
+    problem = "Pipeline {pipeline!r} is a copy of {origin!r} and lands backfills only."
+    fix = "Request a backfill (`tidemark backfill --help`), or run pipeline {origin!r}."
 
 
 @dataclass(kw_only=True, eq=False)
 class NothingLanded(TerminalError):
-    """A typed table, or a report, was to be made of a pipeline that has landed nothing."""
+    """The pipeline has not landed any record."""
 
     pipeline: str
     topic: str
 
-    problem = "Nothing of pipeline {pipeline!r} has landed."
-    expected = "records of topic {topic!r} that have landed"
-    actual = "none"
-    fix = "Land some: tidemark ingest {pipeline}."
+    problem = "Pipeline {pipeline!r} has not landed any record of topic {topic!r}."
+    fix = "Run `tidemark ingest {pipeline}` first."

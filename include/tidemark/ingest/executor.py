@@ -1,4 +1,4 @@
-"""Executing a plan: land, confirm, record, each of them only if it is not done already."""
+"""Execution of a plan: land, confirm, record. Each step is skipped if it is already done."""
 
 from __future__ import annotations
 
@@ -69,50 +69,86 @@ class PlanExecutor:
     comparison: LogComparison | None = None
 
     def execute(self, sequence: int) -> ExecutionResult:
-        """Land one plan, or find that it has landed.
+        """Land and record one plan, as far as that is not done yet.
 
         Raises:
-            UnknownPlan: No such plan.
-            PlanAbandoned: It was abandoned.
-            PlanFenced: Another process began to abandon it.
+            UnknownPlan: The control table has no such plan.
+            PlanAbandoned: The plan is abandoned.
+            PlanFenced: Another process has started to abandon the plan.
             ForeignTable: The target is not a bronze table of this pipeline.
-            TableBehindLedger, LedgerBehindTable, TableRestored: The data table and the control
-                table are not of one history.
+            TableBehindLedger, LedgerBehindTable, TableRestored: The control table and the data
+                table have different histories.
             LostRange, EndBehindCommitted, TopicRecreated, ClusterChanged, PartitionsShrunk: Kafka
                 no longer has the planned records; nothing was written.
-            LogTruncated: Kafka has another record where the last row landed; nothing was written.
-            RecordsMissed: Not every visible record landed; the landed ones are recorded.
-            CommitNotFound: The commit was made and the table's log does not have it.
+            LogTruncated: Kafka has another record at the offset of the last landed row; nothing
+                was written.
+            RecordsMissed: Some visible records did not land; the landed ones are recorded.
+            CommitNotFound: The commit was made, but the table's log does not contain it.
             LandingOvertaken: A conflicting commit to the table was first; nothing was written.
             EngineFailed: The engine failed and the table's log does not contain the plan.
         """
         record = recorded_plan(self.control, self.spec.name, sequence)
         plan = record.plan
         refuse_abandoned(record)
-        # Also for a landed plan: a RESTORE may have taken its rows out.
+        # Also check a landed plan: a RESTORE may have removed its rows.
         ledger = checked_ledger(self.control, plan.pipeline, self.table)
         if record.landing and record.whole:
             log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
             return ExecutionResult(plan=plan, landing=record.whole, wrote=False)
-        landing = self._landed(plan)
+        landing = self._find_landing(plan)
         wrote = False
         if landing is None:
             landing, wrote = self._land(plan, ledger)
         return ExecutionResult(plan=plan, landing=self._record(plan, landing), wrote=wrote)
 
-    def _landed(self, plan: Plan) -> Landing | None:
-        """The plan's commit; None if it may still be made."""
-        # In this order: a plan that lands between the two looks is not taken for a fenced one.
+    def _find_landing(self, plan: Plan) -> Landing | None:
+        """Return the plan's commit; None if the plan has not landed and still can.
+
+        Raises:
+            PlanAbandoned, PlanFenced: The plan cannot land any more.
+        """
+        # Read the transactions first: a plan that lands between the two reads is not mistaken for
+        # a fenced plan.
         state = self.table.state(plan.pipeline, (plan.app_id,))
         landing = self.table.find_landing(plan)
         if landing is None and state.transactions.get(plan.app_id, 0) >= plan.sequence:
-            # Given up meanwhile, or about to be.
+            # A concurrent process has abandoned the plan, or has started to.
             refuse_abandoned(recorded_plan(self.control, plan.pipeline, plan.sequence))
             raise PlanFenced(pipeline=plan.pipeline, sequence=plan.sequence)
         return landing
 
+    def _land(self, plan: Plan, ledger: Ledger) -> tuple[Landing, bool]:
+        """Write and commit the plan; return its landing, and whether this process committed it."""
+        wrote = False
+        self._check_log(plan, ledger)
+        size = self.table.prepare(plan.pipeline)
+        try:
+            records_per_task = size.records_within(
+                self.spec.records_per_task, self.spec.bytes_per_task
+            )
+            files = self.sink.write(plan, records_per_task)
+            # If the topic was recreated during the read, the records must not be committed.
+            watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
+            planning.check_same_topic(plan, watermarks)  # fence: same-topic-before-commit
+            # An append that loses its answer may have committed.
+            wrote = True
+            wrote = self.table.append(plan, files)
+        except TransientError as error:
+            # The commit may have succeeded before the failure, or in a concurrent execution.
+            landing = self._find_landing(plan)
+            if landing is None:
+                self._raise_if_unreadable(plan)
+                raise
+            return landing, wrote and not isinstance(error, TransactionConflict)
+        landing = self._find_landing(plan)  # fence: reported-commit-is-looked-up
+        if landing is None:
+            raise CommitNotFound(
+                pipeline=plan.pipeline, sequence=plan.sequence, seen="no such commit"
+            )
+        return landing, wrote
+
     def _check_log(self, plan: Plan, ledger: Ledger) -> None:
-        """Refuse a log that lacks the planned records, or is another one than the landed log."""
+        """Refuse a log without the planned records, or with other records than the landed ones."""
         watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
         partitions = plan.spans()
         if self.comparison:
@@ -124,38 +160,8 @@ class PlanExecutor:
                 ledger, watermarks, partitions, plan if plan.replaces else None
             )
 
-    def _land(self, plan: Plan, ledger: Ledger) -> tuple[Landing, bool]:
-        """Land a plan. Returns its landing, and whether this execution committed it."""
-        wrote = False
-        self._check_log(plan, ledger)
-        size = self.table.prepare(plan.pipeline)
-        try:
-            records_per_task = size.records_within(
-                self.spec.records_per_task, self.spec.bytes_per_task
-            )
-            files = self.sink.write(plan, records_per_task)
-            # What was read of a topic that was made again meanwhile stays out of the table.
-            watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
-            planning.check_same_topic(plan, watermarks)  # fence: same-topic-before-commit
-            # An append that loses its answer may have committed.
-            wrote = True
-            wrote = self.table.append(plan, files)
-        except TransientError as failed:
-            # The commit may have happened before the failure, or by another driver of this plan.
-            landing = self._landed(plan)
-            if landing is None:
-                self._explain(plan)
-                raise
-            return landing, wrote and not isinstance(failed, TransactionConflict)
-        landing = self._landed(plan)  # fence: reported-commit-is-looked-up
-        if landing is None:
-            raise CommitNotFound(
-                pipeline=plan.pipeline, sequence=plan.sequence, seen="no such commit"
-            )
-        return landing, wrote
-
-    def _explain(self, plan: Plan) -> None:
-        """Name the reason if it is that Kafka cannot give the plan any more."""
+    def _raise_if_unreadable(self, plan: Plan) -> None:
+        """Raise the specific error if Kafka no longer has the planned records."""
         try:
             watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
         except TransientError:
@@ -177,6 +183,6 @@ class PlanExecutor:
         record = recorded_plan(self.control, plan.pipeline, plan.sequence)
         if record.landing and record.whole:
             return record.whole
-        # While the plan was landing, the table may have been rewound to before it.
+        # An operator may have rewound the pipeline to a state before this landing.
         refuse_abandoned(record)  # fence: abandoned-plan-is-not-recorded
         return recorder.record(ledger, plan, landing)

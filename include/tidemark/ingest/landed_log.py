@@ -1,4 +1,4 @@
-"""What a pipeline has landed, as a log of its own: what its typed table is made from."""
+"""The landed rows of a bronze table as a log, which a typed table is decoded from."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class _Incarnation(NamedTuple):
 class LandedLog:
     """The landed records of one pipeline, for the pipeline of its typed table.
 
-    Of a topic that was made again it is the incarnation of the plan that is open.
+    For a recreated topic, the log contains the incarnation of the typed pipeline's open plan.
 
     Attributes:
-        pipeline: The pipeline whose records they are.
+        pipeline: The bronze pipeline.
         typed: The pipeline of its typed table.
-        control: What has landed.
-        data_log: The landed rows.
+        control: The control table.
+        data_log: The bronze table.
     """
 
     pipeline: str
@@ -40,14 +40,16 @@ class LandedLog:
     data_log: DataLog
 
     def topic_watermarks(self, topic: str, isolation_level: IsolationLevel) -> TopicWatermarks:
-        """The bounds of what has landed, by partition; not all between them need have.
+        """Return the first landed offset and the end of the last, by partition.
+
+        Offsets between them may be missing.
 
         Raises:
             NothingLanded
-            TableBehindLedger, LedgerBehindTable, TableRestored: The data table that is decoded and
-                the control table are not of one history.
+            TableBehindLedger, LedgerBehindTable, TableRestored: The bronze table and the control
+                table have different histories.
         """
-        landed, incarnation = self._known()
+        landed, incarnation = self._landed_incarnation()
         if incarnation.cluster_id is None or incarnation.topic_id is None:
             raise NothingLanded(pipeline=self.pipeline, topic=topic)
         return TopicWatermarks(
@@ -60,21 +62,21 @@ class LandedLog:
 
     def read(
         self,
-        topic: str,  # noqa: ARG002  the table has one
-        isolation_level: IsolationLevel,  # noqa: ARG002  it was read with one
+        topic: str,  # noqa: ARG002  the bronze table has one topic
+        isolation_level: IsolationLevel,  # noqa: ARG002  applied when the rows landed
         spans: Mapping[int, SpanSet],
     ) -> Iterator[LogRecord]:
-        """As `LogReader.read`, without keys and values, which a typed table does not keep."""
-        _, incarnation = self._known()
+        """Implement `LogReader.read`; the records have no key and value."""
+        _, incarnation = self._landed_incarnation()
         for partition, some in sorted(spans.items()):
             for span in some:
                 rows = self.data_log.rows_of(incarnation.topic_id or "", partition, span)
                 for _, record in rows:
                     yield record.without_payload()
 
-    def _known(self) -> tuple[Ledger, _Incarnation]:
-        """What has landed, and which incarnation of the topic is meant."""
-        # Rows that a RESTORE has taken out for now are neither missing nor gaps.
+    def _landed_incarnation(self) -> tuple[Ledger, _Incarnation]:
+        """Return the bronze ledger and the incarnation of the topic to decode."""
+        # Rows that a RESTORE removed for a while are neither missing records nor gaps.
         # fence: restored-bronze-rows-are-no-gaps
         landed = checked_ledger(self.control, self.pipeline, self.data_log)
         typed = self.control.summary(self.typed)
@@ -88,7 +90,7 @@ class LandedLog:
 def _watermarks(
     starts: Mapping[int, int], landed: Mapping[int, SpanSet]
 ) -> Mapping[int, Watermarks]:
-    """Also of partitions of which nothing has landed, or nothing is there any more."""
+    """Return watermarks of all started partitions, including those without landed offsets."""
     found = {}
     for partition in sorted({*starts, *landed}):
         spans = landed.get(partition)

@@ -1,4 +1,4 @@
-"""How much one scheduled run may take."""
+"""Size limit of a scheduled run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from tidemark.spec.model import PipelineSpec
 
 
 def run_limit(spec: PipelineSpec, data_log: DataLog, pace: Callable[[], Pace]) -> int | None:
-    """Most offsets of a live plan, by whichever limit of the spec is the tightest; None for all.
+    """Return the maximum number of offsets of a live plan; None without a limit.
 
-    Bytes and time are told from what has landed. As long as nothing has, a run that is limited by
-    time takes as much as one task.
+    The tightest limit of the spec applies. Landed data converts bytes and time into offsets. Until
+    data has landed, a limit in bytes has no effect, and a run with a time limit reads as many
+    offsets as one task.
 
     Args:
         spec: The pipeline.
         data_log: The data table's log.
-        pace: Reads its newest runs; called only for a limit by time.
+        pace: Reads the newest runs; called only for a time limit.
     """
     limits = [] if spec.records_per_run is None else [spec.records_per_run]
     if spec.bytes_per_run is not None:
@@ -26,6 +27,6 @@ def run_limit(spec: PipelineSpec, data_log: DataLog, pace: Callable[[], Pace]) -
         limits += [] if fit is None else [fit]
     if spec.time_per_run is not None:
         fit = pace().offsets_within(spec.time_per_run)
-        # A short run is mostly its start, and says little of how fast a long one is.
+        # Start-up dominates a short run, so its rate underestimates a long run.
         limits.append(max(fit or 0, spec.records_per_task))
     return min(limits, default=None)

@@ -16,10 +16,10 @@ from tidemark.core.watermarks import IsolationLevel, Position, TopicWatermarks
 from tidemark.ingest.errors import LogTruncated
 from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, WatermarkReader
 
-_NAMED = 20
-"""Most plans that an error names; running the command again names the next ones."""
-_LOOKED_BACK = 50
-"""Number of landed records to compare if Kafka no longer shows the last one."""
+_MAX_REPORTED_PLANS = 20
+"""Maximum number of plans in an error; the next run of the command reports further plans."""
+_FALLBACK_ROWS = 50
+"""Number of landed rows to compare if Kafka no longer shows the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class LogComparison:
 
         Raises:
             LogTruncated: Kafka has another record there.
-            TopicRecreated and so on, OffsetsDeleted: As in `check_leaders`.
+            TopicRecreated and so on, OffsetsDeleted: See `check_leaders`.
         """
         landed = self._known(ledger, watermarks, partitions)
         if replacing:
@@ -161,7 +161,7 @@ class LogComparison:
 
         Searches from the plan with the highest offset back to the first plan whose last record
         Kafka still has. A plan without a comparable record is affected if a plan before it is.
-        Names at most `_NAMED` plans.
+        Names at most `_MAX_REPORTED_PLANS` plans.
 
         Args:
             pipeline: Pipeline name.
@@ -186,9 +186,9 @@ class LogComparison:
                 unknown.append(plan.sequence)
             elif cut_behind is None or end < cut_behind:
                 break
-            if len(found) >= _NAMED:
+            if len(found) >= _MAX_REPORTED_PLANS:
                 break
-        return tuple(found[:_NAMED])
+        return tuple(found[:_MAX_REPORTED_PLANS])
 
     def _landings(
         self, pipeline: str, topic_id: str, partition: int
@@ -207,7 +207,7 @@ class LogComparison:
         """Whether Kafka has another record at the last row of some landed offsets, by partition.
 
         If Kafka shows no record at the last row, because compaction may have removed it, compares
-        the last of the `_LOOKED_BACK` rows before it that Kafka still has. A committed record of
+        the last of the `_FALLBACK_ROWS` rows before it that Kafka still has. A committed record of
         Kafka at a landed offset without a row also counts as another record. Leaves out partitions
         without a comparable record.
         """
@@ -217,7 +217,7 @@ class LogComparison:
             for partition, spans in landed.items()
             if (kept := watermarks.partitions[partition].readable(spans))
         }
-        for most in (1, _LOOKED_BACK):
+        for most in (1, _FALLBACK_ROWS):
             rows = self.landed.last_rows(watermarks.topic_id, left, most) if left else {}
             seen = self._seen(
                 watermarks, {p: left[p].within(_around(some)) for p, some in rows.items()}

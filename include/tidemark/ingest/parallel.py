@@ -1,4 +1,4 @@
-"""One step for several pipelines, where one that fails stops no other."""
+"""One step for several pipelines at once; an error of one does not stop the others."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 PLANNING_THREADS = 8
-"""Pipelines planned or looked at side by side: each waits for its cluster, for long if it is away.
-"""
+"""Pipelines that are planned or checked at once. Each waits for its Kafka cluster; an unreachable
+cluster blocks a thread until its timeout."""
 
 
-def attempt(item: T, step: Callable[[T], R]) -> R | TidemarkError:
-    """Return the result of `step` for an item, or its named error."""
+def result_or_error(item: T, step: Callable[[T], R]) -> R | TidemarkError:
+    """Return the result of a step, or the error that it raised; log the error."""
     try:
         return step(item)
     except TidemarkError as error:
         log.info("%s: %s: %s", item, type(error).__name__, error)
         return error
     except Exception as error:
-        log.exception("%s: unforeseen", item)
+        log.exception("%s: unexpected error", item)
         return Unforeseen(kind=type(error).__name__, text=str(error)[:500])
 
 
 def map_in_threads(
     items: Sequence[T], step: Callable[[T], R], at_once: int
 ) -> list[R | TidemarkError]:
-    """Take a step for each item, and return the results or named errors in the items' order.
+    """Run a step for each item, and return the results or errors in the order of the items.
 
     Args:
-        items: What to take the step for.
+        items: Arguments of the step.
         step: Called in threads.
-        at_once: How many at the same time.
+        at_once: Number of threads.
     """
     threads = ThreadPoolExecutor(max_workers=at_once)
     try:
-        came = list(threads.map(lambda item: attempt(item, step), items))
+        results = list(threads.map(lambda item: result_or_error(item, step), items))
     except BaseException:
-        # The process is ending. The callers end the work of the threads before they exit.
+        # The process is exiting. The callers stop the work of the threads before they exit.
         threads.shutdown(wait=False, cancel_futures=True)
         raise
     threads.shutdown()
-    return came
+    return results

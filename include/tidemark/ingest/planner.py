@@ -1,4 +1,4 @@
-"""Making a plan: settle what is open, look at the log, record what is to be read."""
+"""Planning: settle the open plan, read the watermarks, record the next plan."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ log = logging.getLogger(__name__)
 
 
 class PlanOutcome(StrEnum):
-    """How a request for a plan ended."""
+    """Outcome of a request for a plan."""
 
     NEW = "new"
-    """A plan was made and recorded."""
+    """A new plan was recorded."""
     KEPT = "kept"
-    """The requester has a plan already, landed or not."""
+    """The requester already has this plan, landed or open."""
     ADOPTED = "adopted"
-    """A plan that another run left open was taken over."""
+    """The requester took over an open plan of another run."""
     NOTHING = "nothing to do"
-    """Everything asked for is landed, or in a plan that is open; no plan."""
+    """All requested offsets have landed or are in an open plan; there is no plan."""
     LANDED = "landed already"
-    """A dry run of a plan that has landed: nothing would be read."""
+    """A dry run: the plan has landed, so nothing would be read."""
     DRAFT = "draft"
     """A dry run: this plan would be recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanResult:
-    """The answer to a request for a plan.
+    """Result of a request for a plan.
 
     Attributes:
-        outcome: How it ended.
-        plan: None exactly if there is nothing to do.
+        outcome: What was done.
+        plan: The plan; None if the outcome is `NOTHING`.
     """
 
     outcome: PlanOutcome
@@ -59,13 +59,13 @@ class PlanResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedOffsets:
-    """Offsets to be landed.
+    """Offsets of a backfill plan.
 
     Attributes:
         spans: The offsets, by partition.
-        topic_id: Incarnation of the topic that they belong to; that of now if None.
-        readable_only: Leave out what Kafka has deleted, instead of refusing it.
-        replaces: Land again what has landed, in place of the rows that are there.
+        topic_id: Incarnation of the topic; None for the current one.
+        readable_only: Skip offsets that Kafka has deleted, instead of raising an error.
+        replaces: Land landed offsets again, in place of their rows.
     """
 
     spans: Mapping[int, SpanSet]
@@ -73,38 +73,38 @@ class RequestedOffsets:
     readable_only: bool = False
     replaces: bool = False
 
-    def is_taken(self, ledger: Ledger) -> bool:
-        """Whether all of it has landed or is in an open plan."""
+    def is_planned(self, ledger: Ledger) -> bool:
+        """Return whether all offsets have landed or are in an open plan."""
         return not any(spans.minus(ledger.taken(p)) for p, spans in self.spans.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerState:
-    """What the control table will contain when the next plan of a chain is made.
+    """The state from which the next plan of a chain will be made.
 
     Attributes:
-        stored: What it contains now.
-        opened: The plan of the chain that may still land; None if there is none.
+        recorded: Summary of the control table.
+        open_plan: The plan of the chain that may still land; None if there is none.
         unrecorded: A plan of the chain that has landed and is not recorded, and its landing.
     """
 
-    stored: Ledger
-    opened: Plan | None = None
+    recorded: Ledger
+    open_plan: Plan | None = None
     unrecorded: tuple[Plan, Landing] | None = None
 
     @property
     def ledger(self) -> Ledger:
         """The summary with the unrecorded landing."""
-        return self.after(self.stored)
+        return self.with_landing(self.recorded)
 
-    def after(self, ledger: Ledger) -> Ledger:
-        """A ledger of the same pipeline with the unrecorded landing."""
+    def with_landing(self, ledger: Ledger) -> Ledger:
+        """Return a ledger of the same pipeline with the unrecorded landing."""
         return ledger.as_landed(*self.unrecorded) if self.unrecorded else ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
-    """Makes plans for one pipeline. Reads Kafka and the data table's log, writes control events."""
+    """Plans offsets of one pipeline. Reads Kafka and the data table's log, appends events."""
 
     spec: PipelineSpec
     watermarks: TopicReader
@@ -114,16 +114,17 @@ class Planner:
     now: Clock
 
     def plan(self, requested_by: str) -> PlanResult:
-        """Plan the unread part of the log, or return the plan this requester has.
+        """Plan the unread part of the log, or return the requester's existing plan.
 
         Raises:
             LostRange, EndBehindCommitted, TopicRecreated, TopicChanged, ClusterChanged,
-                PartitionsShrunk: The log no longer fits what was committed.
-            LogTruncated: What was committed is not what the log has there now.
-            TableBehindLedger, LedgerBehindTable, TableRestored: Nor does the data table.
-            NoStartOffset: Policy `none` and no committed offset.
-            NotLive: A copy, which has backfills alone.
-            ControlConflict: Other writers were first, several times over.
+                PartitionsShrunk: The log does not fit the committed offsets.
+            LogTruncated: The log has other records than the landed ones.
+            TableBehindLedger, LedgerBehindTable, TableRestored: The control table and the data
+                table have different histories.
+            NoStartOffset: The spec has `start: none`, and the pipeline has no start offsets.
+            NotLive: The pipeline is a copy, which lands backfills only.
+            ControlConflict: Concurrent processes were first, several times.
         """
         self._refuse_copy()
         return retry_on_conflict(lambda: self._once(PlanKind.LIVE, requested_by, None))
@@ -133,44 +134,44 @@ class Planner:
             raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)
 
     def backfill(self, wanted: RequestedOffsets, requested_by: str) -> PlanResult:
-        """Plan the part of some offsets that is neither landed nor planned, or replace all of it.
+        """Plan the requested offsets that are neither landed nor planned, or replace all of them.
 
         Args:
             wanted: The offsets.
-            requested_by: Who asks; asking again with the same value returns the same plan, unless
-                that has landed and left something of the offsets.
+            requested_by: The requester. A repeated request of the same requester returns the same
+                plan, unless the plan has landed without some of the offsets.
 
         Raises:
             InvalidRange, UnknownPartition: The offsets are not inside the readable log.
-            OtherIncarnation: They belong to a topic that was made again since.
-            BackfillOpen: Another backfill of this pipeline has not landed.
-            RowsChanged: A part of a range cannot be replaced; the whole of it can.
-            LogTruncated, TopicRecreated and so on: As for `plan`.
+            OtherIncarnation: The offsets belong to a topic that was recreated since.
+            BackfillOpen: Another backfill plan of this pipeline is open.
+            RowsChanged: A range can be replaced only as a whole.
+            LogTruncated, TopicRecreated and so on: See `plan`.
         """
         return retry_on_conflict(lambda: self._once(PlanKind.BACKFILL, requested_by, wanted))
 
     def preview(self) -> PlanResult:
-        """What `plan` would answer now. Writes nothing."""
+        """Return what `plan` would return now. Writes nothing."""
         self._refuse_copy()
-        foreseen = self.foreseen(PlanKind.LIVE)
-        if foreseen.opened:
-            return PlanResult(outcome=PlanOutcome.ADOPTED, plan=foreseen.opened)
-        events = self._draft(foreseen.ledger, PlanKind.LIVE, "preview", None)
+        state = self.read_state(PlanKind.LIVE)
+        if state.open_plan:
+            return PlanResult(outcome=PlanOutcome.ADOPTED, plan=state.open_plan)
+        events = self._draft(state.ledger, PlanKind.LIVE, "preview", None)
         plan = _plan_in(events)
         return PlanResult(outcome=PlanOutcome.DRAFT if plan else PlanOutcome.NOTHING, plan=plan)
 
-    def foreseen(self, kind: PlanKind) -> PlannerState:
-        """The state that a planner of a chain will decide from.
+    def read_state(self, kind: PlanKind) -> PlannerState:
+        """Return the state from which the next plan of a chain will be made.
 
-        A plan that has landed and is not recorded will be recorded before that.
+        A planner first records an open plan that has landed, so the state includes its landing.
         """
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         opened = ledger.open_plan(kind)
         landing = self.data_log.find_landing(opened.plan) if opened else None
         if opened is None or landing is None:
-            return PlannerState(stored=ledger, opened=opened.plan if opened else None)
+            return PlannerState(recorded=ledger, open_plan=opened.plan if opened else None)
         accounted, _ = self._recorder.account_for(opened.plan, landing)
-        return PlannerState(stored=ledger, unrecorded=(opened.plan, accounted))
+        return PlannerState(recorded=ledger, unrecorded=(opened.plan, accounted))
 
     def _once(
         self, kind: PlanKind, requested_by: str, wanted: RequestedOffsets | None
@@ -179,10 +180,10 @@ class Planner:
         mine = ledger.plan_of(requested_by)  # fence: plan-of-a-run-is-kept
         if mine is not None:
             kept = recorded_plan(self.control, self.spec.name, mine)
-            # What a backfill's plan has missed, nobody else would ever read.
-            if wanted is None or kept.is_open or wanted.is_taken(ledger):
+            # No other plan would read the offsets that the plan of a backfill missed.
+            if wanted is None or kept.is_open or wanted.is_planned(ledger):
                 return PlanResult(outcome=PlanOutcome.KEPT, plan=kept.plan)
-            # What it landed is not replaced once more.
+            # Its landed offsets must not be replaced a second time.
             wanted = replace(wanted, replaces=False)
         opened = ledger.open_plan(kind)
         if opened:
@@ -190,7 +191,7 @@ class Planner:
             if landing is None:
                 return self._take_over(ledger, opened.plan, requested_by)
             self._recorder.record(ledger, opened.plan, landing)
-            # Others may have planned meanwhile: begin anew rather than beside them.
+            # A concurrent process may have planned since: start again from the new state.
             return self._once(kind, requested_by, wanted)
         events = self._draft(ledger, kind, requested_by, wanted)
         if events:
@@ -211,7 +212,7 @@ class Planner:
 
     @property
     def comparison(self) -> LogComparison:
-        """Compares the landed records with the topic."""
+        """The comparison of landed records with the topic."""
         return LogComparison(
             watermarks=self.watermarks,
             control=self.control,
@@ -277,11 +278,11 @@ class Planner:
         return events
 
     def _limit(self) -> int | None:
-        """Most offsets of a live plan."""
+        """Return the maximum number of offsets of a live plan."""
         return run_limit(self.spec, self.data_log, lambda: self.control.pace(self.spec.name))
 
     def _expiring(self, watermarks: TopicWatermarks) -> Mapping[int, int]:
-        """Where the offsets end that Kafka will delete within the runway that is alarming."""
+        """Return the end of the offsets that Kafka will delete within `alarms.runway`."""
         runway = self.spec.alarms.runway
         if runway is None:
             return {}
@@ -294,15 +295,15 @@ class Planner:
                 watermarks.topic, sorted(watermarks.partitions), moment
             )
         except TidemarkError as error:
-            # Only the order follows from it.
-            log.warning("nothing is read first: %s: %s", type(error).__name__, error)
+            # The result decides only which offsets are read first.
+            log.warning("expiring offsets unknown: %s: %s", type(error).__name__, error)
             return {}
 
     def starts(self, ledger: Ledger, watermarks: TopicWatermarks) -> Mapping[int, int]:
-        """Where to begin in partitions that the pipeline has no position in.
+        """Return the start offsets of partitions that the pipeline has not started.
 
         Raises:
-            NoStartOffset: Policy `none`, and the pipeline has not begun.
+            NoStartOffset: The spec has `start: none`, and the pipeline has no start offsets.
         """
         if ledger.starts:
             return planning.new_partitions(ledger, watermarks)
@@ -325,7 +326,11 @@ class Planner:
 
 
 def refuse_open_backfill(opened: Plan) -> None:
-    """A live plan is taken over by whoever comes next; a backfill belongs to who asked for it."""
+    """Raise for an open backfill plan: unlike a live plan, only its requester continues it.
+
+    Raises:
+        BackfillOpen
+    """
     if opened.kind is PlanKind.BACKFILL:
         raise BackfillOpen(
             pipeline=opened.pipeline, sequence=opened.sequence, requested_by=opened.requested_by

@@ -1,4 +1,4 @@
-"""Protocols of Kafka and of tables that several services need."""
+"""Protocols of Kafka and of tables that several services use."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from tidemark.core.throughput import Pace
 from tidemark.core.watermarks import IsolationLevel, Position, TopicWatermarks
 
 Clock: TypeAlias = Callable[[], datetime]
-"""The present, in UTC."""
+"""Returns the current time in UTC."""
 
 
 class WatermarkReader(Protocol):
-    """Reads a log's identity and watermarks: a topic's, or those of what landed of it."""
+    """Reads the identity and watermarks of a topic, or of the landed part of a topic."""
 
     def topic_watermarks(self, topic: str, isolation_level: IsolationLevel) -> TopicWatermarks:
-        """Watermarks of every partition, in calls whose number does not grow with the partitions.
+        """Return the watermarks of every partition.
+
+        The number of requests does not grow with the number of partitions.
 
         Raises:
             TopicMissing, KafkaUnavailable, KafkaRefused
@@ -34,12 +36,14 @@ class WatermarkReader(Protocol):
 
 
 class TopicReader(WatermarkReader, Protocol):
-    """Reads what Kafka says of a topic; needs Describe on the topic, and no group."""
+    """Reads metadata of a topic; needs Describe on the topic and no consumer group."""
 
     def offsets_at(
         self, topic: str, partitions: Sequence[int], moment: datetime
     ) -> Mapping[int, int]:
-        """First offset whose record is stamped at or after `moment`; the end where none is.
+        """Return the first offset with a timestamp at or after `moment`, by partition.
+
+        For a partition without such a record, return the log end offset.
 
         Raises:
             TopicMissing, KafkaUnavailable, KafkaRefused
@@ -47,12 +51,12 @@ class TopicReader(WatermarkReader, Protocol):
         ...
 
     def retention_time(self, topic: str) -> timedelta | None:
-        """How long Kafka keeps a record of the topic at least.
+        """Return the minimum time that Kafka keeps a record of the topic.
 
         Needs DescribeConfigs on the topic.
 
         Returns:
-            None if it deletes none because of its age, or if the broker does not tell us.
+            None if retention does not depend on age, or without permission to read it.
 
         Raises:
             TopicMissing, KafkaUnavailable
@@ -61,42 +65,42 @@ class TopicReader(WatermarkReader, Protocol):
 
 
 class LogReader(Protocol):
-    """Reads records, apart from the engine that lands them."""
+    """Reads records independently of the engine that lands them."""
 
     def read(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
     ) -> Iterator[LogRecord]:
-        """Every visible record at these offsets; each partition in offset order.
+        """Yield every visible record at these offsets, each partition in offset order.
 
-        The end of the iterator says that there are no others.
+        When the iterator ends, the offsets contain no other visible record.
 
         Args:
             topic: Topic name.
-            isolation_level: What may be seen.
+            isolation_level: Visibility of transactional records.
             spans: Offsets inside the readable log, by partition.
 
         Raises:
-            OffsetsDeleted: Offsets were deleted from Kafka while they were read.
+            OffsetsDeleted: Kafka deleted offsets during the read.
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
         ...
 
 
 class TopicLogReader(LogReader, Protocol):
-    """Reads a topic's records as a free consumer."""
+    """Reads a topic's records without a consumer group."""
 
     def truncated_partition(self, topic: str, positions: Mapping[int, Position]) -> int | None:
         """Return a partition with a log that was truncated before a position and has grown again.
 
         Args:
             topic: Topic name.
-            positions: Inside the log, by partition; each has something after it.
+            positions: Offsets inside the log, by partition; each is before the log end.
 
         Returns:
             None if the records before each position are those of its leader epoch.
 
         Raises:
-            OffsetsDeleted: A position was deleted meanwhile.
+            OffsetsDeleted: Kafka has deleted a position in the meantime.
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
         ...
@@ -104,27 +108,30 @@ class TopicLogReader(LogReader, Protocol):
     def first_records(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
     ) -> Iterator[LogRecord]:
-        """The first visible record at these offsets of each partition that has one.
+        """Yield the first visible record at these offsets of each partition that has one.
 
         Raises:
-            OffsetsDeleted, TopicMissing, KafkaUnavailable, KafkaRefused: As in `read`.
+            OffsetsDeleted, TopicMissing, KafkaUnavailable, KafkaRefused: See `read`.
         """
         ...
 
 
 class ControlReader(Protocol):
-    """Reads what was planned and what became of it."""
+    """Reads plans and their outcomes from the control table."""
 
     def ledger(self, pipeline: str) -> Ledger:
-        """The pipeline's state now, every plan in it; empty for a pipeline without events."""
+        """Return the current state with every plan; empty for a pipeline without events."""
         ...
 
     def summary(self, pipeline: str) -> Ledger:
-        """The pipeline's state now, settled plans added up: as quick after years as on day one."""
+        """Return the current state with totals in place of settled plans.
+
+        The time to read it does not grow with the number of settled plans.
+        """
         ...
 
     def pace(self, pipeline: str) -> Pace:
-        """The newest scheduled plans that landed: at most ten."""
+        """Return the newest landed live plans, at most ten."""
         ...
 
     def recorded_at(self, pipeline: str, event: EventKind) -> Mapping[int, datetime]:
@@ -135,107 +142,112 @@ class ControlReader(Protocol):
         ...
 
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
-        """One plan and what became of it; None if the table has no such plan."""
+        """Return one plan with its outcome; None if the table has no such plan."""
         ...
 
     def backfills(
         self, pipeline: str, requested_by: str | None = None
     ) -> Sequence[BackfillRequested]:
-        """What was asked to be landed, oldest first; by one requester if they are named."""
+        """Return recorded backfill requests, oldest first; of one requester if given."""
         ...
 
 
 class ControlTable(ControlReader, Protocol):
-    """The external offset store: append-only, with a compare-and-set per pipeline."""
+    """The offset store outside Kafka: append-only, with a compare-and-set per pipeline."""
 
     def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
-        """Record `events` as the one commit after `ledger`, all or nothing.
+        """Append events in one atomic commit, if `ledger` is still the current state.
 
         Raises:
-            ControlConflict: Another writer recorded that event number first; nothing was written.
+            ControlConflict: A concurrent process appended first; nothing was written.
         """
         ...
 
 
 class DataLog(Protocol):
-    """Reads the log of a pipeline's data table, which is the truth about landing (I5)."""
+    """Reads the log of a data table, which decides whether a plan has landed (I5)."""
 
     def state(
         self, pipeline: str, app_ids: Collection[str], *, restores_since: int | None = None
     ) -> TableState:
-        """The newest transaction of each application id, and RESTOREs after version `since`.
+        """Return the newest transaction of each application id, and RESTOREs.
+
+        Args:
+            pipeline: Pipeline name.
+            app_ids: Application ids of Delta transactions.
+            restores_since: Return RESTOREs after this table version; None for no RESTOREs.
 
         Raises:
-            ForeignTable: There is something in the table's place, and it is not this pipeline's.
-            TableAltered: It is this pipeline's, and nothing can land in it as it is.
+            ForeignTable: The location contains files, or a table of another pipeline.
+            TableAltered: A change of the table's metadata prevents landing.
         """
         ...
 
     def find_landing(self, plan: Plan) -> Landing | None:
-        """The commit that landed `plan`; None if the table has none.
+        """Return the commit that landed a plan; None if the table has none.
 
         Raises:
-            ForeignCommit: The plan's transaction is there with another plan's fingerprint.
-            OverfullRange: More rows of the plan than it has offsets.
+            ForeignCommit: The plan's transaction has the fingerprint of another plan.
+            OverfullRange: The plan has more rows than offsets.
         """
         ...
 
     def offsets_without_rows(self, plan: Plan) -> Mapping[int, SpanSet]:
-        """Offsets of a plan that landed, and have no row; partitions without any are left out."""
+        """Return the offsets of a landed plan without a row; omits partitions with none."""
         ...
 
     def size(self) -> TableSize:
-        """What rows of the newest version take, by what its log says of its files."""
+        """Return the size of the newest version's rows, from the statistics of its files."""
         ...
 
     def row_count(self) -> int | None:
-        """Number of rows of the newest version, by its log; None without counts in the log."""
+        """Return the row count of the newest version; None if the log lacks row counts."""
         ...
 
     def files_with(self, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
-        """How many files of the newest version may hold rows at these offsets."""
+        """Return the number of files of the newest version that may have rows at these offsets."""
         ...
 
     def row_ranges(self) -> tuple[RowRange, ...]:
-        """What the newest version holds, by plan, incarnation and partition."""
+        """Return the contents of the newest version by plan, incarnation and partition."""
         ...
 
     def plan_commits(self, requested_by: str) -> Sequence[Commit]:
-        """Plans' commits, newest first, as far back as the log tells of them."""
+        """Return the commits of plans, newest first, as far back as the log reaches."""
         ...
 
     def removal_versions(self) -> Mapping[int, int]:
-        """The newest version that took a plan's rows out, by plan, as far back as the log tells."""
+        """Return the newest version that removed each plan's rows, as far as the log reaches."""
         ...
 
     def current_landing(self, plan: Plan) -> Landing:
-        """What the newest version holds of a plan, whoever committed it.
+        """Count the rows of a plan in the newest version, whichever commit added them.
 
         Raises:
-            OverfullRange: More rows of the plan than it has offsets.
+            OverfullRange: The plan has more rows than offsets.
         """
         ...
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
-        """Rows of one incarnation's partition at these offsets: the plan and the record."""
+        """Yield the plan number and the record of each row at these offsets of a partition."""
         ...
 
 
 class LandedRows(Protocol):
-    """Reads the last landed rows."""
+    """Reads the rows with the highest offsets."""
 
     def last_rows(
         self, topic_id: str, spans: Mapping[int, SpanSet], most: int
     ) -> Mapping[int, Sequence[LogRecord]]:
-        """The rows with the highest offsets of one incarnation, by partition, the highest first.
+        """Return the rows with the highest offsets by partition, the highest offset first.
 
         Args:
             topic_id: Incarnation of the topic.
-            spans: Only rows at these offsets, by partition.
-            most: Largest number of rows of each partition.
+            spans: Offsets to read, by partition.
+            most: Maximum number of rows of each partition.
 
         Returns:
-            Partitions without a row are left out.
+            The rows, without partitions that have none.
         """
         ...
 
@@ -253,38 +265,38 @@ class RowOriginReader(Protocol):
 
 
 class DataTable(DataLog, Protocol):
-    """Makes a pipeline's data table, lands plans in it, fences them off, takes their rows out."""
+    """Creates a data table, lands plans in it, fences plans and removes their rows."""
 
     def prepare(self, pipeline: str) -> TableSize:
-        """Make the table if it is not there. Returns what its rows take.
+        """Create the table if it does not exist, and return the size of its rows.
 
         Raises:
-            ForeignTable, TableAltered: As in `state`.
+            ForeignTable, TableAltered: See `state`.
         """
         ...
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
-        """Add a plan's files in one commit, under the plan's transaction.
+        """Add a plan's files in one commit with the plan's transaction.
 
-        A plan that replaces removes the old rows at its offsets in the same commit.
+        A replacing plan removes the old rows at its offsets in the same commit.
 
         Returns:
-            Whether this call committed them: False if the transaction existed already. Only
-            `DataLog` can answer whether the plan has landed.
+            Whether this call committed the files; False if the transaction existed already. Only
+            `DataLog.find` decides whether the plan has landed.
 
         Raises:
-            RowsWouldBeLost: A row to be replaced has no successor; nothing was changed.
-            TransactionConflict: Another commit of this transaction was first; look again.
+            RowsWouldBeLost: A row to replace has no new row; nothing was changed.
+            TransactionConflict: A concurrent commit has this transaction; read the log again.
             EngineFailed: The commit failed, or its answer was lost.
         """
         ...
 
     def fence(self, plan: Plan) -> None:
-        """Raise the plan's transaction with an empty commit, so that it cannot land any more.
+        """Raise the plan's transaction with an empty commit, so that the plan cannot land.
 
         Raises:
-            ForeignTable: As in `prepare`.
-            TransactionConflict: Another commit of this transaction was first; look again.
+            ForeignTable: See `prepare`.
+            TransactionConflict: A concurrent commit has this transaction; read the log again.
         """
         ...
 
@@ -292,27 +304,27 @@ class DataTable(DataLog, Protocol):
         """Check that a plan's rows can be removed. Changes nothing.
 
         Raises:
-            UnreadableFile: A file that would have to be rewritten cannot be read.
+            UnreadableFile: A file that the removal rewrites cannot be read.
         """
         ...
 
     def remove_rows(self, plan: Plan) -> tuple[int, int]:
-        """Remove a plan's rows. Returns their number, and a version that has none of them.
+        """Remove a plan's rows; return their number and a version without them.
 
         Raises:
-            EngineFailed: The rows may be there or not; do it again.
+            EngineFailed: The outcome is unknown; run it again.
         """
         ...
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
-        """Raise transactions so far that no plan under them can ever land.
+        """Raise transactions so far that no plan of their chains can ever land.
 
         Returns:
-            The version of the table after which that holds.
+            The table version from which on this holds.
 
         Raises:
-            ForeignTable: As in `prepare`.
-            TransactionConflict: Another commit of such a transaction was first; look again.
+            ForeignTable: See `prepare`.
+            TransactionConflict: A concurrent commit has such a transaction; read the log again.
         """
         ...
 
@@ -322,17 +334,18 @@ class BronzeTable(DataTable, LandedRows, RowOriginReader, Protocol):
 
 
 class Sink(Protocol):
-    """Writes the rows of a plan beside those of its data table, which is there."""
+    """Writes the rows of a plan to files in the folder of its existing data table."""
 
     def write(self, plan: Plan, records_per_task: int) -> Sequence[DataFile]:
-        """Read the plan's ranges from Kafka into new files, which no reader of the table sees.
+        """Read the plan's ranges from Kafka into new files that are not part of the table yet.
 
         Args:
             plan: The plan.
-            records_per_task: Most offsets of one file; longer ranges are split (S12).
+            records_per_task: Maximum offsets of one file; longer ranges are split (S12).
 
         Raises:
-            KafkaRefused: The brokers do not let the reader read.
-            EngineFailed: The engine gave up. Files may lie about; nothing has happened.
+            KafkaRefused: The brokers denied access.
+            EngineFailed: The engine failed. It may leave unreferenced files; the table is
+                unchanged.
         """
         ...

@@ -1,4 +1,7 @@
-"""Recording that a plan has landed: the one place that moves committed offsets by landing."""
+"""Records landings, and checks that the control table and the data table agree.
+
+A recorded landing is the only event that moves committed offsets in a regular run.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +44,14 @@ from tidemark.lake.errors import ControlConflict
 log = logging.getLogger(__name__)
 
 _LOOKS = 5
-"""Reads of the ledger and the rows, until both are of one moment."""
+"""Reads of ledger and row count, until no event was recorded between the two reads."""
 NO_EVIDENCE = Evidence(gaps={}, visible={}, deleted={})
-"""Of a plan without gaps."""
+"""The evidence for a plan without gaps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorder:
-    """Records landings, once every offset of them is accounted for."""
+    """Records landings after every planned offset is accounted for."""
 
     control: ControlTable
     data_log: DataLog
@@ -57,29 +60,28 @@ class Recorder:
     now: Clock
 
     def record(self, ledger: Ledger, plan: Plan, landing: Landing) -> Landing:
-        """Append `landed` for a plan that the data table's log has.
+        """Append `landed` for a plan that the data table's log contains.
 
-        Offsets without a row are looked at in Kafka by a second reader. What it sees nothing at is
-        a gap. What it sees a record at was missed, and stays unread.
+        A second reader checks offsets without a row in Kafka. An offset without a visible record
+        is a gap. An offset with a visible record was missed and stays unread.
 
         Args:
-            ledger: As it is now; the plan is open in it.
+            ledger: The current state; the plan is open in it.
             plan: The plan.
             landing: Its commit.
 
         Returns:
-            The landing as it was recorded.
+            The landing as recorded.
 
         Raises:
-            TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: The topic is not the
-                planned one any more, so nobody can tell whose records were read.
-            TableRestored: A RESTORE took rows out of the table meanwhile.
-            RecordsMissed: Not every visible record landed; what did is recorded.
-            ControlConflict: Somebody else wrote first; read the ledger again and look.
+            TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: The topic was replaced,
+                so the rows may be of either topic.
+            TableRestored: A RESTORE removed rows from the table in the meantime.
+            RecordsMissed: Some visible records did not land; the landed ones are recorded.
+            ControlConflict: A concurrent process recorded an event first; read the ledger again.
         """
         landing, evidence = self.account_for(plan, landing)
-        # A RESTORE that came while the plan was landing lies before this landing, where nobody
-        # would look for it any more.
+        # A RESTORE during the landing is older than this landing, so later checks skip it.
         check_ledger(self.control, ledger, self.data_log)  # fence: restore-during-landing
         is_current = plan.topic_id == ledger.topic_id
         committed = ledger.committed_with(landing.spans()) if is_current else {}
@@ -106,26 +108,29 @@ class Recorder:
     def account_for(
         self, plan: Plan, landing: Landing, *, was_read: bool = True
     ) -> tuple[Landing, Evidence]:
-        """The landing with each offset a record, a gap, or left out because it was missed.
+        """Classify each offset of a landing: a record, a gap, or missed and left out.
 
         Args:
             plan: The plan.
-            landing: What the table holds of it.
-            was_read: Whether the engine is known to have read all of it. If not, its word for
-                offsets that Kafka has deleted is worth nothing: they are left out.
+            landing: The plan's rows in the table.
+            was_read: Whether the engine is known to have read the whole plan. If not, offsets that
+                Kafka has deleted since are left out: they may have had records.
+
+        Returns:
+            The landing, and the evidence for its gaps.
         """
         try:
             before = self._same_topic(plan)  # fence: same-topic-before-recording
             if landing.gaps == 0:  # fence: gaps-need-evidence
                 return landing, NO_EVIDENCE
-            evidence = self._look(plan, before)
-            # What was seen counts only if it was this topic's until the end.
+            evidence = self._collect_evidence(plan, before)
+            # The evidence is valid only if the topic was not replaced during the read.
             self._same_topic(plan)  # fence: same-topic-after-evidence
         except (TopicRecreated, ClusterChanged, PartitionsShrunk):
             if not plan.replaces:  # fence: doubtful-replacement-stays
                 raise
-            # Its rows were read of the planned topic, or they would not have been committed. What
-            # they replaced is nowhere else: nobody may take them out again because of this.
+            # The executor checked the topic before the commit, so the rows are of the planned
+            # topic. The replaced rows exist nowhere else, so the new rows must stay.
             return landing.without_proof(), NO_EVIDENCE
         if not was_read:
             evidence = evidence.without_word()
@@ -136,7 +141,7 @@ class Recorder:
         planning.check_same_topic(plan, watermarks)
         return watermarks
 
-    def _look(self, plan: Plan, watermarks: TopicWatermarks) -> Evidence:
+    def _collect_evidence(self, plan: Plan, watermarks: TopicWatermarks) -> Evidence:
         gaps = self.data_log.offsets_without_rows(plan)
         kept, deleted = {}, {}
         for partition, spans in gaps.items():
@@ -154,22 +159,22 @@ class Recorder:
 
 
 def check_ledger(control: ControlReader, ledger: Ledger, data_log: DataLog) -> None:
-    """Refuse to go on where the ledger and the data table are not of one history.
+    """Check that the ledger and the data table have the same history.
 
     Args:
         control: The control table, which is read again if the ledger seems to be behind.
-        ledger: What was read of it.
-        data_log: The data table's log now.
+        ledger: The state read from the control table.
+        data_log: The data table's log.
 
     Raises:
-        ForeignTable: Somebody else's table, or files, are where the pipeline's table should be.
+        ForeignTable: The location contains files, or a table of another pipeline.
         ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished, TableRestored
-        ControlConflict: The ledger is not the newest; read it again and look.
+        ControlConflict: The ledger is not current; read it again.
     """
     app_ids = [*chains(ledger).values(), *fenced_chains(ledger)]
     state = data_log.state(ledger.pipeline, app_ids, restores_since=newest_table_version(ledger))
     if state.restores:
-        # Which plans a RESTORE took out is told by the version that each of them made.
+        # The full ledger has the table version of each plan, which shows the removed plans.
         whole = control.ledger(ledger.pipeline)
         if whole.event_number != ledger.event_number:  # fence: one-ledger-for-one-look
             raise ControlConflict(pipeline=ledger.pipeline, event_number=whole.event_number)
@@ -177,7 +182,7 @@ def check_ledger(control: ControlReader, ledger: Ledger, data_log: DataLog) -> N
     try:
         check_table(ledger, state)  # fence: ledger-and-table-agree
     except (LedgerBehindTable, RepairUnfinished):
-        # The table was looked at later than the control table: others may have gone on meanwhile.
+        # The table was read after the ledger: a concurrent process may have recorded events since.
         newest = control.summary(ledger.pipeline).event_number
         if newest != ledger.event_number:
             raise ControlConflict(pipeline=ledger.pipeline, event_number=newest) from None
@@ -185,11 +190,11 @@ def check_ledger(control: ControlReader, ledger: Ledger, data_log: DataLog) -> N
 
 
 def checked_ledger(control: ControlReader, pipeline: str, data_log: DataLog) -> Ledger:
-    """The pipeline's ledger as a summary, which fits the data table.
+    """Return the pipeline's ledger as a summary, after `check_ledger`.
 
     Raises:
         ForeignTable, ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished,
-            TableRestored: As in `check_ledger`.
+            TableRestored: See `check_ledger`.
     """
 
     def read() -> Ledger:
@@ -201,7 +206,7 @@ def checked_ledger(control: ControlReader, pipeline: str, data_log: DataLog) -> 
 
 
 def check_rows(control: ControlReader, pipeline: str, data_log: DataLog) -> None:
-    """Refuse a data table that has more rows than can have landed in it.
+    """Check that the data table has no more rows than have landed.
 
     Raises:
         DuplicateRows
@@ -214,12 +219,12 @@ def check_rows(control: ControlReader, pipeline: str, data_log: DataLog) -> None
         newest = control.summary(pipeline)
         if newest.event_number == ledger.event_number:
             raise DuplicateRows(pipeline=pipeline, rows=rows, landed=most)
-        # A plan may have landed or been undone between the two reads.
+        # A plan may have landed, or was undone, between the two reads.
         ledger = newest
 
 
 def recorded_plan(control: ControlReader, pipeline: str, sequence: int) -> PlanRecord:
-    """A plan and what became of it.
+    """Return a plan with its outcome.
 
     Raises:
         UnknownPlan: The control table has no such plan.
@@ -232,7 +237,7 @@ def recorded_plan(control: ControlReader, pipeline: str, sequence: int) -> PlanR
 
 
 def refuse_abandoned(record: PlanRecord) -> None:
-    """Refuse a plan that was given up.
+    """Check that a plan is not abandoned.
 
     Raises:
         PlanAbandoned

@@ -1,4 +1,4 @@
-"""What a plan that replaces rows leaves of the plans that landed them."""
+"""The remaining ranges of landed plans after another plan replaces some of their rows."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tidemark.ingest.protocols import DataLog
 
 
 def superseded_events(plan: Plan, ledger: Ledger, data_log: DataLog) -> list[Superseded]:
-    """One event for each landed plan with offsets of a new one.
+    """Return one event for each landed plan that shares offsets with a new plan.
 
     Args:
         plan: The new plan.
-        ledger: Read whole.
-        data_log: Counts rows where only a part of a range is replaced.
+        ledger: The full ledger.
+        data_log: Counts the rows of ranges that are replaced in part.
 
     Raises:
-        RowsChanged: Such a range has not the rows that it landed with: what is left of it cannot
-            be told from what somebody changed.
+        RowsChanged: A range to replace in part has another row count than it landed with, so its
+            remaining rows cannot be determined.
     """
     spans = plan.spans()
     return [
@@ -33,71 +33,73 @@ def superseded_events(plan: Plan, ledger: Ledger, data_log: DataLog) -> list[Sup
             sequence=older.sequence,
             by=plan.sequence,
             topic_id=plan.topic_id,
-            counts=_left(older, counts, spans, data_log),
+            counts=_remaining_counts(older, counts, spans, data_log),
         )
-        for older, counts in _replaced(ledger, plan.topic_id, spans)
+        for older, counts in _affected_plans(ledger, plan.topic_id, spans)
     ]
 
 
 def replaced_offsets(
     spans: Mapping[int, SpanSet], topic_id: str, ledger: Ledger, data_log: DataLog
 ) -> Mapping[int, int]:
-    """How many offsets each landed plan would lose, by its number.
+    """Return the number of offsets that each landed plan would lose, by plan number.
 
     Args:
         spans: Offsets of one new plan, by partition.
-        topic_id: Incarnation that they belong to.
-        ledger: Read whole.
-        data_log: Counts rows where only a part of a range is replaced.
+        topic_id: Incarnation of the topic.
+        ledger: The full ledger.
+        data_log: Counts the rows of ranges that are replaced in part.
 
     Raises:
-        RowsChanged: As in `superseded_events`.
+        RowsChanged: See `superseded_events`.
     """
     found = {}
-    for older, counts in _replaced(ledger, topic_id, spans):
-        _check(older, _cut(counts, spans), data_log)
-        found[older.sequence] = sum(_taken(count, spans) for count in counts)
+    for older, counts in _affected_plans(ledger, topic_id, spans):
+        _check_row_counts(older, _partly_replaced(counts, spans), data_log)
+        found[older.sequence] = sum(_overlap(count, spans) for count in counts)
     return found
 
 
-def _replaced(
+def _affected_plans(
     ledger: Ledger, topic_id: str, spans: Mapping[int, SpanSet]
 ) -> list[tuple[Plan, tuple[RangeCount, ...]]]:
-    """Plans that landed some of these offsets, and what they hold."""
+    """Return the plans that landed some of these offsets, with their counts."""
     return [
         (record.plan, record.landing.counts)
         for record in ledger.plans.values()
         if record.landing
         and record.plan.topic_id == topic_id
-        and any(_taken(count, spans) for count in record.landing.counts)
+        and any(_overlap(count, spans) for count in record.landing.counts)
     ]
 
 
-def _taken(count: RangeCount, spans: Mapping[int, SpanSet]) -> int:
+def _overlap(count: RangeCount, spans: Mapping[int, SpanSet]) -> int:
     return spans.get(count.partition, SpanSet()).overlap(Span(count.start, count.end))
 
 
-def _cut(counts: Iterable[RangeCount], spans: Mapping[int, SpanSet]) -> list[RangeCount]:
-    """Ranges of which a part is replaced, and a part is not."""
-    return [count for count in counts if 0 < _taken(count, spans) < count.end - count.start]
+def _partly_replaced(
+    counts: Iterable[RangeCount], spans: Mapping[int, SpanSet]
+) -> list[RangeCount]:
+    """Return the ranges that are replaced in part."""
+    return [count for count in counts if 0 < _overlap(count, spans) < count.end - count.start]
 
 
-def _left(
+def _remaining_counts(
     older: Plan,
     counts: tuple[RangeCount, ...],
     spans: Mapping[int, SpanSet],
     data_log: DataLog,
 ) -> tuple[RangeCount, ...]:
-    cut = _cut(counts, spans)
-    _check(older, cut, data_log)  # fence: changed-range-is-not-guessed
-    kept = [count for count in counts if not _taken(count, spans)]
-    kept += _pieces(older, cut, spans, data_log)
+    partial = _partly_replaced(counts, spans)
+    _check_row_counts(older, partial, data_log)  # fence: changed-range-is-not-guessed
+    kept = [count for count in counts if not _overlap(count, spans)]
+    kept += _remaining_pieces(older, partial, spans, data_log)
     return tuple(sorted(kept, key=lambda count: (count.partition, count.start)))
 
 
-def _check(older: Plan, cut: list[RangeCount], data_log: DataLog) -> None:
-    """Refuse ranges that have not the rows that they landed with."""
-    for recorded in cut:
+def _check_row_counts(older: Plan, partial: list[RangeCount], data_log: DataLog) -> None:
+    """Check that ranges have the row count that they landed with."""
+    for recorded in partial:
         span = Span(recorded.start, recorded.end)
         try:
             rows = data_log.current_landing(older.over([(recorded.partition, span)])).records
@@ -115,19 +117,19 @@ def _check(older: Plan, cut: list[RangeCount], data_log: DataLog) -> None:
             )
 
 
-def _pieces(
-    older: Plan, cut: list[RangeCount], spans: Mapping[int, SpanSet], data_log: DataLog
+def _remaining_pieces(
+    older: Plan, partial: list[RangeCount], spans: Mapping[int, SpanSet], data_log: DataLog
 ) -> list[RangeCount]:
-    """What is left of ranges, with its rows."""
+    """Return the remaining pieces of ranges, with their row counts."""
     unproven = {}
     pieces = []
-    for count in cut:
+    for count in partial:
         for span in spans[count.partition].missing_from(Span(count.start, count.end)):
             pieces.append((count.partition, span))
             unproven[count.partition, span.start] = count.unproven_gaps
     if not pieces:
         return []
-    # Nobody knows in which piece the unproven ones are: at most all of a piece's gaps.
+    # The position of unproven gaps is unknown: count up to all gaps of each piece as unproven.
     return [
         replace(each, unproven_gaps=min(each.gaps, unproven[each.partition, each.start]))
         for each in data_log.current_landing(older.over(pieces)).counts

@@ -1,4 +1,4 @@
-"""Files that the driver writes itself if Spark's Kafka source alters timestamps or fails.
+"""Files that the driver writes if Spark's Kafka source alters timestamps or fails.
 
 Spark converts each timestamp through `java.sql.Timestamp`. The conversion moves moments before 1900
 by days or seconds, depending on the JVM's time zone, and fails beyond 64-bit microseconds.
@@ -29,28 +29,28 @@ _FIRST_KEPT_MS = -2_177_452_800_000
 every time zone. Earlier moments move by a few days, and so stay below this limit."""
 _GROUP_RECORDS = 20_000
 _GROUP_BYTES = 32 * 2**20
-"""Most rows or bytes of a row group, which is in memory as Python values."""
+"""Maximum rows or bytes of a row group, which is in memory as Python values."""
 
 
 def is_kept_by_spark(timestamp_ms: int) -> bool:
-    """Whether Spark's Kafka source reads this timestamp exactly, and every reader has its date."""
+    """Return whether Spark reads this timestamp exactly and every reader can represent it."""
     return _FIRST_KEPT_MS <= timestamp_ms <= LAST_DATED_MS
 
 
 def has_exact_timestamps(file: DataFile) -> bool:
-    """Whether Spark has written only timestamps that it does not alter."""
+    """Return whether Spark has altered no timestamp of a file."""
     extremes = (file.earliest_ms, file.latest_ms)
     # fence: altered-timestamps-are-landed-again
     return all(each is not None and is_kept_by_spark(each) for each in extremes)
 
 
 def altered_spans(log_reader: LogReader, plan: Plan) -> Mapping[int, SpanSet]:
-    """The offsets from the first to the last altered timestamp of each partition.
+    """Return the offsets from the first to the last altered timestamp of each partition.
 
     A timestamp is altered if Spark does not keep it exactly. Reads all records of the plan.
 
     Raises:
-        OffsetsDeleted, TopicMissing, KafkaUnavailable, KafkaRefused: As `LogReader.read`.
+        OffsetsDeleted, TopicMissing, KafkaUnavailable, KafkaRefused: See `LogReader.read`.
     """
     first: dict[int, int] = {}
     last: dict[int, int] = {}
@@ -63,7 +63,7 @@ def altered_spans(log_reader: LogReader, plan: Plan) -> Mapping[int, SpanSet]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactFileWriter:
-    """Writes records of a plan into files of one folder, as Kafka's second reader reads them.
+    """Writes records of a plan to files of one folder, read by the second reader of Kafka.
 
     Attributes:
         log_reader: Reads the records.
@@ -87,7 +87,7 @@ class ExactFileWriter:
 
         Raises:
             OSError: The folder cannot be written.
-            OffsetsDeleted, TopicMissing, KafkaUnavailable, KafkaRefused: As `LogReader.read`.
+            OffsetsDeleted, TopicMissing, KafkaUnavailable, KafkaRefused: See `LogReader.read`.
         """
         log.warning(
             "Spark would alter timestamps, so the driver writes the rows "
@@ -103,14 +103,14 @@ class ExactFileWriter:
         )
 
     def write_again(self, file: DataFile, records_per_file: int) -> None:
-        """Rewrite the records of a file of one partition that Spark has written.
+        """Rewrite the records of a file that Spark wrote for one partition.
 
         Raises:
-            ValueError: Spark has read another number of records.
-            OSError, OffsetsDeleted, TopicMissing, KafkaUnavailable, KafkaRefused: As `write`.
+            ValueError: The second reader reads another number of records than Spark.
+            OSError, OffsetsDeleted, TopicMissing, KafkaUnavailable, KafkaRefused: See `write`.
         """
         if file.partition is None:
-            raise ValueError(f"{file.path} is not of one partition")
+            raise ValueError(f"{file.path} has records of several partitions")
         written = self.write(file.partition, Span(file.first, file.last + 1), records_per_file)
         if written != file.records:  # fence: two-readers-see-the-same-records
             raise ValueError(
@@ -148,7 +148,7 @@ class ExactFileWriter:
         return {
             "key": record.key,
             "value": record.value,
-            # As Spark writes a record without headers.
+            # Spark writes null for a record without headers.
             "headers": headers or None,
             "topic": self.plan.topic,
             "partition": record.partition,
@@ -163,7 +163,7 @@ class ExactFileWriter:
 
 
 def _groups(records: Iterable[LogRecord]) -> Iterator[list[LogRecord]]:
-    """Records in lists that fit into memory."""
+    """Yield records in lists that fit into memory."""
     group: list[LogRecord] = []
     size = 0
     for record in records:
@@ -178,7 +178,7 @@ def _groups(records: Iterable[LogRecord]) -> Iterator[list[LogRecord]]:
 
 
 def bronze_schema() -> pa.Schema:
-    """A bronze row in Arrow form, in the order and with the types of Spark's files."""
+    """Return the Arrow schema of a bronze row, with the column order and types of Spark."""
     import pyarrow as pa
 
     moment = pa.timestamp("us", "UTC")

@@ -1,4 +1,4 @@
-"""Reading a plan with Spark: exactly its ranges from Kafka, into files beside the table's."""
+"""Spark sink: reads exactly the planned ranges from Kafka into new files."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ class SparkSink:
 
         Args:
             plan: The plan.
-            records_per_task: Most offsets that one task reads; longer ranges are split (S12).
+            records_per_task: Maximum offsets of one task; longer ranges are split (S12).
 
         Raises:
-            KafkaRefused: The brokers do not let the reader read.
+            KafkaRefused: The brokers denied access.
             SetupError: The table's storage cannot be used from Python, or Spark misses a class.
             StorageRefused, StorageUnavailable: The files cannot be written.
             EngineFailed: Spark failed.
@@ -96,10 +96,10 @@ class SparkSink:
         name = plan_folder(plan.sequence, uuid4())
         use_scheduler_pool(self._session, plan.pipeline)
         with ExitStack() as undo:
-            # No commit will refer to it; if that fails too, maintenance takes it.
+            # No commit refers to the folder; if this removal fails, maintenance removes it.
             undo.callback(_remove, files, f"{table}/{name}")
             try:
-                made = self._written(plan, records_per_task, files, table, name)
+                made = self._write_files(plan, records_per_task, files, table, name)
             except (PySparkException, Py4JError, OSError, ValueError) as failure:
                 refusal = _kafka_refusal(failure)
                 if refusal:
@@ -115,7 +115,7 @@ class SparkSink:
             undo.pop_all()
         return made
 
-    def _written(
+    def _write_files(
         self, plan: Plan, records_per_task: int, files: FileSystem, table: str, name: str
     ) -> list[DataFile]:
         """Write the plan's rows: the driver writes rows with timestamps that Spark alters."""
@@ -129,28 +129,28 @@ class SparkSink:
             folder=folder,
         )
         planned = [(each.partition, SpanSet((each.span,))) for each in plan.ranges]
-        unkept: Mapping[int, SpanSet] = {}
+        altered_offsets: Mapping[int, SpanSet] = {}
         try:
             self._write_with_spark(plan, planned, records_per_task, name, now)
         except (PySparkException, Py4JError) as failure:
             if all(cause.kind != _OVERFLOW for cause in exception_chain(failure)):
                 raise
-            unkept = altered_spans(self._log_reader, plan)
-            if not unkept:
+            altered_offsets = altered_spans(self._log_reader, plan)
+            if not altered_offsets:
                 raise
             _remove(files, folder)
-            kept = [(p, spans.minus(unkept.get(p, SpanSet()))) for p, spans in planned]
+            kept = [(p, spans.minus(altered_offsets.get(p, SpanSet()))) for p, spans in planned]
             self._write_with_spark(plan, kept, records_per_task, name, now)
             files.create_dir(folder)
         made = parquet.single_partition_files(files, table, name)
-        altered = [file for file in made if not has_exact_timestamps(file)]
-        if not altered and not unkept:
+        altered_files = [file for file in made if not has_exact_timestamps(file)]
+        if not altered_files and not altered_offsets:
             return made
-        for file in altered:
+        for file in altered_files:
             exact.write_again(file, records_per_task)
             files.delete_file(f"{table}/{file.path}")
         for partition, spans in planned:
-            for span in spans.common(unkept.get(partition, SpanSet())):
+            for span in spans.common(altered_offsets.get(partition, SpanSet())):
                 exact.write(partition, span, records_per_task)
         return parquet.single_partition_files(files, table, name)
 
@@ -184,7 +184,7 @@ class SparkSink:
         return (
             self._session.read.format("kafka")
             .options(**self._kafka_options)
-            # The plan's own: its end was planned with it, and the spec may say another by now.
+            # The plan's level, because its end offsets depend on it; the spec may have changed.
             # fence: reader-has-plans-isolation-level
             .option("kafka.isolation.level", plan.isolation_level.value)
             .option("assign", json.dumps({topic: sorted(ranges)}))
@@ -206,7 +206,7 @@ class SparkSink:
             "partition",
             "offset",
             "timestamp",
-            # The driver writes the rows that have one.
+            # The driver writes the rows with a value.
             F.lit(None).cast("bigint").alias("timestamp_out_of_range_ms"),
             F.col("timestampType").alias("timestamp_type"),
             F.lit(plan.topic_id).alias("topic_id"),
@@ -228,7 +228,7 @@ def _offsets(topic: str, by_partition: Mapping[int, int]) -> str:
 
 
 def _kafka_refusal(failure: Exception) -> str | None:
-    """What Kafka's client said, if the brokers' no is the reason; None for all other failures."""
+    """Return the client's message if the brokers denied access; None for other failures."""
     return next((each.message for each in exception_chain(failure) if each.kind in _REFUSALS), None)
 
 

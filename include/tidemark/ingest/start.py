@@ -1,4 +1,4 @@
-"""Recording where a pipeline begins, when somebody else has read its topic so far."""
+"""Recording the start offsets of a pipeline that continues from another consumer."""
 
 from __future__ import annotations
 
@@ -12,35 +12,42 @@ from tidemark.core.events import Started
 from tidemark.core.ledger import Ledger
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.conflicts import retry_on_conflict
-from tidemark.ingest.errors import AlreadyStarted, NotLive, UnusableSource
+from tidemark.ingest.errors import AlreadyStarted, InvalidStart, NotLive
 from tidemark.ingest.protocols import Clock, ControlTable, DataLog, TopicReader
 from tidemark.ingest.recorder import checked_ledger
-from tidemark.ingest.start_rules import OtherPartitions, SourceOffsets, beginning, why
+from tidemark.ingest.start_rules import (
+    OtherPartitions,
+    SourceOffsets,
+    start_offsets,
+    start_reason,
+)
 from tidemark.spec.model import PipelineSpec
+
+log = logging.getLogger(__name__)
 
 
 class OffsetSource(Protocol):
-    """Tells how far somebody else has come in a topic; changes nothing of theirs."""
+    """Reads the position of another consumer in a topic, and changes nothing of it."""
 
     def read(self, topic: str, partitions: int) -> SourceOffsets:
-        """The next offset to read, by partition, as far as the source names them.
+        """Return the next offset to read, by partition; may lack partitions.
 
         Args:
             topic: Topic name.
-            partitions: How many partitions it has.
+            partitions: Number of partitions of the topic.
 
         Raises:
-            UnusableSource: It is not what it was said to be, or tells nothing of this topic.
+            InvalidStart: The source is unusable, or has no offsets of this topic.
             KafkaUnavailable, KafkaRefused
         """
         ...
 
 
 class GroupReader(Protocol):
-    """Reads what consumer groups have committed, without joining them."""
+    """Reads committed offsets of consumer groups without joining them."""
 
     def committed(self, group: str, topic: str, partitions: Collection[int]) -> Mapping[int, int]:
-        """A group's offsets of some partitions, as far as it has any; empty for an unknown group.
+        """Return a group's committed offsets of some partitions; empty for an unknown group.
 
         Raises:
             TopicMissing, KafkaUnavailable, KafkaRefused
@@ -48,7 +55,7 @@ class GroupReader(Protocol):
         ...
 
     def has_members(self, group: str) -> bool:
-        """Whether consumers have joined the group now.
+        """Return whether the group has members now.
 
         Raises:
             KafkaUnavailable, KafkaRefused
@@ -56,30 +63,27 @@ class GroupReader(Protocol):
         ...
 
 
-log = logging.getLogger(__name__)
-
-
 class StartOutcome(StrEnum):
-    """How a request for a beginning ended."""
+    """Outcome of a request to start a pipeline."""
 
-    RECORDED = "begun"
-    """The beginning was recorded."""
+    RECORDED = "recorded"
+    """The start offsets were recorded."""
     NOTHING = "nothing to do"
-    """The same source gave the same beginning before."""
+    """The same source gave the same start offsets before."""
     DRAFT = "draft"
-    """A dry run: this would be recorded."""
+    """A dry run: these offsets would be recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStart:
-    """Where one partition begins, and what of its log that leaves out.
+    """Start offset and watermarks of one partition.
 
     Attributes:
-        partition: The partition.
+        partition: Partition number.
         offset: First offset to read.
         low: Low watermark.
         end: End of the readable log.
-        named: Whether the source named it.
+        named: Whether the source has an offset of the partition.
     """
 
     partition: int
@@ -90,11 +94,11 @@ class PartitionStart:
 
     @property
     def lost(self) -> int:
-        """Offsets from the beginning on that Kafka has deleted: the first plan is a LostRange."""
+        """Deleted offsets after the start; the first plan raises `LostRange` for them."""
         return max(0, self.low - self.offset)
 
     def as_record(self) -> dict[str, Any]:
-        """Plain values, for `--json`."""
+        """Return plain values, for `--json`."""
         return {
             "partition": self.partition,
             "offset": self.offset,
@@ -108,14 +112,14 @@ class PartitionStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartResult:
-    """The answer to a request for a beginning.
+    """Result of a request to start a pipeline.
 
     Attributes:
-        outcome: How it ended.
+        outcome: What was done.
         topic: Topic name.
-        reason: As it is recorded.
-        partitions: By number.
-        notes: What whoever goes on from there has to know.
+        reason: The recorded reason.
+        partitions: Ordered by number.
+        notes: Warnings for the operator, as sentences.
     """
 
     outcome: StartOutcome
@@ -125,7 +129,7 @@ class StartResult:
     notes: tuple[str, ...]
 
     def as_record(self) -> dict[str, Any]:
-        """Plain values, for `--json`."""
+        """Return plain values, for `--json`."""
         return {
             "outcome": self.outcome.value,
             "topic": self.topic,
@@ -143,25 +147,25 @@ class GroupSource:
     group: str
 
     def read(self, topic: str, partitions: int) -> SourceOffsets:
-        """As `OffsetSource.read`."""
+        """Implement `OffsetSource.read`."""
         source = f"offsets of consumer group {self.group!r}"
         offsets = self.groups.committed(self.group, topic, range(partitions))
         if not offsets:
-            raise UnusableSource(
+            raise InvalidStart(
                 source=source, rule=f"committed offsets of topic {topic!r}", seen="none"
             )
         notes: tuple[str, ...] = ()
         if self.groups.has_members(self.group):
             notes = (
-                f"consumer group {self.group!r} has members: what they read from here on is read "
-                "twice, so stop them and ask again",
+                f"consumer group {self.group!r} has members; records that they read from now on "
+                "are read twice, so stop them and run the command again",
             )
         return SourceOffsets(source=source, offsets=offsets, notes=notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartService:
-    """Begins one pipeline at given offsets. Writes one control event, and no rows."""
+    """Records start offsets of one pipeline. Writes one control event and no rows."""
 
     spec: PipelineSpec
     watermarks: TopicReader
@@ -178,99 +182,110 @@ class StartService:
         others: OtherPartitions | None = None,
         dry_run: bool = False,
     ) -> StartResult:
-        """Record that the pipeline begins where the source has come to.
+        """Record where the pipeline starts, before its first plan.
+
+        A repetition with the same source, offsets and reason changes nothing, so a command that
+        lost its answer can be run again.
 
         Args:
-            source: Who has read the topic so far.
-            requested_by: Who decides it.
-            reason: Why, in their words.
-            others: Where to begin in partitions that the source does not name.
-            dry_run: Only say what would be recorded.
+            source: The other consumer's position.
+            requested_by: The operator.
+            reason: The operator's reason, recorded after the source.
+            others: Where to start in partitions without an offset from the source.
+            dry_run: Record nothing.
 
         Raises:
-            NotLive: A copy, which has backfills alone.
-            AlreadyStarted: The pipeline has another beginning, or the same for another reason.
-            UnusableSource: The source tells no offsets of the topic.
-            UnknownPartition, InvalidStart, StartBehindEnd, PartitionsUnsaid: Its offsets do not fit
-                the topic.
+            NotLive: The pipeline is a copy, which lands backfills only.
+            AlreadyStarted: The pipeline has other start offsets, or another recorded reason.
+            InvalidStart: The source is unusable, or its offsets do not fit the topic.
+            UnknownPartition: The source has an offset of a partition that the topic lacks.
             TopicMissing, KafkaUnavailable, KafkaRefused
-            ControlTruncated, TableBehindLedger, LedgerBehindTable, TableRestored: First things
-                first.
-            ControlConflict: Others were first, several times over.
+            ControlTruncated, TableBehindLedger, LedgerBehindTable, TableRestored: The control
+                table and the data table have different histories.
+            ControlConflict: Concurrent processes were first, several times.
         """
         if not self.spec.is_live:
             raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)
-        progress = source.read(self.spec.topic, len(self._watermarks().partitions))
-        because = why(progress, others, reason)
+        found = source.read(self.spec.topic, len(self._watermarks().partitions))
+        recorded_reason = start_reason(found, others, reason)
         return retry_on_conflict(
-            lambda: self._begin(progress, others, requested_by, because, dry_run=dry_run)
+            lambda: self._begin(found, others, requested_by, recorded_reason, dry_run=dry_run)
         )
 
     def _begin(
         self,
-        progress: SourceOffsets,
+        found: SourceOffsets,
         others: OtherPartitions | None,
         requested_by: str,
-        because: str,
+        reason: str,
         *,
         dry_run: bool,
     ) -> StartResult:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
-        # After the source was read: what it has come to by now, the log has too.
+        # Read after the source, so the log contains every offset that the source had read.
         watermarks = self._watermarks()
         if ledger.starts:  # fence: pipeline-starts-once
-            _refuse_other(ledger, watermarks, progress, because)
-            return _told(StartOutcome.NOTHING, watermarks, ledger.starts, progress, because)
-        offsets = beginning(self.spec.name, watermarks, progress, others)
+            _check_same_start(ledger, watermarks, found, reason)
+            return _result(StartOutcome.NOTHING, watermarks, ledger.starts, found, reason)
+        offsets = start_offsets(watermarks, found, others)
         if dry_run:
-            return _told(StartOutcome.DRAFT, watermarks, offsets, progress, because)
-        started = Started.at(watermarks, offsets, requested_by, because)
+            return _result(StartOutcome.DRAFT, watermarks, offsets, found, reason)
+        started = Started.at(watermarks, offsets, requested_by, reason)
         self.control.append(ledger, [started], self.now())
-        log.info("begun pipeline=%s topic=%s reason=%s", self.spec.name, watermarks.topic, because)
-        return _told(StartOutcome.RECORDED, watermarks, offsets, progress, because)
+        log.info(
+            "start recorded pipeline=%s topic=%s reason=%s",
+            self.spec.name,
+            watermarks.topic,
+            reason,
+        )
+        return _result(StartOutcome.RECORDED, watermarks, offsets, found, reason)
 
     def _watermarks(self) -> TopicWatermarks:
         return self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
 
 
-def _refuse_other(
-    ledger: Ledger, watermarks: TopicWatermarks, progress: SourceOffsets, because: str
+def _check_same_start(
+    ledger: Ledger, watermarks: TopicWatermarks, found: SourceOffsets, reason: str
 ) -> None:
-    """Let only the question pass that was answered already: its answer may have been lost."""
-    known = {p: ledger.starts.get(p) for p in progress.offsets}
+    """Accept a repetition of the recorded request only; its answer may have been lost.
+
+    Raises:
+        AlreadyStarted
+    """
+    known = {p: ledger.starts.get(p) for p in found.offsets}
     if (known, ledger.topic_id, ledger.start_reason) != (
-        progress.offsets,
+        found.offsets,
         watermarks.topic_id,
-        because,
+        reason,
     ):
         raise AlreadyStarted(
             pipeline=ledger.pipeline,
-            wanted=tuple(sorted(progress.offsets.items())),
+            wanted=tuple(sorted(found.offsets.items())),
             known=tuple(sorted(ledger.starts.items())),
             reason=ledger.start_reason or "by the spec's start policy",
         )
 
 
-def _told(
+def _result(
     outcome: StartOutcome,
     watermarks: TopicWatermarks,
     offsets: Mapping[int, int],
-    progress: SourceOffsets,
-    because: str,
+    found: SourceOffsets,
+    reason: str,
 ) -> StartResult:
     return StartResult(
         outcome=outcome,
         topic=watermarks.topic,
-        reason=because,
+        reason=reason,
         partitions=tuple(
             PartitionStart(
                 partition=partition,
                 offset=offset,
                 low=watermarks.partitions[partition].low,
                 end=watermarks.partitions[partition].end,
-                named=partition in progress.offsets,
+                named=partition in found.offsets,
             )
             for partition, offset in sorted(offsets.items())
         ),
-        notes=progress.notes,
+        notes=found.notes,
     )

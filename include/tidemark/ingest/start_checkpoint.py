@@ -1,10 +1,10 @@
-"""How far a Structured Streaming query has come, by the files of its checkpoint.
+"""The position of a Structured Streaming query, from the files of its checkpoint.
 
-`offsets/<batch>` is written before a batch is worked on, `commits/<batch>` after it is done. The
-first has a line with the version, a line of metadata, and a line for each source: of Kafka a JSON
-object of topics, partitions and the next offset to read, `-` where a source has none. Spark writes
-version `v1` up to 4.1 (OffsetSeqLog and CommitLog in org.apache.spark.sql.execution.streaming,
-KafkaSourceOffset in org.apache.spark.sql.kafka010).
+Spark writes `offsets/<batch>` before it processes a batch, and `commits/<batch>` after it. An
+offsets file has a line with the version, a line of metadata, and a line for each source. The line
+of a Kafka source is a JSON object of topics, partitions and the next offset to read; the line of a
+source without offsets is `-`. Spark writes version `v1` up to 4.1 (OffsetSeqLog and CommitLog in
+org.apache.spark.sql.execution.streaming, KafkaSourceOffset in org.apache.spark.sql.kafka010).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from tidemark.ingest.errors import UnusableSource
+from tidemark.ingest.errors import InvalidStart
 from tidemark.ingest.start_rules import SourceOffsets
 
 
 class StreamCheckpoint:
-    """The checkpoint folder of one query.
+    """Reads the checkpoint folder of one query.
 
     Args:
         path: A local path.
@@ -29,11 +29,12 @@ class StreamCheckpoint:
         self._path = path
         self._source = f"Structured Streaming checkpoint {path}"
 
-    def read(self, topic: str, partitions: int) -> SourceOffsets:  # noqa: ARG002  the port's
-        """As `OffsetSource.read`: what the newest committed batch ended with.
+    def read(self, topic: str, partitions: int) -> SourceOffsets:  # noqa: ARG002  the protocol's
+        """Implement `OffsetSource.read`: return the end of the newest committed batch.
 
         Raises:
-            UnusableSource: No checkpoint, no committed batch, or not of this topic alone.
+            InvalidStart: There is no checkpoint or no committed batch, or the query does not read
+                this topic exactly once.
         """
         if re.match(r"[a-z][a-z0-9+.-]*:", self._path):
             raise self._unusable("a local path; copy the folders offsets and commits", "a URI")
@@ -41,7 +42,7 @@ class StreamCheckpoint:
         if not committed:
             raise self._unusable(
                 "a committed batch (commits/0 or later)",
-                f"batch {max(begun)} begun, none committed" if begun else "no batch at all",
+                f"batch {max(begun)} started, none committed" if begun else "no batch",
             )
         newest = max(committed)
         if newest not in begun:
@@ -49,8 +50,8 @@ class StreamCheckpoint:
         notes: tuple[str, ...] = ()
         if (later := max(begun)) > newest:
             notes = (
-                f"batch {later} was begun and not committed: its records may be in the stream's "
-                "own table already, and are read again from here",
+                f"batch {later} was started and not committed; its records may be in the stream's "
+                "own table already, and are read again",
             )
         return SourceOffsets(
             source=f"{self._source}, batch {newest}",
@@ -59,7 +60,7 @@ class StreamCheckpoint:
         )
 
     def _batches(self, folder: str) -> set[int]:
-        """Numbers of the files of a folder; others are checksums and files being written."""
+        """Return the batch numbers of a folder; other files are checksums and unfinished files."""
         try:
             names = [file.name for file in (Path(self._path) / folder).iterdir()]
         except OSError as failed:
@@ -69,7 +70,7 @@ class StreamCheckpoint:
         return {int(name) for name in names if name.isdecimal()}
 
     def _lines(self, batch: int) -> list[str]:
-        """A line for each source."""
+        """Return the lines of the sources."""
         file = Path(self._path) / "offsets" / str(batch)
         try:
             version, _, *sources = file.read_text(encoding="utf-8").splitlines()
@@ -85,17 +86,17 @@ class StreamCheckpoint:
         wanted = [offsets for name, offsets in found if name == topic]
         if len(wanted) != 1:
             raise self._unusable(
-                f"a query that reads topic {topic!r}, once",
-                f"topic(s) {', '.join(map(repr, topics))}" if topics else "no offsets of Kafka",
+                f"a query with one source that reads topic {topic!r}",
+                f"topic(s) {', '.join(map(repr, topics))}" if topics else "no Kafka offsets",
             )
         return wanted[0]
 
-    def _unusable(self, rule: str, seen: str) -> UnusableSource:
-        return UnusableSource(source=self._source, rule=rule, seen=seen)
+    def _unusable(self, rule: str, seen: str) -> InvalidStart:
+        return InvalidStart(source=self._source, rule=rule, seen=seen)
 
 
 def _kafka_offsets(line: str) -> Mapping[str, Mapping[int, int]]:
-    """Offsets by topic and partition; empty for a source that is not Kafka, or has none."""
+    """Return offsets by topic and partition; empty for another source, or without offsets."""
     try:
         return {
             topic: {int(partition): int(offset) for partition, offset in places.items()}

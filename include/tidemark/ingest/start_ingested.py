@@ -1,8 +1,8 @@
-"""How far kafka-delta-ingest has come, by the transactions of the table that it writes.
+"""The position of kafka-delta-ingest, from the transactions of the table that it writes.
 
-It keeps a Delta application transaction `<app id>-<partition>` for each partition, whose version is
-the offset of the last message that it has written; it goes on with the next one (`build_actions`
-and `should_process_offset` in its src/delta_helpers.rs and src/lib.rs).
+kafka-delta-ingest keeps a Delta transaction `<app id>-<partition>` for each partition. Its version
+is the offset of the last message in the table; the next message is read next (`build_actions` and
+`should_process_offset` in its src/delta_helpers.rs and src/lib.rs).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from tidemark.ingest.errors import UnusableSource
+from tidemark.ingest.errors import InvalidStart
 from tidemark.ingest.start_rules import SourceOffsets
 
 _BEYOND = 100
-"""Partitions looked for after the topic's last: who has them has read another topic."""
+"""Partitions looked for after the topic's last: a table that has one is of another topic."""
 
 
 class IngestedTable:
-    """Transactions of one of kafka-delta-ingest's jobs.
+    """Reads the transactions of one kafka-delta-ingest job.
 
     Args:
         uri: The Delta table.
@@ -30,10 +30,10 @@ class IngestedTable:
         self._app_id = app_id
 
     def read(self, topic: str, partitions: int) -> SourceOffsets:  # noqa: ARG002  a job has one topic
-        """As `OffsetSource.read`; the table does not say which topic it was.
+        """Implement `OffsetSource.read`; the table does not contain the topic's name.
 
         Raises:
-            UnusableSource: No table, or none that this job has written.
+            InvalidStart: There is no table, or this job has not written it.
         """
         source = f"transactions of {self._app_id!r} in the Delta table {self._uri}"
         table = self._open(source)
@@ -43,11 +43,11 @@ class IngestedTable:
             if (version := table.transaction_version(f"{self._app_id}-{partition}")) is not None
         }
         if not last:
-            raise UnusableSource(
+            raise InvalidStart(
                 source=source,
-                rule=f"transactions {self._app_id}-0, {self._app_id}-1 and so on, the last offset "
-                "that kafka-delta-ingest has written of each partition",
-                seen="none of them",
+                rule=f"transactions {self._app_id}-0, {self._app_id}-1 and so on, with the last "
+                "offset of each partition",
+                seen="none",
             )
         return SourceOffsets(source=source, offsets={p: next_offset(at) for p, at in last.items()})
 
@@ -55,12 +55,12 @@ class IngestedTable:
         try:
             return DeltaTable(self._uri)
         except TableNotFoundError:
-            seen = "none there"
+            seen = "no table"
         except (DeltaError, OSError) as failed:
             seen = str(failed)[:500]
-        raise UnusableSource(source=source, rule="a Delta table", seen=seen)
+        raise InvalidStart(source=source, rule="a Delta table", seen=seen)
 
 
 def next_offset(last: int) -> int:
-    """The end of what was read, from the last offset of it."""
+    """Return the next offset to read after the last offset read."""
     return last + 1

@@ -1,4 +1,4 @@
-"""Beginning at offsets that somebody else has come to: what they say, and whether it fits."""
+"""Start offsets of a pipeline, taken from another consumer of its topic."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from enum import StrEnum
 
 from tidemark.core import plan_rules as planning
 from tidemark.core.watermarks import TopicWatermarks
-from tidemark.ingest.errors import InvalidStart, PartitionsUnsaid, StartBehindEnd
+from tidemark.ingest.errors import InvalidStart
 
 
 class OtherPartitions(StrEnum):
-    """Where to begin in partitions that a source does not name."""
+    """Where to start in partitions without an offset from the source."""
 
     EARLIEST = "earliest"
     """At the low watermark."""
     LATEST = "latest"
-    """At the end of the log: only what comes after it."""
+    """At the log end offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOffsets:
-    """How far somebody else has come in a topic.
+    """The position of another consumer in a topic.
 
     Attributes:
-        source: Who, as a noun phrase; it becomes part of the recorded reason.
-        offsets: The next offset to read, by partition; not of all partitions perhaps.
-        notes: What whoever goes on from there has to know, as sentences.
+        source: The consumer, as a noun phrase; it becomes part of the recorded reason.
+        offsets: The next offset to read, by partition; may lack partitions.
+        notes: Warnings for the operator, as sentences.
     """
 
     source: str
@@ -38,17 +38,17 @@ class SourceOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenOffsets:
-    """Offsets that a person named."""
+    """Offsets from the command line."""
 
     offsets: Mapping[int, int]
 
-    def read(self, topic: str, partitions: int) -> SourceOffsets:  # noqa: ARG002  the port's
-        """As `OffsetSource.read`."""
+    def read(self, topic: str, partitions: int) -> SourceOffsets:  # noqa: ARG002  the protocol's
+        """Implement `OffsetSource.read`."""
         return SourceOffsets(source="offsets given by hand", offsets=self.offsets)
 
 
 def given_offsets(text: str) -> GivenOffsets:
-    """Offsets from `PARTITION:OFFSET,PARTITION:OFFSET`.
+    """Parse `PARTITION:OFFSET,PARTITION:OFFSET`.
 
     Raises:
         InvalidStart
@@ -58,70 +58,67 @@ def given_offsets(text: str) -> GivenOffsets:
         found = re.fullmatch(r"\s*(\d+)\s*:\s*(\d+)\s*", part)
         if found is None:
             raise InvalidStart(
-                rule="PARTITION:OFFSET,PARTITION:OFFSET with numbers from 0", seen=repr(text)
+                source="--offsets",
+                rule="PARTITION:OFFSET,PARTITION:OFFSET with numbers from 0",
+                seen=repr(text),
             )
         partition, offset = int(found[1]), int(found[2])
         if partition in offsets:
-            raise InvalidStart(rule="each partition once", seen=f"partition {partition} twice")
+            raise InvalidStart(
+                source="--offsets", rule="each partition once", seen=f"partition {partition} twice"
+            )
         offsets[partition] = offset
     return GivenOffsets(offsets=offsets)
 
 
-def why(progress: SourceOffsets, others: OtherPartitions | None, reason: str | None) -> str:
-    """The reason that is recorded; the same for the same question."""
+def start_reason(found: SourceOffsets, others: OtherPartitions | None, reason: str | None) -> str:
+    """Return the reason to record; equal arguments give an equal reason."""
     parts = [
-        f"begun at the {progress.source}",
+        f"started at the {found.source}",
         f"other partitions at {others}" if others else None,
         reason,
     ]
     return "; ".join(part for part in parts if part)
 
 
-def beginning(
-    pipeline: str,
-    watermarks: TopicWatermarks,
-    progress: SourceOffsets,
-    others: OtherPartitions | None,
+def start_offsets(
+    watermarks: TopicWatermarks, found: SourceOffsets, others: OtherPartitions | None
 ) -> Mapping[int, int]:
-    """First offset to read of every partition of the topic.
+    """Return the first offset to read of every partition of the topic.
 
-    Offsets below a low watermark are allowed: the first plan tells them as a loss.
+    Offsets below a low watermark are allowed: the first plan reports them as a loss.
 
     Args:
-        pipeline: Pipeline name, for errors.
-        watermarks: The topic's watermarks, read after `progress` was.
-        progress: What the source says.
-        others: Where to begin in partitions that it does not name.
+        watermarks: The topic's watermarks, read after the source.
+        found: The position of the other consumer.
+        others: Where to start in partitions without an offset from the source.
 
     Raises:
-        UnknownPartition: The topic has not all of its partitions.
-        InvalidStart: A negative offset.
-        StartBehindEnd: The log has not come so far.
-        PartitionsUnsaid: The source does not name a partition, and nobody said where to begin.
+        UnknownPartition: The source has an offset of a partition that the topic lacks.
+        InvalidStart: An offset is negative or beyond the log end, or a partition has no offset
+            and `others` is None.
     """
-    planning.check_partitions(watermarks, progress.offsets)
-    for partition, offset in sorted(progress.offsets.items()):
-        if offset < 0:
+    planning.check_partitions(watermarks, found.offsets)
+    for partition, offset in sorted(found.offsets.items()):
+        end = watermarks.partitions[partition].end
+        if not 0 <= offset <= end:  # fence: start-within-log
             raise InvalidStart(
-                rule="offsets from 0", seen=f"{offset} for partition {partition}: {progress.source}"
+                source=found.source,
+                rule=f"an offset from 0 to {end}, the log end of {watermarks.topic}[{partition}]",
+                seen=f"offset {offset}",
             )
-        if offset > (end := watermarks.partitions[partition].end):  # fence: start-within-log
-            raise StartBehindEnd(
-                topic=watermarks.topic,
-                source=progress.source,
-                partition=partition,
-                offset=offset,
-                end=end,
-            )
-    unsaid = tuple(sorted(set(watermarks.partitions) - set(progress.offsets)))
-    if unsaid and others is None:
-        raise PartitionsUnsaid(
-            pipeline=pipeline, topic=watermarks.topic, source=progress.source, partitions=unsaid
+    missing = sorted(set(watermarks.partitions) - set(found.offsets))
+    if missing and others is None:
+        raise InvalidStart(
+            source=found.source,
+            rule=f"an offset for every partition of topic {watermarks.topic!r}, or "
+            "--others earliest or latest",
+            seen=f"none for partition(s) {', '.join(map(str, missing))}",
         )
     chosen = {
         p: watermarks.partitions[p].low
         if others is OtherPartitions.EARLIEST
         else watermarks.partitions[p].end
-        for p in unsaid
+        for p in missing
     }
-    return dict(sorted({**progress.offsets, **chosen}.items()))
+    return dict(sorted({**found.offsets, **chosen}.items()))

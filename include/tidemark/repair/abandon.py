@@ -1,4 +1,4 @@
-"""Giving a plan up that cannot land, so that its offsets can be planned again."""
+"""Abandoning open plans, so that their offsets can be planned again."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tidemark.repair.errors import PlanLanded, RowsInDoubt
 
 log = logging.getLogger(__name__)
 
-_IN_DOUBT = (TopicRecreated, ClusterChanged, PartitionsShrunk)
-"""Why nobody can tell whose records a plan read."""
+_TOPIC_REPLACED = (TopicRecreated, ClusterChanged, PartitionsShrunk)
+"""Errors after which the rows of a plan may be of either topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abandon:
-    """Gives open plans of one pipeline up. A driver that still works on one cannot land it."""
+    """Abandons open plans of one pipeline. A driver that still executes one cannot land it."""
 
     pipeline: str
     watermarks: WatermarkReader
@@ -42,46 +42,46 @@ class Abandon:
         discard: bool = False,
         dry_run: bool = False,
     ) -> Plan:
-        """Fence a plan off the data table, then record that it was given up.
+        """Fence a plan in the data table, then record that it is abandoned.
 
-        In this order: once the fence is up, no driver can land the plan, so its offsets are safe
-        to plan again. A plan that was given up already stays so.
+        In this order: after the fence no driver can land the plan, so its offsets can be planned
+        again. Abandoning an abandoned plan changes nothing.
 
         Args:
-            sequence: The plan.
-            requested_by: Who gives it up.
-            reason: Why, in their words.
-            discard: Remove its rows if it landed while its topic was made again.
-            dry_run: Only say which plan it would be.
+            sequence: Plan number.
+            requested_by: The operator.
+            reason: The operator's reason.
+            discard: Remove the plan's rows if it landed while its topic was recreated.
+            dry_run: Only check; write nothing.
 
         Raises:
-            UnknownPlan: No such plan.
-            TableBehindLedger, LedgerBehindTable, TableRestored: The data table and the control
-                table are not of one history.
-            PlanLanded: It has landed; if that was not recorded, it is now.
-            RowsInDoubt: It landed while its topic was made again, and `discard` was not said.
-            TransactionConflict, ControlConflict: Others were first, several times over.
+            UnknownPlan: The control table has no such plan.
+            TableBehindLedger, LedgerBehindTable, TableRestored: The control table and the data
+                table have different histories.
+            PlanLanded: The plan has landed; the landing is recorded.
+            RowsInDoubt: The plan landed while its topic was recreated, and `discard` is false.
+            TransactionConflict, ControlConflict: Concurrent processes were first, several times.
         """
-        given_up = Abandoned(sequence=sequence, requested_by=requested_by, reason=reason)
-        return retry_on_conflict(lambda: self._once(given_up, discard=discard, dry_run=dry_run))
+        abandoned = Abandoned(sequence=sequence, requested_by=requested_by, reason=reason)
+        return retry_on_conflict(lambda: self._once(abandoned, discard=discard, dry_run=dry_run))
 
-    def _once(self, given_up: Abandoned, *, discard: bool, dry_run: bool) -> Plan:
+    def _once(self, abandoned: Abandoned, *, discard: bool, dry_run: bool) -> Plan:
         ledger = checked_ledger(self.control, self.pipeline, self.table)
-        record = recorded_plan(self.control, self.pipeline, given_up.sequence)
+        record = recorded_plan(self.control, self.pipeline, abandoned.sequence)
         plan = record.plan
         if dry_run:
-            self._draft(record, discard=discard)
+            self._check(record, discard=discard)
             return plan
         if record.abandoned is None:
-            self._settle(ledger, record, given_up, discard=discard)
+            self._abandon(ledger, record, abandoned, discard=discard)
         if discard:
-            # Last: rows may go only once it is recorded that nobody counts on them.
+            # Last: the rows may be removed only after the plan is recorded as abandoned.
             removed, _ = self.table.remove_rows(plan)
             log.info("discarded pipeline=%s plan=%d rows=%d", plan.pipeline, plan.sequence, removed)
         return plan
 
-    def _draft(self, record: PlanRecord, *, discard: bool) -> None:
-        """Refuse what `_settle` would refuse; write nothing."""
+    def _check(self, record: PlanRecord, *, discard: bool) -> None:
+        """Raise the errors that `_abandon` would raise; write nothing."""
         plan = record.plan
         landing = record.landing or (self.table.find_landing(plan) if record.is_open else None)
         if landing is None:
@@ -90,7 +90,7 @@ class Abandon:
             try:
                 watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
                 planning.check_same_topic(plan, watermarks)
-            except _IN_DOUBT as changed:
+            except _TOPIC_REPLACED as changed:
                 if discard:
                     return
                 raise RowsInDoubt(
@@ -98,22 +98,22 @@ class Abandon:
                 ) from changed
         raise PlanLanded(pipeline=plan.pipeline, sequence=plan.sequence)
 
-    def _settle(
-        self, ledger: Ledger, record: PlanRecord, given_up: Abandoned, *, discard: bool
+    def _abandon(
+        self, ledger: Ledger, record: PlanRecord, abandoned: Abandoned, *, discard: bool
     ) -> None:
         plan = record.plan
         if record.landing is not None:
             raise PlanLanded(pipeline=plan.pipeline, sequence=plan.sequence)
-        # In this order: what is not there once the fence is up never will be.
+        # In this order: a plan without a commit after the fence can never land.
         self.table.fence(plan)  # fence: abandoned-plan-is-fenced
         landing = self.table.find_landing(plan)  # fence: fence-before-look
         if landing is not None:
             self._record(ledger, plan, landing, discard=discard)
-        self.control.append(ledger, [given_up], self.now())
+        self.control.append(ledger, [abandoned], self.now())
         log.info("abandoned pipeline=%s plan=%d", plan.pipeline, plan.sequence)
 
     def _record(self, ledger: Ledger, plan: Plan, landing: Landing, *, discard: bool) -> None:
-        """Record a landing that was found; return only if it is to be discarded."""
+        """Record a landing; return only if its rows are to be discarded."""
         recorder = Recorder(
             control=self.control,
             data_log=self.table,
@@ -123,7 +123,7 @@ class Abandon:
         )
         try:
             recorder.record(ledger, plan, landing)
-        except _IN_DOUBT as changed:
+        except _TOPIC_REPLACED as changed:
             if discard:
                 return
             raise RowsInDoubt(

@@ -1,4 +1,4 @@
-"""What only a person can decide: that records are lost, that a topic is another one now."""
+"""Operator decisions: accept the loss of deleted records, continue with a recreated topic."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tidemark.core import plan_rules as planning
+from tidemark.core.errors import listed
 from tidemark.core.events import LossAccepted, NewIncarnation, Started
 from tidemark.core.ledger import Ledger
 from tidemark.ingest.conflicts import retry_on_conflict
 from tidemark.ingest.protocols import Clock, ControlTable, DataLog, WatermarkReader
 from tidemark.ingest.recorder import checked_ledger
-from tidemark.repair.errors import NothingLost, PlanStillOpen, SameIncarnation
+from tidemark.repair.errors import NothingToDo, PlanStillOpen
 from tidemark.spec.model import PipelineSpec
 
 log = logging.getLogger(__name__)
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
-    """Records decisions about one pipeline, with who made them and why. Writes no rows."""
+    """Records an operator's decisions about one pipeline. Writes no rows."""
 
     spec: PipelineSpec
     watermarks: WatermarkReader
@@ -36,22 +37,23 @@ class Decisions:
         *,
         dry_run: bool = False,
     ) -> LossAccepted:
-        """Accept that Kafka deleted unread offsets; the pipeline goes on behind them.
+        """Record that unread offsets are lost, so that the next plan starts after them.
 
         Args:
-            partitions: Partitions to accept it for; all that have lost something if empty.
-            requested_by: Who accepts it.
-            reason: Why, in their words.
-            dry_run: Only say what would be accepted.
+            partitions: Partitions with a loss to accept; all partitions with a loss if empty.
+            requested_by: The operator.
+            reason: The operator's reason.
+            dry_run: Record nothing.
 
         Raises:
-            NothingLost: One of the partitions has lost nothing, or none has.
+            NothingToDo: One of the given partitions, or every partition, has no loss.
             UnknownPartition: The topic has no such partition.
-            PlanStillOpen: A plan that may still land wants deleted offsets.
-            TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: It is not loss.
-            ControlTruncated, TableBehindLedger, LedgerBehindTable, TableRestored: First things
-                first.
-            ControlConflict: Others were first, several times over.
+            PlanStillOpen: An open plan contains deleted offsets.
+            TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: The topic was replaced,
+                which is no loss.
+            ControlTruncated, TableBehindLedger, LedgerBehindTable, TableRestored: The control
+                table and the data table have different histories.
+            ControlConflict: Concurrent processes were first, several times.
         """
         return retry_on_conflict(
             lambda: self._accept_loss(partitions, requested_by, reason, dry_run=dry_run)
@@ -64,58 +66,61 @@ class Decisions:
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         planning.check_identity(ledger, watermarks)
         planning.check_partitions(watermarks, partitions)
-        # Partitions that were added and had records deleted before they were ever seen.
+        # Partitions that were added, and lost records before their first plan.
         added = planning.new_partitions(ledger, watermarks)
         lost = planning.lost_ranges(ledger, added, watermarks)
-        asked = sorted(partitions or lost)
+        chosen = sorted(partitions or lost)
         for partition in partitions or watermarks.partitions:
             _refuse_open(ledger, partition, watermarks.partitions[partition].low)
-        spared = tuple(partition for partition in asked if partition not in lost)
-        if spared or not asked:
-            raise NothingLost(
+        without_loss = [partition for partition in chosen if partition not in lost]
+        if without_loss or not chosen:
+            partitions = without_loss or sorted(watermarks.partitions)
+            raise NothingToDo(
                 pipeline=ledger.pipeline,
-                topic=watermarks.topic,
-                partitions=spared or tuple(sorted(watermarks.partitions)),
+                finding="Kafka has deleted no unread offset of topic "
+                f"{watermarks.topic!r}, partition(s) {listed(partitions)}",
             )
-        chosen = {partition: lost[partition] for partition in asked}
-        begun = {partition: added[partition] for partition in asked if partition in added}
+        accepted_loss = {partition: lost[partition] for partition in chosen}
+        started = {partition: added[partition] for partition in chosen if partition in added}
         accepted = LossAccepted(
             topic=watermarks.topic,
             topic_id=watermarks.topic_id,
-            lost=chosen,
-            committed=replace(ledger, starts={**ledger.starts, **begun}).committed_with(chosen),
+            lost=accepted_loss,
+            committed=replace(ledger, starts={**ledger.starts, **started}).committed_with(
+                accepted_loss
+            ),
             requested_by=requested_by,
             reason=reason,
         )
         if dry_run:
             return accepted
-        if begun:
-            # A commit of its own, so that each commit tells one committed offset of a partition.
-            self.control.append(ledger, [Started.at(watermarks, begun, requested_by)], self.now())
+        if started:
+            # In a separate commit, so that each commit has one committed offset per partition.
+            self.control.append(ledger, [Started.at(watermarks, started, requested_by)], self.now())
             return self._accept_loss(partitions, requested_by, reason, dry_run=dry_run)
         self.control.append(ledger, [accepted], self.now())
-        log.info("loss accepted pipeline=%s partitions=%s", self.spec.name, asked)
+        log.info("loss accepted pipeline=%s partitions=%s", self.spec.name, chosen)
         return accepted
 
     def new_incarnation(
         self, requested_by: str, reason: str, *, dry_run: bool = False
     ) -> NewIncarnation:
-        """Accept that the topic is another one now, and read it from its low watermarks.
+        """Record that the topic was recreated, and continue from its low watermarks.
 
-        What landed of the old one stays in the data table under its own topic id.
+        Rows of the old topic stay in the data table under its topic id.
 
         Args:
-            requested_by: Who accepts it.
-            reason: Why, in their words.
-            dry_run: Only say what would be recorded.
+            requested_by: The operator.
+            reason: The operator's reason.
+            dry_run: Record nothing.
 
         Raises:
-            SameIncarnation: The topic is the one that is known, or none is known yet.
+            NothingToDo: The topic was not recreated, or the pipeline has not started.
             PlanStillOpen: A plan of the old topic may still land.
-            TopicChanged: The spec names another topic: that is another pipeline.
-            ControlTruncated, TableBehindLedger, LedgerBehindTable, TableRestored: First things
-                first.
-            ControlConflict: Others were first, several times over.
+            TopicChanged: The spec names another topic, which needs another pipeline.
+            ControlTruncated, TableBehindLedger, LedgerBehindTable, TableRestored: The control
+                table and the data table have different histories.
+            ControlConflict: Concurrent processes were first, several times.
         """
         return retry_on_conflict(
             lambda: self._new_incarnation(requested_by, reason, dry_run=dry_run)
@@ -126,8 +131,10 @@ class Decisions:
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         known = (ledger.cluster_id, ledger.topic_id)
         if known in ((None, None), (watermarks.cluster_id, watermarks.topic_id)):
-            raise SameIncarnation(
-                pipeline=ledger.pipeline, topic=watermarks.topic, topic_id=watermarks.topic_id
+            raise NothingToDo(
+                pipeline=ledger.pipeline,
+                finding=f"topic {watermarks.topic!r} was not recreated, its id is still "
+                f"{watermarks.topic_id}",
             )
         if ledger.topic != watermarks.topic:
             planning.check_identity(replace(ledger, cluster_id=watermarks.cluster_id), watermarks)
@@ -136,7 +143,7 @@ class Decisions:
             raise PlanStillOpen(
                 pipeline=ledger.pipeline,
                 sequence=opened[0].plan.sequence,
-                decision="accepting a new incarnation",
+                decision="continuing with a recreated topic",
             )
         accepted = NewIncarnation(
             cluster_id=watermarks.cluster_id,

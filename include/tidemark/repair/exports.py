@@ -1,7 +1,8 @@
-"""Telling a consumer group's name how far a pipeline has come, for tools that show lag.
+"""Export of committed offsets to a consumer group, for tools that show lag.
 
-The one exception to I6, and only when a person asks for it: no run, job or DAG comes here
-(tests/test_architecture.py). Tidemark never reads what it wrote: the control table stays the truth.
+This is the only exception to I6, and only an operator can start it: no run, job or DAG imports this
+module (tests/test_architecture.py). Tidemark does not read the exported offsets; the control table
+stays authoritative.
 """
 
 from __future__ import annotations
@@ -12,20 +13,19 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tidemark.core import plan_rules as planning
-from tidemark.ingest.errors import NotLive
+from tidemark.ingest.errors import NothingLanded, NotLive
 from tidemark.ingest.protocols import ControlReader, DataLog, WatermarkReader
 from tidemark.ingest.recorder import checked_ledger
 from tidemark.ingest.start import GroupReader
 from tidemark.kafka.errors import GroupActive
-from tidemark.repair.errors import NotStarted
 from tidemark.spec.model import PipelineSpec
 
 
 class GroupOffsets(GroupReader, Protocol):
-    """Sets what a consumer group has committed. Nothing that plans or lands gets one (I6)."""
+    """Sets the committed offsets of a consumer group. No planner or executor has one (I6)."""
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Set a group's offsets; the group is made if there is none. Doing it again is harmless.
+        """Set a group's offsets, and create the group if needed. Idempotent.
 
         Raises:
             GroupActive: The group has members.
@@ -43,8 +43,8 @@ class ExportedOffset:
 
     Attributes:
         partition: The partition.
-        before: What the group had; None if nothing.
-        committed: The pipeline's committed offset, which the group has now or would get.
+        before: The group's offset before the export; None without one.
+        committed: The pipeline's committed offset, which the export writes.
         end: End of the readable log.
     """
 
@@ -54,7 +54,7 @@ class ExportedOffset:
     end: int
 
     def as_record(self) -> dict[str, Any]:
-        """Plain values, for `--json`."""
+        """Return plain values, for `--json`."""
         return {
             "partition": self.partition,
             "before": self.before,
@@ -65,7 +65,7 @@ class ExportedOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exports:
-    """Writes one pipeline's committed offsets to consumer groups, and nothing else."""
+    """Writes one pipeline's committed offsets to consumer groups. Writes nothing else."""
 
     spec: PipelineSpec
     watermarks: WatermarkReader
@@ -77,24 +77,24 @@ class Exports:
         """Set the offsets of a group to the committed offsets of the live chain.
 
         Args:
-            group: Name of a consumer group without members; it is made if there is none.
-            dry_run: Only say what would be written.
+            group: Name of a consumer group without members; it is created if needed.
+            dry_run: Write nothing.
 
         Raises:
-            NotLive: A copy, which does not follow its topic.
-            NotStarted: There are no committed offsets.
-            GroupActive: The group has members; its offsets are theirs.
+            NotLive: The pipeline is a copy, which lands backfills only.
+            NothingLanded: The pipeline has no committed offsets.
+            GroupActive: The group has members.
             TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk, EndBehindCommitted: The
-                committed offsets are not those of the topic that there is.
-            ControlTruncated, TableBehindLedger, LedgerBehindTable, TableRestored: First things
-                first.
+                committed offsets do not fit the topic.
+            ControlTruncated, TableBehindLedger, LedgerBehindTable, TableRestored: The control
+                table and the data table have different histories.
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
         if not self.spec.is_live:
             raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         if not ledger.starts:
-            raise NotStarted(pipeline=ledger.pipeline)
+            raise NothingLanded(pipeline=ledger.pipeline, topic=self.spec.topic)
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         planning.check_identity(ledger, watermarks)  # fence: export-of-same-topic
         committed = {p: ledger.committed_offset(p) for p in sorted(ledger.starts)}

@@ -1,4 +1,8 @@
-"""Having the control table follow the data table: after a RESTORE, and after its own loss (I5)."""
+"""Rewind and rebuild: the control table follows the data table (I5).
+
+A rewind follows a RESTORE of the data table. A rebuild also records plans that the control table
+has lost.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from tidemark.ingest.protocols import Clock, ControlTable, DataTable, LogReader,
 from tidemark.ingest.recorder import Recorder, checked_ledger
 from tidemark.lake.errors import ControlConflict, TransactionConflict
 from tidemark.repair import rules as repair
-from tidemark.repair.errors import NothingToRepair, RebuildRequired, UnexplainedRows
+from tidemark.repair.errors import NothingToDo, RebuildRequired, UnexplainedRows
 from tidemark.repair.rules import Differences
 from tidemark.spec.model import PipelineSpec
 
@@ -28,14 +32,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """What one look at the topic and the data table showed.
+    """State of the topic and the data table, and its differences from the ledger.
 
     Attributes:
-        watermarks: The topic.
-        row_ranges: What the table holds.
-        commits: Plans' commits that the table's log tells of, newest first.
-        restores: Every RESTORE that it tells of.
-        found: What the ledger and the table do not agree on.
+        watermarks: Watermarks of the topic.
+        row_ranges: Contents of the table.
+        commits: Commits of plans in the table's log, newest first.
+        restores: Every RESTORE in the table's log.
+        found: Differences between ledger and table.
     """
 
     watermarks: TopicWatermarks
@@ -47,10 +51,10 @@ class _Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """Makes one pipeline's ledger tell what its data table holds, in a new epoch.
+    """Records in a new epoch what the data table of one pipeline contains.
 
-    Fenced first, then looked at, then recorded: no driver of an older epoch can land after the
-    look. The data table's rows are not touched.
+    Fences all older epochs, reads the table, then records: no driver of an older epoch can land
+    after the read. Does not change rows.
     """
 
     spec: PipelineSpec
@@ -61,75 +65,87 @@ class Repair:
     now: Clock
 
     def rewind(self, requested_by: str, reason: str, *, dry_run: bool = False) -> Differences:
-        """Return offsets to unread whose rows a RESTORE, or a removal, took out of the data table.
+        """Mark offsets as unread whose rows a RESTORE or the removal of the table has removed.
 
         Args:
-            requested_by: Who wants it.
-            reason: Why, in their words.
-            dry_run: Only say what would change.
+            requested_by: The operator.
+            reason: The operator's reason.
+            dry_run: Write nothing.
+
+        Returns:
+            The differences, recorded or to record.
 
         Raises:
-            NothingToRepair: The tables agree.
+            NothingToDo: The control table and the data table agree.
             RebuildRequired: The table has plans that the ledger lacks; `rebuild` adds them.
-            UnexplainedRows: Rows that no plan explains; nothing is changed.
-            ControlConflict, TransactionConflict: Others were first, several times over.
+            UnexplainedRows: The table has rows that no plan explains; nothing is changed.
+            ControlConflict, TransactionConflict: Concurrent processes were first, several times.
         """
         return retry_on_conflict(
-            lambda: self._once(requested_by, reason, dry_run=dry_run, take_in=False)
+            lambda: self._once(requested_by, reason, dry_run=dry_run, add_unknown=False)
         )
 
     def rebuild(self, requested_by: str, reason: str, *, dry_run: bool = False) -> Differences:
-        """Record again what the data table holds and the control table has lost.
+        """Record plans that the data table contains and the control table has lost.
 
-        From the commits that the table's log still tells of; from the rows' own columns where it
-        does not. Takes rewound plans out as `rewind` does.
+        The plans come from the commits in the table's log, or from the columns of the rows if the
+        log no longer has the commit. Also does what `rewind` does.
 
         Args:
-            requested_by: Who wants it.
-            reason: Why, in their words.
-            dry_run: Only say what would change.
+            requested_by: The operator.
+            reason: The operator's reason.
+            dry_run: Write nothing.
+
+        Returns:
+            The differences, recorded or to record.
 
         Raises:
-            NothingToRepair: The tables agree.
-            UnexplainedRows: Rows that no plan explains; nothing is changed.
-            ControlConflict, TransactionConflict: Others were first, several times over.
+            NothingToDo: The control table and the data table agree.
+            UnexplainedRows: The table has rows that no plan explains; nothing is changed.
+            ControlConflict, TransactionConflict: Concurrent processes were first, several times.
         """
         return retry_on_conflict(
-            lambda: self._once(requested_by, reason, dry_run=dry_run, take_in=True)
+            lambda: self._once(requested_by, reason, dry_run=dry_run, add_unknown=True)
         )
 
-    def _once(self, requested_by: str, reason: str, *, dry_run: bool, take_in: bool) -> Differences:
+    def _once(
+        self, requested_by: str, reason: str, *, dry_run: bool, add_unknown: bool
+    ) -> Differences:
         ledger = self.control.ledger(self.spec.name)
         look = self._look(ledger, requested_by)
         found = look.found
-        if found.unknown and not take_in:
+        if found.unknown and not add_unknown:
             raise RebuildRequired(
                 pipeline=self.spec.name, unknown=tuple(plan.sequence for plan in found.unknown)
             )
         if not found.any and self._agree(ledger):
-            raise NothingToRepair(pipeline=self.spec.name)
-        # A rehearsal: whatever cannot be explained is told before anything is fenced.
+            raise NothingToDo(
+                pipeline=self.spec.name, finding="its control table and its data table agree"
+            )
+        # Raise for unexplained rows before anything is fenced.
         self._landings(ledger, look)
         if dry_run:
             return found
         known = self._epochs(ledger)
         fenced = self.table.fence_chains(self.spec.name, known)  # fence: older-epochs-are-fenced
-        # Nothing of the old epochs can land from here on: look again.
+        # No plan of an older epoch can land any more: read the table again.
         look = self._look(ledger, requested_by)  # fence: look-again-after-fence
         found = look.found
-        begun = repair.beginning(ledger, found, look.commits, look.watermarks, requested_by, reason)
-        if begun:
-            # A commit of its own, so that each commit tells one committed offset of a partition.
-            self.control.append(ledger, begun, self.now())
+        start = repair.start_events(
+            ledger, found, look.commits, look.watermarks, requested_by, reason
+        )
+        if start:
+            # In a separate commit, so that each commit has one committed offset per partition.
+            self.control.append(ledger, start, self.now())
             number, missing = ledger.event_number + 1, ledger.missing_events
             ledger = self.control.ledger(self.spec.name)
             if (ledger.event_number, ledger.missing_events) != (number, missing):
-                # What was found is of before what others recorded meanwhile.
+                # A concurrent process recorded events after the differences were read.
                 raise ControlConflict(pipeline=ledger.pipeline, event_number=number + 1)
         epoch = NewEpoch(
             epoch=len(known) // len(PlanKind),
             table_version=fenced,
-            # A number that a RESTORE took out of the table with its plan stays taken.
+            # Do not reuse the number of a plan that a RESTORE removed.
             sequence=max(
                 ledger.last_sequence,
                 *(plan.sequence for plan in found.unknown),
@@ -142,10 +158,10 @@ class Repair:
             missing_events=ledger.missing_events,
         )
         landings, covered = self._landings(ledger, look)
-        events = repair.settled(ledger, found, landings, covered, epoch)
+        events = repair.repair_events(ledger, found, landings, covered, epoch)
         self.control.append(ledger, events, self.now())
         log.info(
-            "repaired pipeline=%s epoch=%d recorded=%d returned=%d",
+            "repaired pipeline=%s epoch=%d recorded=%d unread=%d",
             self.spec.name,
             epoch.epoch,
             len(found.to_record),
@@ -174,9 +190,9 @@ class Repair:
     def _landings(
         self, ledger: Ledger, look: _Look
     ) -> tuple[Mapping[int, Landing], repair.Coverage]:
-        """What each plan landed whose landing is to be written anew, and what all have landed.
+        """Return the landing of each plan to record, and the offsets that all plans landed.
 
-        Newest first: what a newer plan holds, or has replaced, no older one does.
+        Newest plans first: an older plan does not hold offsets of a newer plan.
 
         Raises:
             UnexplainedRows: Two plans landed the same offset.
@@ -184,39 +200,39 @@ class Repair:
         found = look.found
         to_land = {plan.sequence: plan for plan in found.to_land}
         gone = {plan.sequence for plan in found.gone}
-        replacers = repair.replacing(ledger, look.commits, look.restores)
+        replacers = repair.replacing_plans(ledger, look.commits, look.restores)
         landings: dict[int, Landing] = {}
         covered: dict[tuple[str, int], SpanSet] = {}
         for sequence in sorted({*ledger.plans, *to_land} - gone, reverse=True):
             record = ledger.plans.get(sequence)
             if plan := to_land.get(sequence):
-                # What it once missed stays others'; but a RESTORE may have brought more back.
+                # First try the offsets that it landed; a RESTORE may have restored more.
                 known = record.whole.spans() if record and record.whole else {}
                 left = [
-                    repair.not_replaced(plan, spans, replacers, covered)
+                    repair.remaining_plan(plan, spans, replacers, covered)
                     for spans in (known, plan.spans())
                 ]
                 landings[sequence] = self._landing(plan, left, look)
-                repair.cover(covered, plan, landings[sequence])
+                repair.add_coverage(covered, plan, landings[sequence])
             elif record and record.landing:
-                repair.cover(covered, record.plan, record.landing)
+                repair.add_coverage(covered, record.plan, record.landing)
         return landings, covered
 
     def _agree(self, ledger: Ledger) -> bool:
         try:
             checked_ledger(self.control, self.spec.name, self.table)
             for record in ledger.open_plans():
-                # The commit of one may have been restored away before it was recorded.
+                # A RESTORE may have removed a commit before it was recorded.
                 self.table.find_landing(record.plan)
         except TidemarkError:
             return False
         return True
 
     def _epochs(self, ledger: Ledger) -> Sequence[str]:
-        """Application ids of every epoch that a driver may still hold a plan of.
+        """Return the application ids of every epoch that a driver may have a plan of.
 
-        Epochs follow each other by fencing, so each but the last is in the table; the last may be
-        in nobody's table or ledger but a lost one.
+        Each epoch starts with a fence in the table. The newest epoch may be missing from the table
+        and the ledger, so one more is included.
         """
         epochs = 0
         while self._in_table(epochs):
@@ -232,16 +248,16 @@ class Repair:
         return bool(self.table.state(self.spec.name, app_ids).transactions)
 
     def _landing(self, plan: Plan, parts: Sequence[Plan | None], look: _Look) -> Landing:
-        """What the table holds of a plan; gaps of a topic that is no more stay unproven.
+        """Return what the table contains of a plan; gaps of a deleted topic stay unproven.
 
         Args:
             plan: The plan.
-            parts: Of what it may be: the first that has all its rows is taken.
-            look: The table.
+            parts: Candidates for its offsets; the first that contains all its rows is used.
+            look: The state of the table.
 
         Raises:
-            UnexplainedRows: It has rows of the plan elsewhere.
-            TransactionConflict: The table is another one now; look again.
+            UnexplainedRows: No candidate contains all rows of the plan.
+            TransactionConflict: The table has changed; read it again.
         """
         rows = sum(each.rows for each in look.row_ranges if each.sequence == plan.sequence)
         for part in parts:
@@ -258,7 +274,7 @@ class Repair:
                 0
             ]
         if self.table.row_ranges() != look.row_ranges:
-            # Somebody changed the table between two looks.
+            # Another process changed the table between two reads.
             raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
         raise UnexplainedRows(
             pipeline=plan.pipeline,

@@ -1,4 +1,4 @@
-"""The ledger against what a data table holds: what must be recorded so that they agree (I5)."""
+"""Differences between a ledger and its data table, and the events that remove them (I5)."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from tidemark.repair.errors import UnexplainedRows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Differences:
-    """What a data table and a ledger do not agree on.
+    """Differences between a data table and a ledger.
 
     Attributes:
-        unknown: Plans with rows in the table that the ledger does not know, oldest first.
-        unrecorded: Plans with rows in the table that the ledger has as open or given up.
-        gone: Landed plans of the ledger without rows in the table; and those that found gaps only
-            where a RESTORE has brought rows back.
-        open: Plans of the ledger that may still land and have not.
-        recounted: Landed plans of which plans that replaced rows may have left something else than
-            the ledger says.
-        by_rows: Those of the unknown ones that rows alone tell of: their commits are gone.
-        discarded: Of those that are gone and were undone, the version of the table that did it.
+        unknown: Plans with rows in the table that the ledger lacks, oldest first.
+        unrecorded: Plans with rows in the table that are open or abandoned in the ledger.
+        gone: Landed plans of the ledger whose rows a RESTORE or an undo removed. Also landed plans
+            with gaps only, where a RESTORE has restored rows of another plan.
+        open: Open plans of the ledger without rows in the table.
+        recounted: Landed plans that may overlap with replacing plans, so their remaining offsets
+            may differ from the ledger.
+        by_rows: Unknown plans that only rows show, because the log lacks their commits.
+        discarded: Table version of the undo, by plan, for undone plans in `gone`.
     """
 
     unknown: tuple[Plan, ...]
@@ -51,26 +51,26 @@ class Differences:
 
     @property
     def to_record(self) -> tuple[Plan, ...]:
-        """Plans whose landing the ledger does not have, oldest first."""
+        """Plans whose landing the ledger lacks, oldest first."""
         return tuple(sorted((*self.unknown, *self.unrecorded), key=lambda plan: plan.sequence))
 
     @property
     def to_land(self) -> tuple[Plan, ...]:
-        """Plans whose landings are written anew once something differs, oldest first."""
+        """Plans whose landings a repair records again, oldest first."""
         return tuple(sorted((*self.to_record, *self.recounted), key=lambda plan: plan.sequence))
 
     @property
     def any(self) -> bool:
-        """Whether something landed is told differently; an open plan alone is no difference."""
+        """Whether landed plans differ; an open plan alone is no difference."""
         return bool(self.to_record or self.gone)
 
 
 Coverage: TypeAlias = Mapping[tuple[str, int], SpanSet]
-"""Offsets that have landed, by topic id and partition."""
+"""Landed offsets, by topic id and partition."""
 
 
-def told_by(commits: Sequence[Commit]) -> Mapping[int, Plan]:
-    """Plans by number; of two with one number the newer."""
+def newest_plans(commits: Sequence[Commit]) -> Mapping[int, Plan]:
+    """Return committed plans by number; the newer of two plans with the same number."""
     return {commit.plan.sequence: commit.plan for commit in reversed(commits)}
 
 
@@ -82,25 +82,25 @@ def compare(
     removal_versions: Mapping[int, int],
     fallback: Plan,
 ) -> Differences:
-    """Find what a data table and a ledger do not agree on.
+    """Find the differences between a data table and a ledger.
 
     Args:
-        ledger: What the control table says.
-        row_ranges: What the table holds.
-        commits: Plans' commits that the table's log still tells of, newest first.
-        restores: Every RESTORE that the table's log tells of.
-        removal_versions: Versions that took a plan's rows out, by plan.
-        fallback: What to take for all that rows do not say of a plan whose commit is gone.
+        ledger: State of the control table.
+        row_ranges: Contents of the data table.
+        commits: Commits of plans in the table's log, newest first.
+        restores: Every RESTORE in the table's log.
+        removal_versions: Table versions that removed a plan's rows, by plan.
+        fallback: Values for the fields that rows do not contain, for plans without a commit.
 
     Raises:
         UnexplainedRows: A landed plan has more rows than were recorded.
     """
-    told = told_by(commits)
+    committed_plans = newest_plans(commits)
     rows = _by_plan(row_ranges)
     unknown = tuple(
-        told.get(sequence) or _from_rows(fallback, sequence, rows[sequence])
+        committed_plans.get(sequence) or _from_rows(fallback, sequence, rows[sequence])
         for sequence in sorted(rows)
-        if not _knows(ledger, sequence, rows[sequence], told.get(sequence))
+        if not _knows(ledger, sequence, rows[sequence], committed_plans.get(sequence))
     )
     others = {plan.sequence for plan in unknown}
     everyone = (*(c.plan for c in commits), *(r.plan for r in ledger.plans.values()))
@@ -108,7 +108,7 @@ def compare(
     unrecorded, gone, opened, recounted = [], [], [], []
     discarded: dict[int, int] = {}
     for sequence, record in ledger.plans.items():
-        held = sum(holding.rows for holding in rows.get(sequence, ()))
+        held = sum(held_range.rows for held_range in rows.get(sequence, ()))
         if record.landing is None:
             if sequence in others:
                 continue
@@ -120,7 +120,7 @@ def compare(
         elif not held and _is_discarded(record.landing, removal_versions.get(sequence), restores):
             gone.append(record.plan)
             discarded[sequence] = removal_versions[sequence]
-        elif not held and _is_restored_away(record, told.get(sequence), restores):
+        elif not held and _is_restored_away(record, committed_plans.get(sequence), restores):
             gone.append(record.plan)
         elif any(_overlap(record, plan) for plan in replacers if plan.sequence > sequence):
             recounted.append(record.plan)
@@ -131,11 +131,12 @@ def compare(
                 needed=f"at most {record.landing.records} rows, as recorded",
                 seen=f"{held} rows",
             )
-    back = [*unknown, *unrecorded]
+    returned = [*unknown, *unrecorded]
     gone += [
         record.plan
         for record in _of_gaps_only(ledger)
-        if record.plan not in (*recounted, *gone) and any(_overlap(record, plan) for plan in back)
+        if record.plan not in (*recounted, *gone)
+        and any(_overlap(record, plan) for plan in returned)
     ]
     return Differences(
         unknown=unknown,
@@ -143,15 +144,15 @@ def compare(
         gone=tuple(gone),
         open=tuple(opened),
         recounted=tuple(recounted),
-        by_rows=tuple(plan for plan in unknown if plan.sequence not in told),
+        by_rows=tuple(plan for plan in unknown if plan.sequence not in committed_plans),
         discarded=discarded,
     )
 
 
 def _by_plan(row_ranges: Sequence[RowRange]) -> Mapping[int, list[RowRange]]:
     rows: dict[int, list[RowRange]] = {}
-    for holding in row_ranges:
-        rows.setdefault(holding.sequence, []).append(holding)
+    for each in row_ranges:
+        rows.setdefault(each.sequence, []).append(each)
     return rows
 
 
@@ -161,30 +162,32 @@ def _of_gaps_only(ledger: Ledger) -> list[PlanRecord]:
 
 
 def _is_discarded(landing: Landing, version: int | None, restores: Sequence[Restore]) -> bool:
-    """Whether a landed plan was undone, of which the ledger has lost every word."""
+    """Return whether a landed plan was undone and the ledger has lost the undo."""
     return (
         version is not None and version > landing.table_version and still_holds(restores, version)
     )
 
 
-def _is_restored_away(record: PlanRecord, told: Plan | None, restores: Sequence[Restore]) -> bool:
-    """Whether a RESTORE took out what a plan landed, of which no row is left.
+def _is_restored_away(
+    record: PlanRecord, committed_plan: Plan | None, restores: Sequence[Restore]
+) -> bool:
+    """Return whether a RESTORE removed the rows of a landed plan without rows.
 
-    Rows that somebody deleted are not unread; those that a RESTORE took out are, and those of a
-    table that is not the one they landed in.
+    Offsets of rows that a RESTORE removed, or that landed in another table, are unread. Offsets of
+    deleted rows are not.
     """
     if record.whole is None or record.landing is None:
         return False
-    if told is None:
+    if committed_plan is None:
         return record.landing.records > 0
-    here = told.fingerprint == record.plan.fingerprint
+    here = committed_plan.fingerprint == record.plan.fingerprint
     return record.whole.records > 0 and not (
         here and still_holds(restores, record.whole.table_version)
     )
 
 
 def _overlap(record: PlanRecord, other: Plan) -> bool:
-    """Whether another plan names offsets of a plan, landed or not."""
+    """Return whether two plans share offsets, landed or not."""
     if record.plan.topic_id != other.topic_id:
         return False
     there = other.spans()
@@ -195,18 +198,18 @@ def _overlap(record: PlanRecord, other: Plan) -> bool:
 
 
 def _knows(
-    ledger: Ledger, sequence: int, row_ranges: Sequence[RowRange], told: Plan | None
+    ledger: Ledger, sequence: int, row_ranges: Sequence[RowRange], committed_plan: Plan | None
 ) -> bool:
-    """Whether rows are of the plan that the ledger has under their number.
+    """Return whether rows belong to the ledger's plan with their number.
 
-    A ledger from a backup may have given the number out again, and the driver of the plan that had
-    it first may have landed since: then the rows are of a plan that the ledger does not know.
+    A ledger restored from a backup may have assigned the number again. If the first plan with this
+    number lands later, its rows belong to a plan that the ledger lacks.
     """
     record = ledger.plans.get(sequence)
     if record is None or record.landing is not None:
         return record is not None
-    if told is not None:
-        return told.fingerprint == record.plan.fingerprint
+    if committed_plan is not None:
+        return committed_plan.fingerprint == record.plan.fingerprint
     bounds = {
         partition: Span(spans.spans[0].start, spans.spans[-1].end)
         for partition, spans in record.plan.spans().items()
@@ -221,7 +224,7 @@ def _knows(
 
 
 def _from_rows(fallback: Plan, sequence: int, row_ranges: Sequence[RowRange]) -> Plan:
-    """A plan as its rows tell of it: each run of them, from its first offset to its last."""
+    """Return a plan made from its rows: each run of rows from its first to its last offset."""
     topic_id = row_ranges[0].topic_id
     runs = spans_by_partition(
         (held.partition, Span(held.first, held.last + 1))
@@ -232,40 +235,40 @@ def _from_rows(fallback: Plan, sequence: int, row_ranges: Sequence[RowRange]) ->
     return named.over((p, span) for p, spans in sorted(runs.items()) for span in spans)
 
 
-def replacing(
+def replacing_plans(
     ledger: Ledger, commits: Sequence[Commit], restores: Sequence[Restore]
 ) -> tuple[Plan, ...]:
-    """Plans that replaced rows in the content that a table has now, undone since or not."""
-    told = [
+    """Return the plans that replaced rows in the current table version, even if undone since."""
+    committed = [
         commit.plan
         for commit in commits
         if commit.plan.replaces and still_holds(restores, commit.version)
     ]
-    # Of those whose commits the log does not reach back to, the ledger's word.
+    # For plans whose commits the log no longer has, use the ledger.
     known = [
         record.plan
         for record in ledger.plans.values()
         if record.plan.replaces
         and record.whole
         and still_holds(restores, record.whole.table_version)
-        and record.plan not in told
+        and record.plan not in committed
     ]
-    return (*told, *known)
+    return (*committed, *known)
 
 
-def not_replaced(
+def remaining_plan(
     plan: Plan, spans: Mapping[int, SpanSet], replacers: Sequence[Plan], covered: Coverage
 ) -> Plan | None:
-    """A plan as if it were of those offsets alone that no newer plan has replaced or landed.
+    """Return a plan with only the offsets that no newer plan has replaced or landed.
 
     Args:
-        plan: The plan, whose commit the table has.
-        spans: Its offsets, or less.
-        replacers: As `replacing` tells them.
-        covered: What newer plans hold.
+        plan: The plan; the table has its commit.
+        spans: Some or all of its offsets.
+        replacers: Result of `replacing_plans`.
+        covered: Offsets of newer plans.
 
     Returns:
-        None if nothing is left of it.
+        The plan; None if no offset is left.
     """
     newer = united(
         other.spans()
@@ -285,7 +288,7 @@ def not_replaced(
 def fallback_plan(
     pipeline: str, watermarks: TopicWatermarks, isolation_level: IsolationLevel, requested_by: str
 ) -> Plan:
-    """What `compare` takes for what rows do not say: the topic and the cluster of today."""
+    """Return the `fallback` of `compare`: a plan of the current topic and cluster."""
     return Plan(
         pipeline=pipeline,
         sequence=0,
@@ -300,7 +303,7 @@ def fallback_plan(
     )
 
 
-def beginning(
+def start_events(
     ledger: Ledger,
     found: Differences,
     commits: Sequence[Commit],
@@ -308,22 +311,22 @@ def beginning(
     requested_by: str,
     reason: str,
 ) -> tuple[ControlEvent, ...]:
-    """Where the pipeline begins, as far as the ledger does not say it for the newest incarnation.
+    """Return the event with the start offsets that the ledger lacks for the newest incarnation.
 
-    A partition begins with the first offset that the live chain landed; where it landed nothing, at
-    the low watermark of today, so that nothing which Kafka still has is left out.
+    A partition starts at the first offset that the live chain landed. A partition without landed
+    offsets starts at the current low watermark, so no record that Kafka still has is skipped.
     """
     landed = _landed_after(ledger, found)
     if not landed:
         return ()
     topic = _incarnation(ledger, found, landed[-1], watermarks)
     plans = [plan for plan in landed if plan.topic_id == topic]
-    # Also those of which nothing is left: they were replaced, or undone.
-    began = [*plans, *(c.plan for c in commits if c.plan.topic_id == topic)]
+    # Include plans without remaining rows, which were replaced or undone.
+    started = [*plans, *(c.plan for c in commits if c.plan.topic_id == topic)]
     known = ledger.starts if topic == ledger.topic_id else {}
     starts: dict[int, int] = {}
-    for plan in began:
-        # Where somebody filled up says nothing about where the live chain began.
+    for plan in started:
+        # Backfills do not show where the live chain started.
         for planned in plan.ranges if plan.kind is PlanKind.LIVE else ():
             starts[planned.partition] = min(
                 planned.start, starts.get(planned.partition, planned.start)
@@ -346,7 +349,7 @@ def beginning(
 
 
 def _landed_after(ledger: Ledger, found: Differences) -> list[Plan]:
-    """Plans whose rows the table holds, oldest first."""
+    """Return the plans with rows in the table, oldest first."""
     gone = {plan.sequence for plan in found.gone}
     kept = [
         record.plan
@@ -359,9 +362,9 @@ def _landed_after(ledger: Ledger, found: Differences) -> list[Plan]:
 def _incarnation(
     ledger: Ledger, found: Differences, newest: Plan, watermarks: TopicWatermarks
 ) -> str | None:
-    """The incarnation whose offsets the pipeline has: what the ledger says, if it says the newest.
+    """Return the newest incarnation: the ledger's, unless its plans have a newer one.
 
-    A ledger that lost the event of a new incarnation knows an older topic than its plans are of.
+    A ledger that lost the event of a new incarnation has an older topic id than its plans.
     """
     if ledger.topic_id is None:
         return newest.topic_id
@@ -372,21 +375,21 @@ def _incarnation(
     return ledger.topic_id
 
 
-def settled(
+def repair_events(
     ledger: Ledger,
     found: Differences,
     landings: Mapping[int, Landing],
     covered: Coverage,
     epoch: NewEpoch,
 ) -> tuple[ControlEvent, ...]:
-    """The events after which the ledger tells what the table holds.
+    """Return the events after which the ledger agrees with the table.
 
     Args:
-        ledger: What the control table says, with the beginnings that `beginning` adds.
-        found: What differs.
-        landings: The landing of every plan that is to be recorded, by number.
-        covered: What will have landed.
-        epoch: The epoch that begins, still without offsets; its reason is that of all events.
+        ledger: State of the control table, after the events of `start_events`.
+        found: Differences from the table.
+        landings: Landing of every plan to record, by number.
+        covered: Offsets that are landed after these events.
+        epoch: The new epoch without offsets; its reason becomes the reason of all events.
     """
     committed = {
         partition: covered.get((str(ledger.topic_id), partition), SpanSet())
@@ -394,33 +397,35 @@ def settled(
         .contiguous_end(start)
         for partition, start in ledger.starts.items()
     }
-    why = {"requested_by": epoch.requested_by, "reason": epoch.reason}
+    decision = {"requested_by": epoch.requested_by, "reason": epoch.reason}
     return (
         *(Planned(plan=plan) for plan in found.unknown),
-        *(_landed(plan, landings[plan.sequence], committed) for plan in found.to_land),
+        *(_landed_event(plan, landings[plan.sequence], committed) for plan in found.to_land),
         *(
-            Undone(sequence=plan.sequence, table_version=found.discarded.get(plan.sequence), **why)
+            Undone(
+                sequence=plan.sequence, table_version=found.discarded.get(plan.sequence), **decision
+            )
             for plan in found.gone
         ),
-        *(Abandoned(sequence=plan.sequence, **why) for plan in found.open),
+        *(Abandoned(sequence=plan.sequence, **decision) for plan in found.open),
         replace(epoch, committed=committed),
     )
 
 
-def _landed(plan: Plan, landing: Landing, committed: Mapping[int, int]) -> Landed:
-    """A landing of the past: where the partition stands is what all of them add up to."""
-    here = {
+def _landed_event(plan: Plan, landing: Landing, committed: Mapping[int, int]) -> Landed:
+    """Return the event of an earlier landing, with the committed offsets of all landings."""
+    positions = {
         partition: committed.get(partition, max(span.end for span in spans))
         for partition, spans in landing.spans().items()
     }
-    return Landed(plan=plan, landing=landing, committed=here)
+    return Landed(plan=plan, landing=landing, committed=positions)
 
 
-def cover(covered: dict[tuple[str, int], SpanSet], plan: Plan, landing: Landing) -> None:
-    """Add what a plan landed.
+def add_coverage(covered: dict[tuple[str, int], SpanSet], plan: Plan, landing: Landing) -> None:
+    """Add the landed offsets of a plan.
 
     Raises:
-        UnexplainedRows: Another one landed it too.
+        UnexplainedRows: Another plan landed one of the offsets.
     """
     for partition, spans in landing.spans().items():
         before = covered.get((plan.topic_id, partition), SpanSet())

@@ -1,4 +1,4 @@
-"""Undoing a plan: its rows leave the data table, and its offsets are unread again."""
+"""Undo of landed plans: removes their rows, so that their offsets are unread again."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UndoOutcome:
-    """What undoing a plan came to.
+class UndoResult:
+    """Result of an undo.
 
     Attributes:
         plan: The plan.
-        rows: Rows that left the table, or would.
+        rows: Number of rows removed, or to remove in a dry run.
     """
 
     plan: Plan
     rows: int
 
     def as_record(self) -> dict[str, Any]:
-        """The outcome as plain values, for `--json`."""
+        """Return plain values, for `--json`."""
         return {**self.plan.as_record(), "rows": self.rows}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
-    """Takes landed plans of one pipeline out again, exactly."""
+    """Removes exactly the rows of landed plans of one pipeline."""
 
     pipeline: str
     control: ControlTable
@@ -46,7 +46,7 @@ class Undo:
 
     def undo(
         self, sequence: int, requested_by: str, reason: str, *, dry_run: bool = False
-    ) -> UndoOutcome:
+    ) -> UndoResult:
         """Record that the undo begins, remove the plan's rows, record that the undo is complete.
 
         In this order: from the first step on no process relies on the rows, and no process plans
@@ -60,32 +60,36 @@ class Undo:
             dry_run: Only return the rows to remove.
 
         Raises:
-            UnknownPlan: No such plan.
-            PlanNotLanded: It is open; it can be abandoned instead.
-            PlanAbandoned: It was abandoned, so none of its rows are in the table.
-            TableBehindLedger, LedgerBehindTable, TableRestored: The data table and the control
-                table are not of one history.
+            UnknownPlan: The control table has no such plan.
+            PlanNotLanded: The plan is open; it can be abandoned instead.
+            PlanAbandoned: The plan was abandoned and has no rows in the table.
+            TableBehindLedger, LedgerBehindTable, TableRestored: The control table and the data
+                table have different histories.
             UnreadableFile: A file with rows of the plan and of others cannot be read; nothing is
                 recorded.
-            EngineFailed: The rows could not be removed; do it again.
+            EngineFailed: The outcome of the removal is unknown; run the undo again.
             ControlConflict: Concurrent processes were first, several times.
         """
-        record = retry_on_conflict(lambda: self._begun(sequence, requested_by, reason, dry_run))
+        record = retry_on_conflict(
+            lambda: self._record_start(sequence, requested_by, reason, dry_run)
+        )
         plan = record.plan
         if record.undone_at is not None:
-            return UndoOutcome(plan=plan, rows=0)
+            return UndoResult(plan=plan, rows=0)
         if dry_run:
-            return UndoOutcome(plan=plan, rows=self.table.current_landing(plan).records)
+            return UndoResult(plan=plan, rows=self.table.current_landing(plan).records)
         rows, version = self.table.remove_rows(plan)
         undone = Undone(
             sequence=sequence, requested_by=requested_by, reason=reason, table_version=version
         )
-        retry_on_conflict(lambda: self._record(undone))
+        retry_on_conflict(lambda: self._record_end(undone))
         log.info("undone pipeline=%s plan=%d rows=%d", plan.pipeline, sequence, rows)
-        return UndoOutcome(plan=plan, rows=rows)
+        return UndoResult(plan=plan, rows=rows)
 
-    def _begun(self, sequence: int, requested_by: str, reason: str, dry_run: bool) -> PlanRecord:
-        """The plan, of which it is recorded that it is being undone."""
+    def _record_start(
+        self, sequence: int, requested_by: str, reason: str, dry_run: bool
+    ) -> PlanRecord:
+        """Record that the undo starts, unless it already has; return the plan's record."""
         ledger = checked_ledger(self.control, self.pipeline, self.table)
         record = recorded_plan(self.control, self.pipeline, sequence)
         if record.is_open:
@@ -95,20 +99,20 @@ class Undo:
                 pipeline=self.pipeline, sequence=sequence, reason=record.abandoned or ""
             )
         if record.landing is not None and not dry_run:
-            # Once the undo is recorded, no other command continues before its end.
+            # Checked first: a recorded undo blocks all other commands until it is complete.
             self.table.check_removable(record.plan)
             is_current = record.plan.topic_id == ledger.topic_id
-            begun = UndoStarted(
+            started = UndoStarted(
                 sequence=sequence,
                 requested_by=requested_by,
                 reason=reason,
                 committed=ledger.committed_without(record.landing.spans()) if is_current else {},
             )
-            self.control.append(ledger, [begun], self.now())
+            self.control.append(ledger, [started], self.now())
         return record
 
-    def _record(self, undone: Undone) -> None:
-        # A RESTORE meanwhile may have brought back what the plan had replaced.
+    def _record_end(self, undone: Undone) -> None:
+        # A RESTORE during the undo may have restored rows that the plan had replaced.
         # fence: restore-during-undo
         ledger = checked_ledger(self.control, self.pipeline, self.table)
         record = recorded_plan(self.control, self.pipeline, undone.sequence)
