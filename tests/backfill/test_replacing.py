@@ -131,7 +131,7 @@ EVERYTHING = places(0, *range(15)) + places(1, *range(5))
 # -- what it does --------------------------------------------------------------------------------
 
 
-def test_new_rows_take_the_place_of_old_ones_in_one_commit(lake: FileLake) -> None:
+def test_a_replacement_swaps_old_and_new_rows_in_one_commit(lake: FileLake) -> None:
     """In the middle of one plan's range and over the end of it into another plan's."""
     before = DeltaTable(lake.uri).version()
     plan = land_again(lake, (0, 4, 6), (0, 8, 12))
@@ -146,7 +146,7 @@ def test_new_rows_take_the_place_of_old_ones_in_one_commit(lake: FileLake) -> No
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
-def test_committed_offsets_stay_and_the_live_chain_goes_on(lake: FileLake) -> None:
+def test_a_replacement_does_not_move_committed_offsets(lake: FileLake) -> None:
     """I3: a replacement changes nothing about what is read next."""
     land_again(lake, (0, 0, 15))
     assert lake.control.summary("events").committed_offset(0) == 15
@@ -155,7 +155,7 @@ def test_committed_offsets_stay_and_the_live_chain_goes_on(lake: FileLake) -> No
     assert lake.verified() == [(18, 18), (5, 5)]
 
 
-def test_what_has_not_landed_lands_with_it(lake: FileLake) -> None:
+def test_a_replacement_also_lands_missing_offsets(lake: FileLake) -> None:
     """One plan for both; nobody reads the new part again."""
     lake.kafka.produce("events", 1, 2, timestamp_ms=1_000)
     plan = land_again(lake, (1, 3, 7))
@@ -165,13 +165,13 @@ def test_what_has_not_landed_lands_with_it(lake: FileLake) -> None:
     assert lake.verified() == [(15, 15), (7, 7)]
 
 
-def test_a_plan_over_nothing_that_landed_replaces_nothing(lake: FileLake) -> None:
+def test_a_replacement_of_unread_offsets_replaces_nothing(lake: FileLake) -> None:
     """It is a backfill as any other."""
     lake.kafka.produce("events", 1, 2, timestamp_ms=1_000)
     assert not plan_replacing(lake, (1, 5, 7)).replaces
 
 
-def test_replaced_rows_can_be_replaced(lake: FileLake) -> None:
+def test_a_replacement_can_be_replaced(lake: FileLake) -> None:
     """Whoever came last holds them."""
     land_again(lake, (0, 2, 8))
     land_again(lake, (0, 6, 9))
@@ -181,7 +181,7 @@ def test_replaced_rows_can_be_replaced(lake: FileLake) -> None:
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
-def test_rows_that_somebody_changed_are_right_again(lake: FileLake) -> None:
+def test_a_replacement_corrects_changed_rows(lake: FileLake) -> None:
     """A record that was deleted and one that was altered, behind Tidemark's back."""
     table = DeltaTable(lake.uri)
     table.delete("partition = 0 AND offset = 3")
@@ -194,7 +194,7 @@ def test_rows_that_somebody_changed_are_right_again(lake: FileLake) -> None:
     assert lake.verified()[0] == (15, 15)
 
 
-def test_all_columns_are_those_of_a_landing(lake: FileLake) -> None:
+def test_replaced_rows_have_the_columns_of_a_landing(lake: FileLake) -> None:
     """Types and values, but for the plan that brought them."""
     before = _by_place(lake)
     land_again(lake, (0, 0, 15), (1, 0, 5))
@@ -209,7 +209,7 @@ def _by_place(lake: FileLake) -> pa.Table:
     return pa.Table.from_pylist(in_order, rows.schema)
 
 
-def test_hundreds_of_ranges_are_replaced_at_once(tmp_path: Path) -> None:
+def test_one_replacement_covers_hundreds_of_ranges(tmp_path: Path) -> None:
     """Every second offset: no limit of a parser is in the way."""
     lake = FileLake(root=tmp_path)
     lake.run(800)
@@ -220,7 +220,7 @@ def test_hundreds_of_ranges_are_replaced_at_once(tmp_path: Path) -> None:
     assert lake.verified()[0] == (800, 800)
 
 
-def test_gaps_are_no_losses(lake: FileLake) -> None:
+def test_a_replacement_accepts_gaps(lake: FileLake) -> None:
     """Markers have no row before and none after."""
     lake.kafka.add_gaps("events", 0, 2)
     lake.run(2)
@@ -231,7 +231,7 @@ def test_gaps_are_no_losses(lake: FileLake) -> None:
     assert lake.verified()[0] == (17, 17)
 
 
-def test_columns_that_somebody_added_are_null(lake: FileLake) -> None:
+def test_added_columns_are_null_in_replaced_rows(lake: FileLake) -> None:
     """As they are in a landing."""
     DeltaTable(lake.uri).alter.add_columns([Field("note", PrimitiveType("string"))])
     land_again(lake, (0, 4, 12))
@@ -243,7 +243,7 @@ def test_columns_that_somebody_added_are_null(lake: FileLake) -> None:
 # -- what it refuses -----------------------------------------------------------------------------
 
 
-def test_a_part_of_a_changed_range_is_refused_and_the_whole_is_not(lake: FileLake) -> None:
+def test_a_changed_range_can_be_replaced_only_as_a_whole(lake: FileLake) -> None:
     """What would be left of it cannot be told; nothing is recorded."""
     DeltaTable(lake.uri).delete("partition = 0 AND offset = 3")
     before = lake.control.summary("events").event_number
@@ -255,7 +255,7 @@ def test_a_part_of_a_changed_range_is_refused_and_the_whole_is_not(lake: FileLak
     assert lake.verified()[0] == (15, 15)
 
 
-def test_doubled_rows_are_single_again(lake: FileLake) -> None:
+def test_a_replacement_removes_duplicate_rows(lake: FileLake) -> None:
     """A part of their range is refused like any other that was changed."""
     rows = pa.table(DeltaTable(lake.uri).scan(predicate="plan_sequence = 1").read_all())
     write_deltalake(lake.uri, rows, mode="append")
@@ -266,7 +266,7 @@ def test_doubled_rows_are_single_again(lake: FileLake) -> None:
     assert lake.verified()[0] == (15, 15)
 
 
-def test_rows_that_kafka_does_not_have_any_more_are_not_replaced_by_nothing(lake: FileLake) -> None:
+def test_rows_without_a_record_in_kafka_are_not_replaced(lake: FileLake) -> None:
     """Compacted since: the table stays as it is, and the plan can be given up."""
     before = DeltaTable(lake.uri).version()
     plan = plan_replacing(lake, (0, 0, 10))
@@ -283,7 +283,7 @@ def test_rows_that_kafka_does_not_have_any_more_are_not_replaced_by_nothing(lake
     assert lake.rows() == EVERYTHING
 
 
-def test_deleted_offsets_are_refused_or_left_as_they_are(lake: FileLake) -> None:
+def test_replacing_deleted_offsets_is_refused_or_skips_them(lake: FileLake) -> None:
     """Retention took them from Kafka; their rows are all there is."""
     lake.kafka.delete_records("events", 0, 3)
     with pytest.raises(InvalidRange):
@@ -296,7 +296,7 @@ def test_deleted_offsets_are_refused_or_left_as_they_are(lake: FileLake) -> None
     assert held(lake) == told(lake)
 
 
-def test_rows_of_another_incarnation_are_in_nobodys_way(lake: FileLake) -> None:
+def test_rows_of_another_incarnation_do_not_prevent_a_replacement(lake: FileLake) -> None:
     """The condition of the commit names the incarnation."""
     lake.kafka.create("events", 2, "id-2")
     lake.kafka.produce("events", 0, 4, timestamp_ms=1_000)
@@ -380,7 +380,7 @@ def test_a_backfill_that_replaces_is_done_when_its_own_plans_have_landed(lake: F
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
-def test_a_fill_says_that_no_file_is_rewritten(lake: FileLake) -> None:
+def test_a_preview_of_a_backfill_states_that_no_file_is_rewritten(lake: FileLake) -> None:
     """And so does a replacement of what has not landed."""
     lake.kafka.produce("events", 0, 5, timestamp_ms=1_000)
     offsets = OffsetRanges(spans=wanted((0, 10, 20)).spans)
@@ -392,7 +392,7 @@ def test_a_fill_says_that_no_file_is_rewritten(lake: FileLake) -> None:
     assert seen.explain().endswith("; none of them has landed, no file is rewritten")
 
 
-def test_a_preview_refuses_what_no_chunk_could_do(lake: FileLake) -> None:
+def test_a_preview_raises_the_errors_of_its_chunks(lake: FileLake) -> None:
     """A changed range in two chunks; the error says which chunk size does it."""
     DeltaTable(lake.uri).delete("partition = 0 AND offset = 3")
     whole = OffsetRanges(spans=wanted((0, 0, 10)).spans)
@@ -438,7 +438,7 @@ def test_undoing_a_replacement_returns_its_offsets(lake: FileLake) -> None:
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
-def test_undoing_a_plan_leaves_what_was_replaced_of_it(lake: FileLake) -> None:
+def test_undoing_a_plan_keeps_rows_that_replaced_its_own(lake: FileLake) -> None:
     """Only its own rows go, and only their offsets are unread."""
     land_again(lake, (0, 4, 12))
     lake.undo.undo(1, "ops", "wrong")
@@ -518,7 +518,7 @@ def test_restore_to_a_moment_after_an_undo(lake: FileLake) -> None:
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
-def test_a_lost_control_table_begins_where_the_live_chain_began(lake: FileLake) -> None:
+def test_a_rebuild_starts_where_the_live_chain_started(lake: FileLake) -> None:
     """All of its first plan was replaced, and that is undone after the rebuild."""
     plan = land_again(lake, (0, 0, 10))
     (lake.root / "control").rename(lake.root / "lost")
@@ -530,7 +530,7 @@ def test_a_lost_control_table_begins_where_the_live_chain_began(lake: FileLake) 
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
-def test_a_number_that_was_given_out_twice(lake: FileLake) -> None:
+def test_a_rebuild_separates_two_plans_with_the_same_number(lake: FileLake) -> None:
     """A backup has forgotten plan 3, whose driver is slow; a replacement gets its number."""
     shutil.copytree(lake.root / "control", lake.root / "backup")
     slow = lake.plan(3)
@@ -586,7 +586,7 @@ def test_restore_while_a_replacement_is_undone() -> None:
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
-def test_a_replacement_of_a_topic_that_was_made_again_is_never_discarded() -> None:
+def test_a_replacement_of_a_recreated_topic_is_never_discarded() -> None:
     """Its rows were read of the old topic, and what they replaced is nowhere else."""
     pipeline = replaced_in_memory(land=False)
     pipeline.table.land(pipeline.ledger.plans[2].plan)
@@ -634,7 +634,7 @@ def files_of(lake: FileLake, plan: Plan) -> Sequence[DataFile]:
     return lake.sink.write(plan, 100)
 
 
-def test_of_two_drivers_one_lands(lake: FileLake) -> None:
+def test_one_of_two_drivers_lands_a_replacement(lake: FileLake) -> None:
     """The other's commit is skipped, or refused."""
     plan = plan_replacing(lake, (0, 4, 12))
     slow = files_of(lake, plan)
@@ -709,7 +709,7 @@ def _meanwhile(monkeypatch: pytest.MonkeyPatch, event: object) -> None:
     monkeypatch.setattr(data_table, "replace_rows", late)
 
 
-def test_events_tell_what_is_left_of_each_plan(lake: FileLake) -> None:
+def test_superseded_events_contain_the_remaining_counts_of_each_plan(lake: FileLake) -> None:
     """As rows that a person reads: ranges and records, by the newer plan."""
     plan = land_again(lake, (0, 4, 12))
     rows = pa.table(DeltaTable(lake.root / "control").scan()).to_pylist()

@@ -31,7 +31,7 @@ def test_ranges_may_come_in_any_order_and_overlap() -> None:
     )
 
 
-def test_each_way_to_say_it_is_understood() -> None:
+def test_each_kind_of_selection_is_parsed() -> None:
     """A window, the retained log, what a plan was about."""
     window = select(start="2026-03-01T00:00:00Z", end="2026-03-01T02:00:00+01:00", partitions=[3])
     assert isinstance(window, TimeWindow)
@@ -57,7 +57,7 @@ def test_each_way_to_say_it_is_understood() -> None:
         ({"plan": 7, "partitions": [1]}, "Actual: partitions with a plan's ranges"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(said: dict[str, Any], message: str) -> None:
+def test_invalid_selections_are_refused(said: dict[str, Any], message: str) -> None:
     """By a name, before anything is looked at."""
     with pytest.raises(InvalidSelection, match=message):
         select(**said)
@@ -72,7 +72,9 @@ wanted_offsets = st.dictionaries(
 
 
 @given(wanted=wanted_offsets, chunk=st.integers(5, 200), task=st.integers(1, 80))
-def test_chunks_are_all_of_it_once(wanted: Mapping[int, SpanSet], chunk: int, task: int) -> None:
+def test_chunks_contain_every_offset_once(
+    wanted: Mapping[int, SpanSet], chunk: int, task: int
+) -> None:
     """I2: nothing is left out, nothing is in two, and no chunk is larger than it may be."""
     parts = chunks("events", wanted, chunk, task)
     assert sum(size_of(part) for part in parts) == size_of(wanted)
@@ -86,7 +88,7 @@ def test_chunks_are_all_of_it_once(wanted: Mapping[int, SpanSet], chunk: int, ta
     assert all(0 < size_of(part) <= chunk for part in parts)
 
 
-def test_many_partitions_do_not_make_files_small() -> None:
+def test_many_partitions_do_not_lead_to_small_files() -> None:
     """A chunk is filled by a few partitions with a file's worth each, not by all with little."""
     wanted = {partition: SpanSet.of([Span(0, 1_000)]) for partition in range(50)}
     parts = chunks("events", wanted, 3_000, 500)
@@ -101,7 +103,7 @@ def test_a_scattered_partition_is_read_in_few_ranges_at_a_time() -> None:
     assert [len(part[0].spans) for part in chunks("events", wanted, 1_000, 1_000)] == [20, 20, 10]
 
 
-def test_a_backfill_of_more_chunks_than_a_run_can_have_is_refused() -> None:
+def test_too_many_chunks_are_refused_with_a_sufficient_chunk_size() -> None:
     """With the size that would do, and at once, however many there would be."""
     wanted = {0: SpanSet.of([Span(0, 10**15)])}
     with pytest.raises(TooManyChunks, match=f"at least {10**12:,} offsets"):

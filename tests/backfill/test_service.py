@@ -83,7 +83,7 @@ def missing(seen: BackfillPreview) -> dict[int, list[tuple[int, int]]]:
 # -- which offsets ---------------------------------------------------------------------------------
 
 
-def test_a_preview_tells_what_is_missing_and_why_the_rest_is_not() -> None:
+def test_a_preview_lists_offsets_by_their_state() -> None:
     """Landed, planned, deleted: nobody has to compare numbers by hand."""
     pipeline = begun(20)
     ask(pipeline, select(offsets=["0:4-6"]), 10, "landed")
@@ -113,7 +113,7 @@ def test_a_preview_tells_what_is_missing_and_why_the_rest_is_not() -> None:
     assert preview(begun(), select(offsets=["0:0-5"])).footprint.bytes is None
 
 
-def test_a_request_that_has_not_landed_is_told() -> None:
+def test_a_preview_notes_an_unfinished_request_of_the_same_offsets() -> None:
     """Whoever asks for the same once more sees who has asked before, until it has landed."""
     pipeline = begun()
     ask(pipeline, select(offsets=["0:0-6"]), 3, "yesterday")
@@ -154,7 +154,7 @@ def test_the_retained_log_is_what_kafka_has() -> None:
     assert missing(preview(pipeline, select(retained=True, partitions=[1]))) == {1: [(0, 5)]}
 
 
-def test_what_a_plan_was_about_is_landed_again_if_it_is_not_there() -> None:
+def test_missing_ranges_of_an_earlier_plan_are_landed() -> None:
     """A plan that was given up, by its number."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)
@@ -166,7 +166,7 @@ def test_what_a_plan_was_about_is_landed_again_if_it_is_not_there() -> None:
         preview(pipeline, select(plan=9))
 
 
-def test_a_copy_is_a_pipeline_by_itself() -> None:
+def test_a_copy_has_its_own_plans_and_table() -> None:
     """What a plan landed, once more in another table; nothing of it reaches the first one."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)
@@ -212,7 +212,7 @@ def test_offsets_outside_the_log_are_refused_before_anything_is_written() -> Non
     assert len(pipeline.control.rows) == events
 
 
-def test_deleted_offsets_that_have_landed_are_no_matter() -> None:
+def test_deleted_offsets_that_have_landed_are_accepted() -> None:
     """They are in the table; only what is missing has to be in Kafka."""
     pipeline = begun()
     ask(pipeline, select(offsets=["0:0-4"]), 10, "first")
@@ -224,7 +224,7 @@ def test_deleted_offsets_that_have_landed_are_no_matter() -> None:
 # -- chunks ----------------------------------------------------------------------------------------
 
 
-def test_chunks_land_one_after_the_other_and_end_where_they_should() -> None:
+def test_chunks_land_in_order_and_contain_all_requested_offsets() -> None:
     """I1, I2, I3: each is a plan; the live chain does not move."""
     pipeline = begun()
     assert ask(pipeline, select(retained=True), 4) == 4
@@ -239,7 +239,7 @@ def test_chunks_land_one_after_the_other_and_end_where_they_should() -> None:
     assert pipeline.committed() == {0: 10, 1: 5}
 
 
-def test_what_was_decided_stays_whatever_the_log_becomes() -> None:
+def test_a_recorded_request_does_not_change_with_the_log() -> None:
     """A window that ends in the future does not grow while it lands."""
     pipeline = begun()
     asked = ask(pipeline, select(retained=True), 4)
@@ -252,7 +252,7 @@ def test_what_was_decided_stays_whatever_the_log_becomes() -> None:
     assert pipeline.backfills.chunk_count("nobody") is None
 
 
-def test_a_window_is_frozen_by_its_request_as_it_was_shown() -> None:
+def test_a_request_of_a_window_records_the_offsets_of_its_preview() -> None:
     """What arrives inside it between the look and the word is not what somebody approved."""
     pipeline = begun()
     window = TimeWindow(start=EPOCH, end=EPOCH + timedelta(hours=1))
@@ -277,7 +277,7 @@ def test_a_window_is_frozen_by_its_request_as_it_was_shown() -> None:
     assert missing(preview(pipeline, window)) == {0: [(10, 17)], 1: [(5, 12)]}
 
 
-def test_a_request_for_nothing_leaves_no_trace() -> None:
+def test_a_request_without_offsets_records_nothing() -> None:
     """An event without rows would be taken for a lost one."""
     pipeline = begun()
     assert ask(pipeline, select(offsets=["0:0-4"]), 4, "first") == 1
@@ -287,7 +287,7 @@ def test_a_request_for_nothing_leaves_no_trace() -> None:
     assert (pipeline.ledger.event_number, pipeline.ledger.missing_events) == (before, 0)
 
 
-def test_a_chunk_that_was_stopped_is_gone_on_with() -> None:
+def test_an_interrupted_chunk_continues_with_its_plan() -> None:
     """I4: the plan it has; the next chunk waits for it, and so does another backfill."""
     pipeline = begun()
     ask(pipeline, select(retained=True), 4)
@@ -302,7 +302,7 @@ def test_a_chunk_that_was_stopped_is_gone_on_with() -> None:
     land(pipeline, 2)
 
 
-def test_a_chunk_that_has_landed_otherwise_needs_no_plan() -> None:
+def test_a_chunk_landed_by_other_plans_needs_no_plan() -> None:
     """Somebody else's backfill may have been faster."""
     pipeline = begun()
     ask(pipeline, select(offsets=["0:0-4"]), 2)
@@ -312,7 +312,7 @@ def test_a_chunk_that_has_landed_otherwise_needs_no_plan() -> None:
     assert [each.done for each in pipeline.backfills.progress("ops")] == [True, False]
 
 
-def test_a_chunk_that_was_given_up_is_planned_anew() -> None:
+def test_an_abandoned_chunk_is_planned_again() -> None:
     """Giving up a chunk's plan frees its offsets for the chunk."""
     pipeline = begun()
     ask(pipeline, select(offsets=["0:0-4"]), 2)
@@ -323,7 +323,7 @@ def test_a_chunk_that_was_given_up_is_planned_anew() -> None:
     assert pipeline.backfills.progress("ops")[0].done
 
 
-def test_offsets_of_a_topic_that_was_made_again_are_not_the_same() -> None:
+def test_a_chunk_of_a_recreated_topic_is_refused() -> None:
     """Also if somebody has accepted the new one meanwhile."""
     pipeline = begun()
     ask(pipeline, select(retained=True), 4)
@@ -337,7 +337,7 @@ def test_offsets_of_a_topic_that_was_made_again_are_not_the_same() -> None:
     assert not any(each.done for each in pipeline.backfills.progress("ops"))
 
 
-def test_a_plan_of_an_incarnation_that_is_gone_cannot_be_asked_for() -> None:
+def test_ranges_of_a_plan_of_a_deleted_topic_are_refused() -> None:
     """S5: its numbers are other records now. Neither by the pipeline nor by a copy of it."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 5)
@@ -362,7 +362,7 @@ def test_a_plan_of_an_incarnation_that_is_gone_cannot_be_asked_for() -> None:
     assert missing(preview(pipeline, select(retained=True))) == {0: [(0, 20)]}
 
 
-def test_offsets_of_another_topic_are_another_pipelines() -> None:
+def test_ranges_of_a_plan_of_another_topic_are_refused() -> None:
     """I7: a spec whose topic was changed is refused before anything is written."""
     pipeline = begun()
     ask(pipeline, select(retained=True), 4)
@@ -400,7 +400,7 @@ def test_a_time_window_can_be_one_plan() -> None:
     assert pipeline.backfills.plan_whole(second, "three").outcome is PlanOutcome.NOTHING
 
 
-def test_records_that_a_chunk_has_missed_are_planned_again() -> None:
+def test_missed_records_of_a_chunk_are_planned_again() -> None:
     """I1: nobody else would ever read them, so the chunk is not over with its first plan."""
     pipeline = begun()
     ask(pipeline, select(offsets=["0:0-6"]), 3)
@@ -422,7 +422,7 @@ def test_records_that_a_chunk_has_missed_are_planned_again() -> None:
     assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(6)]
 
 
-def test_retention_that_overtakes_a_chunk_is_refused_or_left_out() -> None:
+def test_offsets_deleted_before_a_chunk_is_planned_are_refused_or_skipped() -> None:
     """As it was asked for; the other chunks land either way."""
     pipeline = begun()
     ask(pipeline, select(offsets=["0:0-3"]), 2, "strict")
@@ -441,7 +441,7 @@ def test_retention_that_overtakes_a_chunk_is_refused_or_left_out() -> None:
     assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(1, 6)]
 
 
-def test_a_window_says_where_it_may_have_lost_something() -> None:
+def test_a_window_notes_partitions_that_may_lack_records() -> None:
     """Kafka's time index begins where the log does, and ends where it can be read."""
     pipeline = begun()
     window = TimeWindow(start=EPOCH, end=EPOCH + timedelta(hours=1))
@@ -452,7 +452,7 @@ def test_a_window_says_where_it_may_have_lost_something() -> None:
     assert note.endswith("partition(s) 1")
 
 
-def test_a_backfill_that_nobody_recorded_is_in_nobodys_way() -> None:
+def test_a_landed_backfill_without_a_record_does_not_block_the_next() -> None:
     """Its driver died between the commit and the record."""
     pipeline = begun()
     ask(pipeline, select(offsets=["0:0-4"]), 10, "dead")
@@ -467,7 +467,7 @@ def test_a_backfill_that_nobody_recorded_is_in_nobodys_way() -> None:
     assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(6)]
 
 
-def test_a_replacement_that_nobody_recorded_keeps_nothing_from_the_next() -> None:
+def test_a_landed_replacement_without_a_record_does_not_block_the_next() -> None:
     """All that was asked for is replaced: also what the one before it has just landed."""
     pipeline = begun()
     ask(pipeline, select(offsets=["0:0-4"]), 10, "first")
@@ -484,7 +484,7 @@ def test_a_replacement_that_nobody_recorded_keeps_nothing_from_the_next() -> Non
     assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(4)]
 
 
-def test_what_could_never_be_planned_is_refused_in_the_preview() -> None:
+def test_a_preview_raises_the_errors_of_the_planner() -> None:
     """Before it is recorded: what was asked for stays asked for."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.NONE))
     pipeline.produce(0, 5)
@@ -501,7 +501,7 @@ def test_what_could_never_be_planned_is_refused_in_the_preview() -> None:
     assert pipeline.ledger.event_number == before
 
 
-def test_a_large_backfill_needs_somebodys_word() -> None:
+def test_a_backfill_above_the_limit_needs_approval() -> None:
     """Before anything is written."""
     pipeline = begun()
     pipeline.spec = make_spec(start=StartPolicy.LATEST, records_per_backfill=14)
@@ -523,7 +523,7 @@ class Forgetful(MemoryKafka):
         return found
 
 
-def test_a_time_window_takes_what_is_left_of_it() -> None:
+def test_a_time_window_selects_the_retained_part() -> None:
     """Retention works on while a run by date is planned; nobody has named those offsets."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST), kafka=Forgetful())
     pipeline.produce(0, 10)
@@ -534,7 +534,7 @@ def test_a_time_window_takes_what_is_left_of_it() -> None:
     assert [(r.partition, r.start, r.end) for r in plan.ranges] == [(0, 3, 10)]
 
 
-def test_a_chunk_or_a_backfill_that_is_not_there_is_named() -> None:
+def test_an_unknown_chunk_or_backfill_is_refused() -> None:
     """With those that are."""
     pipeline = begun()
     ask(pipeline, select(offsets=["0:0-4"]), 2)
@@ -544,7 +544,7 @@ def test_a_chunk_or_a_backfill_that_is_not_there_is_named() -> None:
         pipeline.backfills.progress("nobody")
 
 
-def test_a_backfill_can_be_what_a_pipeline_begins_with() -> None:
+def test_a_backfill_can_start_a_pipeline() -> None:
     """Where its live chain begins is recorded with it, or asked for."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)

@@ -64,7 +64,7 @@ def test_s6_gaps_are_accounted_for() -> None:
     assert pipeline.committed()[0] == 3
 
 
-def test_i5_a_landed_plan_whose_rows_a_restore_took_out_is_no_success() -> None:
+def test_i5_executing_a_landed_plan_fails_after_a_restore_removed_its_rows() -> None:
     """The control table has it as landed; the data table decides."""
     pipeline = planned()
     pipeline.ingest.execute(1)
@@ -73,13 +73,13 @@ def test_i5_a_landed_plan_whose_rows_a_restore_took_out_is_no_success() -> None:
         pipeline.ingest.execute(1)
 
 
-def test_an_unknown_plan_is_named() -> None:
+def test_unknown_plan_error_names_the_newest_plan() -> None:
     """The error says which plans there are."""
     with pytest.raises(UnknownPlan, match="newest plan: 1"):
         planned().ingest.execute(7)
 
 
-def test_a_lost_answer_is_looked_up_before_anything_is_done_again() -> None:
+def test_a_commit_with_a_lost_answer_is_found_and_not_repeated() -> None:
     """Commit done, answer lost: the run ends well and nothing is doubled."""
     pipeline = planned()
 
@@ -108,7 +108,7 @@ def test_a_failure_before_the_commit_leaves_the_plan_open() -> None:
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
-def test_a_second_driver_of_one_plan_confirms_and_ends_well() -> None:
+def test_a_driver_succeeds_if_another_driver_committed_its_plan() -> None:
     """The other driver commits first: this one finds the commit, and wrote nothing."""
     pipeline = planned()
 
@@ -121,7 +121,7 @@ def test_a_second_driver_of_one_plan_confirms_and_ends_well() -> None:
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
-def test_a_stale_transaction_skipped_with_success_is_not_believed() -> None:
+def test_a_plan_whose_transaction_was_fenced_is_not_recorded_as_landed() -> None:
     """Step 3, confirm: without it this run would have succeeded having written nothing."""
     pipeline = planned()
 
@@ -135,7 +135,7 @@ def test_a_stale_transaction_skipped_with_success_is_not_believed() -> None:
     assert pipeline.committed() == {0: 0, 1: 0}
 
 
-def test_a_commit_that_nobody_finds_is_not_believed() -> None:
+def test_a_reported_commit_that_the_log_lacks_is_not_recorded() -> None:
     """Step 3, confirm: whatever the table answered."""
     pipeline = planned()
     pipeline.table.append = lambda plan, files: False  # type: ignore[method-assign]  # noqa: ARG005
@@ -209,7 +209,7 @@ def test_a_topic_recreated_while_it_was_committed_is_not_recorded() -> None:
     assert not any(row["event"] == "landed" for row in pipeline.control.rows)
 
 
-def test_another_plan_under_our_number_is_refused() -> None:
+def test_a_commit_of_another_plan_with_the_same_number_is_refused() -> None:
     """The control table and the data table are of different histories."""
     pipeline = planned()
     pipeline.table.commits.append(("tidemark:events:0", 1, "another fingerprint"))
@@ -282,7 +282,7 @@ def test_plans_of_another_pipeline_do_not_exist_here() -> None:
         other.ingest.execute(1)
 
 
-def test_an_engine_that_failed_because_records_were_deleted_says_so() -> None:
+def test_an_engine_failure_after_retention_deleted_records_is_a_lost_range() -> None:
     """S7: the named error at once, not after retries that cannot help."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)

@@ -91,7 +91,7 @@ def test_i3_a_log_with_other_records_behind_the_committed_offset_is_refused(
 
 
 @each_way
-def test_all_plans_behind_the_cut_are_named(
+def test_log_truncated_names_all_plans_after_the_truncation(
     lose: Callable[[MemoryPipeline, int], None],
 ) -> None:
     """Those before it stay."""
@@ -103,7 +103,7 @@ def test_all_plans_behind_the_cut_are_named(
 
 
 @each_way
-def test_a_log_that_has_grown_exactly_to_the_committed_offset_is_a_problem(
+def test_status_reports_a_truncated_log_that_grew_to_the_committed_offset(
     lose: Callable[[MemoryPipeline, int], None],
 ) -> None:
     """Nothing is unread and no run begins: the status compares the last landed record."""
@@ -119,7 +119,7 @@ def test_a_log_that_has_grown_exactly_to_the_committed_offset_is_a_problem(
 
 
 @each_way
-def test_a_log_that_was_cut_between_plan_and_landing_can_be_put_right(
+def test_undo_recovers_from_a_log_truncated_between_plan_and_landing(
     lose: Callable[[MemoryPipeline, int], None],
 ) -> None:
     """The plan lands what the log has then; leader epochs cannot show that it read all of it."""
@@ -135,7 +135,7 @@ def test_a_log_that_was_cut_between_plan_and_landing_can_be_put_right(
 
 @each_way
 @pytest.mark.parametrize("regrown", [5, 20, 60])
-def test_an_undone_gap_of_a_cut_log_is_not_filled_beside_rows_that_kafka_does_not_have(
+def test_a_truncation_after_an_undone_plan_is_detected(
     lose: Callable[[MemoryPipeline, int], None], regrown: int
 ) -> None:
     """The committed offset lies before the cut, and what landed behind the gap lies after it."""
@@ -151,7 +151,7 @@ def test_an_undone_gap_of_a_cut_log_is_not_filled_beside_rows_that_kafka_does_no
 
 
 @each_way
-def test_a_log_that_ends_before_what_landed_can_be_put_right(
+def test_undo_recovers_from_a_log_that_ends_before_landed_offsets(
     lose: Callable[[MemoryPipeline, int], None],
 ) -> None:
     """Before it has grown again as well."""
@@ -165,7 +165,7 @@ def test_a_log_that_ends_before_what_landed_can_be_put_right(
 
 
 @each_way
-def test_an_open_plan_beyond_a_cut_can_be_given_up(
+def test_an_open_plan_after_a_truncation_can_be_abandoned(
     lose: Callable[[MemoryPipeline, int], None],
 ) -> None:
     """Its own end is not there any more."""
@@ -182,7 +182,7 @@ def test_an_open_plan_beyond_a_cut_can_be_given_up(
     put_right(pipeline)
 
 
-def test_a_backfill_of_a_cut_partition_is_refused_and_of_another_is_not() -> None:
+def test_a_backfill_is_refused_only_for_the_truncated_partition() -> None:
     """For every planner: the execution compares the last landed records."""
     pipeline = landed(20)
     pipeline.undo.undo(1, "ops", "wrong")
@@ -219,7 +219,7 @@ def test_a_record_that_compaction_removed_is_not_compared() -> None:
     assert refused(pipeline).undo == (2, 1)
 
 
-def test_records_between_the_landed_ones_alone_are_another_log() -> None:
+def test_committed_records_at_landed_offsets_without_rows_show_another_log() -> None:
     """Transactions of one record each: in the new log markers stand where records stood."""
     pipeline = MemoryPipeline(partitions=1)
     for _ in range(10):
@@ -244,7 +244,7 @@ def goes_on(pipeline: MemoryPipeline) -> None:
     assert pipeline.status().problem is None
 
 
-def test_a_pipeline_of_which_nothing_landed_has_nothing_to_compare() -> None:
+def test_log_comparison_passes_before_anything_has_landed() -> None:
     """It begins at an offset, and backfills before it have landed nothing that was there before."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
@@ -257,7 +257,7 @@ def test_a_pipeline_of_which_nothing_landed_has_nothing_to_compare() -> None:
     goes_on(pipeline)
 
 
-def test_retention_leaves_nothing_to_compare() -> None:
+def test_log_comparison_passes_if_retention_deleted_all_landed_offsets() -> None:
     """The last landed record is gone, and a later loss was accepted."""
     pipeline = landed(10)
     pipeline.produce(0, 20)
@@ -267,7 +267,9 @@ def test_retention_leaves_nothing_to_compare() -> None:
 
 
 @pytest.mark.parametrize("isolation_level", list(IsolationLevel))
-def test_gaps_at_the_end_of_what_landed_are_no_records(isolation_level: IsolationLevel) -> None:
+def test_log_comparison_skips_gaps_at_the_end_of_landed_offsets(
+    isolation_level: IsolationLevel,
+) -> None:
     """Markers and aborted records, also as all that a plan has landed."""
     pipeline = MemoryPipeline(spec=make_spec(isolation_level=isolation_level))
     pipeline.produce(0, 5)
@@ -279,7 +281,7 @@ def test_gaps_at_the_end_of_what_landed_are_no_records(isolation_level: Isolatio
     goes_on(pipeline)
 
 
-def test_another_leader_with_the_same_log_has_the_same_records() -> None:
+def test_log_comparison_passes_after_a_leader_change_without_truncation() -> None:
     """A clean election cuts nothing."""
     pipeline = landed(10)
     pipeline.kafka.elect("events", 0)
@@ -302,7 +304,7 @@ class MadeAgain(MemoryKafka):
         return super().read(topic, isolation_level, spans)
 
 
-def test_i1_a_topic_made_again_is_not_taken_for_a_log_that_was_put_back() -> None:
+def test_i1_a_recreated_topic_is_not_reported_as_a_restored_log() -> None:
     """Its records differ as well; what to do about them differs."""
     kafka = MadeAgain()
     pipeline = MemoryPipeline(kafka=kafka)
@@ -348,7 +350,7 @@ def test_a_deleted_row_is_no_evidence_of_another_log(tmp_path: Path, is_compacte
 
 
 @pytest.mark.parametrize("deleted", [(1, 0), (0, 2)])
-def test_a_row_deleted_elsewhere_does_not_hide_another_log(
+def test_a_row_deleted_in_another_plan_does_not_hide_another_log(
     tmp_path: Path, deleted: tuple[int, int]
 ) -> None:
     """In another partition, or of another plan: the plan without rows there is whole."""
@@ -405,7 +407,7 @@ def test_changed_rows_can_be_replaced_in_chunks(tmp_path: Path) -> None:
 
 
 @each_way
-def test_replacing_rows_behind_a_cut_is_refused(
+def test_replacing_rows_after_a_truncation_is_refused(
     lose: Callable[[MemoryPipeline, int], None],
 ) -> None:
     """Rows before the replaced ones are of the old log, though the newest one is replaced."""
@@ -420,7 +422,7 @@ def test_replacing_rows_behind_a_cut_is_refused(
     assert pipeline.table.rows == before
 
 
-def test_verify_shows_whether_the_log_was_cut_or_rows_were_changed(tmp_path: Path) -> None:
+def test_verify_shows_whether_the_log_was_truncated_or_rows_were_changed(tmp_path: Path) -> None:
     """Behind a cut no row equals Kafka's record; behind a changed row others do."""
 
     def last_equal() -> str:

@@ -28,7 +28,7 @@ def ranges(pipeline: MemoryPipeline, sequence: int) -> list[tuple[int, int, int]
     return [(r.partition, r.start, r.end) for r in plan.ranges]
 
 
-def test_s9_earliest_begins_at_the_low_water_mark() -> None:
+def test_s9_earliest_starts_at_the_low_watermark() -> None:
     """The first plan takes all that is still in the log."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)
@@ -37,7 +37,7 @@ def test_s9_earliest_begins_at_the_low_water_mark() -> None:
     assert ranges(pipeline, 1) == [(0, 4, 10)]
 
 
-def test_s9_latest_takes_nothing_at_first_and_everything_after() -> None:
+def test_s9_latest_plans_only_records_after_the_first_plan() -> None:
     """The position is recorded by the first run, so that later records are not skipped."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
@@ -47,7 +47,7 @@ def test_s9_latest_takes_nothing_at_first_and_everything_after() -> None:
     assert ranges(pipeline, 1) == [(0, 10, 15)]
 
 
-def test_s9_a_timestamp_begins_at_the_first_record_not_before_it() -> None:
+def test_s9_a_timestamp_starts_at_the_first_record_at_or_after_it() -> None:
     """A partition without such a record begins at its end."""
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     ms = int(moment.timestamp() * 1000)
@@ -60,7 +60,7 @@ def test_s9_a_timestamp_begins_at_the_first_record_not_before_it() -> None:
     assert pipeline.committed() == {0: 3, 1: 2}
 
 
-def test_s9_none_refuses_to_choose() -> None:
+def test_s9_none_raises_for_a_pipeline_without_start_offsets() -> None:
     """Nothing is recorded."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.NONE))
     with pytest.raises(NoStartOffset):
@@ -80,7 +80,7 @@ def test_s8_a_plan_ends_at_the_last_stable_offset() -> None:
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
-def test_s8_read_uncommitted_plans_to_the_high_water_mark() -> None:
+def test_s8_read_uncommitted_plans_to_the_high_watermark() -> None:
     """The end is planned with the reading's isolation level."""
     spec = make_spec(isolation_level=IsolationLevel.READ_UNCOMMITTED)
     pipeline = MemoryPipeline(spec=spec)
@@ -90,7 +90,7 @@ def test_s8_read_uncommitted_plans_to_the_high_water_mark() -> None:
     assert ranges(pipeline, 1) == [(0, 0, 10)]
 
 
-def test_nothing_new_is_no_plan() -> None:
+def test_no_plan_is_made_without_new_records() -> None:
     """A second run over an unchanged log records nothing."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 3)
@@ -100,7 +100,7 @@ def test_nothing_new_is_no_plan() -> None:
     assert pipeline.control.rows == before
 
 
-def test_asking_again_returns_the_same_plan() -> None:
+def test_a_repeated_request_returns_the_same_plan() -> None:
     """I4: a run keeps its plan, although the log has grown; also after it landed."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 3)
@@ -200,7 +200,7 @@ def test_s7_a_lost_range_stops_the_pipeline_and_writes_nothing() -> None:
     assert pipeline.control.rows == before
 
 
-def test_i7_a_log_that_was_cut_and_has_grown_again_stops_the_pipeline() -> None:
+def test_i7_a_truncated_log_that_has_grown_again_stops_the_pipeline() -> None:
     """Its watermarks look as ever; the history of leaders tells. Nothing is written."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)
@@ -216,7 +216,7 @@ def test_i7_a_log_that_was_cut_and_has_grown_again_stops_the_pipeline() -> None:
     assert pipeline.control.rows == before
 
 
-def test_i7_a_backfill_far_ahead_hides_no_cut_behind_it() -> None:
+def test_i7_a_backfill_at_higher_offsets_does_not_hide_a_truncation() -> None:
     """The live chain read before the cut and committed after the backfill was planned."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)
@@ -239,7 +239,7 @@ def test_i7_a_backfill_far_ahead_hides_no_cut_behind_it() -> None:
     assert (caught.value.offset, caught.value.leader_epoch) == (10, 0)
 
 
-def test_i7_a_cut_before_anything_has_landed_is_noticed() -> None:
+def test_i7_a_truncation_before_the_first_landing_is_detected() -> None:
     """A pipeline that begins at the end has read nothing, and knows where it began all the same."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
@@ -260,7 +260,7 @@ class MadeAgain(MemoryKafka):
         return super().truncated_partition(topic, positions)
 
 
-def test_i1_a_topic_made_again_is_not_taken_for_a_log_that_was_cut() -> None:
+def test_i1_a_recreated_topic_is_not_reported_as_a_truncated_log() -> None:
     """Both have other records at known offsets; what to do about them differs."""
     pipeline = MemoryPipeline(kafka=MadeAgain())
     pipeline.produce(0, 10)
@@ -271,7 +271,7 @@ def test_i1_a_topic_made_again_is_not_taken_for_a_log_that_was_cut() -> None:
         pipeline.planner.plan("b")
 
 
-def test_another_leader_with_the_same_log_is_no_matter() -> None:
+def test_a_leader_change_without_truncation_is_accepted() -> None:
     """S17: once what it leads has landed, its own epoch is the one to compare with."""
     pipeline = MemoryPipeline()
     for epoch in range(3):
@@ -284,7 +284,7 @@ def test_another_leader_with_the_same_log_is_no_matter() -> None:
     assert pipeline.committed() == {0: 30, 1: 0}
 
 
-def test_a_missing_topic_is_named() -> None:
+def test_topic_missing_error_names_the_topic() -> None:
     """The error says which topic."""
     pipeline = MemoryPipeline()
     del pipeline.kafka.topic_ids["events"]
@@ -292,7 +292,7 @@ def test_a_missing_topic_is_named() -> None:
         pipeline.planner.plan("a")
 
 
-def test_s2_of_two_planners_one_wins_and_the_other_takes_its_plan_over() -> None:
+def test_s2_the_losing_one_of_two_concurrent_planners_adopts_the_other_plan() -> None:
     """The compare-and-set makes the loser look again."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 3)
@@ -308,7 +308,7 @@ def test_s2_of_two_planners_one_wins_and_the_other_takes_its_plan_over() -> None
     assert len(pipeline.ledger.plans) == 1
 
 
-def test_conflicts_without_end_are_an_error() -> None:
+def test_endless_conflicts_raise_after_the_last_attempt() -> None:
     """The planner gives up after some attempts, with the conflict's own error."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 3)
@@ -335,7 +335,7 @@ def test_s13_two_pipelines_over_one_topic_have_their_own_progress() -> None:
     assert second.committed() == {0: 0, 1: 0}
 
 
-def test_a_run_is_limited_by_what_the_tables_records_take() -> None:
+def test_bytes_per_run_limits_a_plan_by_the_size_of_landed_records() -> None:
     """Both limits hold; a table that says nothing yet limits nothing."""
     pipeline = MemoryPipeline(spec=make_spec(bytes_per_run=6))
     pipeline.produce(0, 10)
@@ -349,7 +349,7 @@ def test_a_run_is_limited_by_what_the_tables_records_take() -> None:
     assert pipeline.committed() == {0: 19, 1: 0}
 
 
-def test_a_run_is_limited_by_the_time_that_runs_take() -> None:
+def test_time_per_run_limits_a_plan_by_the_rate_of_earlier_runs() -> None:
     """At first to what one task takes; then to what the newest runs' rate gives."""
     pipeline = MemoryPipeline(
         spec=make_spec(records_per_task=3, time_per_run=timedelta(minutes=10))
@@ -363,7 +363,7 @@ def test_a_run_is_limited_by_the_time_that_runs_take() -> None:
     assert pipeline.committed() == {0: 9, 1: 0}
 
 
-def test_what_kafka_deletes_soon_is_read_first() -> None:
+def test_expiring_offsets_are_planned_first() -> None:
     """Of a limited run; then the others get their share, and nothing is left out for good."""
     rules = AlarmRules(runway=timedelta(hours=2))
     pipeline = MemoryPipeline(spec=make_spec(records_per_run=6, alarms=rules))
@@ -389,7 +389,7 @@ def test_what_kafka_deletes_soon_is_read_first() -> None:
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
-def test_what_waits_behind_what_kafka_deletes_soon_is_told() -> None:
+def test_a_plan_reports_offsets_left_behind_expiring_ones() -> None:
     """A run that takes nothing else has left something, so that the next one is started."""
     rules = AlarmRules(runway=timedelta(hours=2))
     pipeline = MemoryPipeline(spec=make_spec(records_per_run=10, catch_up=True, alarms=rules))
@@ -403,7 +403,7 @@ def test_what_waits_behind_what_kafka_deletes_soon_is_told() -> None:
     assert pipeline.status().lag == 999
 
 
-def test_a_run_whose_order_nobody_can_tell_is_planned_all_the_same() -> None:
+def test_a_plan_is_made_if_the_retention_time_is_unknown() -> None:
     """What is read first is a kindness: a broker that does not tell stops nothing."""
     rules = AlarmRules(runway=timedelta(hours=2))
     pipeline = MemoryPipeline(
@@ -449,7 +449,7 @@ def test_a_second_backfill_waits_for_the_first() -> None:
         pipeline.planner.backfill(wanted((0, 5, 9)), "second")
 
 
-def test_a_live_plan_leaves_an_open_backfills_range_alone() -> None:
+def test_a_live_plan_excludes_the_range_of_an_open_backfill() -> None:
     """I2: two live ranges of one pipeline never overlap, landed or not."""
     pipeline = MemoryPipeline()
     pipeline.planner.plan("a")
@@ -459,7 +459,7 @@ def test_a_live_plan_leaves_an_open_backfills_range_alone() -> None:
     assert ranges(pipeline, 2) == [(0, 0, 4), (0, 6, 10)]
 
 
-def test_a_preview_of_what_would_be_refused_is_refused() -> None:
+def test_a_preview_raises_the_error_of_the_plan() -> None:
     """A dry run answers as the real one would."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
@@ -472,7 +472,7 @@ def test_a_preview_of_what_would_be_refused_is_refused() -> None:
 
 
 @pytest.mark.parametrize("more", [0, 4])
-def test_a_preview_goes_by_what_has_landed_and_nobody_has_recorded(more: int) -> None:
+def test_a_preview_includes_a_landing_that_is_not_recorded(more: int) -> None:
     """The run records it first, and so answers something else than that it takes the plan over."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 3)

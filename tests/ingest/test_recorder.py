@@ -41,7 +41,7 @@ def test_i3_records_and_gaps_add_up(pipeline: MemoryPipeline) -> None:
     assert pipeline.committed() == {0: 9}
 
 
-def test_i3_a_record_that_the_engine_missed_is_no_gap(pipeline: MemoryPipeline) -> None:
+def test_i3_a_missed_record_is_not_recorded_as_a_gap(pipeline: MemoryPipeline) -> None:
     """I7: it is told, stays unread, holds the committed offset back, and the next run lands it."""
     forget(pipeline, 2)
     with pytest.raises(RecordsMissed) as caught:
@@ -77,7 +77,7 @@ def test_i3_a_plan_that_missed_everything_is_read_again(pipeline: MemoryPipeline
     assert pipeline.committed() == {0: 10}
 
 
-def test_gaps_that_kafka_deleted_meanwhile_stay_unproven(pipeline: MemoryPipeline) -> None:
+def test_gaps_that_kafka_deleted_before_the_check_stay_unproven(pipeline: MemoryPipeline) -> None:
     """A driver died before it recorded, retention went on: the engine's word is told as such."""
     plan = pipeline.planner.plan("first").plan
     assert plan is not None
@@ -91,7 +91,7 @@ def test_gaps_that_kafka_deleted_meanwhile_stay_unproven(pipeline: MemoryPipelin
     assert pipeline.committed() == {0: 9}
 
 
-def test_a_topic_made_again_while_gaps_are_looked_into_proves_nothing(
+def test_gaps_are_not_proven_if_the_topic_is_recreated_during_the_check(
     pipeline: MemoryPipeline,
 ) -> None:
     """The evidence must be of the planned topic until the end."""

@@ -72,7 +72,7 @@ def test_every_timestamp_is_in_one_of_two_columns(exact: ExactFileWriter, tmp_pa
     assert [row["value"] for row in rows] == [b"%d" % n for n in range(len(TIMES_MS))]
 
 
-def test_a_span_without_records_makes_no_file(
+def test_no_file_is_written_for_a_span_without_records(
     exact: ExactFileWriter, kafka: MemoryKafka, tmp_path: Path
 ) -> None:
     """Aborted transactions leave such spans."""
@@ -96,7 +96,7 @@ def file_of(records: int, earliest_ms: int | None = 0, latest_ms: int | None = 0
     )
 
 
-def test_a_file_is_not_replaced_by_another_number_of_records(exact: ExactFileWriter) -> None:
+def test_rewriting_a_file_fails_if_the_record_count_differs(exact: ExactFileWriter) -> None:
     """A compaction or a deletion came between the two readers: the plan is read again."""
     with pytest.raises(ValueError, match=r"Spark read 5 record\(s\).*librdkafka 4"):
         exact.write_again(file_of(5), 10)
@@ -118,7 +118,9 @@ def test_statistics_decide_whether_a_file_is_exact(
     assert has_exact_timestamps(file_of(4, earliest_ms, latest_ms)) is expected
 
 
-def test_the_driver_takes_what_lies_between_the_outermost_timestamps(kafka: MemoryKafka) -> None:
+def test_altered_spans_reach_from_the_first_to_the_last_altered_timestamp(
+    kafka: MemoryKafka,
+) -> None:
     """Spark reads the offsets before and after."""
     kafka.create("events", 2, "id-1")
     for partition in (0, 1):

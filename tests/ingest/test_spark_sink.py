@@ -107,7 +107,7 @@ def raise_transaction(lake: Lake, plan: Plan, version: int) -> None:
     writer.option("txnAppId", plan.app_id).option("txnVersion", version).save(lake.uri)
 
 
-def test_i7_a_stale_transaction_is_not_taken_for_a_landing(
+def test_i7_a_fenced_transaction_is_not_mistaken_for_a_landing(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
     """The table has the transaction: the commit is skipped, and we know before."""
@@ -146,7 +146,7 @@ def test_i5_the_commit_names_the_plan(
 # -- one history ---------------------------------------------------------------------------------
 
 
-def test_i5_a_table_that_was_removed_is_not_made_again(
+def test_i5_a_removed_table_is_not_recreated(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
     """The next run would land only what is new, and be green."""
@@ -160,7 +160,7 @@ def test_i5_a_table_that_was_removed_is_not_made_again(
     assert not Path(pipeline.uri).exists()
 
 
-def test_i5_a_restored_table_is_noticed(
+def test_i5_a_restored_table_is_detected(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
     """RESTORE rolls rows back and transactions not; undoing it makes the pipeline go on."""
@@ -177,7 +177,7 @@ def test_i5_a_restored_table_is_noticed(
     assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
 
 
-def test_i5_a_landing_is_found_by_its_rows_when_the_log_has_forgotten_it(
+def test_i5_a_landing_is_found_by_its_rows_if_the_log_lost_its_commit(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
     """Commit metadata ends with log retention; the rows carry the plan's number themselves."""
@@ -209,7 +209,7 @@ def test_s12_a_long_range_is_split_over_tasks(
     assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
 
 
-def test_i2_a_backfill_lands_around_what_is_there(
+def test_i2_a_backfill_lands_only_missing_offsets(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
     """Several ranges of one partition in one plan; nothing is doubled, nothing moves back."""
@@ -249,7 +249,7 @@ def contents(folder: Path) -> set[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("kind", ["delta", "parquet", "text", "pipeline", "shape"])
-def test_i7_a_table_of_somebody_else_is_left_alone(
+def test_i7_a_foreign_table_is_not_changed(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, kind: str
 ) -> None:
     """Another owner's Delta table, plain files, another pipeline's table, a changed one."""
@@ -278,7 +278,7 @@ def test_i7_a_table_of_somebody_else_is_left_alone(
     assert pipeline.ledger.event_number == 0
 
 
-def test_i7_a_table_that_somebody_else_put_there_meanwhile_is_left_alone(
+def test_i7_a_foreign_table_created_during_the_read_is_not_changed(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
     """Planned over nothing: the plan stays open, and lands when the place is free again."""
@@ -294,7 +294,7 @@ def test_i7_a_table_that_somebody_else_put_there_meanwhile_is_left_alone(
     assert pipeline.ingest.execute(plan.sequence).landing.records == 2
 
 
-def test_a_failure_of_the_engine_is_named(lake: Lake) -> None:
+def test_a_spark_failure_is_an_engine_failed_error(lake: Lake) -> None:
     """What Spark says in a hundred lines is told in one, with what was being done."""
     pipeline = lake.of("nowhere")
     pipeline.table.prepare("events")

@@ -47,7 +47,7 @@ def of_group(offsets: Mapping[int, int], topic: str = "events") -> GroupSource:
 # -- beginning -----------------------------------------------------------------------------------
 
 
-def test_a_pipeline_goes_on_where_a_group_has_come_to(pipeline: MemoryPipeline) -> None:
+def test_a_pipeline_starts_at_the_committed_offsets_of_a_group(pipeline: MemoryPipeline) -> None:
     """I3: exactly what lies behind the group's offsets is read; who and why can be queried."""
     done = pipeline.starts.begin(of_group({0: 4, 1: 10}), WHO, "moved")
     assert done.outcome is StartOutcome.RECORDED
@@ -67,7 +67,7 @@ def test_a_pipeline_goes_on_where_a_group_has_come_to(pipeline: MemoryPipeline) 
     assert pipeline.committed() == {0: 10, 1: 10}
 
 
-def test_a_group_that_goes_on_reading_is_told(pipeline: MemoryPipeline) -> None:
+def test_a_group_with_members_adds_a_note(pipeline: MemoryPipeline) -> None:
     """Allowed, because a person may know better; whoever looks first sees it."""
     groups = MemoryGroups({"old": {"events": {0: 4, 1: 4}}})
     source = GroupSource(groups=groups, group="old")
@@ -77,14 +77,14 @@ def test_a_group_that_goes_on_reading_is_told(pipeline: MemoryPipeline) -> None:
     assert note.startswith("consumer group 'old' has members")
 
 
-def test_the_leader_epoch_of_the_beginning_is_kept(pipeline: MemoryPipeline) -> None:
+def test_the_leader_epoch_of_the_start_offset_is_recorded(pipeline: MemoryPipeline) -> None:
     """A log that is cut behind the beginning is noticed, as after a run's own."""
     pipeline.kafka.elect("events", 0)
     pipeline.starts.begin(given({0: 4, 1: 4}), WHO)
     assert pipeline.ledger.start_epochs == {0: 1, 1: 0}
 
 
-def test_a_dry_run_of_a_beginning_writes_nothing(pipeline: MemoryPipeline) -> None:
+def test_a_dry_run_of_a_start_writes_nothing(pipeline: MemoryPipeline) -> None:
     """It says what would be recorded, and what the first plan would meet."""
     pipeline.kafka.delete_records("events", 0, 6)
     seen = pipeline.starts.begin(given({0: 4, 1: 3}), WHO, dry_run=True)
@@ -97,7 +97,7 @@ def test_a_dry_run_of_a_beginning_writes_nothing(pipeline: MemoryPipeline) -> No
     assert pipeline.control.rows == []
 
 
-def test_s7_a_beginning_that_kafka_has_deleted_becomes_an_accepted_loss(
+def test_s7_a_deleted_start_offset_is_a_lost_range_until_accepted(
     pipeline: MemoryPipeline,
 ) -> None:
     """Nothing is skipped in silence: the first plan says LostRange."""
@@ -111,7 +111,7 @@ def test_s7_a_beginning_that_kafka_has_deleted_becomes_an_accepted_loss(
     assert pipeline.committed() == {0: 10, 1: 10}
 
 
-def test_asking_again_is_harmless_also_after_runs(pipeline: MemoryPipeline) -> None:
+def test_repeating_a_start_changes_nothing_even_after_runs(pipeline: MemoryPipeline) -> None:
     """An answer that was lost: the same source and the same offsets are nothing to do."""
     first = pipeline.starts.begin(of_group({0: 4}), WHO, "moved", others=OtherPartitions.LATEST)
     pipeline.produce(1, 5)
@@ -134,7 +134,7 @@ def test_asking_again_is_harmless_also_after_runs(pipeline: MemoryPipeline) -> N
         (given({0: 4, 1: 4}), None, None),
     ],
 )
-def test_a_pipeline_begins_once(
+def test_a_started_pipeline_cannot_start_at_other_offsets(
     pipeline: MemoryPipeline,
     source: GroupSource,
     reason: str | None,
@@ -151,7 +151,7 @@ def test_a_pipeline_begins_once(
     assert pipeline.control.rows == before
 
 
-def test_a_pipeline_that_began_by_its_policy_is_refused(pipeline: MemoryPipeline) -> None:
+def test_a_pipeline_started_by_its_policy_cannot_start_again(pipeline: MemoryPipeline) -> None:
     """Also at the very offsets at which it began: nobody had them from the group."""
     pipeline.spec = make_spec(start=StartPolicy.EARLIEST)
     pipeline.run("first")
@@ -159,7 +159,7 @@ def test_a_pipeline_that_began_by_its_policy_is_refused(pipeline: MemoryPipeline
         pipeline.starts.begin(given({0: 0, 1: 0}), WHO)
 
 
-def test_the_policy_has_no_say_after_a_beginning(pipeline: MemoryPipeline) -> None:
+def test_recorded_start_offsets_override_the_start_policy(pipeline: MemoryPipeline) -> None:
     """`start` speaks for pipelines that nobody gave a beginning."""
     pipeline.starts.begin(given({0: 7, 1: 7}), WHO)
     pipeline.spec = make_spec(start=StartPolicy.EARLIEST)
@@ -168,7 +168,9 @@ def test_the_policy_has_no_say_after_a_beginning(pipeline: MemoryPipeline) -> No
     assert [(r.partition, r.start) for r in plan.ranges] == [(0, 7), (1, 7)]
 
 
-def test_a_topic_that_was_made_again_is_not_the_same_beginning(pipeline: MemoryPipeline) -> None:
+def test_repeating_a_start_after_the_topic_was_recreated_is_refused(
+    pipeline: MemoryPipeline,
+) -> None:
     """The question was answered about another topic."""
     pipeline.starts.begin(given({0: 0, 1: 0}), WHO)
     pipeline.kafka.create("events", 2, "id-2")
@@ -176,7 +178,7 @@ def test_a_topic_that_was_made_again_is_not_the_same_beginning(pipeline: MemoryP
         pipeline.starts.begin(given({0: 0, 1: 0}), WHO)
 
 
-def test_of_two_who_begin_at_once_one_wins(pipeline: MemoryPipeline) -> None:
+def test_one_of_two_concurrent_starts_wins(pipeline: MemoryPipeline) -> None:
     """Compare-and-set: the other one looks again, and finds that it was begun elsewhere."""
     others = MemoryPipeline(
         spec=pipeline.spec, kafka=pipeline.kafka, control=pipeline.control, table=pipeline.table
@@ -219,7 +221,7 @@ def test_i7_offsets_that_do_not_fit_are_refused(
 @pytest.mark.parametrize(
     ("others", "begins"), [(OtherPartitions.EARLIEST, 3), (OtherPartitions.LATEST, 10)]
 )
-def test_partitions_that_the_source_does_not_name_begin_where_somebody_says(
+def test_others_sets_the_start_of_partitions_that_the_source_lacks(
     pipeline: MemoryPipeline, others: OtherPartitions, begins: int
 ) -> None:
     """Without a word they are refused, and listed."""
@@ -232,7 +234,7 @@ def test_partitions_that_the_source_does_not_name_begin_where_somebody_says(
     assert pipeline.committed() == {0: 4, 1: begins}
 
 
-def test_a_group_without_offsets_of_the_topic_is_no_source(pipeline: MemoryPipeline) -> None:
+def test_a_group_without_offsets_of_the_topic_is_refused(pipeline: MemoryPipeline) -> None:
     """One that nobody knows, or one that reads another topic."""
     unknown = GroupSource(groups=MemoryGroups(), group="mistyped")
     for source in (unknown, of_group({0: 4}, topic="prices")):
@@ -252,13 +254,13 @@ def test_a_missing_topic_and_a_copy_are_refused(pipeline: MemoryPipeline) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "0", "0:", "0:-1", "0:1,", "0:1;1:2", "a:1", "0:1,0:2"])
-def test_offsets_by_hand_are_numbers_and_each_partition_once(text: str) -> None:
+def test_given_offsets_with_invalid_or_repeated_partitions_are_refused(text: str) -> None:
     """What cannot be meant is named."""
     with pytest.raises(InvalidStart):
         given_offsets(text)
 
 
-def test_offsets_by_hand() -> None:
+def test_given_offsets_are_parsed() -> None:
     """In any order, with spaces if somebody likes."""
     assert given_offsets("1:17, 0:5").offsets == {0: 5, 1: 17}
 
@@ -277,7 +279,7 @@ def exports(pipeline: MemoryPipeline, groups: MemoryGroups) -> Exports:
     )
 
 
-def test_committed_offsets_are_exported_where_a_run_left_them(pipeline: MemoryPipeline) -> None:
+def test_export_writes_the_committed_offsets_to_the_group(pipeline: MemoryPipeline) -> None:
     """The group's offsets of other topics, and the control table, stay as they are."""
     pipeline.starts.begin(given({0: 4, 1: 9}), WHO)
     pipeline.run("first")

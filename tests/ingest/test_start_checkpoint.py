@@ -47,7 +47,7 @@ def refusal(path: Path | str) -> InvalidStart:
     return refused.value
 
 
-def test_the_newest_committed_batch_says_where(tmp_path: Path) -> None:
+def test_checkpoint_offsets_are_those_of_the_newest_committed_batch(tmp_path: Path) -> None:
     """By number, not by name: batch 10 comes after batch 9."""
     for batch in range(11):
         write(tmp_path, batch, [kafka(p0=batch, p1=2 * batch)])
@@ -57,7 +57,7 @@ def test_the_newest_committed_batch_says_where(tmp_path: Path) -> None:
     assert found.notes == ()
 
 
-def test_a_batch_that_was_begun_and_not_committed_does_not_count(tmp_path: Path) -> None:
+def test_a_started_batch_without_commit_is_ignored(tmp_path: Path) -> None:
     """What it wrote may be in the stream's own table: that is said."""
     write(tmp_path, 6, [kafka(p0=5)])
     write(tmp_path, 7, [kafka(p0=9)], committed=False)
@@ -67,7 +67,7 @@ def test_a_batch_that_was_begun_and_not_committed_does_not_count(tmp_path: Path)
     assert note.startswith("batch 7 was started and not committed")
 
 
-def test_sources_that_are_not_kafka_are_left_out(tmp_path: Path) -> None:
+def test_checkpoint_sources_other_than_kafka_are_ignored(tmp_path: Path) -> None:
     """Files, a Delta table, a rate, and a source without an offset yet."""
     delta = {"sourceVersion": 1, "reservoirId": "id", "reservoirVersion": 4, "index": -1}
     write(tmp_path, 0, ["-", {"logOffset": 3}, delta, "17", kafka(p0=5)])
@@ -96,7 +96,7 @@ def test_a_query_of_other_topics_is_refused(
     [[{"events": {"0": 5}, "prices": {"0": 6}}], [{"prices": {"0": 6}}, kafka(p0=5)]],
     ids=["one source", "two sources"],
 )
-def test_of_a_query_of_several_topics_each_is_a_pipelines_own(
+def test_a_query_of_several_topics_gives_each_pipeline_its_topic(
     tmp_path: Path, sources: Sequence[Source]
 ) -> None:
     """The topic says which of them."""
@@ -105,7 +105,7 @@ def test_of_a_query_of_several_topics_each_is_a_pipelines_own(
     assert StreamCheckpoint(str(tmp_path)).read("prices", 1).offsets == {0: 6}
 
 
-def test_without_a_committed_batch_nothing_is_known(tmp_path: Path) -> None:
+def test_a_checkpoint_without_a_committed_batch_is_refused(tmp_path: Path) -> None:
     """Neither before the first batch nor while it runs."""
     for folder in ("offsets", "commits"):
         (tmp_path / folder).mkdir()
@@ -114,7 +114,7 @@ def test_without_a_committed_batch_nothing_is_known(tmp_path: Path) -> None:
     assert refusal(tmp_path).seen == "batch 0 begun, none committed"
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     """A path that is not there, another folder, a file, a URI, another version, half a file."""
     assert "offsets and commits" in refusal(tmp_path / "nosuch").rule
     assert "offsets and commits" in refusal(tmp_path).rule
@@ -134,7 +134,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.broker
 @pytest.mark.spark
-def test_sparks_own_checkpoint_is_understood(
+def test_a_checkpoint_written_by_spark_is_read(
     spark: SparkSession, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """Each batch of a real query ends at the next offset to read; a batch cut short is told."""

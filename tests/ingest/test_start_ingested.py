@@ -28,7 +28,7 @@ def commit(table: Path, **last: int) -> None:
     )
 
 
-def test_the_next_offset_is_the_one_after_the_last_written(tmp_path: Path) -> None:
+def test_ingested_table_gives_the_offset_after_the_last_one(tmp_path: Path) -> None:
     """Its transactions carry the last offset, ends here are exclusive; the newest commit counts."""
     commit(tmp_path, p0=4, p1=0)
     commit(tmp_path, p0=9, p11=2)
@@ -37,13 +37,13 @@ def test_the_next_offset_is_the_one_after_the_last_written(tmp_path: Path) -> No
     assert found.source == f"transactions of 'web_requests' in the Delta table {tmp_path}"
 
 
-def test_partitions_that_the_topic_does_not_have_are_told(tmp_path: Path) -> None:
+def test_ingested_table_includes_partitions_that_the_topic_lacks(tmp_path: Path) -> None:
     """They are a sign of another topic, which the core refuses."""
     commit(tmp_path, p0=4, p7=4)
     assert IngestedTable(str(tmp_path), "web_requests").read("events", 2).offsets == {0: 5, 7: 5}
 
 
-def test_another_job_has_no_part_in_it(tmp_path: Path) -> None:
+def test_transactions_of_another_job_are_ignored(tmp_path: Path) -> None:
     """An app id that the table does not know, or that merely begins alike."""
     commit(tmp_path, p0=4)
     for app_id in ("web", "web_requests-0", "Web_requests"):
@@ -52,7 +52,7 @@ def test_another_job_has_no_part_in_it(tmp_path: Path) -> None:
         assert f"{app_id}-0" in refused.value.rule
 
 
-def test_what_is_no_table_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_folder_without_a_table_is_refused_and_not_changed(tmp_path: Path) -> None:
     """A folder without a log, and none at all."""
     for path in (tmp_path, tmp_path / "nosuch"):
         with pytest.raises(InvalidStart) as refused:

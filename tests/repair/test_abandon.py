@@ -23,7 +23,7 @@ def opened(records: int = 10) -> MemoryPipeline:
     return pipeline
 
 
-def test_the_offsets_of_a_given_up_plan_are_planned_again() -> None:
+def test_the_offsets_of_an_abandoned_plan_are_planned_again() -> None:
     """With the limits of now: a plan that was too large comes back in parts."""
     pipeline = opened(records=1_000)
     pipeline.abandon.abandon(1, "ops", "too large")
@@ -35,7 +35,7 @@ def test_the_offsets_of_a_given_up_plan_are_planned_again() -> None:
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
-def test_a_dry_run_gives_nothing_up() -> None:
+def test_a_dry_run_abandons_nothing() -> None:
     """It names the plan, and refuses what would be refused; nothing is fenced or recorded."""
     pipeline = opened()
     before = pipeline.ledger.event_number
@@ -52,7 +52,7 @@ def test_a_dry_run_gives_nothing_up() -> None:
 @pytest.mark.parametrize("remade", [False, True])
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("discard", [False, True])
-def test_a_dry_run_is_refused_for_what_the_real_one_is(
+def test_a_dry_run_raises_the_errors_of_abandon(
     remade: bool, recorded: bool, discard: bool
 ) -> None:
     """Landed or not, recorded or not, of a topic that was made again or not."""
@@ -75,7 +75,7 @@ def test_a_dry_run_is_refused_for_what_the_real_one_is(
     assert ends == [in_doubt if remade and not recorded else PlanLanded] * 2
 
 
-def test_i4_a_zombie_driver_cannot_land_a_given_up_plan() -> None:
+def test_i4_a_zombie_driver_cannot_land_an_abandoned_plan() -> None:
     """It works on while its plan is given up: the fence keeps it out of the table."""
     pipeline = opened()
 
@@ -91,7 +91,7 @@ def test_i4_a_zombie_driver_cannot_land_a_given_up_plan() -> None:
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
-def test_a_landed_plan_cannot_be_given_up() -> None:
+def test_a_landed_plan_cannot_be_abandoned() -> None:
     """Also if its landing was not recorded yet: then it is recorded now."""
     pipeline = opened()
     plan = pipeline.ledger.plans[1].plan
@@ -102,7 +102,7 @@ def test_a_landed_plan_cannot_be_given_up() -> None:
     assert pipeline.committed()[0] == 10
 
 
-def test_giving_up_twice_is_giving_up_once() -> None:
+def test_abandoning_an_abandoned_plan_changes_nothing() -> None:
     """A command whose answer was lost is safe to repeat."""
     pipeline = opened()
     for _ in range(2):
@@ -111,7 +111,7 @@ def test_giving_up_twice_is_giving_up_once() -> None:
     assert events.count("abandoned") == 1
 
 
-def test_a_fence_without_its_event_is_finished_by_the_same_command() -> None:
+def test_abandon_completes_an_interrupted_abandon() -> None:
     """Killed between the two steps: the plan is still open, and giving it up again works."""
     pipeline = opened()
     pipeline.table.fence(pipeline.ledger.plans[1].plan)
@@ -119,7 +119,7 @@ def test_a_fence_without_its_event_is_finished_by_the_same_command() -> None:
     assert pipeline.ledger.open_plans() == []
 
 
-def test_the_requester_of_a_given_up_plan_gets_a_new_one() -> None:
+def test_the_requester_of_an_abandoned_plan_gets_a_new_plan() -> None:
     """A cleared run does not come back with a plan that may not land."""
     pipeline = opened()
     pipeline.abandon.abandon(1, "ops", "too large")
@@ -129,7 +129,7 @@ def test_the_requester_of_a_given_up_plan_gets_a_new_one() -> None:
     assert answer.plan.sequence == 2
 
 
-def test_a_given_up_backfill_lets_the_next_one_in() -> None:
+def test_an_abandoned_backfill_allows_the_next_backfill() -> None:
     """A backfill whose range Kafka lost blocked every later one."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
@@ -142,7 +142,7 @@ def test_a_given_up_backfill_lets_the_next_one_in() -> None:
     assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(3, 8)]
 
 
-def test_i1_rows_of_a_topic_that_was_made_again_in_mid_read_are_removed_on_request() -> None:
+def test_i1_discard_removes_rows_of_a_topic_that_was_recreated_during_the_read() -> None:
     """First it is told, then it is done, then the pipeline goes on with the new topic."""
     pipeline = opened()
 
@@ -166,7 +166,7 @@ def test_i1_rows_of_a_topic_that_was_made_again_in_mid_read_are_removed_on_reque
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
-def test_a_landing_of_the_right_topic_is_never_discarded() -> None:
+def test_discard_never_removes_rows_of_the_planned_topic() -> None:
     """It is recorded instead."""
     pipeline = opened()
     plan = pipeline.ledger.plans[1].plan

@@ -25,7 +25,7 @@ def pipeline() -> MemoryPipeline:
     return made
 
 
-def test_s7_an_accepted_loss_lets_the_pipeline_go_on(pipeline: MemoryPipeline) -> None:
+def test_s7_a_pipeline_continues_after_an_accepted_loss(pipeline: MemoryPipeline) -> None:
     """I3: exactly the deleted unread offsets are skipped; who, when and why can be read."""
     pipeline.kafka.delete_records("events", 0, 7)
     with pytest.raises(LostRange) as refused:
@@ -65,7 +65,9 @@ def test_a_dry_run_of_a_decision_writes_nothing(pipeline: MemoryPipeline) -> Non
 
 
 @pytest.mark.parametrize("partitions", [(), (0,), (1, 0)])
-def test_no_loss_no_acceptance(pipeline: MemoryPipeline, partitions: tuple[int, ...]) -> None:
+def test_accepting_a_loss_without_a_loss_is_refused(
+    pipeline: MemoryPipeline, partitions: tuple[int, ...]
+) -> None:
     """I7: what can still be read cannot be given up for lost."""
     if len(partitions) > 1:
         pipeline.kafka.delete_records("events", 0, 7)
@@ -76,7 +78,7 @@ def test_no_loss_no_acceptance(pipeline: MemoryPipeline, partitions: tuple[int, 
     assert not any(row["event"] == "loss_accepted" for row in pipeline.control.rows)
 
 
-def test_a_loss_inside_an_open_plan_is_not_accepted_before_it_is_given_up(
+def test_a_loss_inside_an_open_plan_is_refused_until_it_is_abandoned(
     pipeline: MemoryPipeline,
 ) -> None:
     """The plan could still land what its driver has read."""
@@ -91,7 +93,7 @@ def test_a_loss_inside_an_open_plan_is_not_accepted_before_it_is_given_up(
     assert pipeline.committed() == {0: 10, 1: 10}
 
 
-def test_s10_a_loss_in_a_partition_that_was_never_seen(pipeline: MemoryPipeline) -> None:
+def test_s10_a_loss_in_a_new_partition_is_accepted(pipeline: MemoryPipeline) -> None:
     """Added, filled and cut before we looked: its first records are a loss too."""
     pipeline.kafka.topics["events"][2] = type(pipeline.kafka.topics["events"][0])()
     pipeline.produce(2, 6)
@@ -104,7 +106,7 @@ def test_s10_a_loss_in_a_partition_that_was_never_seen(pipeline: MemoryPipeline)
     assert pipeline.committed() == {0: 10, 1: 10, 2: 6}
 
 
-def test_s10_a_new_incarnation_is_read_from_its_start(pipeline: MemoryPipeline) -> None:
+def test_s10_a_recreated_topic_is_read_from_its_start(pipeline: MemoryPipeline) -> None:
     """What landed of the old one stays, under its own topic id; the same offsets land again."""
     old = pipeline.landed_identities()
     pipeline.kafka.create("events", 3, "id-2")
@@ -125,7 +127,7 @@ def test_s10_a_new_incarnation_is_read_from_its_start(pipeline: MemoryPipeline) 
     )
 
 
-def test_the_same_topic_is_no_new_incarnation(pipeline: MemoryPipeline) -> None:
+def test_new_incarnation_of_an_unchanged_topic_is_refused(pipeline: MemoryPipeline) -> None:
     """I7: a decision that nothing asks for is refused, and so is one about another topic."""
     with pytest.raises(NothingToDo):
         pipeline.decisions.new_incarnation("ann", "why")
@@ -137,7 +139,9 @@ def test_the_same_topic_is_no_new_incarnation(pipeline: MemoryPipeline) -> None:
         pipeline.decisions.new_incarnation("ann", "why")
 
 
-def test_an_open_plan_of_the_old_topic_is_given_up_first(pipeline: MemoryPipeline) -> None:
+def test_new_incarnation_is_refused_while_a_plan_of_the_old_topic_is_open(
+    pipeline: MemoryPipeline,
+) -> None:
     """Its driver may be about to land."""
     plan = pipeline.planner.plan("second").plan
     assert plan is not None
@@ -159,7 +163,9 @@ def test_another_cluster_is_a_new_incarnation(pipeline: MemoryPipeline) -> None:
     assert pipeline.committed() == {0: 2}
 
 
-def test_a_topic_that_was_read_before_goes_on_where_it_stood(pipeline: MemoryPipeline) -> None:
+def test_an_earlier_incarnation_continues_at_its_committed_offsets(
+    pipeline: MemoryPipeline,
+) -> None:
     """There and back: what was landed stays landed, and what was deleted meanwhile is a loss."""
     first = pipeline.kafka.topics["events"]
     pipeline.kafka.create("events", 2, "id-2")
@@ -177,7 +183,7 @@ def test_a_topic_that_was_read_before_goes_on_where_it_stood(pipeline: MemoryPip
     assert len(pipeline.landed_identities()) == len(set(pipeline.landed_identities())) == 17
 
 
-def test_every_commit_tells_one_committed_offset_of_a_partition() -> None:
+def test_each_commit_has_one_committed_offset_per_partition() -> None:
     """Also of a partition that was added and lost records before it was ever read."""
     pipeline = MemoryPipeline()
     pipeline.run("nothing there")

@@ -56,7 +56,7 @@ def drain(pipeline: MemoryPipeline) -> None:
     assert pipeline.committed() == read_positions(pipeline) == ends
 
 
-def test_i5_a_restored_table_is_answered_by_a_rewind(pipeline: MemoryPipeline) -> None:
+def test_i5_a_rewind_follows_a_restored_table(pipeline: MemoryPipeline) -> None:
     """Nothing runs until then; then what the RESTORE took is unread, and is read again once."""
     pipeline.table.restore(1)
     with pytest.raises(TableRestored):
@@ -121,7 +121,7 @@ def test_i4_a_driver_that_landed_before_a_rewind_records_nothing_after_it(
     drain(pipeline)
 
 
-def test_i5_a_commit_that_was_restored_away_before_it_was_recorded_is_not_recorded(
+def test_i5_a_commit_that_a_restore_removed_before_its_recording_is_not_recorded(
     pipeline: MemoryPipeline,
 ) -> None:
     """Its commit is in the log; its rows are not in the table."""
@@ -138,7 +138,7 @@ def test_i5_a_commit_that_was_restored_away_before_it_was_recorded_is_not_record
     drain(pipeline)
 
 
-def test_a_restore_to_before_a_rewind_is_noticed(pipeline: MemoryPipeline) -> None:
+def test_a_restore_to_a_version_before_a_rewind_is_detected(pipeline: MemoryPipeline) -> None:
     """It would bring rows back whose offsets are unread."""
     pipeline.table.restore(1)
     pipeline.repair.rewind("ann", "why")
@@ -176,7 +176,7 @@ def test_i5_a_lost_control_table_is_rebuilt(pipeline: MemoryPipeline) -> None:
     drain(pipeline)
 
 
-def test_i5_rows_alone_suffice_where_the_log_has_been_cleaned(pipeline: MemoryPipeline) -> None:
+def test_i5_a_rebuild_uses_rows_if_the_log_has_lost_the_commits(pipeline: MemoryPipeline) -> None:
     """Commits older than the log's retention tell nothing: the rows' own columns do."""
     pipeline.control.rows.clear()
     pipeline.control.newest.clear()
@@ -228,7 +228,7 @@ def test_i2_a_zombie_of_a_lost_ledger_lands_nothing(pipeline: MemoryPipeline) ->
     drain(pipeline)
 
 
-def test_i2_nor_does_one_of_an_epoch_that_landed_nothing(pipeline: MemoryPipeline) -> None:
+def test_i2_a_zombie_of_an_epoch_without_landings_lands_nothing(pipeline: MemoryPipeline) -> None:
     """The newest epoch may be in no table at all."""
     pipeline.table.restore(2)
     pipeline.repair.rewind("ann", "why")
@@ -279,7 +279,7 @@ def test_a_dry_run_of_a_repair_changes_nothing(pipeline: MemoryPipeline) -> None
     assert (pipeline.control.rows, pipeline.table.commits) == (rows, commits)
 
 
-def test_a_repair_killed_after_its_fence_is_done_by_the_next(pipeline: MemoryPipeline) -> None:
+def test_a_repeated_repair_completes_one_killed_after_its_fence(pipeline: MemoryPipeline) -> None:
     """The fence alone harms nothing."""
     pipeline.table.restore(1)
 
@@ -294,7 +294,7 @@ def test_a_repair_killed_after_its_fence_is_done_by_the_next(pipeline: MemoryPip
     drain(pipeline)
 
 
-def test_tables_that_agree_are_left_alone(pipeline: MemoryPipeline) -> None:
+def test_repairing_tables_that_agree_is_refused(pipeline: MemoryPipeline) -> None:
     """I7: a repair of nothing would only open an epoch."""
     commits = list(pipeline.table.commits)
     for repair in (pipeline.repair.rewind, pipeline.repair.rebuild):
@@ -319,7 +319,9 @@ def test_rows_that_no_plan_explains_stop_a_repair(pipeline: MemoryPipeline) -> N
 
 
 @pytest.mark.parametrize("kept", [0, 3])
-def test_rows_that_somebody_deleted_are_not_read_again(pipeline: MemoryPipeline, kept: int) -> None:
+def test_deleted_rows_are_not_read_again_after_a_repair(
+    pipeline: MemoryPipeline, kept: int
+) -> None:
     """Bronze may be cut by age: only what a RESTORE took out is unread."""
     first = [row for row in pipeline.table.rows if row[3] == 1]
     pipeline.table.restore(2)
@@ -332,7 +334,9 @@ def test_rows_that_somebody_deleted_are_not_read_again(pipeline: MemoryPipeline,
     assert pipeline.committed() == {0: 15, 1: 15}
 
 
-def test_i4_a_driver_that_lands_just_before_the_fence_is_seen(pipeline: MemoryPipeline) -> None:
+def test_i4_a_repair_records_a_plan_that_lands_just_before_its_fence(
+    pipeline: MemoryPipeline,
+) -> None:
     """The repair looks again once the fence is up."""
     pipeline.produce(0, 3)
     plan = pipeline.planner.plan("fourth").plan
@@ -360,7 +364,7 @@ def test_i5_another_copy_of_the_table_is_refused_after_a_repair(pipeline: Memory
         pipeline.planner.plan("fourth")
 
 
-def test_i3_a_rebuilt_partition_does_not_begin_at_a_backfill() -> None:
+def test_i3_a_rebuilt_partition_does_not_start_at_a_backfill() -> None:
     """What lies before the backfill was never read."""
     made = MemoryPipeline(partitions=1)
     made.produce(0, 20)
@@ -375,7 +379,9 @@ def test_i3_a_rebuilt_partition_does_not_begin_at_a_backfill() -> None:
     drain(made)
 
 
-def test_i3_rows_alone_vouch_for_no_offset_that_kafka_deleted(pipeline: MemoryPipeline) -> None:
+def test_i3_a_rebuild_from_rows_leaves_out_gaps_that_kafka_deleted(
+    pipeline: MemoryPipeline,
+) -> None:
     """Nobody knows any more whether it was read: it is a loss to be accepted."""
     pipeline.kafka.delete_records("events", 0, 15)
     pipeline.control.rows.clear()
@@ -388,7 +394,7 @@ def test_i3_rows_alone_vouch_for_no_offset_that_kafka_deleted(pipeline: MemoryPi
 
 
 @pytest.mark.parametrize("limit", [2, None])
-def test_i2_a_zombie_whose_number_was_given_out_again_is_taken_in(
+def test_i2_a_zombie_landing_under_a_reassigned_number_is_recorded(
     pipeline: MemoryPipeline, limit: int | None
 ) -> None:
     """A control table from a backup made another plan of that number; the zombie was first.
@@ -416,7 +422,7 @@ def test_i2_a_zombie_whose_number_was_given_out_again_is_taken_in(
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["by_its_commit", "by_rows_alone"])
-def test_i2_nor_is_it_taken_for_a_plan_of_other_partitions(
+def test_i2_a_zombie_landing_is_not_mistaken_for_a_plan_of_other_partitions(
     pipeline: MemoryPipeline, told: bool
 ) -> None:
     """Rows outside the plan of their number are of another plan, whoever tells it."""
@@ -437,7 +443,7 @@ def test_i2_nor_is_it_taken_for_a_plan_of_other_partitions(
 
 
 @pytest.mark.parametrize("deleted", [0, 41], ids=["kafka_has_them", "kafka_has_deleted_them"])
-def test_i5_rows_alone_tell_backfills_inside_each_other(deleted: int) -> None:
+def test_i5_a_rebuild_from_rows_separates_nested_backfills(deleted: int) -> None:
     """A wide backfill around narrow ones with a gap: no offset is claimed twice."""
     pipeline = MemoryPipeline(partitions=1)
     pipeline.produce(0, 10)
@@ -466,7 +472,7 @@ def test_i5_rows_alone_tell_backfills_inside_each_other(deleted: int) -> None:
     assert pipeline.landed_identities() == [*before, ("id-1", 0, 41), ("id-1", 0, 42)]
 
 
-def test_i4_a_number_that_a_restore_took_out_is_not_given_out_again(
+def test_i4_the_number_of_a_plan_that_a_restore_removed_is_not_reassigned(
     pipeline: MemoryPipeline,
 ) -> None:
     """With the control table lost as well, only the data table's log remembers it."""
@@ -481,9 +487,7 @@ def test_i4_a_number_that_a_restore_took_out_is_not_given_out_again(
 
 
 @pytest.mark.parametrize("gaps", [0, 3], ids=["records", "plans_of_holes_only"])
-def test_i5_a_restore_of_a_table_that_was_made_again_is_noticed(
-    pipeline: MemoryPipeline, gaps: int
-) -> None:
+def test_i5_a_restore_of_a_recreated_table_is_detected(pipeline: MemoryPipeline, gaps: int) -> None:
     """Its versions count from the beginning: what the old one had reached says nothing."""
     for run in range(gaps):
         pipeline.kafka.add_gaps("events", 0, 2)
@@ -501,7 +505,7 @@ def test_i5_a_restore_of_a_table_that_was_made_again_is_noticed(
 
 
 @pytest.mark.parametrize("lost", range(1, 8))
-def test_i7_an_event_lost_from_the_middle_is_missed_and_made_up_for(
+def test_i7_an_event_lost_from_the_middle_is_detected_and_rebuilt(
     pipeline: MemoryPipeline, lost: int
 ) -> None:
     """A writer that goes on after a RESTORE of the control table hides the gap behind it."""
@@ -517,7 +521,7 @@ def test_i7_an_event_lost_from_the_middle_is_missed_and_made_up_for(
     drain(pipeline)
 
 
-def test_a_lost_beginning_without_a_plan_is_found_again() -> None:
+def test_a_rebuild_restores_lost_start_offsets_without_a_plan() -> None:
     """The first event told where to begin and nothing else: landed offsets must not be unread."""
     made = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST), partitions=1)
     made.produce(0, 3)
@@ -530,7 +534,7 @@ def test_a_lost_beginning_without_a_plan_is_found_again() -> None:
     assert made.run("third") is None
 
 
-def test_a_lost_new_incarnation_is_found_again(pipeline: MemoryPipeline) -> None:
+def test_a_rebuild_restores_a_lost_new_incarnation(pipeline: MemoryPipeline) -> None:
     """Its plans tell of it."""
     old = pipeline.landed_identities()
     pipeline.kafka.create("events", 2, "id-2")
@@ -545,7 +549,7 @@ def test_a_lost_new_incarnation_is_found_again(pipeline: MemoryPipeline) -> None
     assert pipeline.landed_identities() == sorted(old + pipeline.visible_identities())
 
 
-def test_an_undo_that_the_control_table_has_forgotten(tmp_path: Path) -> None:
+def test_a_rebuild_restores_an_undo_forgotten_by_the_control_table(tmp_path: Path) -> None:
     """A RESTORE of it to before the undo: the data table's own log tells that the rows are gone."""
     lake = FileLake(root=tmp_path)
     lake.run(3)

@@ -30,7 +30,7 @@ def offsets(pipeline: MemoryPipeline) -> list[int]:
     return [offset for _, _, offset in pipeline.landed_identities()]
 
 
-def test_exactly_the_plans_rows_go_and_the_next_run_reads_them_again() -> None:
+def test_undo_removes_exactly_the_plans_rows_and_the_next_run_reads_them_again() -> None:
     """I1, I3: the committed offset falls to the gap, and comes back with the next run."""
     pipeline = landed(4, 3, 2)
     done = pipeline.undo.undo(2, "ops", "a wrong deploy")
@@ -60,7 +60,7 @@ class Failing(MemoryTable):
         raise EngineFailed(operation="removing", reason=f"plan {plan.sequence}")
 
 
-def test_an_undo_that_was_stopped_is_shown_and_gone_on_with() -> None:
+def test_status_shows_an_interrupted_undo_and_a_repetition_completes_it() -> None:
     """I2: until its end nobody counts on the rows, and nobody plans their offsets."""
     pipeline = landed(4, 3)
     failing = Failing(kafka=pipeline.kafka, commits=pipeline.table.commits)
@@ -78,7 +78,7 @@ def test_an_undo_that_was_stopped_is_shown_and_gone_on_with() -> None:
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
-def test_what_has_not_landed_cannot_be_undone() -> None:
+def test_an_open_or_abandoned_plan_cannot_be_undone() -> None:
     """Open, given up, or not there."""
     pipeline = landed(4)
     pipeline.produce(0, 3)
@@ -92,7 +92,7 @@ def test_what_has_not_landed_cannot_be_undone() -> None:
         pipeline.undo.undo(9, "ops", "x")
 
 
-def test_a_driver_of_an_undone_plan_is_told() -> None:
+def test_executing_an_undone_plan_is_refused() -> None:
     """I4: a run that is cleared does not land it again; the next one does."""
     pipeline = landed(4)
     pipeline.undo.undo(1, "ops", "a wrong deploy")
@@ -103,7 +103,7 @@ def test_a_driver_of_an_undone_plan_is_told() -> None:
     assert again.sequence == 2
 
 
-def test_a_restore_that_brings_rows_back_is_noticed() -> None:
+def test_a_restore_that_restores_undone_rows_is_detected() -> None:
     """I1: their offsets are unread; read again they would be there twice."""
     pipeline = landed(4)
     before = len(pipeline.table.commits)
@@ -117,8 +117,8 @@ def test_a_restore_that_brings_rows_back_is_noticed() -> None:
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
-def test_what_a_backfill_landed_waits_for_the_next_backfill() -> None:
-    """The live chain does not go back for it."""
+def test_undone_offsets_of_a_backfill_are_read_by_the_next_run() -> None:
+    """They lie before the end of the live chain."""
     pipeline = landed(4)
     pipeline.produce(0, 4)
     plan = pipeline.planner.backfill(wanted((0, 5, 7)), "fill").plan
