@@ -20,6 +20,7 @@ from tidemark.ingest.planner import PlanOutcome
 from tidemark.kafka.errors import KafkaUnavailable, TopicMissing
 from tidemark.lake.errors import ControlConflict
 from tidemark.spec.model import AlarmRules, StartPolicy
+from tidemark.spec.ref import PipelineRef
 
 
 def ranges(pipeline: MemoryPipeline, sequence: int) -> list[tuple[int, int, int]]:
@@ -328,7 +329,7 @@ def test_s13_two_pipelines_over_one_topic_have_their_own_progress() -> None:
     first.produce(0, 4)
     first.run("a")
     second = MemoryPipeline(
-        spec=make_spec(name="strategy"), kafka=first.kafka, control=first.control
+        spec=make_spec(ref=PipelineRef.parse("strategy")), kafka=first.kafka, control=first.control
     )
     assert second.planner.plan("b").outcome is PlanOutcome.NEW
     assert first.committed() == {0: 4, 1: 0}

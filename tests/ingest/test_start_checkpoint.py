@@ -111,7 +111,7 @@ def test_a_checkpoint_without_a_committed_batch_is_refused(tmp_path: Path) -> No
         (tmp_path / folder).mkdir()
     assert refusal(tmp_path).seen == "no batch"
     write(tmp_path, 0, [kafka(p0=5)], committed=False)
-    assert refusal(tmp_path).seen == "batch 0 begun, none committed"
+    assert refusal(tmp_path).seen == "batch 0 started, none committed"
 
 
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
