@@ -16,6 +16,7 @@ from tests.conftest import PROJECT
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.plans import make_spec
 from tidemark.lake.data_table import DeltaDataTable
+from tidemark.spec.ref import PipelineRef
 
 PARAMS = {"keep_hours": 168, "keep_docs_days": 90, "dry_run": False}
 
@@ -69,7 +70,9 @@ def test_a_task_maintains_what_pipelines_share(task_probe: Probe, lake: FileLake
 def test_a_table_that_fails_stops_no_other_and_fails_the_run(lake: FileLake) -> None:
     """One run by Airflow itself, mapped tasks and the form's defaults included."""
     home = lake.root.parent
-    other = FileLake(lake.root, spec=make_spec(name="idle", topic="events", target="bronze/idle"))
+    other = FileLake(
+        lake.root, spec=make_spec(ref=PipelineRef("idle"), topic="events", target="bronze/idle")
+    )
     DeltaDataTable(str(other.uri)).prepare("somebody")
     (home / "airflow").mkdir()
     environ = {

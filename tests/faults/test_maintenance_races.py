@@ -42,6 +42,7 @@ from tidemark.lake.errors import CompactionConflict
 from tidemark.lake.maintained_table import DeltaMaintainedTable
 from tidemark.maintenance.rules import MaintenanceOutcome
 from tidemark.maintenance.service import Maintenance
+from tidemark.spec.ref import PipelineRef
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -177,7 +178,9 @@ def lakes(
     return [
         KafkaFileLake(
             root,
-            spec=make_spec(name=name, topic=topic(partitions=2), target=f"bronze/{name}"),
+            spec=make_spec(
+                ref=PipelineRef(name), topic=topic(partitions=2), target=f"bronze/{name}"
+            ),
             bootstrap=broker.bootstrap,
         )
         for name in names
