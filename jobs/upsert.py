@@ -1,9 +1,9 @@
-"""Bring tables of latest rows up to date: what typed tables have, merged by key.
+"""Bring upsert tables up to date: merge typed rows by key.
 
     spark-submit jobs/upsert.py --plan prices=57
 
-The number is the version of the typed table that the table will show at least; it shows the newest
-one when the job gets to it. `tidemark.core.errors.ExitCode` defines the exit
+The number is a version of the typed table. The job merges at least this version: it merges the
+newest one. `tidemark.core.errors.ExitCode` defines the exit
 codes; docs/cli.md lists them.
 """
 

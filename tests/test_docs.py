@@ -14,7 +14,7 @@ import typer
 from tests.conftest import PROJECT
 from tidemark.cli import app
 from tidemark.quality.checks import BUILT_IN_CHECKS, DRIFT
-from tidemark.spec.decode import Reason
+from tidemark.spec.decode import QuarantineReason
 
 PAGES = sorted(
     [*PROJECT.glob("*.md"), *PROJECT.glob("bench/*.md"), *(PROJECT / "docs").rglob("*.md")]
@@ -156,7 +156,7 @@ def test_every_check_has_a_row() -> None:
 def test_every_reason_is_explained() -> None:
     """The table of the section has one row for each reason."""
     rows = re.findall(r"^\| `(\w+)` \|", section("typed.md", "Quarantine"), re.MULTILINE)
-    assert rows == [reason.value for reason in Reason]
+    assert rows == [reason.value for reason in QuarantineReason]
 
 
 def every_command(group: Any, *above: str) -> Iterator[tuple[str, ...]]:

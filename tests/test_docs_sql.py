@@ -35,8 +35,8 @@ from tidemark.spec.model import StartPolicy
 from tidemark.spec.ref import PipelineRef
 from tidemark.spec.upsert import Envelope
 from tidemark.typed.columns import typed_schema
-from tidemark.typed.schema_table import DeltaSchemas
-from tidemark.upsert.table import latest_schema
+from tidemark.typed.schema_table import DeltaSchemaStore
+from tidemark.upsert.table import upsert_schema
 
 
 def answer(page: str, beginning: str, tables: Mapping[str, Any]) -> list[tuple[Any, ...]]:
@@ -200,7 +200,7 @@ def test_decoded_prices(tmp_path: Path) -> None:
 
 def test_the_schema_behind_an_id(tmp_path: Path) -> None:
     """As the registry said it."""
-    schemas = DeltaSchemas(str(tmp_path / "schemas"), "registry", lambda: NOW)
+    schemas = DeltaSchemaStore(str(tmp_path / "schemas"), "registry", lambda: NOW)
     schemas.keep([RegisteredSchema(id=n, kind="AVRO", text=f'"{n}"') for n in (6, 7)])
     told = answer("typed.md", "SELECT schema", {"schemas": _rows(tmp_path / "schemas")})
     assert told == [('"7"',)]
@@ -223,7 +223,7 @@ def test_latest_balances(tmp_path: Path) -> None:
     """The query fits the spec of its page; what is marked as deleted is left out."""
     decode = decoder("upsert.md", tmp_path)
     columns = {part: spec.column for part, spec in decode.parts.items() if spec.column}
-    schema = pa.schema(latest_schema(columns, Envelope.NONE).to_arrow())
+    schema = pa.schema(upsert_schema(columns, Envelope.NONE).to_arrow())
     accounts = [("a", False), ("b", True)]
     rows = [{"key": key, "value": {"balance": 1}, "deleted": gone} for key, gone in accounts]
     latest = {"accounts_latest": pa.Table.from_pylist(rows, schema)}

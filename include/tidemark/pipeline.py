@@ -30,7 +30,7 @@ from tidemark.spec.errors import IsTyped
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import PipelineKind, PipelineRef
-from tidemark.spec.upsert import Merge
+from tidemark.spec.upsert import MergePlan
 
 if TYPE_CHECKING:
     from tidemark.backfill.service import Backfills
@@ -67,9 +67,9 @@ if TYPE_CHECKING:
     from tidemark.report.unsettled import Unsettling
     from tidemark.report.verification import Verification
     from tidemark.spec.fields import FieldType
-    from tidemark.typed.decoder import Decoding
-    from tidemark.typed.profile_service import Profiling
-    from tidemark.typed.quarantine import DeltaQuarantine, TypedTables
+    from tidemark.typed.decoder import DecodePlanner
+    from tidemark.typed.profile_service import Profiler
+    from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
     from tidemark.typed.schemas import SchemaRegistry, SchemaStore
     from tidemark.upsert.service import Upserts
 
@@ -172,7 +172,7 @@ class Pipeline:
         """Check a landed plan, with Spark if its suite needs Spark, and publish or block it."""
         return self.quality.check(sequence)
 
-    def merge(self) -> Merge | None:
+    def merge(self) -> MergePlan | None:
         """Bring the upsert table up to date with Spark; None if it was up to date."""
         from tidemark.upsert.spark import SparkMerger
 
@@ -180,7 +180,7 @@ class Pipeline:
         merger = SparkMerger(
             open_session=self.environment.sessions.own,
             typed=self._uri(upserts.spec.target),
-            latest=self._uri(upserts.upsert.target),
+            upsert=self._uri(upserts.upsert.target),
             spec=upserts.upsert,
         )
         return upserts.execute(self._armed("merger", merger))
@@ -242,27 +242,27 @@ class Pipeline:
         )
 
     @property
-    def decoder(self) -> Decoding:
+    def decoder(self) -> DecodePlanner:
         """Plans what is decoded into the typed table. Needs neither a JVM nor Kafka.
 
         Raises:
             NotDecoded: The spec defines no typed table.
         """
         from tidemark.lake.data_table import DeltaDataTable
-        from tidemark.typed.decoder import Decoding
-        from tidemark.typed.schemas import Schemas
+        from tidemark.typed.decoder import DecodePlanner
+        from tidemark.typed.schemas import SchemaResolver
 
         spec = self.live.typed()
         decode = self.live.decoding()
         bronze = self._armed("bronze", DeltaDataTable(self._uri(self.live.target), reads_only=True))
         table = self.typed._typed_tables()
-        return Decoding(
+        return DecodePlanner(
             spec=spec,
             decode=decode,
             control=self.control,
             bronze=bronze,
             table=table,
-            schemas=Schemas(
+            schemas=SchemaResolver(
                 decode=decode,
                 pipeline=spec.name,
                 # One for all plans of a run: it caches the answers.
@@ -282,16 +282,16 @@ class Pipeline:
             NotDecoded, NotUpserted: The spec defines no upsert table.
         """
         from tidemark.upsert.service import Upserts
-        from tidemark.upsert.table import DeltaLatest
+        from tidemark.upsert.table import DeltaUpsertTable
 
         upsert = self.live.upsert()
-        latest = DeltaLatest(self._uri(upsert.target), upsert.envelope)
+        table = DeltaUpsertTable(self._uri(upsert.target), upsert.envelope)
         return Upserts(
             spec=self.live.typed(),
             upsert=upsert,
             control=self.control,
             typed=self._armed("typed", self.typed._typed_tables()),
-            latest=self._armed("latest", latest),
+            table=self._armed("upsert_table", table),
         )
 
     # -- quality -----------------------------------------------------------------------------------
@@ -337,11 +337,11 @@ class Pipeline:
         )
 
     @property
-    def profiling(self) -> Profiling:
+    def profiling(self) -> Profiler:
         """Profiles landed records. Needs neither a JVM nor Kafka."""
-        from tidemark.typed.profile_service import Profiling
+        from tidemark.typed.profile_service import Profiler
 
-        return Profiling(spec=self.kafka_spec, control=self.control, data_log=self.table)
+        return Profiler(spec=self.kafka_spec, control=self.control, data_log=self.table)
 
     # -- repair ------------------------------------------------------------------------------------
 
@@ -636,7 +636,7 @@ class Pipeline:
         """Return the readers of what the table is made from: the topic, or the bronze table."""
         if not self.spec.is_typed:
             return self.watermarks, self.log_reader
-        landed = self.decoder.landed
+        landed = self.decoder.bronze_log
         return self._armed("watermarks", landed), self._armed("log_reader", landed)
 
     def _sink(self) -> Sink:
@@ -672,10 +672,10 @@ class Pipeline:
         uri = self._uri(self.spec.target)
         return self._armed("table", DeltaDataTable(uri, reads_only=reads_only))
 
-    def _typed_tables(self) -> TypedTables:
-        from tidemark.typed.quarantine import TypedTables
+    def _typed_tables(self) -> TypedTablePair:
+        from tidemark.typed.quarantine import TypedTablePair
 
-        pair = TypedTables(self._typed_table(), self.quarantine, self._typed_table)
+        pair = TypedTablePair(self._typed_table(), self.quarantine, self._typed_table)
         return self._armed("table", pair)
 
     def _typed_table(self, columns: Mapping[Part, FieldType] | None = None) -> DeltaDataTable:
@@ -702,10 +702,12 @@ class Pipeline:
         return self._armed("registry", ConfluentRegistry(connection, extra))
 
     def _schema_store(self) -> SchemaStore:
-        from tidemark.typed.schema_table import DeltaSchemas
+        from tidemark.typed.schema_table import DeltaSchemaStore
 
         table = self.environment.layout.schema_table
-        return self._armed("schemas", DeltaSchemas(table, self.live.decoding().registry, utc_now))
+        return self._armed(
+            "schemas", DeltaSchemaStore(table, self.live.decoding().registry, utc_now)
+        )
 
     @property
     def kafka_spec(self) -> PipelineSpec:

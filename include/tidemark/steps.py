@@ -24,7 +24,7 @@ from tidemark.ingest.recorder import recorded_plan
 from tidemark.quality.service import raise_if_failed
 from tidemark.spec.layout import LOG_FOLDER
 from tidemark.spec.ref import MergeRef
-from tidemark.spec.upsert import Merge
+from tidemark.spec.upsert import MergePlan
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def check(app: App, plan: PlanRef) -> Result:
 
 def upsert(app: App, merge: MergeRef) -> Result:
     """Merge missing records into an upsert table."""
-    return _merged(app, merge.pipeline) or {"how": "nothing to do"}
+    return _merged(app, merge.pipeline) or {"outcome": "nothing to do"}
 
 
 # -- all steps -----------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class Left:
     newest: int | None
     unchecked: tuple[int, ...] = ()
     to_decode: int = 0
-    merge: Merge | None = None
+    merge: MergePlan | None = None
 
     @property
     def is_any(self) -> bool:
@@ -300,12 +300,12 @@ def describe(step: Result) -> str:
         decoded, quarantined = step["records"] - step["quarantined"], step["quarantined"]
         return f"decode: {decoded:,} record(s) decoded, {quarantined:,} quarantined"
     if name == "upsert":
-        return f"upsert: merged {step['how']}"
+        return f"upsert: merged {step['scope']}"
     return f"publish: plan {step['plan']} is {step['status']}"
 
 
 def _to_decode(app: App, pipeline: str) -> int:
-    return app.pipeline(pipeline).decoder.waiting().offsets if _has_typed(app, pipeline) else 0
+    return app.pipeline(pipeline).decoder.backlog().offsets if _has_typed(app, pipeline) else 0
 
 
 def _has_typed(app: App, pipeline: str) -> bool:

@@ -15,7 +15,7 @@ from tests.conftest import PROJECT
 from tests.support.registry import connection_environ, framed, guarded, known
 from tests.support.typed_lake import HomeTypedLake, home_typed_lake
 from tidemark.core.errors import ExitCode
-from tidemark.spec.decode import DecodedFrom, Part
+from tidemark.spec.decode import DecodeRequest, Part
 
 # Says what it was given each time, and does what Spark would.
 DECODING = f"""\
@@ -146,7 +146,7 @@ def test_the_registrys_password_is_for_planning_alone(
         answer = run(task_probe, spark_submit, ExitCode.CRASH, **environ)
     assert door.asked == ["/schemas/ids/7"]
     (record,) = lake.control.ledger("events@typed").plans.values()
-    source = DecodedFrom.parse(record.plan.requested_by)
+    source = DecodeRequest.parse(record.plan.requested_by)
     assert source is not None
     assert source.schemas == {Part.VALUE: (7,)}
     assert submitted(spark_submit) == ["events@typed=1"]

@@ -1,4 +1,4 @@
-"""The operator that merges latest rows, with a real process in the place of spark-submit."""
+"""The operator that merges upsert tables, with a real process in the place of spark-submit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemark.core.errors import ExitCode
 
 @pytest.fixture
 def lake(spark_submit: Path) -> HomeTypedLake:
-    """Pipeline `events` has a table of latest rows, `plain` has none; nothing has landed."""
+    """Pipeline `events` has an upsert table, `plain` has none; nothing has landed."""
     home = spark_submit.parent
     lake = home_typed_lake(home, "value: {format: string}, upsert: {deletes: hard}")
     text = (home / "pipelines" / "events.yaml").read_text().replace(", upsert: {deletes: hard}", "")

@@ -62,7 +62,7 @@ def test_more_records_than_one_plan_takes_are_replayed_by_several(
     lake: HomeTypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each record once, also those that fail again; then it ends."""
-    monkeypatch.setattr("tidemark.typed.decoder._MOST_REPLAYED", 2)
+    monkeypatch.setattr("tidemark.typed.decoder._MAX_REPLAYED", 2)
     lake.land_values(*(b"%d" % n for n in range(8)))
     lake.broken = {0, 2, 4, 6, 7}
     offline("decode", "events")

@@ -29,7 +29,7 @@ decode:
 """
 
 
-def test_from_kafka_to_the_latest_rows(
+def test_upsert_table_has_the_last_record_of_each_key_in_kafka(
     tmp_path: Path, broker: BrokerStatus, topic: TopicFactory, tidemark: Command
 ) -> None:
     """Judged by librdkafka: the last record of each key in its partition, tombstones left out.
@@ -79,15 +79,15 @@ def test_from_kafka_to_the_latest_rows(
     assert tidemark("ingest", "events").code == ExitCode.OK
     produce(1)
     rounds = (
-        (("ingest", "events"), "all rows", begun),
-        (("backfill", "events", "--retained"), "all rows of their keys", 0),
+        (("ingest", "events"), "all records", begun),
+        (("backfill", "events", "--retained"), "affected keys", 0),
     )
-    for landing, how, start in rounds:
+    for landing, scope, start in rounds:
         for words in (landing, ("decode", "events")):
             assert tidemark(*words).code == ExitCode.OK
         (draft,) = tidemark("upsert", "events", "--dry-run", "--json").json
         (done,) = tidemark("upsert", "events", "--json").json
-        assert draft["how"] == done["how"] == how
+        assert draft["scope"] == done["scope"] == scope
         assert draft["pipeline"] == done["pipeline"] == "events"
         silver = DeltaTable(tmp_path / "lakehouse" / "silver" / "events")
         assert draft["typed_version"] == done["typed_version"] == silver.version()

@@ -290,7 +290,7 @@ FENCES = (
         noticed_by=(
             "tests/typed/test_decoder.py",
             "-k",
-            "undone_leaves",
+            "undoing_a_bronze_plan",
         ),
     ),
     Fence(
@@ -581,7 +581,7 @@ FENCES = (
     Fence(
         marker="older-records-merge-by-all-keys",
         keeps="I1",
-        operation=Replace("later"),
+        operation=Replace("newer"),
         noticed_by=("tests/spec/test_upsert.py",),
     ),
     Fence(
@@ -708,11 +708,11 @@ FENCES = (
     Fence(
         marker="late-merge-is-a-past-transaction",
         keeps="I4",
-        operation=Replace("merge.told()"),
+        operation=Replace("merge.commit_metadata()"),
         noticed_by=(
             "tests/upsert/test_service.py",
             "-k",
-            "driver_that_comes_late",
+            "late_merge",
         ),
         real=True,
     ),

@@ -106,7 +106,7 @@ def settled(court: Court, site: Site) -> None:
         if row["closed_by"] is None:
             assert left.pop((row["partition"], row["offset"])) == row["value"] == b"no"
     assert left == {}
-    waiting = site.app.pipeline("events").decoder.waiting()
+    waiting = site.app.pipeline("events").decoder.backlog()
     assert set(waiting.as_record().values()) == {0}
     site.app.pipeline("events@typed").verify().check()
 
@@ -201,7 +201,7 @@ def test_a_decoder_dies_keeping_what_the_registry_has_said(
     assert [row["schema_id"] for row in kept] == [schema]
 
 
-# -- latest rows ---------------------------------------------------------------------------------
+# -- upsert table --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("at", points("merger.merge:1"))

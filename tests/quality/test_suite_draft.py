@@ -15,7 +15,7 @@ from tidemark.core.record import LogRecord, TimestampType
 from tidemark.dev.samples import SAMPLES
 from tidemark.quality.gx.suite import BATCH_COLUMNS, Suite, load_suite
 from tidemark.quality.suite_draft import draft
-from tidemark.typed.profile import FieldType, Profile
+from tidemark.typed.profile import Profile, SqlType
 
 SLICE = set(BATCH_COLUMNS)
 
@@ -83,10 +83,10 @@ def test_a_profile_counts_what_is_there() -> None:
     assert (profile.objects, profile.values) == (3, 9)
     seen = {each.name: (each.type, each.seen) for each in profile.fields.values()}
     assert seen == {
-        "a": (FieldType.STRING, 3),
-        "b": (FieldType.STRING, 2),
-        "c": (FieldType.NESTED, 1),
-        "e": (FieldType.STRING, 0),
+        "a": (SqlType.STRING, 3),
+        "b": (SqlType.STRING, 2),
+        "c": (SqlType.NESTED, 1),
+        "e": (SqlType.STRING, 0),
     }
     assert (profile.fields["b"].as_key, profile.fields["b"].keyed) == (1, 2)
 
@@ -94,17 +94,15 @@ def test_a_profile_counts_what_is_there() -> None:
 @pytest.mark.parametrize(
     ("values", "wanted"),
     [
-        ([1, 2], FieldType.BIGINT),
-        ([1, 2.5], FieldType.DOUBLE),
-        ([1, "2"], FieldType.STRING),
-        ([2**63], FieldType.STRING),
-        ([True, False], FieldType.BOOLEAN),
-        (["2026-03-01T12:00:00Z"], FieldType.STRING),
+        ([1, 2], SqlType.BIGINT),
+        ([1, 2.5], SqlType.DOUBLE),
+        ([1, "2"], SqlType.STRING),
+        ([2**63], SqlType.STRING),
+        ([True, False], SqlType.BOOLEAN),
+        (["2026-03-01T12:00:00Z"], SqlType.STRING),
     ],
 )
-def test_a_field_has_the_type_that_holds_all_its_values(
-    values: list[Any], wanted: FieldType
-) -> None:
+def test_a_field_has_the_type_that_holds_all_its_values(values: list[Any], wanted: SqlType) -> None:
     """Spark's from_json makes null of a value that its type does not hold."""
     profile = profile_of({"f": value} for value in values)
     assert profile.fields["f"].type is wanted

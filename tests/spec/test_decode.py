@@ -12,14 +12,14 @@ from tidemark.core.accounting import Landing
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
-from tidemark.spec.decode import DecodedFrom, DecodeSpec, Format, PayloadSpec
+from tidemark.spec.decode import DecodeRequest, DecodeSpec, Format, PayloadSpec
 from tidemark.spec.fields import Decimal, ListOf, Struct, parse_type, plain
 from tidemark.spec.upsert import UpsertSpec
 from tidemark.typed.decoder import stale_offsets
 
 
-def test_types_are_words_mappings_and_lists() -> None:
-    """And the same comes out again."""
+def test_types_survive_parsing_and_printing() -> None:
+    """Words, mappings and lists."""
     raw = {"a": "long", "price": "decimal(18,4)", "legs": [{"on": "date"}], "tags": ["string"]}
     parsed = parse_type(raw)
     assert parsed == Struct(
@@ -47,7 +47,7 @@ def test_types_are_words_mappings_and_lists() -> None:
         ({"a": {"b": "json"}}, "one of string, boolean"),
     ],
 )
-def test_a_type_that_is_none_is_told(raw: Any, problem: str) -> None:
+def test_an_invalid_type_raises_with_the_valid_ones(raw: Any, problem: str) -> None:
     """With what is expected instead."""
     with pytest.raises(ValueError, match=problem):
         parse_type(raw)
@@ -60,8 +60,8 @@ def decode_spec(**changes: Any) -> DecodeSpec:
     return replace(spec, **changes)
 
 
-def test_a_fingerprint_is_of_what_a_record_decodes_to() -> None:
-    """Formats, schemas and rules, in their order; not where it goes, nor how much may fail."""
+def test_the_fingerprint_covers_all_settings_that_affect_rows() -> None:
+    """Formats, schemas and rules in their order; not targets or limits."""
     spec = decode_spec()
     others = [
         decode_spec(key=PayloadSpec()),
@@ -69,12 +69,12 @@ def test_a_fingerprint_is_of_what_a_record_decodes_to() -> None:
         decode_spec(rules=(("positive", "value.n > 0"),)),
     ]
     assert len({each.fingerprint for each in (spec, *others)}) == 4
-    same = decode_spec(target="elsewhere", most_records=5, most_percent=1.0)
+    same = decode_spec(target="elsewhere", max_quarantined=5, max_quarantined_percent=1.0)
     assert same.fingerprint == spec.fingerprint
 
 
-def test_a_fingerprint_outlives_an_upgrade() -> None:
-    """Open plans name that which they were made with; by another one they are given up."""
+def test_fingerprints_do_not_change_with_an_upgrade() -> None:
+    """Open plans store a fingerprint; plans of another one are abandoned."""
     spec = decode_spec()
     assert spec.fingerprint == "8a09b262a01d"
     framed = replace(spec, key=PayloadSpec(format=Format.AVRO))
@@ -83,15 +83,15 @@ def test_a_fingerprint_outlives_an_upgrade() -> None:
 
 DECIDES_NOTHING = {
     "target": "a record decodes to the same in every table",
-    "most_records": "says how many may fail, and not which",
-    "most_percent": "as most_records",
+    "max_quarantined": "says how many may fail, and not which",
+    "max_quarantined_percent": "as max_quarantined",
     "upsert": "is made of what has been decoded",
 }
 """Fields of a decoder that its fingerprint leaves out, and why."""
 
 
-def test_every_field_is_in_the_fingerprint_or_has_a_reason_not_to_be() -> None:
-    """A field that is new has to be here; what a registry decides counts with a registry."""
+def test_every_field_is_in_the_fingerprint_or_has_a_reason_for_its_absence() -> None:
+    """Registry settings count only for formats with schema ids."""
     spec = decode_spec(key=PayloadSpec(format=Format.AVRO))
     payloads: dict[str, Any] = {"format": Format.BINARY, "schema": Struct((("n", "integer"),))}
     others: dict[str, Any] = {
@@ -102,8 +102,8 @@ def test_every_field_is_in_the_fingerprint_or_has_a_reason_not_to_be() -> None:
         "widens": False,
         "refused_schemas": (7,),
         "rules": (("positive", "value.n > 0"),),
-        "most_records": 5,
-        "most_percent": 1.0,
+        "max_quarantined": 5,
+        "max_quarantined_percent": 1.0,
         "upsert": UpsertSpec(target="silver/newest"),
     }
     assert set(payloads) == {each.name for each in fields(PayloadSpec)}
@@ -115,18 +115,24 @@ def test_every_field_is_in_the_fingerprint_or_has_a_reason_not_to_be() -> None:
     assert same == set(DECIDES_NOTHING)
 
 
-def test_how_many_may_be_quarantined() -> None:
+def test_the_quarantine_limit_is_the_larger_of_number_and_percentage() -> None:
     """A number whatever the share, and a share of many."""
-    spec = decode_spec(most_records=10, most_percent=5.0)
-    assert [spec.allowed(records) for records in (0, 100, 200, 201, 1_000)] == [10, 10, 10, 10, 50]
+    spec = decode_spec(max_quarantined=10, max_quarantined_percent=5.0)
+    assert [spec.quarantine_limit(records) for records in (0, 100, 200, 201, 1_000)] == [
+        10,
+        10,
+        10,
+        10,
+        50,
+    ]
 
 
-def test_what_a_plan_decodes_is_its_requester() -> None:
-    """Read back; whoever else asked for a plan is nobody."""
-    source = DecodedFrom(pipeline="events", epoch=2, version=-1, fingerprint="0ab1")
+def test_a_decode_request_survives_printing_and_parsing() -> None:
+    """Other requesters parse to None."""
+    source = DecodeRequest(pipeline="events", epoch=2, version=-1, fingerprint="0ab1")
     assert str(source) == "decode:events:2:-1:0ab1"
-    assert DecodedFrom.parse(str(source)) == source
-    assert DecodedFrom.parse("cli:root:0ab1") is None
+    assert DecodeRequest.parse(str(source)) == source
+    assert DecodeRequest.parse("cli:root:0ab1") is None
 
 
 def ledger(*landings: tuple[Plan, int], pipeline: str = "events") -> Ledger:
@@ -147,12 +153,12 @@ def ledger(*landings: tuple[Plan, int], pipeline: str = "events") -> Ledger:
 
 def seen_at(plan: Plan, version: int, epoch: int = 0) -> tuple[Plan, int]:
     """A typed plan that goes by some version of the bronze table."""
-    source = DecodedFrom(pipeline="events", epoch=epoch, version=version, fingerprint="0ab1")
+    source = DecodeRequest(pipeline="events", epoch=epoch, version=version, fingerprint="0ab1")
     return replace(plan, requested_by=str(source)), 1
 
 
-def test_what_landed_anew_since_it_was_decoded_is_stale() -> None:
-    """By plan, and at its offsets alone."""
+def test_offsets_landed_again_since_their_decoding_are_stale() -> None:
+    """Only the offsets of these landings."""
     bronze = ledger(
         (make_plan((0, 0, 10)), 1),
         (make_plan((0, 10, 20), sequence=2), 2),
@@ -167,16 +173,16 @@ def test_what_landed_anew_since_it_was_decoded_is_stale() -> None:
     assert stale_offsets(bronze, later, "id-1") == {}
 
 
-def test_a_later_epoch_counts_more_than_a_version() -> None:
-    """A table that was made anew begins to count anew."""
+def test_a_later_epoch_is_newer_than_any_version_of_an_older_one() -> None:
+    """A rebuilt table counts its versions from 0."""
     old = make_plan((0, 0, 10))
     bronze = ledger((replace(old, epoch=1), 1))
     assert stale_offsets(bronze, ledger(seen_at(old, 90)), "id-1") == {0: SpanSet((Span(0, 10),))}
     assert stale_offsets(bronze, ledger(seen_at(old, 1, epoch=1)), "id-1") == {}
 
 
-def test_of_a_plan_that_does_not_say_nothing_is_believed() -> None:
-    """A control table that was built anew has lost who asked."""
+def test_offsets_of_a_plan_with_an_unknown_request_are_stale() -> None:
+    """A rebuilt control table has no requesters."""
     bronze = ledger((make_plan((0, 0, 10)), 1))
     typed = ledger((make_plan((0, 2, 4)), 1))
     assert stale_offsets(bronze, typed, "id-1") == {0: SpanSet((Span(2, 4),))}

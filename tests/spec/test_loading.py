@@ -550,7 +550,7 @@ def test_a_decoder_has_formats_schemas_and_rules(folders: Folders) -> None:
         "silver/events",
         "silver/events_quarantine",
     )
-    assert (spec.decode.most_records, spec.decode.most_percent) == (5, 2.5)
+    assert (spec.decode.max_quarantined, spec.decode.max_quarantined_percent) == (5, 2.5)
     typed = spec.typed()
     assert (typed.name, typed.target, typed.is_typed, typed.is_live) == (
         "events@typed",
@@ -589,8 +589,8 @@ decode:
         widens=False,
         target="s3://lake/typed",
         rules=(("small", "value.n < 5"),),
-        most_records=5,
-        most_percent=2.5,
+        max_quarantined=5,
+        max_quarantined_percent=2.5,
         refused_schemas=(7, 9),
         upsert=UpsertSpec(
             target="s3://lake/newest", deletes=Deletes.HARD, envelope=Envelope.DEBEZIUM
@@ -598,7 +598,7 @@ decode:
     )
 
 
-def test_a_table_of_latest_rows_has_safe_defaults(folders: Folders) -> None:
+def test_an_upsert_table_has_safe_defaults(folders: Folders) -> None:
     """Nothing is taken off a value, and no row goes, unless the spec says so."""
     folders.spec(decode="{value: {format: string}, upsert: {}}")
     decode = folders.load()["events"].decode

@@ -117,7 +117,7 @@ def test_a_target_around_another_table_is_refused(folders: Folders) -> None:
     ],
 )
 def test_derived_tables_are_targets_as_well(folders: Folders, table: str, key: str) -> None:
-    """Typed table, quarantine and latest rows: the same place, inside, and around."""
+    """Typed table, quarantine and upsert table: the same place, inside, and around."""
     folders.spec("zzz.yaml", name="zzz", topic="t", schedule="'@daily'")
     folders.spec(decode=DECODED)
     assert refusal(folders, table) == ("other.yaml", "target", OWN)

@@ -9,7 +9,7 @@ import pytest
 from tests.support.plans import make_plan
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
-from tidemark.spec.upsert import Changes, How, how_to_merge
+from tidemark.spec.upsert import MergeScope, TableChanges, merge_scope
 
 
 def plan(partition: int, start: int, end: int, topic_id: str = "new") -> Plan:
@@ -23,25 +23,33 @@ def landed(**spans: tuple[int, int]) -> Mapping[str, Mapping[int, SpanSet]]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "there", "how"),
+    ("changes", "there", "scope"),
     [
-        (None, landed(new=(0, 9)), How.ALL),
-        (Changes(appended=[plan(0, 5, 9)]), landed(new=(0, 9)), How.NEW),
+        (None, landed(new=(0, 9)), MergeScope.ALL),
+        (TableChanges(appended=[plan(0, 5, 9)]), landed(new=(0, 9)), MergeScope.NEW),
         # Not recorded yet.
-        (Changes(appended=[plan(0, 5, 9)]), landed(new=(0, 5)), How.NEW),
-        (Changes(appended=[plan(0, 0, 2)]), landed(new=(0, 9)), How.KEYS),
+        (TableChanges(appended=[plan(0, 5, 9)]), landed(new=(0, 5)), MergeScope.NEW),
+        (TableChanges(appended=[plan(0, 0, 2)]), landed(new=(0, 9)), MergeScope.KEYS),
         # Before all that is there, with a gap between.
-        (Changes(appended=[plan(0, 0, 2)]), landed(new=(5, 9)), How.KEYS),
-        (Changes(appended=[plan(1, 0, 2)]), landed(new=(5, 9)), How.NEW),
-        (Changes(appended=[plan(0, 9, 12), plan(0, 12, 15)]), landed(new=(0, 12)), How.NEW),
-        (Changes(appended=[plan(0, 0, 2)]), landed(old=(0, 50)), How.NEW),
-        (Changes(appended=[plan(0, 50, 60, "old")]), landed(old=(0, 50), new=(0, 1)), How.KEYS),
-        (Changes(replaced=[plan(0, 9, 12)]), landed(new=(0, 9)), How.KEYS),
-        (Changes(removed=[3]), landed(new=(0, 9)), How.KEYS),
+        (TableChanges(appended=[plan(0, 0, 2)]), landed(new=(5, 9)), MergeScope.KEYS),
+        (TableChanges(appended=[plan(1, 0, 2)]), landed(new=(5, 9)), MergeScope.NEW),
+        (
+            TableChanges(appended=[plan(0, 9, 12), plan(0, 12, 15)]),
+            landed(new=(0, 12)),
+            MergeScope.NEW,
+        ),
+        (TableChanges(appended=[plan(0, 0, 2)]), landed(old=(0, 50)), MergeScope.NEW),
+        (
+            TableChanges(appended=[plan(0, 50, 60, "old")]),
+            landed(old=(0, 50), new=(0, 1)),
+            MergeScope.KEYS,
+        ),
+        (TableChanges(replaced=[plan(0, 9, 12)]), landed(new=(0, 9)), MergeScope.KEYS),
+        (TableChanges(removed=[3]), landed(new=(0, 9)), MergeScope.KEYS),
     ],
 )
-def test_only_what_is_newer_than_all_is_looked_at_alone(
-    changes: Changes | None, there: Mapping[str, Mapping[int, SpanSet]], how: How
+def test_only_records_newer_than_all_others_are_merged_alone(
+    changes: TableChanges | None, there: Mapping[str, Mapping[int, SpanSet]], scope: MergeScope
 ) -> None:
-    """Else all records of the keys, or of the table."""
-    assert how_to_merge(changes, there, ("old", "new")) is how
+    """Otherwise the merge reads all records of the keys, or of the table."""
+    assert merge_scope(changes, there, ("old", "new")) is scope

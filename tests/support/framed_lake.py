@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 
 from tests.support.payloads import Headers, PayloadLake
 from tests.support.typed_lake import TypedLake
-from tidemark.spec.decode import Reason
-from tidemark.typed.formats.payloads import FORMS_AT_ONCE
+from tidemark.spec.decode import QuarantineReason
+from tidemark.typed.formats.spark_payloads import FORMS_AT_ONCE
 from tidemark.typed.spark_decoder import SparkDecoder
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class FramedLake(TypedLake):
         assert len({(row["partition"], row["offset"]) for row in rows}) == len(rows)
         return {(row["partition"], row["offset"]): row for row in rows}
 
-    def reasons(self) -> dict[tuple[int, int], tuple[Reason, int | None]]:
+    def reasons(self) -> dict[tuple[int, int], tuple[QuarantineReason, int | None]]:
         """Why records are in quarantine, with the ids of their schemas."""
         records = self.quarantine.records()
         return {(each.partition, each.offset): (each.reason, each.schema_id) for each in records}

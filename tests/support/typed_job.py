@@ -1,4 +1,4 @@
-"""The jobs of typed tables and latest rows without Spark, for the plans of the command line."""
+"""The jobs of typed tables and upsert tables without Spark, for the plans of the command line."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from tests.support.typed_lake import HomeTypedLake
 from tidemark.app import App
 from tidemark.core.plan import PlanRef
-from tidemark.spec.upsert import Merge
+from tidemark.spec.upsert import MergePlan
 
 
 class NoRows:
-    """A merger that finds nothing to change in the table of latest rows, and says how far it is."""
+    """A merger that changes no row, and commits the metadata of its merge."""
 
-    def merge(self, merge: Merge) -> None:
+    def merge(self, merge: MergePlan) -> None:
         """As `Merger.merge`."""
         table = DeltaTable(Path(os.environ["TIDEMARK_HOME"]) / "lakehouse/silver/events_latest")
-        told = CommitProperties(custom_metadata={"userMetadata": merge.told()})
+        properties = CommitProperties(custom_metadata={"userMetadata": merge.commit_metadata()})
         rows = pa.schema(table.schema().to_arrow()).empty_table()
-        write_deltalake(table, rows, mode="append", commit_properties=told)
+        write_deltalake(table, rows, mode="append", commit_properties=properties)
 
 
 def main() -> None:

@@ -24,14 +24,14 @@ from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.storage import folder_of
 from tidemark.spark import parquet
-from tidemark.spec.decode import DecodeSpec, Format, Part, PayloadSpec, Reason
+from tidemark.spec.decode import DecodeSpec, Format, Part, PayloadSpec, QuarantineReason
 from tidemark.spec.fields import FieldType
 from tidemark.spec.model import PipelineSpec
 from tidemark.typed.columns import QUARANTINE_SCHEMA, typed_schema
-from tidemark.typed.decoder import Decoding
-from tidemark.typed.quarantine import DeltaQuarantine, TypedTables
-from tidemark.typed.schema_table import DeltaSchemas
-from tidemark.typed.schemas import SchemaRegistry, Schemas
+from tidemark.typed.decoder import DecodePlanner
+from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
+from tidemark.typed.schema_table import DeltaSchemaStore
+from tidemark.typed.schemas import SchemaRegistry, SchemaResolver
 
 
 @dataclass
@@ -52,10 +52,10 @@ class FileDecoder:
                 continue
             row["plan_sequence"] = plan.sequence
             if row["partition"] in lake.broken_in and row["offset"] in lake.broken:
-                bad.append({**row, "reason": Reason.MALFORMED.value, "part": "value"})
+                bad.append({**row, "reason": QuarantineReason.MALFORMED.value, "part": "value"})
             elif row["partition"] == 0 and row["offset"] in lake.rules:
                 rule = lake.rules[row["offset"]]
-                bad.append({**row, "reason": Reason.RULE_BROKEN.value, "detail": rule})
+                bad.append({**row, "reason": QuarantineReason.RULE_BROKEN.value, "detail": rule})
             else:
                 good.append({**row, **self._decoded(row["value"])})
         # Of fields that the table has not grown by nothing is left, as with Spark.
@@ -148,9 +148,9 @@ class TypedLake(LandingServices):
         return DeltaDataTable(str(self.typed_uri), typed_schema(self.decode), grows=True)
 
     @property
-    def table(self) -> TypedTables:
+    def table(self) -> TypedTablePair:
         """Both tables as one."""
-        return TypedTables(self.typed, self.quarantine, self.grown)
+        return TypedTablePair(self.typed, self.quarantine, self.grown)
 
     def grown(self, columns: Mapping[Part, FieldType]) -> DeltaDataTable:
         """The typed table with some columns more."""
@@ -158,9 +158,9 @@ class TypedLake(LandingServices):
         return DeltaDataTable(str(self.typed_uri), schema, grows=True, has_unions=has_unions)
 
     @property
-    def decoding(self) -> Decoding:
+    def decoding(self) -> DecodePlanner:
         """Plans."""
-        return Decoding(
+        return DecodePlanner(
             spec=self.spec,
             decode=self.decode,
             control=self.control,
@@ -171,13 +171,13 @@ class TypedLake(LandingServices):
         )
 
     @property
-    def schemas(self) -> Schemas:
+    def schemas(self) -> SchemaResolver:
         """What records are written with, where they say so."""
-        return Schemas(
+        return SchemaResolver(
             decode=self.decode,
             pipeline=self.spec.name,
             open_registry=self._registry,
-            store=DeltaSchemas(str(self.root / "schemas"), self.decode.registry, lambda: NOW),
+            store=DeltaSchemaStore(str(self.root / "schemas"), self.decode.registry, lambda: NOW),
             bronze=self.bronze.table,
             table=self.table,
         )
@@ -189,12 +189,12 @@ class TypedLake(LandingServices):
     @property
     def watermarks(self) -> LandedLog:
         """The bounds of what has landed."""
-        return self.decoding.landed
+        return self.decoding.bronze_log
 
     @property
     def log_reader(self) -> LandedLog:
         """The same, row by row."""
-        return self.decoding.landed
+        return self.decoding.bronze_log
 
     @property
     def sink(self) -> FileDecoder:

@@ -22,10 +22,10 @@ from tidemark.ingest.errors import PlanAbandoned, RowsChanged
 from tidemark.ingest.planner import PlanOutcome
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ColumnsDiffer, EngineFailed
-from tidemark.spec.decode import DecodedFrom, Format, PayloadSpec
+from tidemark.spec.decode import DecodeRequest, Format, PayloadSpec
 from tidemark.typed.columns import typed_schema
 from tidemark.typed.errors import DecodedDifferently, QuarantineRestored
-from tidemark.typed.quarantine import DeltaQuarantine, TypedTables
+from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
 
 _LONG_AGO = 1_600_000_000
 
@@ -36,8 +36,8 @@ def lake(tmp_path: Path) -> TypedLake:
     return TypedLake(root=tmp_path)
 
 
-def test_what_has_landed_is_decoded_once(lake: TypedLake) -> None:
-    """By plans of its own; with nothing left there is no plan."""
+def test_landed_records_are_decoded_once(lake: TypedLake) -> None:
+    """Further calls make no plan."""
     assert lake.run() == []
     lake.bronze.run(3)
     lake.bronze.run(2, partition=1)
@@ -49,14 +49,14 @@ def test_what_has_landed_is_decoded_once(lake: TypedLake) -> None:
     lake.check()
     record = lake.control.plan_record("events@typed", 2)
     assert record is not None
-    source = DecodedFrom.parse(record.plan.requested_by)
-    assert source == DecodedFrom(
+    source = DecodeRequest.parse(record.plan.requested_by)
+    assert source == DecodeRequest(
         pipeline="events", epoch=0, version=3, fingerprint=DECODE.fingerprint
     )
 
 
-def test_what_cannot_be_decoded_is_kept_as_it_is(lake: TypedLake) -> None:
-    """With its bytes, its reason and its plan; the others are decoded."""
+def test_undecodable_records_go_to_the_quarantine_with_their_bytes(lake: TypedLake) -> None:
+    """With the reason and the plan; the other records are decoded."""
     lake.bronze.run(4)
     lake.broken = {2}
     lake.run()
@@ -69,8 +69,8 @@ def test_what_cannot_be_decoded_is_kept_as_it_is(lake: TypedLake) -> None:
     assert (landing.records, landing.gaps) == (4, 0)
 
 
-def test_only_what_is_in_quarantine_is_decoded_again(lake: TypedLake) -> None:
-    """Its rows are closed by the plan that did it; what fails again is there anew."""
+def test_a_replay_decodes_only_quarantined_records_again(lake: TypedLake) -> None:
+    """The plan closes its records, and adds those that fail again."""
     lake.bronze.run(4)
     lake.broken = {1, 3}
     lake.run()
@@ -88,11 +88,11 @@ def test_only_what_is_in_quarantine_is_decoded_again(lake: TypedLake) -> None:
     assert lake.run() == []
 
 
-def test_many_records_are_replayed_in_parts(
+def test_a_large_replay_is_split_into_plans(
     lake: TypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each part once, also of what fails again."""
-    monkeypatch.setattr("tidemark.typed.decoder._MOST_REPLAYED", 2)
+    """Each offset is in one plan, also if it fails again."""
+    monkeypatch.setattr("tidemark.typed.decoder._MAX_REPLAYED", 2)
     lake.bronze.run(5)
     lake.broken = {0, 2, 4}
     lake.run()
@@ -108,8 +108,8 @@ def test_many_records_are_replayed_in_parts(
     assert lake.quarantined() == [(0, 2)]
 
 
-def test_what_was_undone_leaves_the_typed_table(lake: TypedLake) -> None:
-    """And what was decoded with it, and is still there, is decoded again."""
+def test_undoing_a_bronze_plan_removes_its_typed_rows(lake: TypedLake) -> None:
+    """Other records of the undone typed plan are decoded again."""
     lake.bronze.run(3)
     lake.bronze.run(2, partition=1)
     lake.run()
@@ -123,16 +123,16 @@ def test_what_was_undone_leaves_the_typed_table(lake: TypedLake) -> None:
     lake.check()
 
 
-def test_what_was_replaced_is_decoded_again(lake: TypedLake) -> None:
-    """Though its offsets are decoded already."""
+def test_replaced_bronze_rows_are_decoded_again(lake: TypedLake) -> None:
+    """Although their offsets are decoded already."""
     lake.bronze.run(4)
     lake.run()
     again = replace(wanted((0, 1, 3)), replaces=True)
     plan = lake.bronze.planner.backfill(again, "test").plan
     assert plan is not None
     lake.bronze.ingest.execute(plan.sequence)
-    waiting = lake.decoding.waiting()
-    assert (waiting.missing, waiting.stale, waiting.more) == (0, 2, 0)
+    backlog = lake.decoding.backlog()
+    assert (backlog.missing, backlog.stale, backlog.surplus) == (0, 2, 0)
     assert lake.run() == [2]
     lake.check()
     replayed = lake.control.plan_record("events@typed", 2)
@@ -142,19 +142,21 @@ def test_what_was_replaced_is_decoded_again(lake: TypedLake) -> None:
 
 
 @pytest.mark.e2e
-def test_undone_and_landed_anew_between_two_runs(lake: TypedLake) -> None:
-    """The offsets look as before; the rows may not be the same."""
+def test_offsets_undone_and_landed_again_between_two_runs_are_decoded_again(
+    lake: TypedLake,
+) -> None:
+    """The offsets are the same, but the rows may differ."""
     lake.bronze.run(3)
     lake.run()
     lake.bronze.undo.undo(1, "test", "a mistake")
     lake.bronze.ingest.execute(lake.bronze.planner.plan("again").plan.sequence)  # type: ignore[union-attr]
-    assert lake.decoding.waiting().stale == 3
+    assert lake.decoding.backlog().stale == 3
     assert lake.run() == [2]
     lake.check()
 
 
-def test_a_large_past_is_decoded_in_chunks(lake: TypedLake) -> None:
-    """Each of so many offsets as a backfill's."""
+def test_a_large_backlog_is_decoded_in_chunks(lake: TypedLake) -> None:
+    """Each has the number of offsets of a backfill chunk."""
     lake.bronze.spec = replace(lake.bronze.spec, records_per_chunk=4)
     lake.bronze.run(7)
     lake.bronze.run(3, partition=1)
@@ -162,8 +164,8 @@ def test_a_large_past_is_decoded_in_chunks(lake: TypedLake) -> None:
     lake.check()
 
 
-def test_an_open_plan_is_the_next_one(lake: TypedLake) -> None:
-    """Whoever asks; what has landed meanwhile comes after it."""
+def test_an_open_plan_is_returned_before_new_offsets_are_planned(lake: TypedLake) -> None:
+    """Records that landed since have a later plan."""
     lake.bronze.run(3)
     made = lake.decoding.plan()
     lake.bronze.run(2)
@@ -174,8 +176,8 @@ def test_an_open_plan_is_the_next_one(lake: TypedLake) -> None:
     lake.check()
 
 
-def test_an_open_plan_of_another_decoder_is_given_up(lake: TypedLake) -> None:
-    """The spec was edited after it was made: nothing is decoded half one way, half another."""
+def test_an_open_plan_of_another_decoder_is_abandoned(lake: TypedLake) -> None:
+    """The spec was edited after the plan was made."""
     lake.bronze.run(3)
     lake.decoding.plan()
     lake.decode = replace(DECODE, rules=(("new", "true"),))
@@ -185,8 +187,8 @@ def test_an_open_plan_of_another_decoder_is_given_up(lake: TypedLake) -> None:
         lake.ingest.execute(1)
 
 
-def test_an_open_plan_over_what_was_undone_is_given_up(lake: TypedLake) -> None:
-    """There is nothing to decode it from."""
+def test_an_open_plan_over_undone_bronze_rows_is_abandoned(lake: TypedLake) -> None:
+    """Its offsets have no rows to decode."""
     lake.bronze.run(3)
     lake.bronze.run(2, partition=1)
     lake.decoding.plan()
@@ -208,10 +210,10 @@ class Dies(TypedLake):
     """A lake whose driver dies between the two commits of a plan."""
 
     @property
-    def table(self) -> TypedTables:
+    def table(self) -> TypedTablePair:
         """The typed table is never reached."""
         typed = Unreachable(str(self.typed_uri), typed_schema(self.decode))
-        return TypedTables(typed, self.quarantine, self.grown)
+        return TypedTablePair(typed, self.quarantine, self.grown)
 
 
 @pytest.fixture
@@ -229,18 +231,20 @@ def half_done(lake: TypedLake) -> TypedLake:
     return lake
 
 
-def test_dying_between_the_two_commits_loses_and_doubles_nothing(half_done: TypedLake) -> None:
-    """The next driver finds its own records in quarantine, and adds the others."""
+def test_a_crash_half_way_between_the_two_commits_loses_and_duplicates_no_record(
+    half_done: TypedLake,
+) -> None:
+    """The next driver finds its records in quarantine, and adds the others."""
     assert half_done.run() == [1]
     half_done.check()
     assert half_done.quarantined() == [(0, 1)]
 
 
 @pytest.mark.parametrize("broken_then", [(), (2,), (1, 2)])
-def test_two_drivers_that_decode_differently_are_told(
+def test_two_drivers_that_decode_differently_raise_an_error(
     half_done: TypedLake, broken_then: tuple[int, ...]
 ) -> None:
-    """No record is in both tables, or in neither; given up, the plan leaves nothing."""
+    """No record is in both tables or in neither; abandoning the plan removes its records."""
     lake = half_done
     lake.broken = broken_then
     with pytest.raises(DecodedDifferently):
@@ -253,8 +257,8 @@ def test_two_drivers_that_decode_differently_are_told(
     assert lake.quarantined() == [(0, n) for n in broken_then]
 
 
-def test_a_driver_of_a_plan_that_was_given_up_adds_nothing(half_done: TypedLake) -> None:
-    """To either table."""
+def test_a_driver_of_an_abandoned_plan_adds_nothing_half_way(half_done: TypedLake) -> None:
+    """Neither to the typed table nor to the quarantine."""
     lake = half_done
     record = lake.control.plan_record("events@typed", 1)
     assert record is not None
@@ -266,8 +270,8 @@ def test_a_driver_of_a_plan_that_was_given_up_adds_nothing(half_done: TypedLake)
     lake.check()
 
 
-def test_a_replay_that_is_given_up_half_way_leaves_its_records_open(lake: TypedLake) -> None:
-    """What it had closed is open again, and can be replayed."""
+def test_a_replay_abandoned_half_way_leaves_its_records_open(lake: TypedLake) -> None:
+    """The records that it closed are open again."""
     lake.bronze.run(4)
     lake.broken = {1, 3}
     lake.run()
@@ -298,8 +302,8 @@ def content(lake: TypedLake) -> list[tuple[Any, ...]]:
     return sorted((row["offset"], row["value"], row["headers"]) for row in some)
 
 
-def test_a_closed_record_keeps_nothing_of_what_it_was(lake: TypedLake) -> None:
-    """Its place and its reason alone: what was replaced or undone may be what nobody may keep."""
+def test_a_closed_record_has_no_content(lake: TypedLake) -> None:
+    """Only its position and reason stay, because replaced content may have to be deleted by law."""
     lake.bronze.run(4)
     lake.broken = {1}
     lake.run()
@@ -310,10 +314,10 @@ def test_a_closed_record_keeps_nothing_of_what_it_was(lake: TypedLake) -> None:
     assert (row["offset"], row["reason"], row["closed_by"]) == (1, "malformed", plan.sequence)
 
 
-def test_what_could_not_be_erased_is_erased_before_the_next_plan_lands(
+def test_a_failed_erasure_is_repeated_before_the_next_plan_lands(
     lake: TypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody was in the way: the plan has landed all the same."""
+    """A concurrent writer prevented the erasure, and the plan landed."""
     lake.bronze.run(4)
     lake.broken = {1}
     lake.run()
@@ -336,8 +340,8 @@ def test_what_could_not_be_erased_is_erased_before_the_next_plan_lands(
     assert kept() == [(plan.sequence, None)]
 
 
-def test_a_quarantine_that_was_lost_is_missed(lake: TypedLake) -> None:
-    """Before anything else lands: the typed table alone has not every record."""
+def test_a_quarantine_table_that_was_lost_raises_an_error(lake: TypedLake) -> None:
+    """Before another plan lands: the typed table alone does not have every record."""
     lake.bronze.run(4)
     lake.broken = {1}
     lake.run()
@@ -347,8 +351,8 @@ def test_a_quarantine_that_was_lost_is_missed(lake: TypedLake) -> None:
 
 
 @pytest.mark.parametrize("replayed", [False, True])
-def test_a_restore_of_the_quarantine_is_missed(lake: TypedLake, replayed: bool) -> None:
-    """A record would be in neither table, or in both; the error says the way out."""
+def test_a_restore_of_the_quarantine_is_detected(lake: TypedLake, replayed: bool) -> None:
+    """A record would be in neither table, or in both. The error contains the fix."""
     lake.bronze.run(4)
     lake.broken = {1}
     lake.run()
@@ -368,14 +372,14 @@ def test_a_restore_of_the_quarantine_is_missed(lake: TypedLake, replayed: bool) 
         lake.decoding.plan()
     assert (refused.value.sequence, refused.value.at) == (2, table.version())
     with pytest.raises(QuarantineRestored):
-        lake.decoding.waiting()
+        lake.decoding.backlog()
     table.restore(refused.value.at - 1)
     assert lake.run() == []
     lake.check()
 
 
-def test_a_restore_of_the_quarantine_can_be_answered_by_an_undo(lake: TypedLake) -> None:
-    """The bronze table still has what its files had."""
+def test_an_undo_repairs_a_restore_of_the_quarantine(lake: TypedLake) -> None:
+    """The bronze table still has the records."""
     lake.bronze.run(4)
     lake.run()
     table = DeltaTable(lake.root / DECODE.quarantine_target)
@@ -401,8 +405,8 @@ def forget(lake: TypedLake) -> None:
     assert not (log / f"{0:020}.json").exists()
 
 
-def test_a_log_that_forgets_a_plan_without_rows_loses_none_of_its_records(lake: TypedLake) -> None:
-    """All of a plan's records were quarantined: only the ledger knows then that it landed."""
+def test_a_log_that_forgets_a_plan_without_typed_rows_loses_no_record(lake: TypedLake) -> None:
+    """All records of the plan are quarantined, so only the ledger shows that it landed."""
     lake.bronze.run(2)
     lake.broken = {0, 1}
     lake.run()
@@ -420,8 +424,10 @@ def test_a_log_that_forgets_a_plan_without_rows_loses_none_of_its_records(lake: 
     assert lake.quarantined() == [(0, 1)]
 
 
-def test_a_log_that_forgets_a_replay_whose_rows_were_replaced_doubles_none(lake: TypedLake) -> None:
-    """What it had closed stays closed."""
+def test_a_log_that_forgets_a_replay_with_replaced_rows_duplicates_no_record(
+    lake: TypedLake,
+) -> None:
+    """The records that it closed stay closed."""
     lake.bronze.run(4)
     lake.broken = {1}
     lake.run()
@@ -435,8 +441,8 @@ def test_a_log_that_forgets_a_replay_whose_rows_were_replaced_doubles_none(lake:
     assert lake.quarantined() == []
 
 
-def test_a_typed_row_that_somebody_deleted_comes_back_as_the_error_says(lake: TypedLake) -> None:
-    """What would be left of its plan cannot be told, when a part of it is replaced."""
+def test_the_fix_of_the_error_restores_a_deleted_typed_row(lake: TypedLake) -> None:
+    """If a part of a plan is replaced, its remaining rows are unknown."""
     lake.bronze.run(4)
     lake.run()
     DeltaTable(lake.typed_uri).delete('"offset" = 1')
@@ -450,8 +456,8 @@ def test_a_typed_row_that_somebody_deleted_comes_back_as_the_error_says(lake: Ty
     assert len(lake.decoded()) == 4
 
 
-def test_a_restore_of_the_typed_table_is_followed(lake: TypedLake) -> None:
-    """By a rewind: what it took out of the typed table, quarantined or not, is decoded again."""
+def test_offsets_lost_by_a_restore_of_the_typed_table_are_decoded_again(lake: TypedLake) -> None:
+    """After a rewind, whether quarantined or not."""
     lake.bronze.run(4)
     lake.broken = {1}
     lake.run()
@@ -469,8 +475,10 @@ def test_a_restore_of_the_typed_table_is_followed(lake: TypedLake) -> None:
     assert lake.quarantined() == lake.in_quarantine_table() == [(0, 1), (0, 6)]
 
 
-def test_a_restore_to_before_a_replay_is_followed(lake: TypedLake) -> None:
-    """What the replay had closed, and erased, is decoded anew."""
+def test_records_erased_by_a_replay_are_decoded_again_after_a_restore_to_before_it(
+    lake: TypedLake,
+) -> None:
+    """The replay had closed and erased them."""
     lake.bronze.run(4)
     lake.broken = {1, 3}
     lake.run()
@@ -489,8 +497,8 @@ def test_a_restore_to_before_a_replay_is_followed(lake: TypedLake) -> None:
 
 
 @pytest.mark.e2e
-def test_a_new_target_is_begun_anew(lake: TypedLake) -> None:
-    """Another schema is another table: a rewind says that it is empty, and all is decoded."""
+def test_a_new_target_is_filled_anew_after_a_rewind(lake: TypedLake) -> None:
+    """Another schema needs another table."""
     lake.bronze.run(4)
     lake.run()
     lake.decode = replace(DECODE, target="silver/other")
@@ -501,8 +509,8 @@ def test_a_new_target_is_begun_anew(lake: TypedLake) -> None:
     lake.check()
 
 
-def test_bronze_rows_that_a_restore_took_out_for_now_are_no_gaps(lake: TypedLake) -> None:
-    """A plan over them waits until somebody has put the bronze table right."""
+def test_bronze_rows_that_a_restore_removed_for_now_do_not_count_as_gaps(lake: TypedLake) -> None:
+    """A plan over them waits until the bronze table is repaired."""
     lake.bronze.run(3)
     lake.bronze.run(2)
     assert lake.decoding.plan().plan is not None
@@ -515,8 +523,8 @@ def test_bronze_rows_that_a_restore_took_out_for_now_are_no_gaps(lake: TypedLake
     lake.check()
 
 
-def test_rows_that_bronze_has_no_more_make_way(lake: TypedLake) -> None:
-    """Undone, and landed again without a record that Kafka has compacted away meanwhile."""
+def test_typed_rows_without_bronze_rows_are_removed(lake: TypedLake) -> None:
+    """The plan was undone and landed again without a record that Kafka had compacted."""
     lake.bronze.run(3)
     lake.run()
     lake.bronze.undo.undo(1, "test", "a mistake")
@@ -528,8 +536,8 @@ def test_rows_that_bronze_has_no_more_make_way(lake: TypedLake) -> None:
 
 
 @pytest.mark.e2e
-def test_rows_of_bronze_after_two_rewinds_are_decoded_anew(lake: TypedLake) -> None:
-    """Their plan is older than what was decoded, and their landing is told anew."""
+def test_bronze_rows_landed_before_two_rewinds_are_decoded_anew(lake: TypedLake) -> None:
+    """Their plan is older than the decoded version, and its landing is recorded again."""
     lake.bronze.run(3)
     lake.run()
     lake.bronze.run(2)
@@ -541,13 +549,13 @@ def test_rows_of_bronze_after_two_rewinds_are_decoded_anew(lake: TypedLake) -> N
     lake.run()
     DeltaTable(lake.bronze.uri).restore(before)
     lake.bronze.repair.rewind("test", "a mistake")
-    assert lake.decoding.waiting().stale == 3
+    assert lake.decoding.backlog().stale == 3
     lake.run()
     lake.check()
 
 
-def test_a_plan_that_was_undone_leaves_nothing_in_quarantine(lake: TypedLake) -> None:
-    """It is decoded again by the next run: an undo by hand is a replay of all."""
+def test_undoing_a_typed_plan_removes_its_quarantined_records(lake: TypedLake) -> None:
+    """The next run decodes all its records again."""
     lake.bronze.run(4)
     lake.broken = {1}
     lake.run()
@@ -564,8 +572,8 @@ def make_again(lake: TypedLake, topic_id: str) -> None:
 
 
 @pytest.mark.e2e
-def test_a_topic_that_was_made_again_is_decoded_with_all_before(lake: TypedLake) -> None:
-    """Whichever incarnation it is of, whatever has landed is decoded."""
+def test_records_of_all_incarnations_of_a_recreated_topic_are_decoded(lake: TypedLake) -> None:
+    """Typed plans exist for each incarnation."""
     lake.bronze.run(3)
     make_again(lake, "id-2")
     lake.bronze.run(2)
@@ -580,8 +588,8 @@ def test_a_topic_that_was_made_again_is_decoded_with_all_before(lake: TypedLake)
 
 
 @pytest.mark.e2e
-def test_an_undo_in_an_older_incarnation_is_followed(lake: TypedLake) -> None:
-    """What was decoded with it and is still there is decoded again."""
+def test_an_undo_in_an_older_incarnation_removes_its_typed_rows(lake: TypedLake) -> None:
+    """Other records of the undone typed plan are decoded again."""
     lake.bronze.run(3)
     lake.bronze.run(2)
     lake.run()
@@ -595,8 +603,10 @@ def test_an_undo_in_an_older_incarnation_is_followed(lake: TypedLake) -> None:
 
 
 @pytest.mark.e2e
-def test_a_partition_that_landed_before_the_topic_was_made_again(lake: TypedLake) -> None:
-    """Nobody has told the typed pipeline of it; its records are decoded all the same."""
+def test_a_partition_only_of_the_old_incarnation_is_decoded_after_the_topic_is_recreated(
+    lake: TypedLake,
+) -> None:
+    """The typed pipeline has no record of the partition."""
     lake.bronze.run(3)
     lake.run()
     lake.bronze.run(2, partition=1)
@@ -606,8 +616,8 @@ def test_a_partition_that_landed_before_the_topic_was_made_again(lake: TypedLake
     assert len(lake.decoded()) == 6
 
 
-def test_another_schema_is_no_silent_change(lake: TypedLake) -> None:
-    """The table has columns of the old one."""
+def test_a_changed_schema_raises_an_error(lake: TypedLake) -> None:
+    """The table has the columns of the old schema."""
     lake.bronze.run(3)
     lake.run()
     lake.bronze.run(1)

@@ -23,8 +23,8 @@ from tidemark.core.offsets import Span
 from tidemark.repair.errors import PlanLanded
 from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType
-from tidemark.typed.quarantine import TypedTables
-from tidemark.typed.schemas import Schemas
+from tidemark.typed.quarantine import TypedTablePair
+from tidemark.typed.schemas import SchemaResolver
 
 pytestmark = pytest.mark.e2e
 
@@ -81,16 +81,16 @@ class MortalLake(TypedLake):
         return self.death.on(super().control)
 
     @property
-    def table(self) -> TypedTables:
+    def table(self) -> TypedTablePair:
         """Both tables, each of which may be the last thing that is changed."""
-        return TypedTables(self.death.on(self.typed), self.death.on(self.quarantine), self.grown)
+        return TypedTablePair(self.death.on(self.typed), self.death.on(self.quarantine), self.grown)
 
     def grown(self, columns: Mapping[Part, FieldType]) -> Any:
         """The typed table with some columns more, which it gets when it is prepared."""
         return self.death.on(super().grown(columns))
 
     @property
-    def schemas(self) -> Schemas:
+    def schemas(self) -> SchemaResolver:
         """What records are written with; what the registry has said is kept."""
         schemas = super().schemas
         return replace(schemas, store=self.death.on(schemas.store))
@@ -155,8 +155,8 @@ def killed_everywhere(
     return number - 1
 
 
-def test_a_decoder_that_dies_anywhere_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    """Each record is in one of the two tables, once, whatever stopped the driver."""
+def test_a_decoder_killed_at_any_step_loses_and_duplicates_no_record(tmp_path: Path) -> None:
+    """Each record is in exactly one of the two tables."""
     first = prepared(tmp_path / "prepared")
     assert killed_everywhere(first, {2, 5}, lambda lake: lake.run()) >= 10
 
@@ -174,10 +174,10 @@ def abandon(lake: TypedLake) -> None:
 
 
 @pytest.mark.parametrize("recover", [lambda _: None, abandon], ids=["run again", "given up"])
-def test_a_replay_that_dies_anywhere_loses_and_doubles_nothing(
+def test_a_replay_killed_at_any_step_loses_and_duplicates_no_record(
     tmp_path: Path, recover: Callable[[TypedLake], object]
 ) -> None:
-    """As above; given up half way, what it had closed is open again."""
+    """If the replay is abandoned, the records that it closed are open again."""
     first = TypedLake(root=tmp_path / "prepared", broken={1, 3})
     first.bronze.run(5)
     first.run()
@@ -185,10 +185,8 @@ def test_a_replay_that_dies_anywhere_loses_and_doubles_nothing(
 
 
 @pytest.mark.parametrize("landed", [pytest.param(0, marks=pytest.mark.faults), 1])
-def test_a_plan_whose_maker_dies_while_the_table_grows_loses_no_field(
-    tmp_path: Path, landed: int
-) -> None:
-    """Between schemas kept, the column grown, and the plan; with a column before, and without."""
+def test_a_planner_killed_while_it_adds_columns_loses_no_field(tmp_path: Path, landed: int) -> None:
+    """Between storing schemas, adding columns and planning; with and without a column before."""
     first = RegisteredLake(root=tmp_path / "prepared")
     for _ in range(landed):
         first.land_objects(1, {"id": 1}, {"id": 2})

@@ -19,7 +19,7 @@ from tests.support.framed_lake import FramedLake
 from tests.support.protobuf import message, proto_bytes
 from tests.support.registry import Registry, framed
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.spec.decode import DecodeSpec, Format, Part, PayloadSpec, Reason
+from tidemark.spec.decode import DecodeSpec, Format, Part, PayloadSpec, QuarantineReason
 from tidemark.typed.errors import SchemaConflict
 from tidemark.typed.registry import ConfluentRegistry
 
@@ -80,16 +80,16 @@ def values(lake: FramedLake) -> dict[tuple[int, int], Any]:
     return {place: row["value"] for place, row in lake.rows().items()}
 
 
-def quarantined(lake: FramedLake) -> list[tuple[int, Reason, str | None, int | None]]:
+def quarantined(lake: FramedLake) -> list[tuple[int, QuarantineReason, str | None, int | None]]:
     """Offsets of the records in quarantine, with why."""
     records = lake.quarantine.records()
     return [(each.offset, each.reason, each.detail, each.schema_id) for each in records]
 
 
-def test_one_range_of_three_schemas_broken_frames_tombstones_and_poison(
+def test_s27_each_record_is_decoded_by_its_own_schema_and_invalid_ones_are_quarantined(
     lake: FramedLake, registry: Registry
 ) -> None:
-    """S27: each record by the schema that it names, all in one column; the rest quarantined."""
+    """S27: three schemas, broken frames, tombstones and invalid payloads in one range."""
     lake.decode = replace(PROTOBUF, rules=(("small", "value.id < 100"),))
     first, second, third = (add(lake, registry, each) for each in (FIRST, SECOND, THIRD))
     whole = written(first, FIRST, {"id": 5})
@@ -143,26 +143,26 @@ def test_one_range_of_three_schemas_broken_frames_tombstones_and_poison(
         (1, 1): None,
     }
     assert quarantined(lake) == [
-        (5, Reason.NOT_FRAMED, None, None),
-        (6, Reason.NOT_FRAMED, None, None),
-        (7, Reason.MALFORMED, None, first),
-        (8, Reason.MALFORMED, None, first),
-        (9, Reason.MALFORMED, None, first),
-        (10, Reason.MALFORMED, "message 1", first),
-        (11, Reason.MALFORMED, None, first),
-        (12, Reason.UNKNOWN_SCHEMA, None, 2**20),
-        (13, Reason.RULE_BROKEN, "small", third),
-        (14, Reason.MALFORMED, "at", second),
+        (5, QuarantineReason.NOT_FRAMED, None, None),
+        (6, QuarantineReason.NOT_FRAMED, None, None),
+        (7, QuarantineReason.MALFORMED, None, first),
+        (8, QuarantineReason.MALFORMED, None, first),
+        (9, QuarantineReason.MALFORMED, None, first),
+        (10, QuarantineReason.MALFORMED, "message 1", first),
+        (11, QuarantineReason.MALFORMED, None, first),
+        (12, QuarantineReason.UNKNOWN_SCHEMA, None, 2**20),
+        (13, QuarantineReason.RULE_BROKEN, "small", third),
+        (14, QuarantineReason.MALFORMED, "at", second),
     ]
     assert {row["value_schema_id"] for row in lake.rows().values()} == {first, second, third, None}
     lake.check()
     assert lake.run() == []
 
 
-def test_fields_that_a_message_in_a_message_gets_later_are_added_and_named(
+def test_new_fields_of_nested_messages_become_new_columns(
     lake: FramedLake, registry: Registry
 ) -> None:
-    """By the plan that needs them; rows from before have null there."""
+    """The plan that needs them adds them; older rows have null."""
     old = trade("repeated Leg legs = 2;")
     new = trade("repeated Leg legs = 2;", leg="int64 qty = 1; string venue = 2;")
     first, second = add(lake, registry, old), add(lake, registry, new)
@@ -188,10 +188,10 @@ def test_fields_that_a_message_in_a_message_gets_later_are_added_and_named(
     lake.check()
 
 
-def test_what_does_not_fit_stops_its_partition_and_what_comes_before_lands(
+def test_a_conflicting_schema_stops_its_partition_after_the_records_before_it(
     lake: FramedLake, registry: Registry
 ) -> None:
-    """The first offset, the schema and the difference are told."""
+    """The error has the first offset, the schema and the difference."""
     other = trade("bytes note = 2;")
     first, second = add(lake, registry, FIRST), add(lake, registry, other)
     good = written(first, FIRST, {"note": "n"})
@@ -209,14 +209,14 @@ def test_what_does_not_fit_stops_its_partition_and_what_comes_before_lands(
     ("schema", "kind", "difference"),
     [
         (trade("Trade next = 2;"), "PROTOBUF", "shop.Trade contains itself"),
-        (trade("Other next = 2;"), "PROTOBUF", "no Protobuf schema that can be compiled"),
-        ("string", "AVRO", "it is AVRO, not PROTOBUF"),
+        (trade("Other next = 2;"), "PROTOBUF", "Protobuf schema does not compile"),
+        ("string", "AVRO", "the schema is AVRO, not PROTOBUF"),
     ],
 )
-def test_a_schema_that_makes_no_column_stops_as_well(
+def test_a_schema_without_a_column_stops_its_partition(
     lake: FramedLake, registry: Registry, schema: str, kind: str, difference: str
 ) -> None:
-    """With why; nothing is written."""
+    """The error has the reason, and nothing is written."""
     number = registry.register(f"protobuf-{lake.root.name}", schema, kind)
     lake.land_values([framed(number, b"\x00")])
     with pytest.raises(SchemaConflict) as stopped:
@@ -227,8 +227,10 @@ def test_a_schema_that_makes_no_column_stops_as_well(
     assert len(lake.schemas.store.kept([number])) == ("compiled" not in difference)
 
 
-def test_keys_and_values_are_apart(lake: FramedLake, registry: Registry) -> None:
-    """Each has its own schema and its own column; a broken key says that it is the key."""
+def test_keys_and_values_have_separate_schemas_and_columns(
+    lake: FramedLake, registry: Registry
+) -> None:
+    """A broken key is reported as the key."""
     lake.decode = replace(PROTOBUF, key=PayloadSpec(format=Format.PROTOBUF))
     account = 'syntax = "proto3"; message Account { string name = 1; }'
     of_key, of_value = add(lake, registry, account), add(lake, registry, FIRST)
@@ -245,12 +247,12 @@ def test_keys_and_values_are_apart(lake: FramedLake, registry: Registry) -> None
     assert (rows[0, 3]["key"], rows[0, 3]["value_schema_id"]) == (None, of_value)
     assert [each.part for each in lake.quarantine.records()] == [Part.KEY] * 3
     # The last one's value has a detail, which says nothing of its key.
-    assert quarantined(lake) == [(n, Reason.MALFORMED, None, of_key) for n in (1, 2, 4)]
+    assert quarantined(lake) == [(n, QuarantineReason.MALFORMED, None, of_key) for n in (1, 2, 4)]
     lake.check()
 
 
-def test_a_schema_may_import_others(lake: FramedLake, registry: Registry) -> None:
-    """They are asked for as well, also those that they import, and kept with it."""
+def test_imported_schemas_are_requested_and_stored(lake: FramedLake, registry: Registry) -> None:
+    """Also indirectly imported ones."""
     unit = 'syntax = "proto3"; package desk; enum Unit { PIECE = 0; LOT = 1; }'
     price = """
       syntax = "proto3";
@@ -272,8 +274,10 @@ def test_a_schema_may_import_others(lake: FramedLake, registry: Registry) -> Non
     assert values(lake) == {(0, 0): {"id": 0, "price": {"units": 5, "unit": "LOT"}}}
 
 
-def test_what_a_schema_imports_itself_counts(lake: FramedLake, registry: Registry) -> None:
-    """Another that it imports still has an older version of the same file."""
+def test_a_direct_import_wins_over_an_older_version_of_an_indirect_one(
+    lake: FramedLake, registry: Registry
+) -> None:
+    """Another import refers to an older version of the same file."""
     unit = 'syntax = "proto3"; package desk; enum Unit { PIECE = 0; LOT = 1; }'
     newer = unit.replace("LOT = 1;", "LOT = 1; BOX = 2;")
     price = 'syntax = "proto3"; package desk; import "unit.proto"; message Price { Unit unit = 1; }'
@@ -295,14 +299,14 @@ def test_what_a_schema_imports_itself_counts(lake: FramedLake, registry: Registr
     assert values(lake) == {(0, 0): {"id": 0, "price": None, "unit": "BOX"}}
 
 
-def test_a_schema_that_is_registered_later_is_replayed(
+def test_a_replay_decodes_records_whose_schema_was_registered_later(
     lake: FramedLake, registry: Registry
 ) -> None:
-    """Only those offsets; the registry is not asked for what it has said before."""
+    """Only these offsets; the registry gets no request for stored schemas."""
     known = add(lake, registry, FIRST)
     lake.land_values([written(known + 1, SECOND, {"id": 7, "side": "BUY"})])
     lake.run()
-    assert quarantined(lake) == [(0, Reason.UNKNOWN_SCHEMA, None, known + 1)]
+    assert quarantined(lake) == [(0, QuarantineReason.UNKNOWN_SCHEMA, None, known + 1)]
     assert add(lake, registry, SECOND) == known + 1
     (kept,) = lake.quarantine.records()
     spans = {0: SpanSet.of([Span(kept.offset, kept.offset + 1)])}

@@ -23,12 +23,12 @@ from tests.support.registry import Registry, avro_bytes, framed, guarded
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.kafka.errors import InvalidConnection
 from tidemark.spec.decode import (
-    DecodedFrom,
+    DecodeRequest,
     DecodeSpec,
     Format,
     Part,
     PayloadSpec,
-    Reason,
+    QuarantineReason,
     RegisteredSchema,
 )
 from tidemark.typed.errors import (
@@ -96,10 +96,10 @@ def priced(number: int, price: str | None = "1.5000") -> dict[str, Any]:
     return {"id": number, "price": None if price is None else Decimal(price)}
 
 
-def test_one_range_of_three_schemas_broken_frames_tombstones_and_poison(
+def test_s27_each_record_is_decoded_by_its_own_schema_and_invalid_ones_are_quarantined(
     lake: FramedLake, subject: Subject
 ) -> None:
-    """S27: each record by the schema that it names, all in one column; the rest quarantined."""
+    """S27: three schemas, broken frames, tombstones and invalid payloads in one range."""
     ids = [subject.add(each) for each in (FIRST, SECOND, THIRD)]
     schemas = dict(zip(ids, (FIRST, SECOND, THIRD), strict=True))
     first, second, third = ids
@@ -117,23 +117,23 @@ def test_one_range_of_three_schemas_broken_frames_tombstones_and_poison(
     assert lake.run() == [1]
     assert lake.judge(schemas) == 15
     assert lake.reasons() == {
-        (0, 5): (Reason.NOT_FRAMED, None),
-        (0, 6): (Reason.NOT_FRAMED, None),
-        (0, 7): (Reason.NOT_FRAMED, None),
-        (0, 8): (Reason.MALFORMED, first),
-        (0, 9): (Reason.MALFORMED, second),
-        (0, 10): (Reason.UNKNOWN_SCHEMA, 2**31),
+        (0, 5): (QuarantineReason.NOT_FRAMED, None),
+        (0, 6): (QuarantineReason.NOT_FRAMED, None),
+        (0, 7): (QuarantineReason.NOT_FRAMED, None),
+        (0, 8): (QuarantineReason.MALFORMED, first),
+        (0, 9): (QuarantineReason.MALFORMED, second),
+        (0, 10): (QuarantineReason.UNKNOWN_SCHEMA, 2**31),
     }
     # The plan says what it was decoded with, and the schemas are in a table.
-    source = DecodedFrom.parse(lake.control.ledger(lake.spec.name).plans[1].plan.requested_by)
+    source = DecodeRequest.parse(lake.control.ledger(lake.spec.name).plans[1].plan.requested_by)
     assert source is not None
     assert source.schemas == {Part.VALUE: tuple(sorted(ids))}
     assert sorted(lake.schemas.store.kept(ids)) == sorted(ids)
     assert lake.run() == []
 
 
-def test_fields_that_come_later_are_added_and_named(lake: FramedLake, subject: Subject) -> None:
-    """By the plan that needs them; rows from before have null there."""
+def test_new_fields_become_new_columns(lake: FramedLake, subject: Subject) -> None:
+    """The plan that needs them adds them; older rows have null."""
     first = subject.add(FIRST)
     lake.land_values([framed(first, avro_bytes(FIRST, priced(1)))])
     lake.run()
@@ -148,10 +148,10 @@ def test_fields_that_come_later_are_added_and_named(lake: FramedLake, subject: S
     assert lake.rows()[0, 0]["value"]["note"] is None
 
 
-def test_what_does_not_fit_stops_its_partition_and_what_comes_before_lands(
+def test_a_conflicting_schema_stops_its_partition_after_the_records_before_it(
     lake: FramedLake, subject: Subject
 ) -> None:
-    """The first offset, the schema and the difference are told; the other partition goes on."""
+    """The error has the first offset, the schema and the difference; other partitions continue."""
     first, text = subject.add(FIRST), subject.add(TEXT_PRICE)
     good = framed(first, avro_bytes(FIRST, priced(1)))
     other = framed(text, avro_bytes(TEXT_PRICE, {"id": 2, "price": "1.5"}))
@@ -169,16 +169,18 @@ def test_what_does_not_fit_stops_its_partition_and_what_comes_before_lands(
         lake.run()
     assert sorted(lake.rows()) == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
     # None at all may be quarantined, but for what was asked for.
-    lake.decode = replace(AVRO, refused_schemas=(text,), most_records=0, most_percent=0)
+    lake.decode = replace(
+        AVRO, refused_schemas=(text,), max_quarantined=0, max_quarantined_percent=0
+    )
     lake.run()
     assert lake.judge({first: FIRST}) == 6
-    assert lake.reasons() == {(0, 2): (Reason.REFUSED_SCHEMA, text)}
+    assert lake.reasons() == {(0, 2): (QuarantineReason.REFUSED_SCHEMA, text)}
 
 
-def test_of_two_that_do_not_agree_the_earlier_one_makes_the_column(
+def test_the_earlier_of_two_conflicting_schemas_defines_the_column(
     lake: FramedLake, subject: Subject
 ) -> None:
-    """As they come in the log, not as they were registered."""
+    """In the order of the log, not of the registration."""
     first, text = subject.add(FIRST), subject.add(TEXT_PRICE)
     lake.land_values([framed(text, avro_bytes(TEXT_PRICE, {"id": 2, "price": "1.5"}))])
     lake.land_values([framed(first, avro_bytes(FIRST, priced(1)))])
@@ -189,10 +191,10 @@ def test_of_two_that_do_not_agree_the_earlier_one_makes_the_column(
 
 
 @pytest.mark.parametrize("widens", [True, False])
-def test_numbers_may_become_wider_if_the_policy_has_it_so(
+def test_a_later_schema_may_widen_numbers_if_widening_is_on(
     lake: FramedLake, subject: Subject, widens: bool
 ) -> None:
-    """`int` is a `long` from the beginning; without that a `long` does not fit."""
+    """`int` is stored as `long`; without widening a `long` conflicts."""
     lake.decode = replace(AVRO, widens=widens)
     narrow, wide = trade(), {**trade(), "fields": [{"name": "id", "type": "long"}]}
     ids = [subject.add(narrow), subject.add(wide)]
@@ -207,12 +209,14 @@ def test_numbers_may_become_wider_if_the_policy_has_it_so(
             lake.run()
 
 
-def test_a_schema_that_is_registered_later_is_replayed(lake: FramedLake, subject: Subject) -> None:
-    """Only those offsets; their rows are closed, and the column comes with them."""
+def test_a_replay_decodes_records_whose_schema_was_registered_later(
+    lake: FramedLake, subject: Subject
+) -> None:
+    """It closes only these records, and adds the column."""
     known = subject.add(FIRST)
     lake.land_values([framed(known + 1, avro_bytes(SECOND, {**priced(7), "note": "late"})), None])
     lake.run()
-    assert lake.reasons() == {(0, 0): (Reason.UNKNOWN_SCHEMA, known + 1)}
+    assert lake.reasons() == {(0, 0): (QuarantineReason.UNKNOWN_SCHEMA, known + 1)}
     assert "value" not in lake.typed.columns()
     assert subject.add(SECOND) == known + 1
     (kept,) = lake.quarantine.records()
@@ -224,23 +228,25 @@ def test_a_schema_that_is_registered_later_is_replayed(lake: FramedLake, subject
     assert lake.reasons() == {}
 
 
-def test_a_schema_in_a_header_is_quarantined_and_stops_nothing(
+def test_a_record_with_a_schema_id_header_is_quarantined_and_stops_nothing(
     lake: FramedLake, subject: Subject
 ) -> None:
-    """Although the body begins with the id of a schema that does not fit."""
+    """Although its payload begins with the id of a conflicting schema."""
     first, text = subject.add(FIRST), subject.add(TEXT_PRICE)
     lake.land_values([framed(first, avro_bytes(FIRST, priced(1)))])
     other = framed(text, avro_bytes(TEXT_PRICE, {"id": 2, "price": "1.5"}))
     lake.land_values([other, None], headers=(("__value_schema_id", b"\x01" + bytes(16)),))
     lake.run()
     assert sorted(lake.rows()) == [(0, 0), (0, 2)]
-    assert lake.reasons() == {(0, 1): (Reason.SCHEMA_IN_HEADER, None)}
+    assert lake.reasons() == {(0, 1): (QuarantineReason.SCHEMA_IN_HEADER, None)}
     assert lake.schemas.store.kept([text]) == {}
     lake.check()
 
 
-def test_keys_and_values_are_apart(lake: FramedLake, subject: Subject) -> None:
-    """Each has its own schema and its own column; a broken key says that it is the key."""
+def test_keys_and_values_have_separate_schemas_and_columns(
+    lake: FramedLake, subject: Subject
+) -> None:
+    """A broken key is reported as the key."""
     lake.decode = replace(AVRO, key=PayloadSpec(format=Format.AVRO))
     key_schema = {
         "type": "record",
@@ -259,15 +265,17 @@ def test_keys_and_values_are_apart(lake: FramedLake, subject: Subject) -> None:
     assert (rows[0, 3]["key"], rows[0, 3]["value_schema_id"]) == (None, of_value)
     assert [each.part for each in lake.quarantine.records()] == [Part.KEY] * 3
     assert lake.reasons() == {
-        (0, 1): (Reason.NOT_FRAMED, None),
-        (0, 2): (Reason.NOT_FRAMED, None),
-        (0, 4): (Reason.MALFORMED, of_key),
+        (0, 1): (QuarantineReason.NOT_FRAMED, None),
+        (0, 2): (QuarantineReason.NOT_FRAMED, None),
+        (0, 4): (QuarantineReason.MALFORMED, of_key),
     }
     lake.check()
 
 
-def test_a_plan_that_is_open_has_its_columns_again(lake: FramedLake, subject: Subject) -> None:
-    """Somebody took the table back to a version without them meanwhile."""
+def test_an_open_plan_gets_its_columns_again_after_a_restore(
+    lake: FramedLake, subject: Subject
+) -> None:
+    """A RESTORE had removed the columns."""
     first, second = subject.add(FIRST), subject.add(SECOND)
     lake.land_values([framed(first, avro_bytes(FIRST, priced(1)))])
     lake.run()
@@ -280,8 +288,8 @@ def test_a_plan_that_is_open_has_its_columns_again(lake: FramedLake, subject: Su
     assert lake.judge({first: FIRST, second: SECOND}) == 2
 
 
-def test_a_schema_may_refer_to_others(lake: FramedLake, subject: Subject) -> None:
-    """They are asked for as well, and kept with it."""
+def test_referenced_schemas_are_requested_and_stored(lake: FramedLake, subject: Subject) -> None:
+    """The stored text contains their definitions."""
     side = {"type": "enum", "name": "Side", "symbols": ["BUY", "SELL"], "namespace": "desk"}
     name = f"{subject.name}-side"
     subject.registry.register(name, side)
@@ -294,10 +302,10 @@ def test_a_schema_may_refer_to_others(lake: FramedLake, subject: Subject) -> Non
     assert lake.judge({order: whole}) == 1
 
 
-def test_what_confluents_serializer_writes_is_what_is_decoded(
+def test_payloads_of_confluents_serializer_are_decoded_to_the_written_values(
     lake: FramedLake, registry: Registry
 ) -> None:
-    """Bytes at the top have no length, and an `int` is not held to 32 bits."""
+    """Top-level bytes have no length, and an `int` is not limited to 32 bits."""
     client = SchemaRegistryClient({"url": registry.url})
     name = f"own-{lake.root.name}"
     lake.decode = replace(AVRO, key=PayloadSpec(format=Format.AVRO))
@@ -321,8 +329,10 @@ def test_what_confluents_serializer_writes_is_what_is_decoded(
     lake.check()
 
 
-def test_json_by_the_schemas_of_a_registry(lake: FramedLake, registry: Registry) -> None:
-    """Each by its own as well; what is not of its types is quarantined with the field."""
+def test_json_records_are_decoded_by_their_own_registered_schema(
+    lake: FramedLake, registry: Registry
+) -> None:
+    """A value of another type is quarantined with its field."""
     lake.decode = replace(AVRO, value=PayloadSpec(format=Format.JSON_SCHEMA))
     number = {"id": {"type": "integer"}, "at": {"type": "string", "format": "date-time"}}
     grown = {
@@ -357,17 +367,19 @@ def test_json_by_the_schemas_of_a_registry(lake: FramedLake, registry: Registry)
         (each.offset, each.reason, each.detail, each.schema_id)
         for each in lake.quarantine.records()
     ] == [
-        (2, Reason.MALFORMED, "id", new),
-        (3, Reason.MALFORMED, "at", old),
-        (4, Reason.NOT_JSON, None, old),
-        (5, Reason.NOT_UTF8, None, old),
-        (6, Reason.NOT_FRAMED, None, None),
+        (2, QuarantineReason.MALFORMED, "id", new),
+        (3, QuarantineReason.MALFORMED, "at", old),
+        (4, QuarantineReason.NOT_JSON, None, old),
+        (5, QuarantineReason.NOT_UTF8, None, old),
+        (6, QuarantineReason.NOT_FRAMED, None, None),
     ]
     lake.check()
 
 
-def test_json_schemas_grow_and_stop_as_others_do(lake: FramedLake, registry: Registry) -> None:
-    """A field that comes later is added and named; another type stops, with what was behind it."""
+def test_json_schemas_add_columns_and_stop_on_conflicts(
+    lake: FramedLake, registry: Registry
+) -> None:
+    """Records behind a conflict are not decoded either."""
     lake.decode = replace(AVRO, value=PayloadSpec(format=Format.JSON_SCHEMA))
     number, text = {"id": {"type": "integer"}}, {"note": {"type": "string"}}
     first, second, other = (
@@ -401,14 +413,14 @@ def test_json_schemas_grow_and_stop_as_others_do(lake: FramedLake, registry: Reg
         (
             {"type": "object", "properties": {"id": {"type": "integer"}}},
             "JSON",
-            "it is JSON, not AVRO",
+            "the schema is JSON, not AVRO",
         ),
     ],
 )
-def test_a_schema_that_makes_no_column_stops_as_well(
+def test_a_schema_without_a_column_stops_its_partition(
     lake: FramedLake, registry: Registry, subject: Subject, schema: Any, kind: str, difference: str
 ) -> None:
-    """With why; nothing is written."""
+    """The error has the reason, and nothing is written."""
     number = registry.register(subject.name, schema, kind)
     lake.land_values([framed(number, b"\x02\x00")])
     with pytest.raises(SchemaConflict) as stopped:
@@ -429,8 +441,10 @@ class Away:
         ConfluentRegistry("away", {"url": "http://127.0.0.1:1", "max.retries": 0}).schema(schema_id)
 
 
-def test_without_the_registry_nothing_is_half_done(lake: FramedLake, subject: Subject) -> None:
-    """A named error; what was known before goes on, and so does a plan that is made."""
+def test_an_unavailable_registry_stops_only_unknown_schemas(
+    lake: FramedLake, subject: Subject
+) -> None:
+    """Records of stored schemas and open plans are decoded; the others raise an error."""
     first, second = subject.add(FIRST), subject.add(SECOND)
     there: SchemaRegistry | None = lake.registry
     lake.land_values([framed(first, avro_bytes(FIRST, priced(1)))])
@@ -455,8 +469,8 @@ def test_without_the_registry_nothing_is_half_done(lake: FramedLake, subject: Su
     assert lake.judge({first: FIRST, second: SECOND}) == 3
 
 
-def test_a_registry_that_was_made_anew_is_noticed(lake: FramedLake, subject: Subject) -> None:
-    """Before a record is decoded with a schema that is not its own."""
+def test_a_rebuilt_registry_is_detected(lake: FramedLake, subject: Subject) -> None:
+    """Before a record is decoded with another schema than its own."""
     first, text = subject.add(FIRST), subject.add(TEXT_PRICE)
 
     class Anew:
@@ -476,10 +490,10 @@ def test_a_registry_that_was_made_anew_is_noticed(lake: FramedLake, subject: Sub
     assert len(lake.rows()) == 1
 
 
-def test_a_url_that_leads_elsewhere_is_no_unknown_schema(
+def test_a_404_of_another_server_does_not_count_as_an_unknown_schema(
     registry: Registry, subject: Subject
 ) -> None:
-    """Good records would go into quarantine; only the registry's own word counts."""
+    """Valid records would be quarantined."""
     first = subject.add(FIRST)
     asked = ConfluentRegistry("right", {"url": registry.url})
     assert asked.schema(first + 1000) is None
@@ -504,8 +518,10 @@ class Failing:
         return self.there.schema(schema_id)
 
 
-def test_answers_are_kept_and_not_asked_for_in_vain(lake: FramedLake, subject: Subject) -> None:
-    """Runs get on where a registry allows few questions; refused ids are none of them."""
+def test_answers_before_a_failure_are_stored_and_refused_ids_are_not_requested(
+    lake: FramedLake, subject: Subject
+) -> None:
+    """So runs make progress although the registry limits requests."""
     ids = [subject.add(each) for each in (FIRST, SECOND, THIRD)]
     values = [
         framed(ids[0], avro_bytes(FIRST, priced(1))),
@@ -533,8 +549,10 @@ def test_answers_are_kept_and_not_asked_for_in_vain(lake: FramedLake, subject: S
     assert lake.judge({ids[0]: FIRST, ids[1]: SECOND}) == 2
 
 
-def test_what_is_behind_a_stop_stops_nothing(lake: FramedLake, subject: Subject) -> None:
-    """A schema that will not be decoded makes no column; and a replay elsewhere goes on."""
+def test_schemas_behind_a_conflict_do_not_change_columns(
+    lake: FramedLake, subject: Subject
+) -> None:
+    """A replay in another place continues."""
     first = subject.add(trade())
     other = trade(("note", "string"))
     wide = trade(("note", "long"))
@@ -559,8 +577,10 @@ def test_what_is_behind_a_stop_stops_nothing(lake: FramedLake, subject: Subject)
     assert plan is not None
 
 
-def test_rules_hold_while_the_other_half_has_no_column(lake: FramedLake, subject: Subject) -> None:
-    """Keys that are all null make none."""
+def test_rules_over_values_apply_while_keys_have_no_column(
+    lake: FramedLake, subject: Subject
+) -> None:
+    """Keys that are all null have no column."""
     lake.decode = replace(
         AVRO, key=PayloadSpec(format=Format.AVRO), rules=(("small", "value.id < 2"), ("k", "key.a"))
     )
@@ -570,16 +590,16 @@ def test_rules_hold_while_the_other_half_has_no_column(lake: FramedLake, subject
     )
     lake.run()
     assert sorted(lake.rows()) == [(0, 0)]
-    assert [each.reason for each in lake.quarantine.records()] == [Reason.RULE_BROKEN]
+    assert [each.reason for each in lake.quarantine.records()] == [QuarantineReason.RULE_BROKEN]
 
 
 _SECRET = "s3cret"
 
 
-def test_credentials_are_the_connections_and_never_told(
+def test_credentials_of_the_registry_are_in_no_error_and_no_log(
     registry: Registry, subject: Subject, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In either of the two places that the client takes them from; no library tells them either."""
+    """From either setting of the client, also by libraries."""
     caplog.set_level("INFO")
     first = subject.add(FIRST)
 

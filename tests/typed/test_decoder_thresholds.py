@@ -24,8 +24,8 @@ _DECODE = DecodeSpec(
     key=PayloadSpec(),
     value=PayloadSpec(format=Format.JSON, schema=Struct((("n", "long"),))),
     target="silver/events",
-    most_records=2,
-    most_percent=0,
+    max_quarantined=2,
+    max_quarantined_percent=0,
 )
 
 
@@ -38,8 +38,8 @@ def lake(tmp_path: Path, spark: SparkSession) -> FramedLake:
     return lake
 
 
-def test_a_replacement_does_not_empty_the_typed_table_by_a_bad_rule(lake: FramedLake) -> None:
-    """Rows that were decoded before would leave the table unasked: as few may as of new ones."""
+def test_a_replacement_with_a_bad_rule_cannot_empty_the_typed_table(lake: FramedLake) -> None:
+    """The quarantine limit also holds for rows that were decoded before."""
     assert isinstance(lake.bronze, PayloadLake)
     lake.bronze.land_again((0, 0, 10))
     before = sorted(lake.rows())
@@ -57,8 +57,10 @@ def test_a_replacement_does_not_empty_the_typed_table_by_a_bad_rule(lake: Framed
 @pytest.mark.parametrize(
     ("sql", "seen"), [("value.nothing > 0", "nothing"), ("value.n", "bigint"), ("(", "syntax")]
 )
-def test_a_rule_that_is_no_condition_is_named(lake: FramedLake, sql: str, seen: str) -> None:
-    """A field that is not there, another type, no SQL; before anything is written."""
+def test_an_invalid_rule_raises_an_error_before_anything_is_written(
+    lake: FramedLake, sql: str, seen: str
+) -> None:
+    """A missing field, another type, invalid SQL."""
     assert isinstance(lake.bronze, PayloadLake)
     lake.bronze.land_again((0, 0, 10))
     before = lake.rows()
@@ -70,9 +72,9 @@ def test_a_rule_that_is_no_condition_is_named(lake: FramedLake, sql: str, seen: 
     assert lake.rows() == before
 
 
-def test_what_fails_again_was_in_quarantine_before(lake: FramedLake) -> None:
-    """A replay puts nothing there that was not."""
-    lake.decode = replace(_DECODE, most_records=0)
+def test_records_that_fail_again_do_not_count_for_the_limit(lake: FramedLake) -> None:
+    """A replay adds no record to the quarantine."""
+    lake.decode = replace(_DECODE, max_quarantined=0)
     lake.replay(Span(9, 10))
     lake.check()
     assert lake.quarantined() == [(0, 9)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.spec.fields import parse_type
-from tidemark.typed.draft import MOST_FIELDS, DecodeDraft, draft
+from tidemark.typed.draft import MAX_FIELDS, DecodeDraft, draft
 
 
 def record(value: bytes | None, key: bytes | None = b"k") -> LogRecord:
@@ -57,11 +57,11 @@ def of(*values: Any) -> DecodeDraft:
         ([{"a": 1}, {"b": "x"}], {"a": "long", "b": "string"}),
         ([[], [1], [2.5]], ["double"]),
         ([[{"a": 1}], [{"b": None}, {"a": 2.5}]], [{"a": "double"}]),
-        ([{str(n): n for n in range(MOST_FIELDS + 1)}], "string"),
+        ([{str(n): n for n in range(MAX_FIELDS + 1)}], "string"),
     ],
 )
-def test_a_type_takes_all_that_was_seen(values: list[Any], kind: Any) -> None:
-    """In whatever order it came."""
+def test_the_drafted_type_stores_all_sampled_values(values: list[Any], kind: Any) -> None:
+    """In any order."""
     for some in (values, values[::-1]):
         found = of(*({"field": value} for value in some)).as_section()["value"]
         if isinstance(kind, dict):
@@ -70,8 +70,8 @@ def test_a_type_takes_all_that_was_seen(values: list[Any], kind: Any) -> None:
             assert found == {"format": "json", "schema": {"field": kind}}
 
 
-def test_what_is_not_known_is_told() -> None:
-    """A schema with a guess would refuse what comes later."""
+def test_fields_of_unknown_type_are_reported_as_left_out() -> None:
+    """A guessed type could reject later values."""
     found = of({"a": None, "b": [], "c": {}, "d": {"e": None}, "f": [[None]], "g": 1, "x y": 2})
     assert found.as_section()["value"]["schema"] == {"g": "long"}
     assert [path for path, _ in found.left_out] == ["a", "b[]", "c", "d.e", "d", "f[][]", "x y"]
@@ -91,24 +91,24 @@ def test_what_is_not_known_is_told() -> None:
         ([b'\0\0\0\0\x07{"a":1}'], b"\0\0\0\0\x01k", ("binary", "binary")),
     ],
 )
-def test_formats_go_by_nearly_all_values(
+def test_nearly_all_values_decide_the_format(
     values: list[bytes | None], key: bytes | None, formats: tuple[str, str]
 ) -> None:
-    """Bytes stay bytes, and a few broken values are for the quarantine."""
+    """A few broken values go to the quarantine; other bytes stay binary."""
     found = draft(record(value, key) for value in values).as_section()
     assert (found["key"]["format"], found["value"]["format"]) == formats
 
 
-def test_what_is_framed_is_told() -> None:
-    """It would be text by its bytes."""
+def test_values_with_schema_ids_are_reported() -> None:
+    """Their bytes could also be text."""
     frames = [record(b"\0\0\0\0\x03text")] * 99
     assert draft([*frames, record(b"other")]).is_framed
     assert not draft([*frames, record(b"other"), record(b"\0")]).is_framed
     assert not draft([record(None)]).is_framed
 
 
-def test_a_deep_value_stops_nothing() -> None:
-    """One record among thousands is enough to be looked at."""
+def test_a_deeply_nested_value_does_not_stop_the_draft() -> None:
+    """One such record may be among thousands."""
     deep = b'{"a":' * 600 + b"1" + b"}" * 600
     found = draft([record(deep), record(b'{"b": 1}')])
     assert found.schema is not None
@@ -128,8 +128,8 @@ _JSON = st.recursive(
 
 @settings(deadline=None, derandomize=True)
 @given(st.lists(st.dictionaries(st.text(max_size=3), _JSON, max_size=4), max_size=4))
-def test_whatever_has_landed_the_draft_is_a_schema(values: list[Any]) -> None:
-    """A spec takes it, and every field is in it or told."""
+def test_any_sample_drafts_a_valid_schema(values: list[Any]) -> None:
+    """Each field is in the schema or reported as left out."""
     found = of(*values)
     schema = found.as_section()["value"].get("schema")
     if schema is not None:
@@ -138,7 +138,7 @@ def test_whatever_has_landed_the_draft_is_a_schema(values: list[Any]) -> None:
             assert name in schema or any(path.startswith(name) for path, _ in found.left_out)
 
 
-def test_dates_are_those_of_the_calendar() -> None:
-    """What is written by Python is read as what it is."""
+def test_only_dates_of_the_calendar_are_dates() -> None:
+    """Other texts of the same form stay text."""
     value = {"day": date(2026, 2, 28).isoformat(), "at": datetime(2026, 2, 28, 12).isoformat()}
     assert of(value).as_section()["value"]["schema"] == {"day": "date", "at": "timestamp"}

@@ -13,9 +13,9 @@ import pytest
 from tests.support.framed_lake import FramedLake, bare
 from tests.support.protobuf import descriptors, proto_bytes
 from tests.support.registry import avro_bytes, framed
-from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, Reason, RegisteredSchema
+from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, QuarantineReason, RegisteredSchema
 from tidemark.typed.errors import TooManyQuarantined
-from tidemark.typed.formats.payloads import WriterSchemas, in_passes
+from tidemark.typed.formats.spark_payloads import WriterSchemas, in_passes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,7 +77,7 @@ def _lake(
         key=PayloadSpec(format=Format.STRING),
         value=PayloadSpec(format=kind),
         target="silver/events",
-        most_percent=0.0,
+        max_quarantined_percent=0.0,
         **more,
     )
     if kind is Format.PROTOBUF:
@@ -95,7 +95,7 @@ def _lake(
     ],
 )
 def test_passes_decode_each_record_once(tmp_path: Path, spark: SparkSession, kind: Format) -> None:
-    """Five forms, two at once; with faults of every kind, and a limit that counts over all."""
+    """Five forms, two in each pass, all faults, and a limit over all passes."""
     forms = dict(enumerate(islice(combinations(_FIELDS, 2), 5), 1))
     # The schema 6 decodes as the schema 1 does.
     forms[6] = forms[1]
@@ -104,7 +104,7 @@ def test_passes_decode_each_record_once(tmp_path: Path, spark: SparkSession, kin
         spark,
         kind,
         {number: _schema(kind, names) for number, names in forms.items()},
-        most_records=5,
+        max_quarantined=5,
         refused_schemas=(9,),
     )
     lake.forms_at_once = 2
@@ -117,18 +117,21 @@ def test_passes_decode_each_record_once(tmp_path: Path, spark: SparkSession, kin
         lake.run()
     # The refused schema is expected.
     assert (refused.value.quarantined, refused.value.records) == (8, 15)
-    lake.decode = replace(lake.decode, most_records=8)
+    lake.decode = replace(lake.decode, max_quarantined=8)
     lake.run()
     found = {place[1]: bare(row["value"]) for place, row in lake.rows().items()}
     assert found == {**dict(enumerate(values.values())), 15: None}
     reasons = [lake.reasons()[0, offset] for offset in range(6, 15)]
     assert [number for _, number in reasons] == [*forms, 77, 9, None]
     assert [why for why, _ in reasons[6:]] == [
-        Reason.UNKNOWN_SCHEMA,
-        Reason.REFUSED_SCHEMA,
-        Reason.NOT_FRAMED,
+        QuarantineReason.UNKNOWN_SCHEMA,
+        QuarantineReason.REFUSED_SCHEMA,
+        QuarantineReason.NOT_FRAMED,
     ]
-    assert {why for why, _ in reasons[:6]} <= {Reason.MALFORMED, Reason.NOT_UTF8}
+    assert {why for why, _ in reasons[:6]} <= {
+        QuarantineReason.MALFORMED,
+        QuarantineReason.NOT_UTF8,
+    }
     lake.check()
 
 
@@ -136,7 +139,7 @@ def test_passes_decode_each_record_once(tmp_path: Path, spark: SparkSession, kin
 @pytest.mark.faults
 @pytest.mark.parametrize("kind", [Format.AVRO, Format.JSON_SCHEMA, Format.PROTOBUF])
 def test_a_range_of_300_forms_is_decoded(tmp_path: Path, spark: SparkSession, kind: Format) -> None:
-    """Spark's analysis overflowed its stack at so many: each schema nested several projections."""
+    """Nested projections for each schema overflowed the stack of Spark's analysis."""
     forms = dict(enumerate(islice(combinations(_FIELDS, 4), 300), 1001))
     texts = {number: _schema(kind, names) for number, names in forms.items()}
     values = {n: {name: f"{name} {n}" for name in names} for n, names in forms.items()}
@@ -172,7 +175,7 @@ def _passes(kind: Format, *texts: str, at_once: int = 1, widens: bool = True) ->
 
 
 def test_schemas_that_decode_alike_share_a_pass() -> None:
-    """Documentation, defaults, aliases and layout do not change what a payload is."""
+    """Documentation, defaults, aliases and layout do not affect payloads."""
     first = {"name": "side", "type": {"type": "enum", "name": "S", "symbols": ["BUY", "SELL"]}}
     documented = {**first, "doc": "of the trade", "default": "BUY", "aliases": ["way"]}
     swapped = {"name": "side", "type": {"type": "enum", "name": "S", "symbols": ["SELL", "BUY"]}}
@@ -185,16 +188,16 @@ def test_schemas_that_decode_alike_share_a_pass() -> None:
     assert _passes(Format.PROTOBUF, *map(descriptors, sources)) == [[1, 3], [2]]
 
 
-def test_schemas_of_other_numbers_are_of_other_forms() -> None:
-    """A day is not a number; without widening a number has the bounds of 32 bits."""
+def test_schemas_with_other_number_types_have_other_forms() -> None:
+    """A date is not a number; without widening, a number has 32 bits."""
     kinds = ("int", "long", {"type": "int", "logicalType": "date"})
     texts = [_avro({"name": "n", "type": kind}) for kind in kinds]
     assert _passes(Format.AVRO, *texts, widens=True) == [[1, 2], [3]]
     assert _passes(Format.AVRO, *texts, widens=False) == [[1], [2], [3]]
 
 
-def test_passes_have_so_many_forms_at_most() -> None:
-    """And all the schemas of each form; a range without schemas has one pass for its records."""
+def test_a_pass_has_at_most_the_given_number_of_forms() -> None:
+    """With all schemas of each form; a range without schemas has one pass."""
     texts = [_schema(Format.JSON_SCHEMA, [name]) for name in (*_FIELDS[:5], *_FIELDS[:2])]
     assert _passes(Format.JSON_SCHEMA, *texts, at_once=2) == [[1, 6, 2, 7], [3, 4], [5]]
     assert _passes(Format.JSON_SCHEMA, *texts, at_once=5) == [[1, 6, 2, 7, 3, 4, 5]]

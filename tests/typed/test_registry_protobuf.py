@@ -16,8 +16,8 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from tests.support.protobuf import descriptors
 from tidemark.spec.decode import RegisteredSchema
 from tidemark.spec.fields import NoColumn, plain
-from tidemark.typed.formats.messages import read
 from tidemark.typed.formats.protobuf import column_of
+from tidemark.typed.formats.protobuf_reader import read
 from tidemark.typed.registry_protobuf import compiled
 
 SIDE = 'syntax = "proto3"; package desk; message Side { bool buy = 1; }'
@@ -33,15 +33,15 @@ message Trade {
 """
 
 
-def test_a_schema_has_what_it_imports_and_not_what_every_library_brings() -> None:
+def test_compiled_schema_has_its_imports_without_well_known_files() -> None:
     """Its own file is the last one."""
     text = compiled(TRADE, {"desk/side.proto": SIDE})
     assert [file["package"] for file in json.loads(text)["file"]] == ["desk", "shop"]
     assert plain(column_of(text)) == {"at": "timestamp", "sides": {"map": {"buy": "boolean"}}}
 
 
-def test_layout_comments_and_options_for_generators_make_no_other_schema() -> None:
-    """A registry that was made anew from the same files says the same."""
+def test_layout_comments_and_generator_options_do_not_change_the_compiled_schema() -> None:
+    """A registry rebuilt from the same files returns the same schema."""
     other = """
       // A trade.
       syntax="proto3"; package shop; import "desk/side.proto"; option java_package = "com.shop";
@@ -78,8 +78,8 @@ def test_layout_comments_and_options_for_generators_make_no_other_schema() -> No
     )
 
 
-def test_options_that_decide_how_bytes_are_read_are_kept() -> None:
-    """As the compiler itself has them."""
+def test_options_that_affect_reading_are_kept() -> None:
+    """As the compiler writes them."""
     source = """
       edition = "2023";
       option features.field_presence = IMPLICIT;
@@ -97,8 +97,8 @@ def test_options_that_decide_how_bytes_are_read_are_kept() -> None:
     assert row["value"] == {"plain": 0, "told": None, "packed": [5]}
 
 
-def test_what_registries_know_themselves_need_not_be_referred_to() -> None:
-    """Google's files for APIs and Confluent's own: other writers of schemas take them for given."""
+def test_google_and_confluent_files_need_no_reference() -> None:
+    """Writers of schemas rely on them."""
     text = compiled(
         """
         syntax = "proto3";
@@ -127,11 +127,11 @@ def test_what_registries_know_themselves_need_not_be_referred_to() -> None:
         ("message A {", {}, "schema.proto"),
         (TRADE, {}, "desk/side.proto"),
         ('syntax = "proto3"; message A { B b = 1; }', {}, '"B" is not defined'),
-        (SIDE, {"../side.proto": SIDE}, "no place of a file"),
-        (SIDE, {"/tmp/side.proto": SIDE}, "no place of a file"),
-        (SIDE, {"tidemark/side.proto": SIDE}, "no place of a file"),
-        (SIDE, {f"{'a' * 256}.proto": SIDE}, "no place of a file"),
-        (SIDE, {"a": SIDE, "a/b.proto": SIDE}, "another file below or above it"),
+        (SIDE, {"../side.proto": SIDE}, "not a valid path"),
+        (SIDE, {"/tmp/side.proto": SIDE}, "not a valid path"),
+        (SIDE, {"tidemark/side.proto": SIDE}, "not a valid path"),
+        (SIDE, {f"{'a' * 256}.proto": SIDE}, "not a valid path"),
+        (SIDE, {"a": SIDE, "a/b.proto": SIDE}, "whose path is also a folder"),
         (SIDE + 'import "caf\xff.proto";', {}, "File not found"),
         ('{"type": "string"}', {}, "schema.proto"),
         ('{"file": [{"messageType": [{"name": "M", "field": [{}]}]}]}', {}, "schema.proto"),
@@ -143,22 +143,22 @@ def test_what_registries_know_themselves_need_not_be_referred_to() -> None:
         ),
     ],
 )
-def test_what_cannot_be_compiled_makes_no_column(
+def test_an_invalid_schema_has_no_column_and_is_not_final(
     text: str, imports: Any, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log says why, and the next compiler may think better of it."""
+    """The log has the reason; a later compiler may accept the schema."""
     made = compiled(text, imports)
     assert told in caplog.text
-    assert not RegisteredSchema(id=1, kind="PROTOBUF", text=made).is_settled
+    assert not RegisteredSchema(id=1, kind="PROTOBUF", text=made).is_final
     text = made
-    with pytest.raises(ValueError, match="no Protobuf schema that can be compiled"):
+    with pytest.raises(ValueError, match="Protobuf schema does not compile"):
         column_of(text)
 
 
-def test_a_compiler_that_fails_says_nothing_about_the_schema(
+def test_a_compiler_failure_is_not_stored_as_an_invalid_schema(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Or what a busy machine has said once would be kept."""
+    """A busy machine would otherwise reject the schema for good."""
 
     def late(*_: Any, **more: Any) -> Any:
         raise subprocess.TimeoutExpired("protoc", more["timeout"])
@@ -166,14 +166,14 @@ def test_a_compiler_that_fails_says_nothing_about_the_schema(
     def killed(*_: Any, **more: Any) -> Any:
         return subprocess.CompletedProcess("protoc", -9, "", "")
 
-    for failing, problem in ((late, "more than 60 s"), (killed, "ended with -9")):
+    for failing, problem in ((late, "more than 60 s"), (killed, "exit code -9")):
         monkeypatch.setattr(subprocess, "run", failing)
         with pytest.raises(OSError, match=problem):
             compiled(SIDE, {})
 
 
-def test_the_compilers_remarks_do_not_hide_what_is_wrong(caplog: pytest.LogCaptureFixture) -> None:
-    """It says several lines of each file without a syntax first."""
+def test_compiler_warnings_do_not_hide_the_error(caplog: pytest.LogCaptureFixture) -> None:
+    """The compiler warns about each file without a syntax first."""
     imports = {f"a{number}.proto": f"message A{number} {{}}" for number in range(6)}
     lines = "".join(f'import "{name}";' for name in imports)
     compiled(f"{lines} message M {{ optional Nothing a = 1; }}", imports)
@@ -181,19 +181,19 @@ def test_the_compilers_remarks_do_not_hide_what_is_wrong(caplog: pytest.LogCaptu
     assert "WARNING:" not in caplog.messages[0]
 
 
-def test_a_compiler_that_cannot_work_refuses_nothing(
+def test_a_compiler_that_cannot_write_rejects_no_schema(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends with the same number as over a schema that is at fault."""
+    """Its exit code is the one for an invalid schema."""
     (tmp_path / "grpc_tools").mkdir()
     (tmp_path / "grpc_tools" / "__init__.py").write_text("raise ImportError('broken')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(OSError, match="the compiler ended with 1"):
+    with pytest.raises(OSError, match="exit code 1"):
         compiled(SIDE, {})
 
 
 def test_a_schema_may_be_registered_as_its_descriptor() -> None:
-    """As Confluent's client for Python does; some registries give it out as they got it."""
+    """Confluent's Python client does this, and some registries return it unchanged."""
     side, trade = FileDescriptorSet(), FileDescriptorSet()
     json_format.Parse(descriptors(SIDE), side)
     json_format.Parse(descriptors(TRADE, {"desk/side.proto": SIDE}), trade)
@@ -204,8 +204,8 @@ def test_a_schema_may_be_registered_as_its_descriptor() -> None:
 
 
 @pytest.mark.parametrize("style", ["", "option features.enforce_naming_style = STYLE_LEGACY;"])
-def test_a_descriptor_of_an_edition_needs_none_of_the_options_of_its_source(style: str) -> None:
-    """Compilers leave out whether names may be of any style, and what other files may refer to."""
+def test_a_descriptor_of_an_edition_compiles_without_the_options_of_its_source(style: str) -> None:
+    """Descriptors lack the naming style and the visibility of their source."""
     visible = "option features.default_symbol_visibility = EXPORT_ALL;" if style else ""
     name = "badName" if style else "good_name"
     side = f"""
@@ -225,19 +225,19 @@ def test_a_descriptor_of_an_edition_needs_none_of_the_options_of_its_source(styl
         assert column_of(compiled(text, {"desk/side.proto": imported})) == expected
 
 
-def test_why_a_schema_cannot_be_compiled_is_in_the_message() -> None:
-    """With the place in the schema, and no folder of this machine."""
+def test_the_reason_of_a_failed_compilation_is_in_the_error() -> None:
+    """With the line in the schema, and without a folder of this machine."""
     text = compiled('edition = "2024"; message M { int32 badField = 1; }', {})
     with pytest.raises(NoColumn) as refused:
         column_of(text)
     assert str(refused.value).startswith(
-        "it is no Protobuf schema that can be compiled: tidemark/schema.proto:1:37: Field name "
+        "the Protobuf schema does not compile: tidemark/schema.proto:1:37: Field name "
         "badField should be lower_snake_case"
     )
 
 
-def test_a_few_lines_make_no_million_columns() -> None:
-    """Each message has two of the next; they are told of before they are made."""
+def test_a_schema_with_too_many_columns_is_rejected_before_they_are_built() -> None:
+    """Each message has two fields of the next message."""
     text = "".join(f"message M{n} {{ M{n + 1} a = 1; M{n + 1} b = 2; }}" for n in range(40))
     made = compiled(f'syntax = "proto3"; {text} message M40 {{ int32 a = 1; }}', {})
     with pytest.raises(ValueError, match="more than 10,000 columns"):

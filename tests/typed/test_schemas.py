@@ -35,8 +35,8 @@ def lake(tmp_path: Path) -> RegisteredLake:
     return lake
 
 
-def test_a_schema_that_does_not_fit_stops_its_partition_alone(lake: RegisteredLake) -> None:
-    """What comes before it is decoded; nothing of it, nor after it, until somebody decides."""
+def test_a_schema_that_does_not_fit_stops_only_its_partition(lake: RegisteredLake) -> None:
+    """Records before it are decoded. It and the records after it wait for a decision."""
     lake.land_objects(1, _ONE)
     lake.land_objects(9, _OTHER)
     lake.land_objects(1, _ONE)
@@ -53,8 +53,8 @@ def test_a_schema_that_does_not_fit_stops_its_partition_alone(lake: RegisteredLa
     assert lake.quarantined() == [(0, 3)]
 
 
-def test_an_id_that_is_of_another_schema_now_stops_all(lake: RegisteredLake) -> None:
-    """A registry that was made anew: records of before would decode to nonsense."""
+def test_another_schema_under_a_known_id_stops_planning(lake: RegisteredLake) -> None:
+    """After a rebuild of the registry, older records would decode to wrong values."""
     lake.registry = MemoryRegistry({1: {"id": "integer", "price": "number"}})
     lake.land_objects(1, _ONE)
     with pytest.raises(SchemaReplaced) as stopped:
@@ -113,7 +113,7 @@ def _land_many(lake: RegisteredLake) -> None:
 
 
 def test_eight_ids_are_requested_at_the_same_time(tmp_path: Path) -> None:
-    """Never more than eight at the same time, and each id once."""
+    """At most eight, and each id once."""
     registry = _Together({each: {"id": "integer"} for each in _MANY})
     lake = RegisteredLake(root=tmp_path, registry=registry)
     _land_many(lake)

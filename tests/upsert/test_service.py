@@ -1,4 +1,4 @@
-"""The table of latest rows against a model, with Spark's MERGE over real tables."""
+"""Upsert tables against a model in Python, with Spark's MERGE on real tables."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ColumnsDiffer
 from tidemark.spec.decode import Format, Part, PayloadSpec
 from tidemark.spec.fields import Struct
-from tidemark.spec.upsert import Changes, Deletes, Envelope, How, Merge, UpsertSpec
+from tidemark.spec.upsert import Deletes, Envelope, MergePlan, MergeScope, TableChanges, UpsertSpec
 from tidemark.upsert.service import Upserts
 from tidemark.upsert.spark import SparkMerger
-from tidemark.upsert.table import DeltaLatest
+from tidemark.upsert.table import DeltaUpsertTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ _CHANGE = Struct((("before", _CONTENT), ("after", _CONTENT), ("op", "string")))
 
 
 def change(op: str | None, content: str | None) -> str:
-    """What Debezium tells of a row that now has this content, or that had it."""
+    """Return Debezium's JSON for a row that has this content, or had it before."""
     row = None if content is None else {"n": content}
     is_there = op not in ("d", "m")
     return json.dumps(
@@ -48,8 +48,8 @@ def change(op: str | None, content: str | None) -> str:
 
 
 @dataclass
-class LatestLake(TypedLake):
-    """A typed table, and the table of latest rows that follows it."""
+class UpsertLake(TypedLake):
+    """A typed table and its upsert table."""
 
     spark: SparkSession = field(kw_only=True)
     deletes: Deletes = Deletes.SOFT
@@ -68,41 +68,41 @@ class LatestLake(TypedLake):
         return self.bronze
 
     @property
-    def latest_uri(self) -> Path:
-        """The table of latest rows."""
-        return self.root / "silver" / "latest"
+    def upsert_uri(self) -> Path:
+        """The upsert table."""
+        return self.root / "silver" / "upsert"
 
     @property
     def upserts(self) -> Upserts:
-        """What keeps it."""
-        latest = DeltaLatest(str(self.latest_uri), self.envelope)
+        """The service that merges."""
+        table = DeltaUpsertTable(str(self.upsert_uri), self.envelope)
         return Upserts(
             spec=self.spec,
             upsert=self.upsert,
             control=self.control,
             typed=self.table,
-            latest=latest,
+            table=table,
         )
 
     @property
     def upsert(self) -> UpsertSpec:
-        """What a latest row is."""
-        return UpsertSpec(target="silver/latest", deletes=self.deletes, envelope=self.envelope)
+        """The spec of the upsert table."""
+        return UpsertSpec(target="silver/upsert", deletes=self.deletes, envelope=self.envelope)
 
     @property
     def merger(self) -> SparkMerger:
-        """What merges."""
+        """Executes merges with Spark."""
         return SparkMerger(
-            lambda: self.spark, str(self.typed_uri), str(self.latest_uri), self.upsert
+            lambda: self.spark, str(self.typed_uri), str(self.upsert_uri), self.upsert
         )
 
-    def merge(self) -> Merge | None:
-        """Decode and merge what is missing."""
+    def merge(self) -> MergePlan | None:
+        """Decode and merge the missing records; return the merge."""
         self.run()
         return self.upserts.execute(self.merger)
 
     def land_records(self, *payloads: tuple[str | None, str | None], partition: int = 0) -> int:
-        """Land records with these keys and values; the number of the plan."""
+        """Land records with these keys and values; return the plan number."""
         pairs = [
             (None if key is None else key.encode(), None if value is None else value.encode())
             for key, value in payloads
@@ -114,26 +114,26 @@ class LatestLake(TypedLake):
         rows: list[Row] = pa.table(DeltaTable(self.typed_uri).scan()).to_pylist()
         return rows
 
-    def latest(self) -> dict[tuple[int, bytes], Row]:
-        """Latest rows by partition and key, each of which is there once."""
-        rows = pa.table(DeltaTable(self.latest_uri).scan()).to_pylist()
+    def upsert_rows(self) -> dict[tuple[int, bytes], Row]:
+        """Rows of the upsert table by partition and key; no key has two rows."""
+        rows = pa.table(DeltaTable(self.upsert_uri).scan()).to_pylist()
         found = {(row["partition"], row["key"]): row for row in rows}
         assert len(found) == len(rows)
         return found
 
-    def shown(self) -> dict[str, Any]:
-        """Contents by key, of what is not deleted."""
-        rows = self.latest().values()
+    def visible(self) -> dict[str, Any]:
+        """Content by key, without deleted rows."""
+        rows = self.upsert_rows().values()
         return {row["key"].decode(): row["value"] for row in rows if not row["deleted"]}
 
-    def told(self, value: Any) -> tuple[Any, bool]:
-        """The content that a value tells of, and whether it is a deletion."""
+    def content_of(self, value: Any) -> tuple[Any, bool]:
+        """Return the content of a value, and whether it is a deletion."""
         if self.envelope is Envelope.NONE or value is None:
             return value, value is None
         return value["after"], value["op"] == "d"
 
     def payload(self, random: Random) -> str | None:
-        """Some value."""
+        """Return a random value."""
         content = random.choice(["1", "2", "3"])
         if self.envelope is Envelope.NONE:
             return random.choice([None, content, content, content])
@@ -141,7 +141,7 @@ class LatestLake(TypedLake):
         return None if op == "tombstone" else change(op, content)
 
     def modelled(self, order: tuple[str, ...]) -> dict[tuple[int, bytes], Row]:
-        """What the typed table says should be there, by Python alone."""
+        """Return the expected rows, computed from the typed table in Python."""
         newest: dict[tuple[int, bytes], Row] = {}
         content: dict[tuple[int, bytes], Any] = {}
         ordered = sorted(
@@ -151,7 +151,7 @@ class LatestLake(TypedLake):
             if row["key"] is None:
                 continue
             place = (row["partition"], row["key"])
-            after, deleted = self.told(row["value"])
+            after, deleted = self.content_of(row["value"])
             if after is None and not deleted:
                 continue
             newest[place] = row
@@ -159,7 +159,7 @@ class LatestLake(TypedLake):
                 content[place] = after
         made = {}
         for place, row in newest.items():
-            _, deleted = self.told(row["value"])
+            _, deleted = self.content_of(row["value"])
             if deleted and self.deletes is Deletes.HARD:
                 continue
             names = ("topic_id", "partition", "offset", "timestamp", "plan_sequence", "key")
@@ -171,50 +171,50 @@ class LatestLake(TypedLake):
         return made
 
     def check(self, order: tuple[str, ...] = ("id-1",)) -> None:
-        """The table is what the model says, and nothing is left to merge."""
+        """Check that the table has the rows of the model, and that nothing is left to merge."""
         super().check()
-        assert self.latest() == self.modelled(order)
+        assert self.upsert_rows() == self.modelled(order)
         assert self.upserts.next() is None
 
 
 @pytest.fixture
-def lake(tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest) -> LatestLake:
-    """Nothing has landed; rows that are deleted go, unless the test says otherwise."""
-    return LatestLake(root=tmp_path, spark=spark, deletes=getattr(request, "param", Deletes.HARD))
+def lake(tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest) -> UpsertLake:
+    """Nothing has landed; deletes are hard unless the test sets another value."""
+    return UpsertLake(root=tmp_path, spark=spark, deletes=getattr(request, "param", Deletes.HARD))
 
 
 @pytest.fixture
-def changes(tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest) -> LatestLake:
-    """The same of Debezium's changes."""
+def changes(tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest) -> UpsertLake:
+    """The same with Debezium's envelope."""
     deletes = getattr(request, "param", Deletes.HARD)
-    return LatestLake(root=tmp_path, spark=spark, deletes=deletes, envelope=Envelope.DEBEZIUM)
+    return UpsertLake(root=tmp_path, spark=spark, deletes=deletes, envelope=Envelope.DEBEZIUM)
 
 
 both_ways = pytest.mark.parametrize("lake", list(Deletes), indirect=True)
 
 
 def mostly(deletes: Deletes) -> list[ParameterSet]:
-    """Both ways, the other one in the long matrix."""
+    """Return both kinds of deletes; the other one runs in the long matrix only."""
     return [
         pytest.param(each, marks=() if each is deletes else pytest.mark.faults) for each in Deletes
     ]
 
 
 @both_ways
-def test_the_newest_record_of_a_key_is_its_row(lake: LatestLake) -> None:
-    """By offset within a partition; what has no key has no row; a tombstone deletes."""
+def test_the_row_of_a_key_is_its_newest_record(lake: UpsertLake) -> None:
+    """Ordered by offset within a partition. A record without a key has no row."""
     lake.land_records(("a", "1"), ("b", "1"), (None, "x"), ("a", "2"), ("c", None))
     lake.land_records(("a", "other"), partition=1)
     merge = lake.merge()
     assert merge is not None
-    assert merge.how is How.ALL
+    assert merge.scope is MergeScope.ALL
     lake.check()
     lake.land_records(("b", None), ("a", "3"), ("d", "1"), ("d", None), ("d", "2"))
     merge = lake.merge()
     assert merge is not None
-    assert merge.how is How.NEW
+    assert merge.scope is MergeScope.NEW
     lake.check()
-    rows = lake.latest()
+    rows = lake.upsert_rows()
     assert rows[0, b"a"]["value"] == "3"
     assert rows[1, b"a"]["value"] == "other"
     if lake.deletes is Deletes.SOFT:
@@ -227,8 +227,8 @@ def test_the_newest_record_of_a_key_is_its_row(lake: LatestLake) -> None:
 
 
 @both_ways
-def test_a_record_that_comes_late_never_rolls_a_row_back(lake: LatestLake) -> None:
-    """What was quarantined and is decoded later, of keys that are newer, deleted, or unknown."""
+def test_a_replay_never_moves_a_row_back(lake: UpsertLake) -> None:
+    """Late records of newer, deleted and unknown keys."""
     lake.broken = {0, 1, 2}
     lake.land_records(("a", "old"), ("b", "old"), ("c", "old"))
     lake.land_records(("a", "new"), ("b", None))
@@ -242,65 +242,65 @@ def test_a_record_that_comes_late_never_rolls_a_row_back(lake: LatestLake) -> No
     lake.ingest.execute(plan.sequence)
     merge = lake.merge()
     assert merge is not None
-    assert merge.how is How.KEYS
+    assert merge.scope is MergeScope.KEYS
     lake.check()
-    assert lake.shown() == {"a": "new", "c": "old"}
+    assert lake.visible() == {"a": "new", "c": "old"}
 
 
 @pytest.mark.parametrize("lake", mostly(Deletes.HARD), indirect=True)
-def test_a_backfill_never_rolls_a_row_back(lake: LatestLake) -> None:
-    """Below all that has landed: of keys that are newer, deleted, unknown, or gone entirely."""
+def test_a_backfill_never_moves_a_row_back(lake: UpsertLake) -> None:
+    """Records older than all others, of newer, deleted, unknown and removed keys."""
     early = lake.land_records(("a", "old"), ("b", "old"), ("c", "old"))
     lake.land_records(("a", "new"), ("b", None), ("d", "new"))
     lake.merge()
     lake.bronze.undo.undo(early, "test", "not meant")
     lake.merge()
     lake.check()
-    assert lake.shown() == {"a": "new", "d": "new"}
+    assert lake.visible() == {"a": "new", "d": "new"}
     lake.bronze.land_again((0, 0, 3))
     merge = lake.merge()
     assert merge is not None
-    assert merge.how is How.KEYS
+    assert merge.scope is MergeScope.KEYS
     # In the place of nothing, so that only their offsets tell how old they are.
     assert (len(merge.changes.appended), len(merge.changes.replaced)) == (1, 0)
     lake.check()
-    assert lake.shown() == {"a": "new", "c": "old", "d": "new"}
+    assert lake.visible() == {"a": "new", "c": "old", "d": "new"}
 
 
-def test_what_is_undone_leaves_and_what_was_before_it_is_back(lake: LatestLake) -> None:
-    """A deletion as well."""
+def test_an_undo_brings_the_previous_rows_back(lake: UpsertLake) -> None:
+    """Also after a deletion."""
     lake.land_records(("a", "1"), ("b", "1"))
     undone = lake.land_records(("a", "2"), ("b", None), ("c", "1"))
     lake.merge()
     lake.bronze.undo.undo(undone, "test", "not meant")
     merge = lake.merge()
     assert merge is not None
-    assert merge.how is How.KEYS
+    assert merge.scope is MergeScope.KEYS
     lake.check()
-    assert lake.shown() == {"a": "1", "b": "1"}
+    assert lake.visible() == {"a": "1", "b": "1"}
 
 
-def test_a_table_that_was_taken_back_or_lost_is_made_anew(lake: LatestLake) -> None:
-    """From the typed table, which has all records."""
+def test_a_restored_upsert_table_or_a_foreign_update_causes_a_rebuild(lake: UpsertLake) -> None:
+    """The typed table has all records."""
     lake.land_records(("a", "1"))
     lake.merge()
     lake.land_records(("a", "2"), ("b", "1"))
     lake.merge()
-    DeltaTable(lake.latest_uri).restore(1)
+    DeltaTable(lake.upsert_uri).restore(1)
     merge = lake.merge()
     assert merge is not None
-    assert merge.how is How.ALL
+    assert merge.scope is MergeScope.ALL
     lake.check()
     # Of the typed table nobody knows what somebody else has done.
     DeltaTable(lake.typed_uri).update(updates={"value": "'changed'"}, predicate="key IS NOT NULL")
     merge = lake.merge()
     assert merge is not None
-    assert merge.how is How.ALL
-    assert set(lake.shown().values()) == {"changed"}
+    assert merge.scope is MergeScope.ALL
+    assert set(lake.visible().values()) == {"changed"}
 
 
-def test_two_drivers_from_one_place_are_noticed(lake: LatestLake) -> None:
-    """Each was right by itself; what was undone in between would stay."""
+def test_two_drivers_that_merge_from_one_version_cause_a_rebuild(lake: UpsertLake) -> None:
+    """Each merge is right by itself, but together they keep undone rows."""
     lake.land_records(("a", "1"))
     lake.merge()
     undone = lake.land_records(("a", "2"), ("b", "1"))
@@ -315,42 +315,42 @@ def test_two_drivers_from_one_place_are_noticed(lake: LatestLake) -> None:
     lake.merger.merge(second)
     merge = lake.merge()
     assert merge is not None
-    assert merge.how is How.ALL
+    assert merge.scope is MergeScope.ALL
     lake.check()
 
 
-def test_what_others_do_to_the_table_is_mended(lake: LatestLake) -> None:
-    """Rows that they delete, a folder that is gone while a driver was under way."""
+def test_a_foreign_delete_and_a_lost_folder_are_repaired(lake: UpsertLake) -> None:
+    """The folder is lost between the plan of a merge and its execution."""
     lake.land_records(("a", "1"), ("b", "1"))
     lake.merge()
-    DeltaTable(lake.latest_uri).delete("key IS NOT NULL")
+    DeltaTable(lake.upsert_uri).delete("key IS NOT NULL")
     lake.merge()
     lake.check()
     lake.land_records(("c", "1"))
     lake.run()
     late = lake.upserts.next()
     assert late is not None
-    shutil.rmtree(lake.latest_uri)
-    lake.upserts.latest.prepare("events", lake.table.columns())
+    shutil.rmtree(lake.upsert_uri)
+    lake.upserts.table.prepare("events", lake.table.columns())
     lake.merger.merge(late)
     lake.merge()
     lake.check()
 
 
-def test_another_rule_makes_the_table_anew(lake: LatestLake) -> None:
-    """Deletions are shown in the other way, those of before as well."""
+def test_a_changed_spec_causes_a_rebuild(lake: UpsertLake) -> None:
+    """Old deletions also run_random_changes the new setting."""
     lake.land_records(("a", "1"), ("a", None), ("b", "1"))
     lake.merge()
     lake.deletes = Deletes.SOFT
     merge = lake.merge()
     assert merge is not None
-    assert merge.how is How.ALL
+    assert merge.scope is MergeScope.ALL
     lake.check()
-    assert lake.latest()[0, b"a"]["value"] == "1"
+    assert lake.upsert_rows()[0, b"a"]["value"] == "1"
 
 
-def test_rows_of_before_that_cannot_be_read_any_more(lake: LatestLake) -> None:
-    """Maintenance has removed their files: all rows are looked at instead."""
+def test_a_vacuum_of_the_previous_version_causes_a_rebuild(lake: UpsertLake) -> None:
+    """Spark cannot read the removed rows."""
     first = lake.land_records(("a", "1"))
     lake.land_records(("a", "2"), ("b", "1"))
     lake.merge()
@@ -361,14 +361,14 @@ def test_rows_of_before_that_cannot_be_read_any_more(lake: LatestLake) -> None:
     )
     merge = lake.merge()
     assert merge is not None
-    assert merge.how is How.KEYS
+    assert merge.scope is MergeScope.KEYS
     lake.check()
 
 
-def test_a_merge_that_meets_another_takes_nothing_of_it_back(
-    lake: LatestLake, monkeypatch: pytest.MonkeyPatch
+def test_a_merge_refused_for_a_concurrent_one_does_not_revert_it(
+    lake: UpsertLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was refused for the other: looking at all rows, it would show less than is there."""
+    """Its rebuild would read an older version."""
     lake.land_records(("a", "1"))
     undone = lake.land_records(("a", "2"), ("b", "1"))
     lake.merge()
@@ -376,24 +376,24 @@ def test_a_merge_that_meets_another_takes_nothing_of_it_back(
     lake.run()
     late = lake.upserts.next()
     assert late is not None
-    assert late.how is How.KEYS
-    merger, do = lake.merger, SparkMerger._do
+    assert late.scope is MergeScope.KEYS
+    merger, do = lake.merger, SparkMerger._execute
 
-    def meet(self: SparkMerger, merge: Merge) -> None:
-        if self is merger and merge.how is How.KEYS:
+    def meet(self: SparkMerger, merge: MergePlan) -> None:
+        if self is merger and merge.scope is MergeScope.KEYS:
             lake.land_records(("a", "3"), ("c", "1"))
             lake.merge()
             raise ValueError("Delta has refused it")
         do(self, merge)
 
-    monkeypatch.setattr(SparkMerger, "_do", meet)
+    monkeypatch.setattr(SparkMerger, "_execute", meet)
     merger.merge(late)
     lake.check()
     # The next run has landed again what was undone.
-    assert lake.shown() == {"a": "3", "b": "1", "c": "1"}
+    assert lake.visible() == {"a": "3", "b": "1", "c": "1"}
 
 
-def test_compaction_and_fences_are_no_reason_to_merge(lake: LatestLake) -> None:
+def test_compaction_and_fences_cause_no_merge(lake: UpsertLake) -> None:
     """They change no row."""
     for number in range(3):
         lake.land_records(("a", str(number)))
@@ -406,8 +406,8 @@ def test_compaction_and_fences_are_no_reason_to_merge(lake: LatestLake) -> None:
     lake.check()
 
 
-def test_a_driver_that_comes_late_changes_nothing(lake: LatestLake) -> None:
-    """It was stopped before its merge, and another has merged the same and more at once."""
+def test_a_late_merge_changes_nothing(lake: UpsertLake) -> None:
+    """Another driver has merged the same records and newer ones."""
     lake.land_records(("a", "1"), ("b", "1"))
     lake.merge()
     lake.land_records(("a", "2"), ("b", None), ("c", "1"))
@@ -417,14 +417,14 @@ def test_a_driver_that_comes_late_changes_nothing(lake: LatestLake) -> None:
     lake.land_records(("a", "3"), ("b", None), ("c", None))
     lake.merge()
     lake.check()
-    before = DeltaTable(lake.latest_uri).version()
+    before = DeltaTable(lake.upsert_uri).version()
     lake.merger.merge(late)
-    assert DeltaTable(lake.latest_uri).version() == before
+    assert DeltaTable(lake.upsert_uri).version() == before
     lake.check()
 
 
-def test_a_topic_that_was_made_again_goes_on_in_the_same_rows(lake: LatestLake) -> None:
-    """Its records are newer than all of the one before, whatever their offsets."""
+def test_records_of_a_recreated_topic_are_newer_than_all_before(lake: UpsertLake) -> None:
+    """Whatever their offsets."""
     lake.land_records(("a", "1"), ("a", "2"), ("b", "1"))
     lake.merge()
     lake.payloads.kafka.create("events", 2, "id-2")
@@ -432,12 +432,12 @@ def test_a_topic_that_was_made_again_goes_on_in_the_same_rows(lake: LatestLake) 
     lake.payloads.values.clear()
     lake.land_records(("a", "again"))
     lake.merge()
-    assert lake.latest() == lake.modelled(("id-1", "id-2"))
-    assert lake.shown() == {"a": "again", "b": "1"}
+    assert lake.upsert_rows() == lake.modelled(("id-1", "id-2"))
+    assert lake.visible() == {"a": "again", "b": "1"}
 
 
-def actions(random: Random, lake: LatestLake) -> Iterator[str]:  # noqa: C901  one for each kind
-    """Something that happens to the tables, again and again."""
+def actions(random: Random, lake: UpsertLake) -> Iterator[str]:  # noqa: C901  one for each kind
+    """Apply random changes to the tables, and yield the name of each."""
     while True:
         action = random.choice(
             ["land", "land", "land", "break", "replay", "undo", "land again", "restore"]
@@ -486,7 +486,7 @@ def actions(random: Random, lake: LatestLake) -> Iterator[str]:  # noqa: C901  o
             start = random.randrange(end)
             lake.bronze.land_again((partition, start, random.randrange(start, end) + 1))
         else:
-            latest = DeltaTable(lake.latest_uri)
+            latest = DeltaTable(lake.upsert_uri)
             if latest.version() < 2:
                 continue
             latest.restore(random.randrange(1, latest.version()))
@@ -497,24 +497,24 @@ def actions(random: Random, lake: LatestLake) -> Iterator[str]:  # noqa: C901  o
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.faults) for seed in range(1, 6))]
 )
-def test_whatever_happens_the_table_is_what_the_model_says(lake: LatestLake, seed: int) -> None:
-    """Random landings, quarantines, replays, undo, backfills and RESTOREs, merged now and then."""
-    follow(lake, seed)
+def test_random_changes_leave_the_rows_of_the_model(lake: UpsertLake, seed: int) -> None:
+    """Random landings, replays, undos, backfills and RESTOREs, with merges in between."""
+    run_random_changes(lake, seed)
 
 
 @pytest.mark.parametrize("changes", list(Deletes), indirect=True)
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=pytest.mark.faults) for seed in range(4)]
 )
-def test_whatever_happens_debeziums_table_is_what_the_model_says(
-    changes: LatestLake, seed: int
+def test_random_changes_with_debezium_leave_the_rows_of_the_model(
+    changes: UpsertLake, seed: int
 ) -> None:
-    """The same of changes, whose deletions are told twice, once, or not at all."""
-    follow(changes, seed)
+    """Deletions occur twice, once, or not at all."""
+    run_random_changes(changes, seed)
 
 
-def follow(lake: LatestLake, seed: int) -> None:
-    """Do things by chance, and compare the table with the model all the while."""
+def run_random_changes(lake: UpsertLake, seed: int) -> None:
+    """Apply random changes and merges, and compare the table with the model."""
     random = Random(seed)
     lake.land_records(("a", lake.payload(random)))
     lake.merge()
@@ -539,10 +539,10 @@ _ENVELOPE = (
 
 
 @pytest.mark.parametrize("deletes", list(Deletes))
-def test_debeziums_envelope_is_taken_off(
+def test_the_content_of_debeziums_envelope_becomes_the_row(
     tmp_path: Path, spark: SparkSession, deletes: Deletes
 ) -> None:
-    """The content is what is after a change; a deletion is told twice, and a message by no row."""
+    """Deletions occur twice, and messages have no row."""
     old, new = {"id": 1, "name": "old"}, {"id": 1, "name": "new"}
     changes: list[tuple[str | None, Any]] = [
         ("a", {"before": None, "after": old, "op": "r"}),
@@ -555,22 +555,22 @@ def test_debeziums_envelope_is_taken_off(
         ("e", {"before": None, "after": old, "op": None}),
         (None, {"before": None, "after": None, "op": "t"}),
     ]
-    typed, uri = tmp_path / "typed", tmp_path / "latest"
+    typed, uri = tmp_path / "typed", tmp_path / "upsert"
     rows = [(key, value, "id-1", 0, n, None, 1) for n, (key, value) in enumerate(changes)]
     spark.createDataFrame(rows, _ENVELOPE).write.format("delta").save(str(typed))
-    latest = DeltaLatest(str(uri), Envelope.DEBEZIUM)
+    latest = DeltaUpsertTable(str(uri), Envelope.DEBEZIUM)
     columns = DeltaDataTable(str(typed)).columns()
     latest.prepare("events", {part: columns[part] for part in Part})
-    spec = UpsertSpec(target="latest", deletes=deletes, envelope=Envelope.DEBEZIUM)
-    merge = Merge(
-        how=How.ALL,
+    spec = UpsertSpec(target="upsert", deletes=deletes, envelope=Envelope.DEBEZIUM)
+    merge = MergePlan(
+        scope=MergeScope.ALL,
         since=None,
         version=0,
-        changes=Changes(),
-        order=("id-1",),
-        typed_table="typed",
-        rule="any",
-        base="one",
+        changes=TableChanges(),
+        incarnations=("id-1",),
+        typed_table_id="typed",
+        definition="any",
+        app_id="one",
     )
     SparkMerger(lambda: spark, str(typed), str(uri), spec).merge(merge)
     found = {
@@ -582,8 +582,8 @@ def test_debeziums_envelope_is_taken_off(
 
 
 @pytest.mark.parametrize("changes", mostly(Deletes.SOFT), indirect=True)
-def test_debeziums_deletions_in_runs_of_their_own(changes: LatestLake) -> None:
-    """The tombstone after a `d` takes no content, and an update after both brings the row back."""
+def test_debeziums_deletion_and_tombstone_may_be_in_separate_merges(changes: UpsertLake) -> None:
+    """The tombstone keeps the content, and a later update brings the row back."""
     lake = changes
     lake.land_records(("a", change("c", "1")), ("b", change("r", "1")), ("c", change("c", "1")))
     lake.merge()
@@ -592,31 +592,31 @@ def test_debeziums_deletions_in_runs_of_their_own(changes: LatestLake) -> None:
         lake.land_records(("a", payload), ("b", payload), ("c", change("m", None)))
         merge = lake.merge()
         assert merge is not None
-        assert merge.how is How.NEW
+        assert merge.scope is MergeScope.NEW
         lake.check()
-        assert lake.shown() == {"c": {"n": "1"}}
-    kept = {key.decode(): row["value"] for (_, key), row in lake.latest().items()}
+        assert lake.visible() == {"c": {"n": "1"}}
+    kept = {key.decode(): row["value"] for (_, key), row in lake.upsert_rows().items()}
     one = {"n": "1"}
     soft = lake.deletes is Deletes.SOFT
     assert kept == ({"a": one, "b": one, "c": one} if soft else {"c": one})
     back = lake.land_records(("a", change("u", "2")), ("c", change("u", "2")))
     merge = lake.merge()
     assert merge is not None
-    assert merge.how is How.NEW
+    assert merge.scope is MergeScope.NEW
     lake.check()
-    assert lake.shown() == {"a": {"n": "2"}, "c": {"n": "2"}}
+    assert lake.visible() == {"a": {"n": "2"}, "c": {"n": "2"}}
     # What it goes back to is a deletion, and what was before that.
     lake.bronze.undo.undo(back, "test", "not meant")
     merge = lake.merge()
     assert merge is not None
-    assert merge.how is How.KEYS
+    assert merge.scope is MergeScope.KEYS
     lake.check()
-    assert lake.shown() == {"c": {"n": "1"}}
+    assert lake.visible() == {"c": {"n": "1"}}
 
 
-def test_values_that_are_in_no_envelope_are_refused(tmp_path: Path) -> None:
-    """Before anything is made."""
-    latest = DeltaLatest(str(tmp_path / "latest"), Envelope.DEBEZIUM)
+def test_values_without_the_envelope_raise_an_error(tmp_path: Path) -> None:
+    """Before a table is created."""
+    latest = DeltaUpsertTable(str(tmp_path / "upsert"), Envelope.DEBEZIUM)
     with pytest.raises(ColumnsDiffer, match="the fields `after` and `op`"):
         latest.prepare("events", {Part.KEY: "string", Part.VALUE: Struct((("after", "long"),))})
-    assert not (tmp_path / "latest").exists()
+    assert not (tmp_path / "upsert").exists()

@@ -114,7 +114,7 @@ def decode_task(pipelines: list[str], trigger_rule: str = "none_failed") -> Base
 
 
 def upsert_task(pipelines: list[str], trigger_rule: str = "none_failed") -> BaseOperator:
-    """Merge what has been decoded into tables of latest rows."""
+    """Merge what has been decoded into upsert tables."""
     return UpsertOperator(
         task_id="upsert",
         pipelines=pipelines,

@@ -73,7 +73,7 @@ def registry_environment(pipeline: str) -> dict[str, str]:
         UnknownConnection: No backend has it.
     """
     decode = App.from_environment().spec(pipeline).decode
-    if decode is None or not decode.framed:
+    if decode is None or not decode.framed_parts:
         return {}
     return {connection_variable(decode.registry): connection(decode.registry).as_json()}
 

@@ -26,7 +26,7 @@ from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.run import Ref, run, tables_of
 from tidemark.spark.engine import Engine, Stop
 from tidemark.spec.ref import MergeRef
-from tidemark.spec.upsert import Merge
+from tidemark.spec.upsert import MergePlan
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ class DecodeOperator(JobOperator):
 
 
 class UpsertOperator(JobOperator):
-    """Brings tables of latest rows up to date; starts no Spark if they are.
+    """Brings upsert tables up to date; starts no Spark if they are.
 
     Args:
         pipelines: Pipelines with the same Spark settings that have such tables.
@@ -205,7 +205,7 @@ class UpsertOperator(JobOperator):
         behind = [
             MergeRef(pipeline=name, version=merge.version)
             for name, merge in asked.items()
-            if isinstance(merge, Merge)
+            if isinstance(merge, MergePlan)
         ]
         if behind:
             self._run(behind)

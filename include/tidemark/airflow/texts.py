@@ -26,7 +26,7 @@ def pipeline_page(spec: PipelineSpec, layout: Layout) -> str:
         else "none"
     )
     or_decode = ", and nothing left to decode" if spec.decode else ""
-    latest = spec.decode.upsert if spec.decode else None
+    upsert = spec.decode.upsert if spec.decode else None
     return f"""\
 ### {spec.name}
 
@@ -37,7 +37,7 @@ def pipeline_page(spec: PipelineSpec, layout: Layout) -> str:
 | Kafka topic | `{spec.topic}`, connection `{spec.connection}`, {spec.isolation_level.value} |
 | Data table | `{layout.data_table(spec.target)}` |
 | Typed table | {typed} |
-| Latest rows | {f"`{layout.data_table(latest.target)}`, by **upsert**" if latest else "none"} |
+| Upsert table | {f"`{layout.data_table(upsert.target)}`, by **upsert**" if upsert else "none"} |
 | Control table | `{layout.control_table}` |
 | Quality suite | {f"`{spec.suite}`" if spec.suite else "built-in checks only"} |
 | First run starts at | {start} |
@@ -75,7 +75,7 @@ The control table is `{layout.control_table}`.
 **plan** records for each pipeline which offsets this run reads. With nothing new to read in any,
 and nothing left to decode or to merge, the run ends there and no Spark starts. **ingest** lands
 them in one Spark application, **quality** checks them in another; **decode** and **upsert** make
-typed tables and latest rows of them, where a spec asks for it. **publish** reports
+typed tables and upsert tables of them, where a spec asks for it. **publish** reports
 an asset event for each landed plan that the published view shows.
 
 A pipeline that fails fails its task, and **complete** with it; the others go on to their asset

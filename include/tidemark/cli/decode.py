@@ -17,9 +17,9 @@ from tidemark.core.offsets import Span, SpanSet, spans_by_partition, without
 from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.ingest.planner import PlanResult
 from tidemark.run import applications
-from tidemark.spec.decode import Reason
+from tidemark.spec.decode import QuarantineReason
 from tidemark.spec.ref import MergeRef
-from tidemark.typed.quarantine_rules import Quarantined
+from tidemark.typed.quarantine_record import QuarantinedRecord
 
 app = typer.Typer(
     help="Records that could not be decoded, or broke a row rule: show them, decode them again.",
@@ -33,7 +33,7 @@ _SHOWN = 50
 def register(to: typer.Typer) -> None:
     """Add the command to the command line."""
     to.command(short_help="Decode what has landed into typed tables.")(decode)
-    to.command(short_help="Merge typed rows by key into tables of latest rows.")(upsert)
+    to.command(short_help="Merge typed rows by key into upsert tables.")(upsert)
     to.add_typer(app, name="quarantine")
 
 
@@ -54,7 +54,7 @@ def decode(
     tidemark = App.from_environment()
     names = [tidemark.pipeline(name).typed.spec.name for name in dict.fromkeys(pipelines)]
     if dry_run:
-        _print_waiting(tidemark, names, as_json=as_json)
+        _print_backlog(tidemark, names, as_json=as_json)
         return
     plans = {name: tidemark.pipeline(name).decoder.plan for name in names}
     _print(*_executed(tidemark, plans, master), as_json=as_json)
@@ -68,11 +68,10 @@ def upsert(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring tables of latest rows up to date: one row for each key, by its newest record.
+    """Bring upsert tables up to date: one row for each key, with its newest record.
 
-    They follow the typed tables. A row never goes back to an older record: what a backfill or a
-    replay brings is compared with all that its keys have, and what was undone leaves. Call it again
-    safely. With nothing to merge, no Spark is started.
+    A row never goes back to an older record, even if a backfill or a replay decodes records late.
+    Repeating the command is safe. With nothing to merge, no Spark is started.
     """
     tidemark = App.from_environment()
     names = list(dict.fromkeys(tidemark.pipeline(name).upserts.spec.origin for name in pipelines))
@@ -85,7 +84,7 @@ def upsert(
         if isinstance(answer, TidemarkError):
             parts.add(name, answer.exit_code, **answer.as_record())
         elif answer is None:
-            parts.add(name, ExitCode.OK, how="nothing to do")
+            parts.add(name, ExitCode.OK, outcome="nothing to do")
         elif dry_run:
             parts.add(name, ExitCode.OK, **answer.as_record())
         else:
@@ -99,7 +98,7 @@ def upsert(
         if "error" in record:
             print_error_record(record)
         else:
-            out.print(f"{record['pipeline']}: {record.get('how', record.get('outcome'))}")
+            out.print(f"{record['pipeline']}: {record.get('scope', record.get('outcome'))}")
     parts.exit()
 
 
@@ -151,7 +150,7 @@ def replay(
         int | None, typer.Option(min=0, help="Only of this partition; of all if left out.")
     ] = None,
     reason: Annotated[
-        Reason | None, typer.Option(help="Only those with this reason; all if left out.")
+        QuarantineReason | None, typer.Option(help="Only those with this reason; all if left out.")
     ] = None,
     master: Master = None,
     dry_run: DryRun = False,
@@ -255,19 +254,19 @@ def _print(records: list[Mapping[str, Any]], code: int, *, as_json: bool) -> Non
         raise typer.Exit(code)
 
 
-def _print_waiting(tidemark: App, names: list[str], *, as_json: bool) -> None:
-    seen = {name: tidemark.pipeline(name).decoder.waiting() for name in names}
+def _print_backlog(tidemark: App, names: list[str], *, as_json: bool) -> None:
+    seen = {name: tidemark.pipeline(name).decoder.backlog() for name in names}
     if as_json:
         print_json([{"pipeline": name, **each.as_record()} for name, each in seen.items()])
         return
     print_table(
         "Offsets",
         ("pipeline", "to decode", "of them planned", "to decode again", "to take out"),
-        [(name, e.missing, e.open, e.stale, e.more) for name, e in seen.items()],
+        [(name, e.missing, e.open, e.stale, e.surplus) for name, e in seen.items()],
     )
 
 
-def _row(each: Quarantined) -> tuple[object, ...]:
+def _row(each: QuarantinedRecord) -> tuple[object, ...]:
     return (
         each.partition,
         each.offset,

@@ -103,7 +103,7 @@ def _figures(record: Mapping[str, Any]) -> tuple[object, ...]:
         ", ".join(sorted({step["outcome"] for step in checked})) or None,
         sum(step["records"] for step in decoded) - quarantined if decoded else None,
         quarantined if decoded else None,
-        ", ".join(step["how"] for step in merged) or None,
+        ", ".join(step["scope"] for step in merged) or None,
         ", ".join(step["status"] for step in published) or None,
     )
 

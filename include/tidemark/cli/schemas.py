@@ -12,7 +12,7 @@ from tidemark.app import App
 from tidemark.cli.arguments import AsJson, Pipeline
 from tidemark.cli.console import note, out, print_json
 from tidemark.spec.decode import Format
-from tidemark.typed.profile_service import USUAL_SAMPLE
+from tidemark.typed.profile_service import DEFAULT_SAMPLE
 
 _BY_ID = ", ".join(each for each in Format if each.has_schema_ids)
 
@@ -33,7 +33,7 @@ def init(
     pipeline: Pipeline,
     records: Annotated[
         int, typer.Option(min=1, help="How many of the newest landed records are looked at.")
-    ] = USUAL_SAMPLE,
+    ] = DEFAULT_SAMPLE,
     as_json: AsJson = False,
 ) -> None:
     """Print a section `decode` for the spec of a pipeline, as its newest landed records are.

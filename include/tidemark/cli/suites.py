@@ -16,7 +16,7 @@ from tidemark.quality.errors import SuiteExists
 from tidemark.quality.gx.suite import BATCH_COLUMNS, BUILT_IN_SUITE
 from tidemark.quality.suite_draft import draft
 from tidemark.spec.model import SUITE_NAME
-from tidemark.typed.profile_service import USUAL_SAMPLE
+from tidemark.typed.profile_service import DEFAULT_SAMPLE
 
 app = typer.Typer(
     help="Quality suites: what must hold of the records that a pipeline lands.",
@@ -34,7 +34,7 @@ def init(
     ] = None,
     records: Annotated[
         int, typer.Option(min=1, help="How many of the newest landed records are looked at.")
-    ] = USUAL_SAMPLE,
+    ] = DEFAULT_SAMPLE,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:

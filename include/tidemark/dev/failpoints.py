@@ -36,8 +36,8 @@ from tidemark.quality.publication_service import PublicationTable
 from tidemark.quality.service import QualityChecker, QualityPages
 from tidemark.repair.exports import GroupOffsets
 from tidemark.report.service import QualityHistory
-from tidemark.typed.schemas import FramedLog, GrowingTable, SchemaRegistry, SchemaStore
-from tidemark.upsert.service import LatestRows, Merger, TypedLog
+from tidemark.typed.schemas import FramedLog, SchemaRegistry, SchemaStore, TypedTable
+from tidemark.upsert.service import Merger, TypedLog, UpsertTable
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,6 @@ PORTS: Mapping[str, tuple[type, ...]] = {
     "control": (ControlTable,),
     "groups": (GroupOffsets,),
     "history": (QualityHistory,),
-    "latest": (LatestRows,),
     "log_reader": (TopicLogReader,),
     "watermarks": (TopicReader,),
     "merger": (Merger,),
@@ -60,9 +59,10 @@ PORTS: Mapping[str, tuple[type, ...]] = {
     "results": (CheckResults,),
     "registry": (SchemaRegistry,),
     "schemas": (SchemaStore,),
-    "table": (BronzeTable, GrowingTable),
+    "table": (BronzeTable, TypedTable),
     "typed": (TypedLog,),
     "maintenance": (MaintainedTable,),
+    "upsert_table": (UpsertTable,),
     "publication": (PublicationTable,),
 }
 """The name of each adapter in the names of steps, and the ports that it implements."""

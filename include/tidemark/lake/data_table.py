@@ -55,7 +55,7 @@ from tidemark.lake.unreadable_files import (
 )
 from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType, additions, conflicts
-from tidemark.spec.upsert import Changes
+from tidemark.spec.upsert import TableChanges
 
 log = logging.getLogger(__name__)
 
@@ -248,7 +248,7 @@ class DeltaDataTable:
         table = open_if_exists(self._uri)
         return (-1, "") if table is None else (table.version(), str(table.metadata().id))
 
-    def changes_since(self, version: int) -> Changes | None:
+    def changes_since(self, version: int) -> TableChanges | None:
         """As `TypedLog.changes_since`: by what commits tell of themselves."""
         table = DeltaTable(self._uri)
         missing = table.version() - version
@@ -269,7 +269,7 @@ class DeltaDataTable:
                 removed.append(metadata["removed_plan"])
             elif not changes_no_rows(commit, metadata):
                 return None
-        return Changes(appended=appended, replaced=replaced, removed=removed)
+        return TableChanges(appended=appended, replaced=replaced, removed=removed)
 
     def removal_versions(self) -> Mapping[int, int]:
         """The newest version that took a plan's rows out, by plan, as far back as the log tells."""

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from tidemark.typed.profile import MOST_VALUES, FieldProfile, FieldType, Profile
+from tidemark.typed.profile import MAX_LISTED_VALUES, FieldProfile, Profile, SqlType
 
 ENOUGH = 100
 """Values of which something may be said of all."""
@@ -81,7 +81,7 @@ def _usable(profile: Profile) -> Iterator[FieldProfile]:
     """Fields that a column can be called after; Spark does not tell `a` from `A`."""
     seen: set[str] = set()
     for each in profile.fields.values():
-        told = each.seen and each.type is not FieldType.NESTED
+        told = each.seen and each.type is not SqlType.NESTED
         if told and _PLAIN.fullmatch(each.name) and each.name.lower() not in seen:
             seen.add(each.name.lower())
             yield each
@@ -138,7 +138,7 @@ def _rules(each: FieldProfile, column: str) -> Iterator[dict[str, Any]]:
         return
     if each.is_number and max(abs(each.least or 0), abs(each.greatest or 0)) <= _LARGEST:
         yield _between(each, column)
-    elif each.type is FieldType.STRING and set(each.types) == {FieldType.STRING}:
+    elif each.type is SqlType.STRING and set(each.types) == {SqlType.STRING}:
         # What has a shape is a name of somebody or something, and is not for a file in Git.
         if shape := _shape(each.values):
             yield _matches(column, f"{each.name} is {shape}", _SHAPES[shape])
@@ -148,7 +148,7 @@ def _rules(each: FieldProfile, column: str) -> Iterator[dict[str, Any]]:
                 {"column": column, "value_set": listed},
                 f"{each.name} is one of the {len(listed)} value(s) seen",
             )
-    if each.is_unique and each.type in (FieldType.STRING, FieldType.BIGINT):
+    if each.is_unique and each.type in (SqlType.STRING, SqlType.BIGINT):
         yield _rule(
             "expect_column_values_to_be_unique",
             {"column": column},
@@ -185,7 +185,7 @@ def _rounded_up(number: float) -> int:
 
 def _listed(each: FieldProfile) -> list[str]:
     """The values, if they are few and each looks like a name for one of a few things."""
-    few = len(each.values) <= MOST_VALUES and len(each.values) * 10 <= each.seen
+    few = len(each.values) <= MAX_LISTED_VALUES and len(each.values) * 10 <= each.seen
     # Great Expectations takes no empty text for a value.
     short = all(1 <= len(value) <= _LONGEST_VALUE for value in each.values)
     return sorted(each.values) if few and short else []
@@ -204,7 +204,7 @@ def _shape(values: Collection[str | None]) -> str | None:
 
 def _is_key(each: FieldProfile) -> bool:
     """Whether the key of nearly every record that has one is this field of its value."""
-    told = each.type in (FieldType.STRING, FieldType.BIGINT)
+    told = each.type in (SqlType.STRING, SqlType.BIGINT)
     return told and each.keyed >= ENOUGH and each.as_key >= _NEARLY_ALL * each.keyed
 
 

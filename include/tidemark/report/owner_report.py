@@ -10,7 +10,7 @@ from typing import Any
 from tidemark.quality.check_results import CheckedPlan, CheckResult, Example
 from tidemark.quality.checks import BUILT_IN_CHECKS
 from tidemark.report.certificate import Certificate
-from tidemark.typed.quarantine_rules import Quarantined
+from tidemark.typed.quarantine_record import QuarantinedRecord
 
 EXAMPLES = 20
 """Places that are shown of what is in quarantine; the table has all."""
@@ -77,7 +77,7 @@ class PipelineReport:
     certificate: Certificate
     checked: Sequence[CheckedPlan]
     plans_by_status: Mapping[str, Sequence[int]]
-    quarantined: Sequence[Quarantined] | None
+    quarantined: Sequence[QuarantinedRecord] | None
 
     @property
     def rules(self) -> list[RuleSummary]:
@@ -117,7 +117,7 @@ class PipelineReport:
         return dict(sorted(counted.items(), key=lambda item: -item[1]))
 
     @property
-    def examples(self) -> Sequence[Quarantined]:
+    def examples(self) -> Sequence[QuarantinedRecord]:
         """Some places of what is in quarantine; of no record the content."""
         return list(self.quarantined or ())[:EXAMPLES]
 

@@ -16,7 +16,7 @@ from tidemark.quality.publication_service import Publication
 from tidemark.report.certificate import certify
 from tidemark.report.owner_report import PipelineReport
 from tidemark.spec.model import PipelineSpec
-from tidemark.typed.quarantine_rules import Quarantined
+from tidemark.typed.quarantine_record import QuarantinedRecord
 
 
 class QualityHistory(Protocol):
@@ -51,7 +51,7 @@ class Reports:
     history: QualityHistory
     publication: Publication
     masked: Collection[str]
-    quarantine: Callable[[], Sequence[Quarantined]] | None
+    quarantine: Callable[[], Sequence[QuarantinedRecord]] | None
     now: Clock
 
     def report(self, since: datetime, until: datetime) -> PipelineReport:

@@ -11,12 +11,10 @@ if TYPE_CHECKING:
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _RUN_BY_WORKERS = (
-    "typed/formats/message_columns.py",
-    "typed/formats/messages.py",
+    "typed/formats/protobuf_reader.py",
     "spec/decode.py",
     "spec/fields.py",
     "typed/formats/protobuf.py",
-    "typed/formats/descriptors.py",
 )
 
 

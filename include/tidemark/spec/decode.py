@@ -1,4 +1,4 @@
-"""How the bytes of a record become columns: formats, where schemas are from, why one does not."""
+"""The spec of a typed table: formats of keys and values, schemas, and quarantine reasons."""
 
 from __future__ import annotations
 
@@ -14,89 +14,88 @@ from tidemark.spec.fields import FieldType, Struct, plain
 from tidemark.spec.upsert import UpsertSpec
 
 FRAME_MAGIC = b"\x00"
-"""What a payload with the id of its schema begins with; source: Confluent's wire format."""
+"""First byte of a payload with a schema id; source: Confluent's wire format."""
 FRAME_BYTES = 5
-"""The zero byte and the four of the id."""
+"""Length of the frame: the first byte, and a schema id of four bytes."""
 
 
 class Format(StrEnum):
-    """What the bytes of a key or a value are."""
+    """The format of a key or a value."""
 
     BINARY = "binary"
-    """Anything: the column has the bytes as they are."""
+    """Any bytes. The column contains them unchanged."""
     STRING = "string"
-    """Text in UTF-8."""
+    """UTF-8 text."""
     JSON = "json"
-    """One JSON object, whose fields have the types of a schema in the spec."""
+    """One JSON object. The spec defines the types of its fields."""
     AVRO = "avro"
-    """Avro behind the id of the schema that it was written with, which a registry knows."""
-
+    """A schema id of a registry, then one Avro record."""
     JSON_SCHEMA = "json_schema"
-    """One JSON object behind the id of its schema, which a registry knows."""
+    """A schema id of a registry, then one JSON object."""
     PROTOBUF = "protobuf"
-    """The first message of a schema, behind the id of it, which a registry knows."""
+    """A schema id of a registry, then one Protobuf message: the first one of the schema."""
 
     @property
     def has_fields(self) -> bool:
-        """Whether a spec names the fields of each payload, with their types."""
+        """Whether the spec defines the fields of a payload."""
         return self is Format.JSON
 
     @property
     def has_schema_ids(self) -> bool:
-        """Whether each payload says which schema of a registry it is written with."""
+        """Whether each payload begins with the schema id of a registry."""
         return self in (Format.AVRO, Format.JSON_SCHEMA, Format.PROTOBUF)
 
     @property
     def kind(self) -> str:
-        """What a registry calls schemas of such payloads."""
+        """The registry's name for schemas of this format."""
         return "JSON" if self is Format.JSON_SCHEMA else self.value.upper()
 
 
 class Part(StrEnum):
-    """Which half of a record."""
+    """The key or the value of a record."""
 
     KEY = "key"
     VALUE = "value"
 
     @property
     def schema_id(self) -> str:
-        """The column that has the id of its schema, where it begins with one."""
+        """Name of the column with the schema id of the key or value."""
         return f"{self.value}_schema_id"
 
     @property
     def schema_id_header(self) -> str:
-        """The record header with the id of its schema; source: Confluent's header serializer."""
+        """Name of the record header for a schema id; source: Confluent's header serializer."""
         return f"__{self.value}_schema_id"
 
 
-class Reason(StrEnum):
-    """Why a record is in quarantine."""
+class QuarantineReason(StrEnum):
+    """The reason why a record is in quarantine."""
 
     NOT_UTF8 = "not_utf8"
-    """Its bytes are no text."""
+    """The bytes are not UTF-8."""
     MALFORMED = "malformed"
-    """It is not what its format and its schema say: cut short, too long, of another type."""
+    """The payload does not match its format or schema: truncated, too long, or another type."""
     NOT_JSON = "not_json"
-    """The text is not one JSON object: it is cut off, too long, or something else."""
+    """The text is not exactly one JSON object."""
     NOT_FRAMED = "not_framed"
-    """It does not begin with the id of a schema: a zero byte, then four bytes."""
+    """The payload does not begin with a schema id: a zero byte, then four bytes."""
     SCHEMA_IN_HEADER = "schema_in_header"
     """A record header contains the schema id, which is not supported yet."""
     UNKNOWN_SCHEMA = "unknown_schema"
-    """The registry has no schema of the id that it begins with."""
+    """The registry has no schema with the id of the payload."""
     REFUSED_SCHEMA = "refused_schema"
-    """The spec has the id of its schema in `decode.quarantine.schemas`."""
+    """The schema id is listed in `decode.quarantine.schemas` of the spec."""
     RULE_BROKEN = "rule_broken"
-    """It can be decoded, and breaks a row rule."""
+    """The record is decoded, and breaks a row rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadSpec:
-    """How a key, or a value, is decoded.
+    """How keys or values are decoded.
 
     Attributes:
-        format: What its bytes are.
-        schema: The fields; None for a format that has none in the spec.
+        format: The format of the bytes.
+        schema: The fields; None for a format without fields in the spec.
     """
 
     format: Format = Format.BINARY
@@ -104,7 +103,7 @@ class PayloadSpec:
 
     @property
     def column(self) -> FieldType | None:
-        """The type of its column; None if the schemas decide that its records are written with."""
+        """The type of the column; None if the schemas of the records define it."""
         match self.format:
             case Format.BINARY | Format.STRING:
                 return self.format.value
@@ -118,12 +117,12 @@ class PayloadSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredSchema:
-    """A schema as a registry has it.
+    """A schema of a registry.
 
     Attributes:
-        id: Its number in that registry, which every payload written with it begins with.
-        kind: `AVRO`, or another word of the registry for a language of schemas.
-        text: The schema, with all that it refers to.
+        id: Schema id in the registry. Each payload of the schema begins with it.
+        kind: The registry's name for the schema language, such as `AVRO`.
+        text: The schema, with the schemas that it refers to.
     """
 
     id: int
@@ -131,12 +130,15 @@ class RegisteredSchema:
     text: str
 
     def is_same(self, other: Self) -> bool:
-        """Whether another answer says the same, however it is laid out."""
+        """Return whether another schema is equal, apart from its layout."""
         return self.kind == other.kind and _loaded(self.text) == _loaded(other.text)
 
     @property
-    def is_settled(self) -> bool:
-        """Whether it will always say the same: what a compiler refuses may please the next one."""
+    def is_final(self) -> bool:
+        """Whether the text is final.
+
+        It is not for a Protobuf schema that did not compile: a later compiler may accept it.
+        """
         return self.kind != Format.PROTOBUF.kind or _loaded(self.text) != self.text
 
 
@@ -149,21 +151,22 @@ def _loaded(text: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeSpec:
-    """A pipeline's typed table: where it is, how it is made, what of it goes into quarantine.
+    """The typed table of a pipeline: its path, the formats, and the quarantine.
 
     Attributes:
         key: How keys are decoded.
         value: How values are decoded.
-        target: The typed table's path, as of a pipeline's `target`.
-        registry: The connection of the schema registry; what needs none does not ask for it.
-        widens: Whether `int` and `float` of a registry's schemas are `long` and `double` here, so
-            that they may become so there.
-        refused_schemas: Ids of schemas whose records are quarantined, whatever they are.
-        rules: Conditions in Spark SQL over the decoded columns, by name. A row for which one is
-            false is quarantined; one for which it is null is not.
-        most_records: So many records of a plan may be quarantined, whatever share they are.
-        most_percent: Of more records, this share of a plan at most.
-        upsert: The table of latest rows that is made of the typed table; None = there is none.
+        target: Path of the typed table, in the form of a pipeline's `target`.
+        registry: Connection of the schema registry. Formats without schema ids do not use it.
+        widens: Whether `int` and `float` of a registry's schemas become `long` and `double`
+            columns, so that a later schema may widen its fields.
+        refused_schemas: Ids of schemas whose records go to the quarantine.
+        rules: Conditions in Spark SQL over the decoded columns, by name. A row goes to the
+            quarantine if a condition is false, but not if it is null.
+        max_quarantined: The number of records of a plan that may always go to the quarantine.
+        max_quarantined_percent: The percentage of a plan's records that may go to the quarantine,
+            if that is more than `max_quarantined`.
+        upsert: The upsert table of the typed table; None if the pipeline has none.
     """
 
     key: PayloadSpec
@@ -173,58 +176,61 @@ class DecodeSpec:
     widens: bool = True
     refused_schemas: tuple[int, ...] = ()
     rules: tuple[tuple[str, str], ...] = ()
-    most_records: int = 100
-    most_percent: float = 10.0
+    max_quarantined: int = 100
+    max_quarantined_percent: float = 10.0
     upsert: UpsertSpec | None = None
 
     @property
     def parts(self) -> Mapping[Part, PayloadSpec]:
-        """How each half of a record is decoded."""
+        """How the key and the value of a record are decoded."""
         return {Part.KEY: self.key, Part.VALUE: self.value}
 
     @property
-    def framed(self) -> tuple[Part, ...]:
-        """The halves that begin with the id of a registry's schema."""
+    def framed_parts(self) -> tuple[Part, ...]:
+        """The parts of a record that begin with the schema id of a registry."""
         return tuple(part for part, spec in self.parts.items() if spec.format.has_schema_ids)
 
     @property
     def has_unions(self) -> bool:
-        """Whether fields that begin with `UNION_MEMBER` are members of a union, as Avro's are."""
+        """Whether fields that begin with `UNION_MEMBER` are members of an Avro union."""
         return any(part.format is Format.AVRO for part in self.parts.values())
 
     @property
     def quarantine_target(self) -> str:
-        """Where the records are that could not be decoded: beside the typed table."""
+        """Path of the quarantine table, beside the typed table."""
         return f"{self.target.rstrip('/')}_quarantine"
 
     @property
     def fingerprint(self) -> str:
-        """Twelve hexadecimal digits over all that decides what a record decodes to."""
+        """Twelve hexadecimal digits over all settings that affect the decoded rows."""
         identity = {
             part: [str(spec.format), plain(spec.schema) if spec.schema else None]
             for part, spec in self.parts.items()
         }
-        by_id = [self.registry, self.widens, self.refused_schemas] if self.framed else []
+        by_id = [self.registry, self.widens, self.refused_schemas] if self.framed_parts else []
         text = json.dumps([identity, self.rules, *by_id], separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    def allowed(self, records: int) -> int:
-        """How many of so many records of one plan may be quarantined."""
-        return max(self.most_records, int(records * self.most_percent / 100))
+    def quarantine_limit(self, records: int) -> int:
+        """Return how many of a plan's records may go to the quarantine.
+
+        Args:
+            records: Number of records of the plan.
+        """
+        return max(self.max_quarantined, int(records * self.max_quarantined_percent / 100))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecodedFrom:
-    """What a typed plan decodes, and with what; its text is the plan's requester.
+class DecodeRequest:
+    """The source and the decoder of a typed plan. Its text is the plan's requester.
 
     Attributes:
         epoch: Epoch of the bronze pipeline.
-        version: Version of the bronze table when the plan was made. What has landed there later,
-            at the plan's offsets, it has not decoded.
-        fingerprint: Of the decoder.
+        version: Version of the bronze table when the plan was made. The plan does not decode
+            records that landed again at its offsets in a later version.
+        fingerprint: `DecodeSpec.fingerprint` when the plan was made.
         pipeline: The bronze pipeline.
-        schemas: Ids of the schemas that its records are written with, ascending, by half; none of
-            a half that has none.
+        schemas: Schema ids of the records, ascending, by part; only parts with schema ids.
     """
 
     epoch: int
@@ -241,7 +247,7 @@ class DecodedFrom:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """What a requester's text says; None if it is somebody else's."""
+        """Return the request of a plan's requester; None if the text has another form."""
         found = re.fullmatch(
             r"decode:([^:]+):(\d+):(-?\d+):([0-9a-f]+)(?::key=([\d,]+))?(?::value=([\d,]+))?", text
         )

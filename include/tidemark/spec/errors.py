@@ -80,11 +80,11 @@ class NotDecoded(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class NotUpserted(TerminalError):
-    """A table of latest rows is asked for, and the pipeline's spec has none."""
+    """The pipeline's spec has no upsert table."""
 
     pipeline: str
 
-    problem = "Pipeline {pipeline!r} has no table of latest rows."
+    problem = "Pipeline {pipeline!r} has no upsert table."
     expected = "a section `decode.upsert` in its spec"
     actual = "none"
     fix = "Add it, as docs/upsert.md describes it."

@@ -207,8 +207,8 @@ class _Decode(_Section):
             widens=self.widen,
             refused_schemas=tuple(sorted(set(self.quarantine.schemas))),
             rules=tuple(self.rules.items()),
-            most_records=self.quarantine.records,
-            most_percent=self.quarantine.percent,
+            max_quarantined=self.quarantine.records,
+            max_quarantined_percent=self.quarantine.percent,
             upsert=self.upsert.to_spec(pipeline) if self.upsert else None,
         )
 

@@ -1,4 +1,4 @@
-"""The table of latest rows: one for each key, by the newest record of its partition."""
+"""The spec of an upsert table, and which records a merge must read."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from tidemark.core.plan import Plan
 
 
 class Deletes(StrEnum):
-    """What becomes of a row whose newest record is a deletion."""
+    """How a merge treats a key whose newest record is a deletion."""
 
     SOFT = "soft"
-    """It stays, marked as deleted, with the last content that it had."""
+    """Keep the row with its last content, and mark it as deleted."""
     HARD = "hard"
-    """It goes. The typed table still has its records."""
+    """Remove the row. The typed table still has its records."""
 
 
 class Envelope(StrEnum):
-    """What the content of a record is wrapped in."""
+    """The structure around the content of a value."""
 
     NONE = "none"
-    """Nothing: the value is the content, and no value is a deletion."""
+    """The value is the content. A missing value is a deletion."""
     DEBEZIUM = "debezium"
-    """Debezium's: the content is `after`, and `op` says whether it is a deletion."""
+    """The content is the field `after`. The field `op` marks deletions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpsertSpec:
-    """How a typed table becomes a table of latest rows.
+    """How a pipeline makes an upsert table from its typed table.
 
     Attributes:
-        target: The table's path, as of a pipeline's `target`.
-        deletes: What becomes of rows whose newest record is a deletion.
-        envelope: What the content is wrapped in.
+        target: Path of the upsert table, in the form of a pipeline's `target`.
+        deletes: How a merge treats a key whose newest record is a deletion.
+        envelope: The structure around the content of a value.
     """
 
     target: str
@@ -46,13 +46,13 @@ class UpsertSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """What has happened to a typed table between two versions.
+class TableChanges:
+    """Changes of a typed table's rows between two of its versions.
 
     Attributes:
-        appended: Plans whose rows have come, and in whose place there was nothing.
-        replaced: Plans whose rows have come in the place of others.
-        removed: Numbers of plans whose rows have gone.
+        appended: Plans that added rows and replaced none.
+        replaced: Plans that replaced the rows at their offsets.
+        removed: Numbers of the plans whose rows were removed.
     """
 
     appended: Sequence[Plan] = ()
@@ -64,90 +64,97 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """What a table of latest rows shows.
+class LastMerge:
+    """The last merge into an upsert table.
 
     Attributes:
-        version: Version of the typed table.
-        typed_table: Which typed table.
-        rule: What a row is.
-        base: Transactions that the next merge is counted under.
+        typed_version: Version of the typed table that the merge read.
+        typed_table_id: Delta id of that typed table.
+        definition: Definition of a row, as returned by `row_definition`.
+        app_id: Application id of the merge's Delta transaction. The next merge uses it again.
     """
 
-    version: int
-    typed_table: str
-    rule: str
-    base: str
+    typed_version: int
+    typed_table_id: str
+    definition: str
+    app_id: str
 
 
 _DEFINITION = 1
-"""Raised when code makes something else of the same typed rows: tables are then made anew."""
+"""Increase this number if the code makes different rows of the same typed rows: the next merge then
+rebuilds every upsert table."""
 
 
-def rule_of(spec: UpsertSpec, order: Sequence[str]) -> str:
-    """What a latest row is: if that has changed, all have to be looked at again."""
-    return json.dumps([_DEFINITION, str(spec.deletes), str(spec.envelope), list(order)])
+def row_definition(spec: UpsertSpec, incarnations: Sequence[str]) -> str:
+    """Return the definition of a row in JSON; if it changes, a merge must read all records.
+
+    Args:
+        spec: The spec of the upsert table.
+        incarnations: Topic ids, oldest first.
+    """
+    return json.dumps([_DEFINITION, str(spec.deletes), str(spec.envelope), list(incarnations)])
 
 
-class How(StrEnum):
-    """What a merge looks at."""
+class MergeScope(StrEnum):
+    """Which records a merge reads."""
 
-    NEW = "new rows"
-    """The rows that have come: all of them are newer than what was merged before."""
-    KEYS = "all rows of their keys"
-    """All rows of the keys that something has happened to."""
-    ALL = "all rows"
-    """All rows: nobody knows what has happened since."""
+    NEW = "new records"
+    """The records since the last merge, which are newer than all records that it read."""
+    KEYS = "affected keys"
+    """All records of the keys that have changed."""
+    ALL = "all records"
+    """All records: the merge rebuilds the table, because the changes are unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merge:
-    """What brings a table of latest rows up to date.
+class MergePlan:
+    """One merge that brings an upsert table up to date.
 
     Attributes:
-        how: What it looks at.
-        since: Version of the typed table that it shows; None if nobody knows.
-        version: Version that it shows afterwards.
-        changes: What has happened in between; nothing for `How.ALL`.
-        order: Incarnations of the topic, the oldest first.
-        typed_table: Id of the typed table.
-        rule: What a latest row is, by `rule_of`.
-        base: Transactions of the table that it is counted under: those of the merge that made the
-            rows anew which it goes on from.
+        scope: Which records the merge reads.
+        since: Version of the typed table that the last merge read; None for a rebuild.
+        version: Version of the typed table to read.
+        changes: Changes between the two versions; empty for a rebuild.
+        incarnations: Topic ids, oldest first.
+        typed_table_id: Delta id of the typed table.
+        definition: Definition of a row, as returned by `row_definition`.
+        app_id: Application id of the merge's Delta transaction. A rebuild starts a new one, and the
+            merges after it use it again.
     """
 
-    how: How
+    scope: MergeScope
     since: int | None
     version: int
-    changes: Changes
-    order: tuple[str, ...]
-    typed_table: str
-    rule: str
-    base: str
+    changes: TableChanges
+    incarnations: tuple[str, ...]
+    typed_table_id: str
+    definition: str
+    app_id: str
 
-    def anew(self) -> Self:
-        """The same, looking at all rows.
+    def as_rebuild(self) -> Self:
+        """Return the same merge with all records as its scope.
 
-        Counted as this one: if another has shown more in the meantime, neither is done any more.
+        The merge keeps its transaction. If a concurrent merge has read a newer version, Delta skips
+        this one.
         """
-        return replace(self, how=How.ALL, since=None, changes=Changes())
+        return replace(self, scope=MergeScope.ALL, since=None, changes=TableChanges())
 
-    def told(self) -> str:
-        """What its commit tells, so that the next one knows what it goes on from."""
+    def commit_metadata(self) -> str:
+        """Return the JSON that the commit of the merge stores for the next merge."""
         merge = {
-            "how": str(self.how),
+            "scope": str(self.scope),
             "since": self.since,
             "version": self.version,
-            "typed": self.typed_table,
-            "rule": self.rule,
-            "base": self.base,
+            "typed_table_id": self.typed_table_id,
+            "definition": self.definition,
+            "app_id": self.app_id,
         }
         return json.dumps({"merge": merge})
 
     def as_record(self) -> dict[str, Any]:
-        """The merge as plain values, for `--json`."""
+        """Return the merge as plain values, for `--json`."""
         return {
-            "how": str(self.how),
+            "scope": str(self.scope),
             "since": self.since,
             "typed_version": self.version,
             "plans": [plan.sequence for plan in (*self.changes.appended, *self.changes.replaced)],
@@ -155,32 +162,34 @@ class Merge:
         }
 
 
-def how_to_merge(
-    changes: Changes | None,
+def merge_scope(
+    changes: TableChanges | None,
     landed: Mapping[str, Mapping[int, SpanSet]],
-    order: Sequence[str],
-) -> How:
-    """What has to be looked at, so that no row goes back to an older record.
+    incarnations: Sequence[str],
+) -> MergeScope:
+    """Return which records a merge must read so that no row goes back to an older record.
 
     Args:
-        changes: What has happened; None if nobody knows.
-        landed: All that the typed table has, by incarnation and partition.
-        order: The incarnations, the oldest first.
+        changes: Changes of the typed table since the last merge; None if they are unknown.
+        landed: All landed offsets of the typed table, by topic id and partition.
+        incarnations: Topic ids, oldest first.
     """
     if changes is None:
-        return How.ALL
+        return MergeScope.ALL
     if changes.replaced or changes.removed:
-        return How.KEYS
+        return MergeScope.KEYS
     new: dict[str, Mapping[int, SpanSet]] = {}
     for plan in changes.appended:
         new[plan.topic_id] = united([new.get(plan.topic_id, {}), plan.spans()])
     for topic_id, spans in new.items():
         before = without(landed.get(topic_id, {}), spans)
-        later = [each for each in order[order.index(topic_id) + 1 :] if landed.get(each)]
+        newer = [
+            each for each in incarnations[incarnations.index(topic_id) + 1 :] if landed.get(each)
+        ]
         is_older = any(
             partition in before and each.spans[0].start < before[partition].spans[-1].end
             for partition, each in spans.items()
         )
-        if later or is_older:  # fence: older-records-merge-by-all-keys
-            return How.KEYS
-    return How.NEW
+        if newer or is_older:  # fence: older-records-merge-by-all-keys
+            return MergeScope.KEYS
+    return MergeScope.NEW

@@ -26,7 +26,7 @@ def typed_schema(decode: DecodeSpec, columns: Mapping[Part, FieldType] | None = 
         if (kind := known.get(part)) is not None
     ]
     others = [field for field in BRONZE_SCHEMA.fields if field.name not in list(Part)]
-    ids = [nullable_column(part.schema_id, "long") for part in decode.framed]
+    ids = [nullable_column(part.schema_id, "long") for part in decode.framed_parts]
     return Schema([*decoded, *others, *ids])
 
 

@@ -1,8 +1,8 @@
-"""Planning what of a bronze table is decoded: what has landed there, and what has changed since.
+"""Plans that decode the rows of a bronze table into its typed table.
 
-The typed table has a pipeline of its own, with plans, a ledger and transactions as any other. Its
-log is the bronze table: what it has landed more than the bronze table is undone, what was landed
-anew is decoded anew, and what is missing is planned.
+The typed table has its own pipeline with plans, a ledger and transactions. Its log is the bronze
+table. The planner undoes plans with offsets that the bronze table lost, decodes offsets again that
+landed again there, and plans the offsets that are not decoded yet.
 """
 
 from __future__ import annotations
@@ -27,49 +27,49 @@ from tidemark.ingest.recorder import Recorder, check_rows, checked_ledger
 from tidemark.ingest.replacement import superseded_events
 from tidemark.repair.abandon import Abandon
 from tidemark.repair.undo import Undo
-from tidemark.spec.decode import DecodedFrom, DecodeSpec
+from tidemark.spec.decode import DecodeRequest, DecodeSpec
 from tidemark.spec.model import PipelineSpec
 from tidemark.typed.errors import RegistryUnavailable, SchemaConflict
-from tidemark.typed.schemas import Fit, GrowingTable, Schemas
+from tidemark.typed.schemas import ResolvedSchemas, SchemaResolver, TypedTable
 
 log = logging.getLogger(__name__)
 
-_FOLLOWS = "decode"
-"""Who does what follows from a change of the bronze table."""
-_MOST_REPLAYED = 1_000
-"""Offsets of a plan that decodes single ones again: each may be a range of its own, which is a row
-of the control table and a condition for every row that is looked at."""
+_REQUESTER = "decode"
+"""Requester of events that follow from a change of the bronze table."""
+_MAX_REPLAYED = 1_000
+"""The most offsets of a plan that replays single offsets. Each may be a separate range, which is a
+row of the control table and a condition of the query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """Offsets of which the typed table is not what the bronze table says it should be.
+class DecodeBacklog:
+    """Numbers of offsets at which the typed table differs from the bronze table.
 
     Attributes:
-        missing: Landed and not decoded, those of open plans included.
-        open: In an open plan.
-        stale: Decoded, and landed anew since.
-        more: Decoded, and undone since.
+        missing: Landed offsets that are not decoded, including those of open plans.
+        open: Offsets in open plans.
+        stale: Decoded offsets that have landed again since.
+        surplus: Decoded offsets that the bronze table no longer has.
     """
 
     missing: int
     open: int
     stale: int
-    more: int
+    surplus: int
 
     @property
     def offsets(self) -> int:
-        """Number of offsets to decode, to decode again, or to take out."""
-        return self.missing + self.stale + self.more
+        """Number of offsets to decode, to decode again, or to remove."""
+        return self.missing + self.stale + self.surplus
 
     def as_record(self) -> dict[str, int]:
-        """The numbers as plain values, for `--json`."""
-        return {name: getattr(self, name) for name in ("missing", "open", "stale", "more")}
+        """Return the numbers as plain values, for `--json`."""
+        return {name: getattr(self, name) for name in ("missing", "open", "stale", "surplus")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decoding:
-    """Plans for the typed table of one pipeline. Reads tables, writes control events.
+class DecodePlanner:
+    """Plans for the typed table of one pipeline. Reads tables and records control events.
 
     Attributes:
         spec: The pipeline of the typed table.
@@ -77,7 +77,7 @@ class Decoding:
         control: The control table.
         bronze: The data table that is decoded.
         table: The typed table, with its quarantine.
-        schemas: What records are written with, where they say so.
+        schemas: The schemas of records with schema ids.
         now: The clock.
     """
 
@@ -85,13 +85,13 @@ class Decoding:
     decode: DecodeSpec
     control: ControlTable
     bronze: DataLog
-    table: GrowingTable
-    schemas: Schemas
+    table: TypedTable
+    schemas: SchemaResolver
     now: Clock
 
     @property
-    def landed(self) -> LandedLog:
-        """What is decoded, as a log."""
+    def bronze_log(self) -> LandedLog:
+        """The bronze table in the role that Kafka has for other pipelines."""
         return LandedLog(
             pipeline=self.spec.origin,
             typed=self.spec.name,
@@ -100,7 +100,7 @@ class Decoding:
         )
 
     def plan(self) -> PlanResult:
-        """Return the plan to decode next: the open one, or a new one; none if all is decoded.
+        """Return the next plan: the open one or a new one; no plan if all offsets are decoded.
 
         First records an open plan that has landed, abandons an open plan that would be decoded
         differently now, and undoes typed plans with rows that the bronze table no longer has.
@@ -110,74 +110,77 @@ class Decoding:
         Raises:
             SchemaConflict: Offsets remain, and none of them can be decoded.
             RegistryUnavailable, RegistryRefused: The schemas of the next plan are unknown.
-            TableBehindLedger, LedgerBehindTable, TableRestored: A data table and the control table
-                are not of one history.
-            QuarantineRestored: Nor is the quarantine.
-            DuplicateRows: A data table has more rows than have landed in it.
+            TableBehindLedger, LedgerBehindTable, TableRestored: The histories of a data table and
+                the control table diverge.
+            QuarantineRestored: A RESTORE of the quarantine removed changes of landed plans.
+            DuplicateRows: A data table has more rows than landed in it.
             ControlConflict, TransactionConflict: Concurrent processes were first, several times.
         """
-        return retry_on_conflict(self._once)
+        return retry_on_conflict(self._plan_once)
 
-    def waiting(self) -> Waiting:
-        """What `plan` would have decoded, taken out, and decoded again. Writes nothing."""
+    def backlog(self) -> DecodeBacklog:
+        """Return the numbers of offsets that `plan` would decode or remove. Writes nothing."""
         bronze, ledger = self._ledgers()
-        return Waiting(
-            missing=sum(map(size_of, _more(bronze, ledger).values())),
+        return DecodeBacklog(
+            missing=sum(map(size_of, _landed_only_in(bronze, ledger).values())),
             open=sum(record.plan.size for record in ledger.open_plans()),
-            stale=sum(map(size_of, self._stale(bronze, ledger).values())),
-            more=sum(map(size_of, _more(ledger, bronze).values())),
+            stale=sum(map(size_of, self._stale_offsets(bronze, ledger).values())),
+            surplus=sum(map(size_of, _landed_only_in(ledger, bronze).values())),
         )
 
     def replay(self, topic_id: str, spans: Mapping[int, SpanSet]) -> PlanResult:
-        """The next plan that decodes offsets again, in place of what there is of them.
+        """Return a plan that decodes offsets again and replaces their typed rows.
 
-        What has to be decoded before comes first, as from `plan`.
+        If `plan` has work to do, returns its plan instead; call `replay` again after that landed.
 
         Args:
             topic_id: Incarnation of the topic.
-            spans: Offsets of it that have been decoded, or quarantined, by partition.
+            spans: Offsets in the typed table or the quarantine, by partition. Other offsets are
+                skipped.
 
         Raises:
             TableBehindLedger, ControlConflict and so on: As for `plan`.
         """
-        return retry_on_conflict(lambda: self._again(topic_id, spans))
+        return retry_on_conflict(lambda: self._plan_replay(topic_id, spans))
 
-    def _again(self, topic_id: str, spans: Mapping[int, SpanSet]) -> PlanResult:
+    def _plan_replay(self, topic_id: str, spans: Mapping[int, SpanSet]) -> PlanResult:
         try:
-            first = self._once()
+            first = self._plan_once()
         except SchemaConflict as elsewhere:
-            # What is asked for may be before it, or in another partition.
-            log.warning("not waited for: %s", elsewhere)
+            # The requested offsets may be before the conflict, or in another partition.
+            log.warning("replaying despite a schema conflict: %s", elsewhere)
         else:
             if first.plan is not None:
-                # What is open has to land first; it may be what was asked for.
+                # The open plan has to land first. It may contain the requested offsets.
                 return first
         bronze, ledger = self._ledgers()
         wanted = shared(shared(spans, ledger.landed_of(topic_id)), bronze.landed_of(topic_id))
-        again = _Wanted(PlanKind.BACKFILL, topic_id, wanted)
-        return self._planned(bronze, ledger, [again], _MOST_REPLAYED)
+        again = _Selection(PlanKind.BACKFILL, topic_id, wanted)
+        return self._plan_first(bronze, ledger, [again], _MAX_REPLAYED)
 
-    def _once(self) -> PlanResult:
+    def _plan_once(self) -> PlanResult:
         bronze, ledger = self._ledgers()
         if bronze.topic_id is None:
             return PlanResult(outcome=PlanOutcome.NOTHING, plan=None)
-        if self._follow(bronze, ledger):
-            return self._once()
+        if self._record_bronze_changes(bronze, ledger):
+            return self._plan_once()
         for opened in ledger.open_plans():
             landing = self.table.find_landing(opened.plan)
-            if landing is None and self._is_right(bronze, opened.plan):
+            if landing is None and self._is_current(bronze, opened.plan):
                 return PlanResult(outcome=PlanOutcome.KEPT, plan=opened.plan)
-            self._settle(ledger, opened.plan, landing)
-            return self._once()
-        if self._undone(bronze, ledger):  # fence: undone-rows-leave-typed-table
-            return self._once()
-        stale = self._stale(bronze, ledger)
-        wanted = [_Wanted(PlanKind.BACKFILL, *each) for each in stale.items()]
-        wanted += [_Wanted(PlanKind.LIVE, *each) for each in _more(bronze, ledger).items()]
-        return self._planned(bronze, ledger, wanted, self.spec.records_per_chunk)
+            self._record_or_abandon(ledger, opened.plan, landing)
+            return self._plan_once()
+        if self._undo_surplus(bronze, ledger):  # fence: undone-rows-leave-typed-table
+            return self._plan_once()
+        stale = self._stale_offsets(bronze, ledger)
+        wanted = [_Selection(PlanKind.BACKFILL, *each) for each in stale.items()]
+        wanted += [
+            _Selection(PlanKind.LIVE, *each) for each in _landed_only_in(bronze, ledger).items()
+        ]
+        return self._plan_first(bronze, ledger, wanted, self.spec.records_per_chunk)
 
     def _ledgers(self) -> tuple[Ledger, Ledger]:
-        self.table.check_whole(self.spec.name)  # fence: restored-quarantine-is-missed
+        self.table.check_not_restored(self.spec.name)  # fence: restored-quarantine-is-missed
         check_rows(self.control, self.spec.origin, self.bronze)
         check_rows(self.control, self.spec.name, self.table)
         return (
@@ -185,19 +188,23 @@ class Decoding:
             checked_ledger(self.control, self.spec.name, self.table),
         )
 
-    # -- what follows from the bronze ledger ------------------------------------------------------
+    # -- changes of the bronze ledger -------------------------------------------------------------
 
-    def _follow(self, bronze: Ledger, ledger: Ledger) -> bool:
-        """Record incarnations, partitions and losses of the bronze ledger; whether any is new."""
+    def _record_bronze_changes(self, bronze: Ledger, ledger: Ledger) -> bool:
+        """Record new incarnations, partitions and accepted losses of the bronze ledger.
+
+        Returns:
+            Whether there were any.
+        """
         cluster_id, topic = bronze.cluster_id or "", bronze.topic or ""
-        topic_id, reason = bronze.topic_id or "", f"as of {self.spec.origin}"
+        topic_id, reason = bronze.topic_id or "", f"follows {self.spec.origin}"
         if ledger.topic_id not in (None, topic_id):
             begun = NewIncarnation(
                 cluster_id=cluster_id,
                 topic=topic,
                 topic_id=topic_id,
                 offsets=bronze.starts,
-                requested_by=_FOLLOWS,
+                requested_by=_REQUESTER,
                 reason=reason,
             )
             self.control.append(ledger, [begun], self.now())
@@ -210,7 +217,7 @@ class Decoding:
                     cluster_id=cluster_id,
                     topic=topic,
                     topic_id=topic_id,
-                    requested_by=_FOLLOWS,
+                    requested_by=_REQUESTER,
                     offsets=starts,
                     reason=reason,
                 )
@@ -224,7 +231,7 @@ class Decoding:
                     topic_id=topic_id,
                     lost=lost,
                     committed=known.committed_with(lost),
-                    requested_by=_FOLLOWS,
+                    requested_by=_REQUESTER,
                     reason=reason,
                 )
             )
@@ -234,9 +241,9 @@ class Decoding:
 
     # -- open plans -------------------------------------------------------------------------------
 
-    def _is_right(self, bronze: Ledger, plan: Plan) -> bool:
-        """Whether an open plan is still to be decoded, and as the spec says now."""
-        source = DecodedFrom.parse(plan.requested_by)
+    def _is_current(self, bronze: Ledger, plan: Plan) -> bool:
+        """Return whether a new plan would decode the offsets of an open plan in the same way."""
+        source = DecodeRequest.parse(plan.requested_by)
         if (
             source is None
             or source.fingerprint != self.decode.fingerprint  # fence: plan-of-another-decoder
@@ -245,50 +252,54 @@ class Decoding:
         if plan.offsets_outside(bronze.landed_of(plan.topic_id)):
             return False
         try:
-            fit = self.schemas.fit(plan.topic_id, plan.spans())
+            resolved = self.schemas.resolve(plan.topic_id, plan.spans())
         except RegistryUnavailable:
-            if not all(map(self.schemas.are_kept, source.schemas.values())):
+            if not all(map(self.schemas.are_stored, source.schemas.values())):
                 raise
             return True
-        if fit.stops or fit.schemas != source.schemas:
+        if resolved.conflicts or resolved.ids != source.schemas:
             return False
-        self._grow(fit)
+        self._add_columns(resolved)
         return True
 
-    def _grow(self, fit: Fit) -> None:
-        """Have the typed table take all that its next plan decodes to."""
-        if fit.columns:
-            self.table.grow(self.spec.name, fit.columns)
+    def _add_columns(self, resolved: ResolvedSchemas) -> None:
+        """Add the columns that the next plan needs to the typed table."""
+        if resolved.columns:
+            self.table.add_columns(self.spec.name, resolved.columns)
 
-    def _settle(self, ledger: Ledger, plan: Plan, landing: Landing | None) -> None:
-        """Record an open plan that has landed; give one up that is not right any more."""
+    def _record_or_abandon(self, ledger: Ledger, plan: Plan, landing: Landing | None) -> None:
+        """Record an open plan that has landed; abandon one that is outdated."""
         if landing is not None:
             Recorder(
                 control=self.control,
                 data_log=self.table,
-                watermarks=self.landed,
-                log_reader=self.landed,
+                watermarks=self.bronze_log,
+                log_reader=self.bronze_log,
                 now=self.now,
             ).record(ledger, plan, landing)
             return
         Abandon(
             pipeline=self.spec.name,
-            watermarks=self.landed,
+            watermarks=self.bronze_log,
             control=self.control,
             table=self.table,
-            log_reader=self.landed,
+            log_reader=self.bronze_log,
             now=self.now,
         ).abandon(
             plan.sequence,
-            _FOLLOWS,
-            "the spec decodes otherwise now, or what it decodes has left the bronze table",
+            _REQUESTER,
+            "the decoder in the spec has changed, or the bronze table no longer has all offsets",
         )
 
-    # -- what is not as it was when it was decoded ------------------------------------------------
+    # -- outdated rows ----------------------------------------------------------------------------
 
-    def _undone(self, bronze: Ledger, ledger: Ledger) -> bool:
-        """Take plans out that have what the bronze table has not; whether there were any."""
-        more = _more(ledger, bronze)
+    def _undo_surplus(self, bronze: Ledger, ledger: Ledger) -> bool:
+        """Undo plans with offsets that the bronze table no longer has.
+
+        Returns:
+            Whether there were any.
+        """
+        more = _landed_only_in(ledger, bronze)
         if not more and not any(record.undoing for record in ledger.plans.values()):
             return False
         undo = Undo(pipeline=self.spec.name, control=self.control, table=self.table, now=self.now)
@@ -296,76 +307,90 @@ class Decoding:
         for record in whole.plans.values():
             holds = record.landing.spans() if record.landing else {}
             if record.undoing or shared(holds, more.get(record.plan.topic_id, {})):
-                reason = f"it has offsets that {self.spec.origin} has not landed any more"
-                undo.undo(record.plan.sequence, _FOLLOWS, reason)
+                reason = f"{self.spec.origin} no longer has some of its offsets"
+                undo.undo(record.plan.sequence, _REQUESTER, reason)
         return True
 
-    def _stale(self, bronze: Ledger, ledger: Ledger) -> Mapping[str, Mapping[int, SpanSet]]:
-        """Offsets that were decoded before they were landed anew, by incarnation and partition."""
+    def _stale_offsets(self, bronze: Ledger, ledger: Ledger) -> Mapping[str, Mapping[int, SpanSet]]:
+        """Return decoded offsets that have landed again since, by topic id and partition."""
         kinds = {kind for _, kind in bronze.settled.newest}
         kinds |= {record.plan.kind for record in bronze.plans.values()}
         is_undone = any(record.abandoned is not None for record in bronze.plans.values())
         if PlanKind.BACKFILL not in kinds and not is_undone and bronze.epoch == 0:
-            # Nothing was ever landed twice.
+            # No offset has landed twice.
             return {}
         whole = self.control.ledger(self.spec.origin)
         typed = self.control.ledger(self.spec.name)
-        found = {topic_id: stale_offsets(whole, typed, topic_id) for topic_id in topics_of(ledger)}
+        found = {
+            topic_id: stale_offsets(whole, typed, topic_id) for topic_id in topic_ids_of(ledger)
+        }
         # fence: replaced-rows-are-decoded-again
         return {topic_id: spans for topic_id, spans in found.items() if spans}
 
     # -- the plan ---------------------------------------------------------------------------------
 
-    def _planned(
-        self, bronze: Ledger, ledger: Ledger, wanted: Sequence[_Wanted], most: int
+    def _plan_first(
+        self, bronze: Ledger, ledger: Ledger, wanted: Sequence[_Selection], most: int
     ) -> PlanResult:
-        """The first plan that can be made of what is wanted.
+        """Record a plan for the first selection with offsets that can be decoded.
+
+        Args:
+            bronze: The ledger of the bronze pipeline.
+            ledger: The ledger of the typed table.
+            wanted: Selections of offsets, in the order of their priority.
+            most: The most offsets of the plan.
 
         Raises:
-            SchemaConflict: There is something left, and nothing of it can be decoded.
+            SchemaConflict: Offsets remain, and none of them can be decoded.
         """
         stopped: list[SchemaConflict] = []
         for each in wanted:
-            chosen, fit = self._chosen(each, most, stopped)
+            chosen, resolved = self._choose_offsets(each, most, stopped)
             if chosen:
-                return self._recorded(bronze, ledger, each, chosen, fit)
+                return self._record_plan(bronze, ledger, each, chosen, resolved)
         if stopped:
             for other in stopped[1:]:
-                log.warning("stopped as well: %s", other)
+                log.warning("another schema conflict: %s", other)
             raise stopped[0]
         return PlanResult(outcome=PlanOutcome.NOTHING, plan=None)
 
-    def _chosen(
-        self, wanted: _Wanted, most: int, stopped: list[SchemaConflict]
-    ) -> tuple[Mapping[int, SpanSet], Fit]:
-        """What of some offsets a plan decodes: what comes before that which cannot be."""
+    def _choose_offsets(
+        self, wanted: _Selection, most: int, stopped: list[SchemaConflict]
+    ) -> tuple[Mapping[int, SpanSet], ResolvedSchemas]:
+        """Return the offsets of a plan, which end before a schema conflict, and their schemas.
+
+        Args:
+            wanted: The offsets to choose from.
+            most: The most offsets of the plan.
+            stopped: Receives the conflicts.
+        """
         left = dict(wanted.spans)
         while True:
             shares = planning.share({p: spans.size for p, spans in left.items() if spans}, most)
             chosen = {p: left[p].first(count) for p, count in sorted(shares.items()) if count}
-            fit = self.schemas.fit(wanted.topic_id, chosen)
-            if not fit.stops:
-                return chosen, fit
-            stopped += fit.stops.values()
-            for partition, stop in fit.stops.items():
+            resolved = self.schemas.resolve(wanted.topic_id, chosen)
+            if not resolved.conflicts:
+                return chosen, resolved
+            stopped += resolved.conflicts.values()
+            for partition, stop in resolved.conflicts.items():
                 left[partition] = left[partition].before(stop.offset)
 
-    def _recorded(
+    def _record_plan(
         self,
         bronze: Ledger,
         ledger: Ledger,
-        wanted: _Wanted,
+        wanted: _Selection,
         chosen: Mapping[int, SpanSet],
-        fit: Fit,
+        resolved: ResolvedSchemas,
     ) -> PlanResult:
         kind, topic_id = wanted.kind, wanted.topic_id
-        self._grow(fit)
-        source = DecodedFrom(
+        self._add_columns(resolved)
+        source = DecodeRequest(
             pipeline=self.spec.origin,
             epoch=bronze.epoch,
-            version=self._newest_version(bronze),
+            version=self._bronze_version(bronze),
             fingerprint=self.decode.fingerprint,
-            schemas=fit.schemas,
+            schemas=resolved.ids,
         )
         plan = Plan(
             pipeline=self.spec.name,
@@ -391,55 +416,55 @@ class Decoding:
         log.info("planned pipeline=%s plan=%d offsets=%d", plan.pipeline, plan.sequence, plan.size)
         return PlanResult(outcome=PlanOutcome.NEW, plan=plan)
 
-    def _newest_version(self, bronze: Ledger) -> int:
-        """The newest version of the bronze table that a landing is told of with."""
+    def _bronze_version(self, bronze: Ledger) -> int:
+        """Return the newest version of the bronze table in a recorded landing."""
         if bronze.epoch == 0:
             return newest_table_version(bronze)
-        # A rewind tells landings of older epochs anew.
+        # A rewind records landings of older epochs again.
         records = self.control.ledger(self.spec.origin).plans.values()
         return max((r.landing.table_version for r in records if r.landing), default=-1)
 
     def _cluster_of(self, bronze: Ledger, topic_id: str) -> str:
-        """The cluster of an incarnation."""
+        """Return the cluster id of an incarnation."""
         if topic_id == bronze.topic_id:
             return bronze.cluster_id or ""
         plans = (record.plan for record in self.control.ledger(self.spec.origin).plans.values())
         return next(plan.cluster_id for plan in plans if plan.topic_id == topic_id)
 
 
-class _Wanted(NamedTuple):
-    """Offsets to be decoded of one incarnation, in place of what there is of them or not."""
+class _Selection(NamedTuple):
+    """Offsets of one incarnation to decode; a backfill plan replaces their rows."""
 
     kind: PlanKind
     topic_id: str
     spans: Mapping[int, SpanSet]
 
 
-def topics_of(ledger: Ledger) -> list[str]:
-    """Incarnations of which anything has been planned, sorted."""
+def topic_ids_of(ledger: Ledger) -> list[str]:
+    """Return the topic ids of all plans, sorted."""
     found = {topic_id for topic_id, _ in ledger.settled.landed}
     return sorted(found | {record.plan.topic_id for record in ledger.plans.values()})
 
 
-def _more(ledger: Ledger, other: Ledger) -> Mapping[str, Mapping[int, SpanSet]]:
-    """Offsets that have landed in one ledger and not in another, by incarnation and partition."""
+def _landed_only_in(ledger: Ledger, other: Ledger) -> Mapping[str, Mapping[int, SpanSet]]:
+    """Return offsets that landed in one ledger and not in the other, by topic id and partition."""
     found = {
         topic_id: without(ledger.landed_of(topic_id), other.landed_of(topic_id))
-        for topic_id in topics_of(ledger)
+        for topic_id in topic_ids_of(ledger)
     }
     return {topic_id: spans for topic_id, spans in found.items() if spans}
 
 
 def stale_offsets(bronze: Ledger, typed: Ledger, topic_id: str) -> Mapping[int, SpanSet]:
-    """Offsets that were decoded before they were landed anew, by partition.
+    """Return decoded offsets that have landed again since, by partition.
 
-    By the versions of the bronze table; one that was made anew begins to count anew, in a later
+    Compares versions of the bronze table. A rebuilt table counts its versions from 0, in a later
     epoch.
 
     Args:
-        bronze: The bronze pipeline, read whole.
-        typed: The pipeline of its typed table, read whole.
-        topic_id: The incarnation.
+        bronze: The complete ledger of the bronze pipeline.
+        typed: The complete ledger of the typed table.
+        topic_id: Incarnation of the topic.
     """
     landings = [
         (record.plan.epoch, record.landing.table_version, record.landing.spans())
@@ -447,27 +472,27 @@ def stale_offsets(bronze: Ledger, typed: Ledger, topic_id: str) -> Mapping[int, 
         if record.landing and record.plan.topic_id == topic_id
     ]
     decoded = [
-        (*_seen(record.plan), record.landing.spans())
+        (*_decoded_version(record.plan), record.landing.spans())
         for record in typed.plans.values()
         if record.landing and record.plan.topic_id == topic_id
     ]
-    by_epoch = _landed_since(
+    by_epoch = _landed_later(
         [(e, spans) for e, _, spans in landings], [(e, spans) for e, _, spans in decoded]
     )
-    by_version = _landed_since(
+    by_version = _landed_later(
         [(v, spans) for _, v, spans in landings], [(v, spans) for _, v, spans in decoded]
     )
     return united([by_epoch, by_version])
 
 
-_Dated: TypeAlias = Sequence[tuple[int, Mapping[int, SpanSet]]]
-"""Offsets by partition, and when."""
+_Versioned: TypeAlias = Sequence[tuple[int, Mapping[int, SpanSet]]]
+"""Pairs of a version or epoch and offsets by partition."""
 
 
-def _landed_since(landings: _Dated, decoded: _Dated) -> Mapping[int, SpanSet]:
-    """Of what was decoded, the offsets that were landed later."""
+def _landed_later(landings: _Versioned, decoded: _Versioned) -> Mapping[int, SpanSet]:
+    """Return the decoded offsets that landed in a later version or epoch than was decoded."""
     waiting = sorted(landings, key=lambda landing: landing[0])
-    # From the newest on: what has landed since a plan has also landed since all before it.
+    # Newest first: offsets that landed after a plan also landed after all older plans.
     since: Mapping[int, SpanSet] = {}
     stale = []
     for seen, spans in sorted(decoded, key=lambda plan: plan[0], reverse=True):
@@ -477,7 +502,7 @@ def _landed_since(landings: _Dated, decoded: _Dated) -> Mapping[int, SpanSet]:
     return united(stale)
 
 
-def _seen(plan: Plan) -> tuple[int, int]:
-    """Epoch and version of the bronze table that a typed plan goes by."""
-    source = DecodedFrom.parse(plan.requested_by)
+def _decoded_version(plan: Plan) -> tuple[int, int]:
+    """Return the epoch and the version of the bronze table that a typed plan decodes."""
+    source = DecodeRequest.parse(plan.requested_by)
     return (source.epoch, source.version) if source else (-1, -1)

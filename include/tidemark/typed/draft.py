@@ -1,7 +1,7 @@
-"""A first draft of a spec's section `decode` from what has landed, for a person to keep.
+"""A draft of a spec's section `decode`, from a sample of landed records.
 
-What a sample shows is written down once and frozen with the spec: a schema that was inferred anew
-in each run would change under its readers.
+A person edits the draft and stores it in the spec. A schema inferred in each run would change under
+its readers.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Format
 from tidemark.spec.fields import Decimal, FieldType, ListOf, Struct, parse_type, plain
 from tidemark.typed.profile import json_object
 
-MOST_FIELDS = 200
-"""An object of more is taken for a map by names that are values, and kept as its JSON."""
-_DEEPEST = 50
-"""Levels of a value that are looked at; what is below is kept as its JSON."""
+MAX_FIELDS = 200
+"""The most fields of a nested object. A larger one is treated as a map, and becomes JSON text."""
+_MAX_DEPTH = 50
+"""The most levels of a value that become fields; deeper levels become JSON text."""
 _NEARLY_ALL = 0.99
-"""A share of the values that is taken for the rule, and the rest for what goes into quarantine."""
+"""The share of values that decides the format; the other values go to the quarantine."""
 _LONGS = range(-(2**63), 2**63)
 _WIDE = Decimal(28, 0)
 _FORMS: dict[str, re.Pattern[str]] = {
@@ -32,22 +32,22 @@ _FORMS: dict[str, re.Pattern[str]] = {
         r"(Z|[+-](0\d|1[0-7]):[0-5]\d|[+-]18:00)?"
     ),
 }
-"""As they are decoded."""
+"""The text forms that are decoded as these types."""
 _UNKNOWN = "unknown"
-"""Stands for the type of values that were all null."""
+"""The type of a field with null values only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeDraft:
-    """A section `decode`, and what it is made of.
+    """A draft of the section `decode`.
 
     Attributes:
-        records: How many records were looked at.
+        records: Number of records in the sample.
         key: Format of the keys.
         value: Format of the values.
-        schema: Fields of the values, if they are JSON.
-        left_out: Fields that the schema lacks, by path, each with why.
-        is_framed: Whether values begin as those do that name a schema of a registry.
+        schema: Fields of the values; None if they are not JSON.
+        left_out: Paths of fields that the schema leaves out, each with the reason.
+        is_framed: Whether nearly all values begin like payloads with a schema id.
     """
 
     records: int
@@ -58,7 +58,7 @@ class DecodeDraft:
     is_framed: bool
 
     def as_section(self) -> dict[str, Any]:
-        """What stands under `decode` in a spec."""
+        """Return the section `decode` of a spec as plain values."""
         value: dict[str, Any] = {"format": str(self.value)}
         if self.schema:
             value["schema"] = plain(self.schema)
@@ -66,9 +66,10 @@ class DecodeDraft:
 
 
 def draft(records: Iterable[LogRecord]) -> DecodeDraft:
-    """Look at records once, one after the other.
+    """Return a draft for a sample of records, read once.
 
-    JSON is decoded if nearly all values are objects, and text as text; all else stays bytes.
+    The value format is JSON if nearly all values are JSON objects, string if all are text, and
+    binary otherwise.
     """
     seen, objects, values, texts, framed = 0, 0, 0, 0, 0
     key_is_text = True
@@ -84,9 +85,9 @@ def draft(records: Iterable[LogRecord]) -> DecodeDraft:
         content = json_object(record.value)
         if content is not None:
             objects += 1
-            found = _both(found, _type_of(content, 0))
+            found = _common_type(found, _type_of(content, 0))
     left_out: list[tuple[str, str]] = []
-    schema = _known(found, "", left_out) if objects >= _NEARLY_ALL * values else None
+    schema = _without_unknown(found, "", left_out) if objects >= _NEARLY_ALL * values else None
     if isinstance(schema, Struct):
         kind = Format.JSON
     else:
@@ -104,14 +105,14 @@ def draft(records: Iterable[LogRecord]) -> DecodeDraft:
 
 def _is_text(data: bytes | None) -> bool:
     try:
-        # A zero byte is text of nobody's, and the beginning of a frame.
+        # A text does not begin with a zero byte; a payload with a schema id does.
         return data is None or "\0" not in data.decode("utf-8")[:1]
     except UnicodeDecodeError:
         return False
 
 
 def _type_of(value: Any, depth: int) -> FieldType:
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         return "string"
     match value:
         case None:
@@ -127,7 +128,7 @@ def _type_of(value: Any, depth: int) -> FieldType:
         case list():
             element: FieldType = _UNKNOWN
             for each in value:
-                element = _both(element, _type_of(each, depth + 1))
+                element = _common_type(element, _type_of(each, depth + 1))
             return ListOf(element)
         case dict():
             return Struct(tuple((name, _type_of(each, depth + 1)) for name, each in value.items()))
@@ -149,8 +150,8 @@ def _type_of_text(text: str) -> FieldType:
     return "string"
 
 
-def _both(one: FieldType, other: FieldType) -> FieldType:
-    """The type that takes values of both; text takes whatever there is, as its JSON."""
+def _common_type(one: FieldType, other: FieldType) -> FieldType:
+    """Return the type for values of both types; string stores any value, as its JSON."""
     if one in (_UNKNOWN, other):
         return other
     if other == _UNKNOWN:
@@ -159,32 +160,36 @@ def _both(one: FieldType, other: FieldType) -> FieldType:
         case Struct(), Struct():
             there = dict(one.fields)
             for name, each in other.fields:
-                there[name] = _both(there[name], each) if name in there else each
+                there[name] = _common_type(there[name], each) if name in there else each
             return Struct(tuple(there.items()))
         case ListOf(), ListOf():
-            return ListOf(_both(one.element, other.element))
+            return ListOf(_common_type(one.element, other.element))
     if {one, other} == {"long", "double"}:
         return "double"
     return _WIDE if {one, other} == {"long", _WIDE} else "string"
 
 
-def _known(kind: FieldType, path: str, left_out: list[tuple[str, str]]) -> FieldType | None:
-    """A type without what nothing is known of; None if that is all."""
+def _without_unknown(
+    kind: FieldType, path: str, left_out: list[tuple[str, str]]
+) -> FieldType | None:
+    """Return a type without unknown parts, and append those to `left_out`; None if none is left."""
     match kind:
         case str() if kind == _UNKNOWN:
-            left_out.append((path, "no value but null or an empty list"))
+            left_out.append((path, "only null values or empty lists"))
             return None
         case ListOf():
-            element = _known(kind.element, f"{path}[]", left_out)
+            element = _without_unknown(kind.element, f"{path}[]", left_out)
             return None if element is None else ListOf(element)
         case Struct():
-            return _known_fields(kind, path, left_out)
+            return _struct_without_unknown(kind, path, left_out)
         case _:
             return kind
 
 
-def _known_fields(kind: Struct, path: str, left_out: list[tuple[str, str]]) -> FieldType | None:
-    if len(kind.fields) > MOST_FIELDS and path:
+def _struct_without_unknown(
+    kind: Struct, path: str, left_out: list[tuple[str, str]]
+) -> FieldType | None:
+    if len(kind.fields) > MAX_FIELDS and path:
         return "string"
     fields: dict[str, tuple[str, FieldType]] = {}
     for name, each in kind.fields:
@@ -195,11 +200,11 @@ def _known_fields(kind: Struct, path: str, left_out: list[tuple[str, str]]) -> F
             left_out.append((place, str(why)))
             continue
         if name.lower() in fields:
-            left_out.append((place, "another one differs in upper and lower case alone"))
+            left_out.append((place, "the name of another field differs only in case"))
             continue
-        found = _known(each, place, left_out)
+        found = _without_unknown(each, place, left_out)
         if found is not None:
             fields[name.lower()] = (name, found)
     if not fields and path:
-        left_out.append((path, "an object without fields"))
+        left_out.append((path, "an object without usable fields"))
     return Struct(tuple(fields.values())) if fields else None

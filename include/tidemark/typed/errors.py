@@ -9,7 +9,7 @@ from tidemark.core.errors import TerminalError, TransientError
 
 @dataclass(kw_only=True, eq=False)
 class TooManyQuarantined(TerminalError):
-    """More of a plan's records cannot be decoded than its spec allows. Nothing was written."""
+    """More records of a plan fail to decode than the spec allows."""
 
     pipeline: str
     sequence: int
@@ -18,95 +18,98 @@ class TooManyQuarantined(TerminalError):
     allowed: int
     reasons: tuple[str, ...]
 
-    problem = "Too many records of plan {sequence} of {pipeline!r} cannot be decoded."
-    expected = (
-        "at most {allowed:,} of {records:,} (decode.quarantine of the spec: records, or percent "
-        "where that is more)"
+    problem = (
+        "Plan {sequence} of {pipeline!r} would quarantine too many records: {counted_reasons}."
     )
-    actual = "{_actual}"
+    expected = "at most {allowed:,} of {records:,} records in quarantine"
+    actual = "{quarantined:,} records"
     fix = (
-        "Mend the schema or the rules in the spec, or allow more, and decode again. Nothing was "
-        "written, and the bronze table has every record."
+        "Correct the schema or the rules under `decode` in the spec, or raise the limits under "
+        "`decode.quarantine`; then run `tidemark decode`. Nothing was written."
     )
 
     @property
-    def _actual(self) -> str:
-        return f"{self.quarantined:,}: {'; '.join(self.reasons)}"
+    def counted_reasons(self) -> str:
+        """The most frequent reasons, each with its number of records."""
+        return "; ".join(self.reasons)
 
 
 @dataclass(kw_only=True, eq=False)
 class DecoderChanged(TerminalError):
-    """A plan was made for another decoder than the spec has now."""
+    """The section `decode` of the spec changed after the plan was made."""
 
     pipeline: str
     sequence: int
     planned: str
     current: str
 
-    problem = "Plan {sequence} of {pipeline!r} is to be decoded as the spec was before."
-    expected = "the section `decode` with the fingerprint {planned}"
-    actual = "{current}"
-    fix = "Decode again: a plan that has not landed is given up, and made anew."
+    problem = "The section `decode` of the spec changed after plan {sequence} of {pipeline!r}."
+    expected = "fingerprint {planned}"
+    actual = "fingerprint {current}"
+    fix = "Run `tidemark decode` again; it abandons the plan and makes a new one."
 
 
 @dataclass(kw_only=True, eq=False)
 class InvalidRule(TerminalError):
-    """A row rule that Spark cannot use."""
+    """Spark cannot use a row rule as a condition."""
 
     pipeline: str
     rule: str
     sql: str
     seen: str
 
-    problem = "The row rule {rule!r} of pipeline {pipeline!r} cannot be used: {sql}."
+    problem = "Row rule {rule!r} of pipeline {pipeline!r} is invalid: {sql}."
     expected = "a condition in Spark SQL over the decoded columns, such as value.price > 0"
     actual = "{seen}"
-    fix = "Mend decode.rules in the spec; nothing was written."
+    fix = "Correct `decode.rules` in the spec. Nothing was written."
 
 
 @dataclass(kw_only=True, eq=False)
 class DecodedDifferently(TerminalError):
-    """Two drivers of one plan do not agree on what can be decoded; the typed table has neither."""
+    """Two drivers of one plan quarantined different records; the typed table has no rows of it."""
 
     pipeline: str
     sequence: int
     quarantined: int
     now: int
 
-    problem = "Plan {sequence} of {pipeline!r} does not decode to the same twice."
-    expected = "the {quarantined:,} record(s) in quarantine that another driver put there"
-    actual = "{now:,} record(s), or others; a row rule may look at a clock"
+    problem = (
+        "Two executions of plan {sequence} of {pipeline!r} quarantined different records: "
+        "{quarantined:,} and {now:,}."
+    )
     fix = (
-        "Mend such a rule; then give the plan up with `tidemark abandon {pipeline} --plan "
-        "{sequence} --reason WHY`, and decode again."
+        "Correct row rules that depend on the time, and run one version of Tidemark. Then run "
+        "`tidemark abandon {pipeline} --plan {sequence} --reason TEXT`, and decode again."
     )
 
 
 @dataclass(kw_only=True, eq=False)
 class QuarantineRestored(TerminalError):
-    """A RESTORE took out of a quarantine table what landed plans had done to it."""
+    """A RESTORE of the quarantine table removed the changes of landed plans."""
 
     pipeline: str
     sequence: int
     table: str
     at: int
 
-    problem = "The quarantine of {pipeline!r} was restored, by version {at} of its table."
-    expected = "a table with what plan {sequence} has done to it, which has landed"
-    actual = "a RESTORE to a version before it: records are in neither table, or in both"
-    fix = "{_fix}"
+    problem = (
+        "A RESTORE (version {at}) of the quarantine of {pipeline!r} removed the changes of plan "
+        "{sequence}, which has landed."
+    )
+    fix = (
+        "Restore {table} to version {complete_version}, which has all changes "
+        "(docs/runbook.md#quarantinerestored)."
+    )
 
     @property
-    def _fix(self) -> str:
-        return (
-            f"restore {self.table} to version {self.at - 1}, which had all of it "
-            "(docs/runbook.md, QuarantineRestored)"
-        )
+    def complete_version(self) -> int:
+        """The version before the RESTORE."""
+        return self.at - 1
 
 
 @dataclass(kw_only=True, eq=False)
 class SchemaConflict(TerminalError):
-    """Records are written with a schema that the typed table's columns cannot take."""
+    """The columns of the typed table cannot store the records of a schema."""
 
     pipeline: str
     part: str
@@ -116,80 +119,80 @@ class SchemaConflict(TerminalError):
     differences: tuple[str, ...]
 
     problem = (
-        "{pipeline!r} stops at offset {offset} of partition {partition}: its {part} is written "
-        "with schema {schema_id}."
+        "Schema {schema_id} of the {part} at offset {offset} of partition {partition} does not fit "
+        "the typed table of {pipeline!r}: {all_differences}."
     )
-    expected = "a schema that differs from those before by fields that are new or gone"
-    actual = "{_actual}"
     fix = (
-        "What comes before is decoded, and other partitions go on. Begin another table, without "
-        "the old records (docs/typed.md, Another schema), or have these quarantined: "
-        "decode.quarantine.schemas: [{schema_id}]."
+        "Quarantine the records of this schema with `decode.quarantine.schemas: [{schema_id}]`, or "
+        "begin another table (docs/typed.md, Another schema). Records before this offset and other "
+        "partitions are decoded."
     )
 
     @property
-    def _actual(self) -> str:
+    def all_differences(self) -> str:
+        """The differences between the schema and the columns."""
         return "; ".join(self.differences)
 
 
 @dataclass(kw_only=True, eq=False)
 class RegistryUnavailable(TransientError):
-    """The schema registry gave no answer, or none that says anything."""
+    """The schema registry did not answer, or failed."""
 
     connection: str
     schema_id: int
     reason: str
 
-    problem = "The schema registry of connection {connection!r} did not answer."
-    expected = "schema {schema_id}, with which records to be decoded are written"
-    actual = "{reason}"
+    problem = (
+        "The schema registry of connection {connection!r} did not return schema {schema_id}: "
+        "{reason}."
+    )
     fix = (
-        "Check that the registry is up and that its url can be reached from here, then run the "
-        "same command again; nothing was planned."
+        "Check that the registry runs and that this machine can reach its url, then run the "
+        "command again. Nothing was planned."
     )
 
 
 @dataclass(kw_only=True, eq=False)
 class RegistryRefused(TerminalError):
-    """The schema registry answered no."""
+    """The schema registry rejected the request."""
 
     connection: str
     schema_id: int
     reason: str
 
-    problem = "The schema registry of connection {connection!r} refused to be asked."
-    expected = "schema {schema_id}, with which records to be decoded are written"
-    actual = "{reason}"
+    problem = (
+        "The schema registry of connection {connection!r} rejected the request for schema "
+        "{schema_id}: {reason}."
+    )
     fix = (
-        "Correct the url and the credentials of the connection (docs/connections.md); nothing was "
+        "Correct the url and the credentials of the connection (docs/connections.md). Nothing was "
         "planned."
     )
 
 
 @dataclass(kw_only=True, eq=False)
 class SchemaReplaced(TerminalError):
-    """A schema registry says something else of an id than it did before."""
+    """A schema registry returns another schema under an id than before."""
 
     connection: str
     schema_id: int
 
-    problem = "The registry of connection {connection!r} is not the one that it was."
-    expected = "under id {schema_id} the schema that the table control/schemas has"
-    actual = "another one"
+    problem = (
+        "The registry of connection {connection!r} returned another schema under id {schema_id} "
+        "than before."
+    )
     fix = (
-        "Correct the connection if it leads to a wrong registry. If the registry was rebuilt, "
-        "register the old schemas under their old ids again; for schemas that are lost see "
-        "docs/runbook.md, SchemaReplaced. Nothing was planned."
+        "Correct the connection if it points to a wrong registry. If the registry was rebuilt, "
+        "register the old schemas under their old ids again; for lost schemas see "
+        "docs/runbook.md#schemareplaced. Nothing was planned."
     )
 
 
 @dataclass(kw_only=True, eq=False)
 class NothingToProfile(TerminalError):
-    """A pipeline has no records to look at."""
+    """The data table of a pipeline has no records."""
 
     pipeline: str
 
-    problem = "There is nothing to draft a suite of pipeline {pipeline!r} from."
-    expected = "a record that has landed"
-    actual = "none in its data table"
-    fix = "Land some: tidemark ingest {pipeline}."
+    problem = "Pipeline {pipeline!r} has no landed records to draft from."
+    fix = "Run `tidemark ingest {pipeline}` first."

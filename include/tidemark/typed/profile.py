@@ -1,6 +1,6 @@
-"""What some records look like: how many have a key, whose values are JSON, what is in their fields.
+"""A profile of sampled records: counts of keys, tombstones and JSON values, and their fields.
 
-It is told of a sample, so that a person can say of all records what must hold.
+A person uses it to write the rules that all records must follow.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from typing import Any, TypeAlias
 
 from tidemark.core.record import LogRecord
 
-MOST_VALUES = 10
-"""As many different values a field may have to be told by listing them."""
+MAX_LISTED_VALUES = 10
+"""The most different values of a field that a rule lists."""
 _LEAST_LONG, _MOST_LONG = -(2**63), 2**63 - 1
 
 _Scalar: TypeAlias = str | int | float | bool
 
 
-class FieldType(StrEnum):
-    """The Spark SQL type that holds every value that was seen of a field."""
+class SqlType(StrEnum):
+    """The Spark SQL type for all sampled values of a field."""
 
     BOOLEAN = "BOOLEAN"
     BIGINT = "BIGINT"
     DOUBLE = "DOUBLE"
     STRING = "STRING"
-    """Text, and values of several types."""
+    """Text, or values of several types."""
     NESTED = "NESTED"
-    """Objects and lists: what is in them is not looked at."""
+    """Objects and lists, without their contents."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FieldProfile:
-    """What was seen of one top-level field of JSON values, record by record.
+    """A profile of one top-level field of JSON values.
 
     Attributes:
-        name: As the values have it.
-        seen: Records that have it with a value other than null.
-        types: How many of them by type.
-        least: Least number, or shortest text's length; None if there is neither.
-        greatest: Greatest number, or longest text's length.
-        values: The different values, written as text.
-        keyed: Records that have it, and a key.
-        as_key: Those whose key is its value, written as text.
+        name: Name of the field.
+        seen: Number of records with a value other than null.
+        types: Number of these records by type.
+        least: The smallest number, or the length of the shortest text; None without either.
+        greatest: The largest number, or the length of the longest text; None without either.
+        values: The different values as text.
+        keyed: Number of records with the field and a key.
+        as_key: Number of records whose key equals the value as text.
     """
 
     name: str
     seen: int = 0
-    types: Counter[FieldType] = field(default_factory=Counter)
+    types: Counter[SqlType] = field(default_factory=Counter)
     least: float | None = None
     greatest: float | None = None
     values: set[str] = field(default_factory=set)
@@ -58,32 +58,38 @@ class FieldProfile:
     as_key: int = 0
 
     @property
-    def type(self) -> FieldType:
-        """The type for all values that were seen."""
+    def type(self) -> SqlType:
+        """The type for all sampled values."""
         kinds = set(self.types)
-        if kinds == {FieldType.BIGINT, FieldType.DOUBLE}:
-            return FieldType.DOUBLE
-        return kinds.pop() if len(kinds) == 1 else FieldType.STRING
+        if kinds == {SqlType.BIGINT, SqlType.DOUBLE}:
+            return SqlType.DOUBLE
+        return kinds.pop() if len(kinds) == 1 else SqlType.STRING
 
     @property
     def is_number(self) -> bool:
-        """Whether its values have a size."""
-        return self.type in (FieldType.BIGINT, FieldType.DOUBLE)
+        """Whether the values are numbers."""
+        return self.type in (SqlType.BIGINT, SqlType.DOUBLE)
 
     @property
     def is_unique(self) -> bool:
-        """Whether no value came twice."""
+        """Whether all values differ."""
         return len(self.values) == self.seen
 
     def add(self, value: Any, key: str | None, *, keyed: bool) -> None:
-        """Look at the field in one more record, which may have a key that is no text."""
+        """Add one record.
+
+        Args:
+            value: The value of the field.
+            key: The key as text; None without a key, or if it is not UTF-8.
+            keyed: Whether the record has a key.
+        """
         if value is None:
             return
         self.seen += 1
         self.keyed += keyed
         kind = _type_of(value)
         self.types[kind] += 1
-        if kind is FieldType.NESTED:
+        if kind is SqlType.NESTED:
             return
         text = _text_of(value)
         self.values.add(text)
@@ -96,15 +102,15 @@ class FieldProfile:
 
 @dataclass(slots=True, kw_only=True)
 class Profile:
-    """What was seen of some records.
+    """A profile of sampled records.
 
     Attributes:
-        records: How many there were.
-        keys: Different keys; bytes that are no UTF-8 count as one.
-        with_key: Records with a key.
-        tombstones: Records without a value.
-        objects: Records whose value is a JSON object.
-        fields: Its fields, by name, in the order in which they came.
+        records: Number of records.
+        keys: The different keys as text; all keys that are not UTF-8 count as one.
+        with_key: Number of records with a key.
+        tombstones: Number of records without a value.
+        objects: Number of records whose value is a JSON object.
+        fields: Profiles of the objects' fields by name, in the order of their first occurrence.
     """
 
     records: int = 0
@@ -116,7 +122,7 @@ class Profile:
 
     @classmethod
     def of(cls, records: Iterable[LogRecord]) -> Profile:
-        """Look at records once, one after the other."""
+        """Return the profile of some records, read once."""
         profile = cls()
         for record in records:
             profile.add(record)
@@ -124,11 +130,11 @@ class Profile:
 
     @property
     def values(self) -> int:
-        """Records with a value."""
+        """Number of records with a value."""
         return self.records - self.tombstones
 
     def add(self, record: LogRecord) -> None:
-        """Look at one more record."""
+        """Add one record."""
         self.records += 1
         key = _decoded(record.key)
         if record.key is not None:
@@ -147,7 +153,7 @@ class Profile:
             )
 
     def as_record(self) -> dict[str, Any]:
-        """The profile as plain values, for `--json`."""
+        """Return the profile as plain values, for `--json`."""
         return {
             "records": self.records,
             "with_key": self.with_key,
@@ -168,9 +174,9 @@ def _decoded(data: bytes | None) -> str | None:
 
 
 def json_object(data: bytes) -> Mapping[str, Any] | None:
-    """The JSON object that a value is; None for all else."""
+    """Return a value parsed as a JSON object; None if it is not one."""
     try:
-        # Spark reads UTF-8 without a mark. NaN and its like are not JSON, though Python reads them.
+        # Spark accepts no byte order mark. Python accepts NaN and Infinity, which are not JSON.
         content = json.loads(data.decode("utf-8"), parse_constant=_refuse)
     except (ValueError, RecursionError):
         return None
@@ -181,18 +187,18 @@ def _refuse(constant: str) -> None:
     raise ValueError(constant)
 
 
-def _type_of(value: Any) -> FieldType:
+def _type_of(value: Any) -> SqlType:
     match value:
         case bool():
-            return FieldType.BOOLEAN
+            return SqlType.BOOLEAN
         case int():
-            return FieldType.BIGINT if _LEAST_LONG <= value <= _MOST_LONG else FieldType.STRING
+            return SqlType.BIGINT if _LEAST_LONG <= value <= _MOST_LONG else SqlType.STRING
         case float():
-            return FieldType.DOUBLE
+            return SqlType.DOUBLE
         case str():
-            return FieldType.STRING
+            return SqlType.STRING
         case _:
-            return FieldType.NESTED
+            return SqlType.NESTED
 
 
 def _text_of(value: _Scalar) -> str:

@@ -1,4 +1,4 @@
-"""Looking at what has landed, for somebody who has to say what must hold of it."""
+"""Profiles and decode drafts from the landed records of a pipeline."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from tidemark.typed.draft import DecodeDraft
 from tidemark.typed.errors import NothingToProfile
 from tidemark.typed.profile import Profile
 
-USUAL_SAMPLE = 20_000
-"""Records that are looked at."""
+DEFAULT_SAMPLE = 20_000
+"""Default number of records in a sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profiling:
-    """Profiles what one pipeline has landed; reads its data table, and never the topic."""
+class Profiler:
+    """Profiles the landed records of one pipeline. Reads its data table, never the topic."""
 
     spec: PipelineSpec
     control: ControlReader
     data_log: DataLog
 
-    def profile(self, records: int = USUAL_SAMPLE) -> Profile:
-        """Look at the newest landed records of each partition, as many of each.
+    def profile(self, records: int = DEFAULT_SAMPLE) -> Profile:
+        """Return the profile of the newest landed records, equally many of each partition.
 
         Args:
-            records: How many are looked at, at most.
+            records: The most records to read.
 
         Raises:
-            NothingToProfile: Nothing has landed, or gaps alone.
+            NothingToProfile: No record has landed.
             ForeignTable, ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished,
                 TableRestored: The two tables are not of one history.
         """
@@ -43,8 +43,11 @@ class Profiling:
             raise NothingToProfile(pipeline=self.spec.name)
         return found
 
-    def decode_draft(self, records: int = USUAL_SAMPLE) -> DecodeDraft:
-        """How the same records could be decoded. Takes and raises what `profile` does."""
+    def decode_draft(self, records: int = DEFAULT_SAMPLE) -> DecodeDraft:
+        """Return a draft of the section `decode` from the same records.
+
+        Args and errors are those of `profile`.
+        """
         found = decode_draft.draft(self._newest(records))
         if not found.records:
             raise NothingToProfile(pipeline=self.spec.name)
@@ -60,7 +63,7 @@ class Profiling:
         share = max(1, records // max(1, len(landed)))
         for partition, spans in sorted(landed.items()):
             wanted, most = share, share
-            # Where the newest offsets are gaps, ever longer ones behind them.
+            # If the newest offsets are gaps, read ever longer ranges before them.
             while spans and wanted:
                 newest = spans.last(most)
                 rows = [

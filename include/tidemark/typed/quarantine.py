@@ -1,10 +1,10 @@
-"""The quarantine table, and the pair that it makes with its typed table.
+"""The quarantine table, and its pair with the typed table.
 
-A plan's commit goes to the quarantine first, then to the typed table, both under the plan's
-transaction. It has landed once the typed table has it: until then nothing that it did to the
-quarantine counts, and whatever takes it out of the typed table takes its records out of here.
-Offsets without a row in either are looked at by a second reader before they are taken for gaps,
-so whatever stops a driver between the two commits, no record is lost.
+A plan commits to the quarantine first, then to the typed table, both under the plan's transaction.
+The plan has landed once the typed table has its commit. Until then its changes of the quarantine do
+not count, and removing the plan from the typed table removes its records from the quarantine. A
+second reader examines offsets without a row in either table before they count as gaps. So no record
+is lost if a driver stops between the two commits.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from tidemark.lake.replacement import (
 from tidemark.lake.storage import folder_of
 from tidemark.lake.table_io import open_if_exists, query_rows, query_table
 from tidemark.lake.table_properties import WRITER_PROPERTIES
-from tidemark.spec.decode import Part, Reason
+from tidemark.spec.decode import Part, QuarantineReason
 from tidemark.spec.fields import FieldType
-from tidemark.spec.upsert import Changes
+from tidemark.spec.upsert import TableChanges
 from tidemark.typed.columns import QUARANTINE_SCHEMA
 from tidemark.typed.errors import DecodedDifferently, QuarantineRestored
-from tidemark.typed.quarantine_rules import Quarantined
+from tidemark.typed.quarantine_record import QuarantinedRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,17 +51,17 @@ _ERASED = " AND ".join(f"{column} IS NULL" for column in _PAYLOAD)
 
 @translates_delta_errors
 class DeltaQuarantine:
-    """Records that could not be decoded, as they are. One is open until a later plan has it.
+    """The quarantine table: records that could not be decoded, with their bytes.
 
-    A record that is closed keeps its place and its reason, and nothing of what it was, once that
-    plan has landed. Should a RESTORE take the plan back then, it is none of ours any more: the
-    bronze table has it, and it is decoded anew.
+    A record is open until a later plan processes its offset again; that plan closes it. Once that
+    plan has landed, the content of the closed record is erased; position and reason stay. If a
+    RESTORE removes that plan later, the next run decodes the record from the bronze table.
 
     Args:
-        uri: The table.
-        now: The clock that `closed_at` is read from.
-        typed: Its typed table.
-        ever_landed: Numbers of the plans of both that have landed, by the ledger's word.
+        uri: URI of the table.
+        now: The clock for `closed_at`.
+        typed: The typed table.
+        ever_landed: Returns the numbers of all typed plans that the ledger records as landed.
     """
 
     def __init__(
@@ -78,10 +78,12 @@ class DeltaQuarantine:
         self.table = DeltaDataTable(uri, QUARANTINE_SCHEMA, grows=True)
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
-        """Add a plan's records, and close what it replaces, in one commit; skip a stale one.
+        """Add a plan's records and close the records at its offsets, in one commit.
+
+        A plan whose transaction has passed changes nothing.
 
         Raises:
-            TransactionConflict: Another commit of this transaction was first; look again.
+            TransactionConflict: Another commit of this transaction was first.
             EngineFailed: The commit failed, or its answer was lost.
         """
         self.table.land(plan, files, self._replace)
@@ -97,7 +99,7 @@ class DeltaQuarantine:
 
         here = row_queries.offsets_condition(plan.topic_id, plan.spans())
         schema = pa.schema(table.schema().to_arrow())
-        # Read first: delta-rs cannot write the table at the same time.
+        # Read before the write: delta-rs cannot do both at the same time.
         kept = pa.table(query_table(table, f"SELECT * FROM t WHERE {here}")).cast(schema)
         new = table_batches(folder_of(table.table_uri), files, schema)
         with spooled_reader(chain(self._closed(kept, plan).to_batches(), new), schema) as rows:
@@ -111,11 +113,11 @@ class DeltaQuarantine:
             )
 
     def _closed(self, rows: pa.Table, plan: Plan) -> pa.Table:
-        """Rows as they are once a plan has closed those that are open."""
+        """Return rows in which a plan has closed the open records."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        is_open = pc.invert(pc.is_in(rows["closed_by"], pa.array(self._held(), pa.int64())))
+        is_open = pc.invert(pc.is_in(rows["closed_by"], pa.array(self._held_plans(), pa.int64())))
         for name, value in (("closed_by", plan.sequence), ("closed_at", self._now())):
             place = rows.schema.get_field_index(name)
             field = rows.schema.field(place)
@@ -124,26 +126,26 @@ class DeltaQuarantine:
         return rows
 
     def erase_closed(self) -> None:
-        """Erase what closed records were: it may be what nobody may keep.
+        """Erase the content of closed records, which may have to be deleted by law.
 
         Raises:
-            EngineFailed: Some of it may be done; do it again.
+            EngineFailed: Some content may be erased. Repeating the call is safe.
         """
         table = open_if_exists(self._uri)
         if table is None:
             return
-        # Apart: delta-rs takes no lists, such as headers, in what it updates by.
+        # A separate query: delta-rs accepts no lists, such as headers, in the updated condition.
         kept = query_rows(table, f"SELECT DISTINCT closed_by FROM t WHERE NOT ({_ERASED})")
         named = {row["closed_by"] for row in kept} - {None}
-        closers = sorted(named.intersection(self._held())) if named else []
+        closers = sorted(named.intersection(self._held_plans())) if named else []
         if closers:
             _update(table, closers, dict.fromkeys(_PAYLOAD, "NULL"))
 
-    def check_whole(self, pipeline: str) -> None:
-        """Refuse a table that a RESTORE took something of plans out of that have landed.
+    def check_not_restored(self, pipeline: str) -> None:
+        """Check that no RESTORE removed the changes of landed plans.
 
         Raises:
-            QuarantineRestored
+            QuarantineRestored: A RESTORE did.
         """
         restores = self.table.state(pipeline, (), restores_since=-1).restores
         if not restores:
@@ -170,13 +172,13 @@ class DeltaQuarantine:
                 at=max(restore.at for restore in restores),
             )
 
-    def forget_taken_out(self) -> None:
-        """Remove records of plans that have landed, and that the typed table has no more.
+    def remove_restored_plans(self) -> None:
+        """Remove the records of landed plans that a RESTORE removed from the typed table.
 
-        A RESTORE took them out of it: what they are of is decoded anew, or nobody may keep it.
+        The next run decodes their offsets again, or the bronze table no longer has them.
 
         Raises:
-            EngineFailed: Some of it may be done; do it again.
+            EngineFailed: Some records may be removed. Repeating the call is safe.
         """
         table = open_if_exists(self._uri)
         if table is None:
@@ -184,13 +186,13 @@ class DeltaQuarantine:
         kept = {
             row["plan"] for row in query_rows(table, "SELECT DISTINCT plan_sequence AS plan FROM t")
         }
-        gone = sorted(kept.intersection(self._ever_landed()).difference(self._held()))
+        gone = sorted(kept.intersection(self._ever_landed()).difference(self._held_plans()))
         if not gone:
             return
         table.delete(f"plan_sequence IN ({', '.join(map(str, gone))})")
 
-    def _held(self) -> list[int]:
-        """Plans that are named here and have landed in the typed table."""
+    def _held_plans(self) -> list[int]:
+        """Return the plans in this table whose rows the typed table has."""
         table = open_if_exists(self._uri)
         if table is None or not table.file_uris():
             return []
@@ -200,9 +202,9 @@ class DeltaQuarantine:
         plans = {row["plan"] for row in named if row["plan"] is not None}
         return sorted(self._typed.still_landed_plans(plans, self._ever_landed))
 
-    def _open(self) -> str:
-        """The SQL condition that open records meet: of a plan that has landed, closed by none."""
-        held = ", ".join(map(str, self._held())) or "-1"
+    def _open_condition(self) -> str:
+        """Return the SQL condition of records of landed plans that no landed plan closed."""
+        held = ", ".join(map(str, self._held_plans())) or "-1"
         closed_for_now = [
             f"closed_by NOT IN ({held})",
             f"NOT ({_ERASED})",  # fence: erased-records-are-decoded-again
@@ -216,28 +218,30 @@ class DeltaQuarantine:
         return f"plan_sequence IN ({held}) AND ({is_open})"
 
     def committed_spans(self, sequence: int) -> Mapping[int, SpanSet]:
-        """Offsets of a plan's records, landed or not, by partition."""
+        """Return the offsets of a plan's records by partition, also if the plan has not landed."""
         table = open_if_exists(self._uri)
         return {} if table is None else row_queries.plan_spans(table, sequence)
 
     def spans(self, sequence: int) -> Mapping[int, SpanSet]:
-        """Offsets of a plan's open records, by partition."""
+        """Return the offsets of a plan's open records by partition."""
         table = open_if_exists(self._uri)
         if table is None:
             return {}
-        return row_queries.spans_where(table, f"plan_sequence = {sequence} AND {self._open()}")
+        return row_queries.spans_where(
+            table, f"plan_sequence = {sequence} AND {self._open_condition()}"
+        )
 
     def row_ranges(self) -> tuple[RowRange, ...]:
-        """Open records, by plan, incarnation and partition."""
+        """Return the offsets of open records by plan, topic id and partition."""
         table = open_if_exists(self._uri)
-        return () if table is None else row_queries.row_ranges(table, self._open())
+        return () if table is None else row_queries.row_ranges(table, self._open_condition())
 
     def count_open(self, unlanded: Collection[int]) -> int:
         """Return the number of open records. Reads two small columns.
 
         Args:
-            unlanded: Plans of the typed table that have not landed, by the ledger. Records that
-                they added are not counted; records that they closed count as open.
+            unlanded: Plans of the typed table that have not landed. Records that they added are
+                not counted; records that they closed count as open.
         """
         table = open_if_exists(self._uri)
         if table is None or not table.file_uris():
@@ -251,21 +255,23 @@ class DeltaQuarantine:
         return int(found["records"])
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
-        """Open records of one incarnation's partition at these offsets, with their plans."""
+        """Return the open records of a partition at these offsets, with their plan numbers."""
         table = open_if_exists(self._uri)
         if table is None:
             return iter(())
-        return row_queries.rows_of(table, topic_id, partition, span, condition=self._open())
+        return row_queries.rows_of(
+            table, topic_id, partition, span, condition=self._open_condition()
+        )
 
     def store(self) -> Store:
-        """Where its files are."""
+        """Return the folder of the table's files."""
         return folder_of(self._uri)
 
     def withdraw(self, plan: Plan) -> None:
-        """Take back what a plan did that can land no more: its records go, what it closed opens.
+        """Remove the records of a plan that can no longer land, and reopen the ones that it closed.
 
         Raises:
-            EngineFailed: Some of it may be done; do it again.
+            EngineFailed: Some changes may be committed. Repeating the call is safe.
         """
         table = open_if_exists(self._uri)
         if table is None:
@@ -273,16 +279,17 @@ class DeltaQuarantine:
         _update(table, [plan.sequence], {"closed_by": "NULL", "closed_at": "NULL"})
         self.table.remove_rows(plan)
 
-    def records(self, *, closed: bool = False) -> list[Quarantined]:
-        """What is in quarantine, by partition and offset; what has been closed as well, if asked.
+    def records(self, *, closed: bool = False) -> list[QuarantinedRecord]:
+        """Return the records in quarantine by partition and offset, without their content.
 
-        Of a record's content nothing but its length.
+        Args:
+            closed: Whether to include closed records.
         """
         table = open_if_exists(self._uri)
         if table is None:
             return []
-        # DataFusion tells no length of bytes: of their hexadecimal digits it does.
-        # A table of before has it from the next plan on.
+        # DataFusion has no length function for bytes, but one for hexadecimal digits.
+        # An older table gets the column `schema_id` with its next plan.
         is_there = "schema_id" in self.table.columns()
         schema_id = "schema_id" if is_there else "CAST(NULL AS BIGINT) AS schema_id"
         found = query_rows(
@@ -290,15 +297,15 @@ class DeltaQuarantine:
             f"""
             SELECT topic_id, partition, "offset", plan_sequence, reason, part, detail, {schema_id},
                    length(encode(value, 'hex')) / 2 AS value_bytes, closed_by, closed_at
-            FROM t WHERE {"true" if closed else self._open()}
+            FROM t WHERE {"true" if closed else self._open_condition()}
             ORDER BY topic_id, partition, "offset", plan_sequence
             """,
         )
         return [
-            Quarantined(
+            QuarantinedRecord(
                 **{
                     **row,
-                    "reason": Reason(row["reason"]),
+                    "reason": QuarantineReason(row["reason"]),
                     "part": Part(row["part"]) if row["part"] else None,
                 }
             )
@@ -307,32 +314,32 @@ class DeltaQuarantine:
 
 
 def _update(table: DeltaTable, closed_by: Sequence[int], updates: Mapping[str, str]) -> None:
-    """Update the records that plans have closed."""
+    """Update the records that some plans closed."""
     closed = f"closed_by IN ({', '.join(map(str, closed_by))})"
     table.update(predicate=closed, updates=dict(updates))
 
 
-class TypedTables:
-    """A typed table and its quarantine as one data table: each record is in one of them.
+class TypedTablePair:
+    """A typed table and its quarantine as one data table. Each record is in one of them.
 
     Args:
-        typed: Decides what has landed.
-        quarantine: What could not be decoded.
-        growing: The typed table as it is with some columns more.
+        typed: The typed table. Its commits decide which plans have landed.
+        quarantine: The quarantine table.
+        with_columns: Returns the typed table for given types of keys and values.
     """
 
     def __init__(
         self,
         typed: DeltaDataTable,
         quarantine: DeltaQuarantine,
-        growing: Callable[[Mapping[Part, FieldType]], DeltaDataTable],
+        with_columns: Callable[[Mapping[Part, FieldType]], DeltaDataTable],
     ) -> None:
         self._typed = typed
         self._quarantine = quarantine
-        self._growing = growing
+        self._with_columns = with_columns
 
     def columns(self) -> Mapping[Part, FieldType]:
-        """As `GrowingTable.columns`."""
+        """As `TypedTable.columns`."""
         present = self._typed.columns()
         return {part: present[part] for part in Part if part in present}
 
@@ -340,22 +347,22 @@ class TypedTables:
         """As `TypedLog.version_and_id`, of the typed table."""
         return self._typed.version_and_id()
 
-    def changes_since(self, version: int) -> Changes | None:
+    def changes_since(self, version: int) -> TableChanges | None:
         """As `TypedLog.changes_since`, of the typed table."""
         return self._typed.changes_since(version)
 
-    def grow(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
-        """As `GrowingTable.grow`."""
-        self._growing(columns).prepare(pipeline)
+    def add_columns(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
+        """As `TypedTable.add_columns`."""
+        self._with_columns(columns).prepare(pipeline)
 
-    def check_whole(self, pipeline: str) -> None:
-        """As `GrowingTable.check_whole`."""
-        self._quarantine.check_whole(pipeline)
+    def check_not_restored(self, pipeline: str) -> None:
+        """As `TypedTable.check_not_restored`."""
+        self._quarantine.check_not_restored(pipeline)
 
     def state(
         self, pipeline: str, app_ids: Collection[str], *, restores_since: int | None = None
     ) -> TableState:
-        """As `DataLog.state`; a transaction is as far as it is in both tables."""
+        """As `DataLog.state`; a transaction has the lower of its versions in both tables."""
         typed = self._typed.state(pipeline, app_ids, restores_since=restores_since)
         kept = self._quarantine.table.state(pipeline, app_ids).transactions
         both = {app_id: min(n, kept.get(app_id, 0)) for app_id, n in typed.transactions.items()}
@@ -375,7 +382,7 @@ class TypedTables:
         quarantined = self._quarantine.spans(plan.sequence)
         if not quarantined:
             return landing
-        # Not added up: whatever a driver left half done, an offset counts once.
+        # A union and no sum: after an interrupted driver, an offset may be in both tables.
         either = united([quarantined, self._typed.plan_spans(plan.sequence)])
         records = {
             index: either.get(planned.partition, SpanSet()).overlap(planned.span)
@@ -421,9 +428,9 @@ class TypedTables:
                 yield sequence, record.without_payload()
 
     def prepare(self, pipeline: str) -> TableSize:
-        """As `DataTable.prepare`, of both tables. Returns what typed rows take.
+        """As `DataTable.prepare`, of both tables. Returns the size of the typed table.
 
-        What a driver before could not erase any more is erased here.
+        Also erases the closed records that an interrupted driver left.
         """
         self._quarantine.table.prepare(pipeline)
         self._quarantine.erase_closed()
@@ -432,25 +439,25 @@ class TypedTables:
     def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
         """As `DataTable.append`: to the quarantine, then to the typed table.
 
-        What is to be replaced may go without a successor: the bronze table may have it no more.
+        Replaced rows may have no successor, because the bronze table may no longer have them.
 
         Raises:
             DecodedDifferently: Another driver has quarantined other records of the plan.
         """
         if self._typed.has_transaction(plan):
-            # Another driver has landed it, or somebody has given it up.
+            # Another driver has landed the plan, or it was abandoned.
             return False
         kept = [file for file in files if file.quarantined]
         self._quarantine.append(plan, kept)
-        self._refuse_others(plan, kept)  # fence: drivers-agree-on-quarantine
+        self._check_same_quarantine(plan, kept)  # fence: drivers-agree-on-quarantine
         decoded = [file for file in files if not file.quarantined]
         wrote = self._typed.land(plan, decoded, replace_rows)
         if plan.replaces:
-            # Should it fail, the next plan does it before it lands.
+            # If this fails, the next plan erases them in `prepare`.
             self._quarantine.erase_closed()
         return wrote
 
-    def _refuse_others(self, plan: Plan, kept: Sequence[DataFile]) -> None:
+    def _check_same_quarantine(self, plan: Plan, kept: Sequence[DataFile]) -> None:
         there = self._quarantine.committed_spans(plan.sequence)
         ours = spans_in_files(self._quarantine.store(), kept)
         if there != ours:
@@ -462,7 +469,7 @@ class TypedTables:
             )
 
     def fence(self, plan: Plan) -> None:
-        """As `DataTable.fence`; nothing stays of what a plan did that can land no more."""
+        """As `DataTable.fence`; withdraws a plan that has not landed from the quarantine."""
         self._typed.fence(plan)
         self._quarantine.table.fence(plan)
         if self._typed.find_landing(plan) is None:
@@ -480,9 +487,9 @@ class TypedTables:
         return quarantined + rows, version
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
-        """As `DataTable.fence_chains`, of both tables; what was taken out leaves the quarantine."""
+        """As `DataTable.fence_chains`, of both tables; removes restored plans from quarantine."""
         self._quarantine.table.fence_chains(pipeline, app_ids)
         version = self._typed.fence_chains(pipeline, app_ids)
-        # Nothing can land any more that is not in the typed table by now.
-        self._quarantine.forget_taken_out()  # fence: restore-reaches-quarantine
+        # After the fence, no further plan can land in the typed table.
+        self._quarantine.remove_restored_plans()  # fence: restore-reaches-quarantine
         return version

@@ -1,7 +1,7 @@
-"""Schemas by their ids, from a registry with Confluent's API: its own, Apicurio's, Karapace.
+"""Schemas from a registry with Confluent's API, such as Confluent's, Apicurio's and Karapace.
 
-A connection keeps everything in its `extra`, in the names of confluent-kafka's client. Values
-never appear in an error: some are secrets, and a URL may hold one.
+A connection stores all settings in its `extra`, under the names of confluent-kafka's client. Errors
+never contain values: some are secrets, and a URL may contain one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _RULE = (
-    "extra with `url`, and what else confluent-kafka's SchemaRegistryClient takes, such as "
+    "extra with `url` and other settings of confluent-kafka's SchemaRegistryClient, such as "
     "basic.auth.user.info or ssl.ca.location"
 )
 _DEFAULTS = {"timeout": 10, "max.retries": 2}
 _NO_SUCH_SCHEMA = 40403
-"""The API's own code: any other 404 is of something that is no registry, or of another place."""
+"""The API's code for an unknown id. Another 404 means another path, or another kind of server."""
 _ID_END = 2**31
-"""Ids are positive numbers of four bytes."""
+"""Ids are positive signed numbers of four bytes."""
 _AVRO = "AVRO"
 _IN_JSON = (_AVRO, "JSON")
 _PROTOBUF = "PROTOBUF"
@@ -41,34 +41,35 @@ _BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 
 
 class ConfluentRegistry:
-    """One registry. The client asks once for each schema that it is asked for.
+    """One registry. The client requests each schema once.
 
     Args:
-        connection: The connection's id, for errors.
-        extra: Its `extra`.
+        connection: Id of the connection, for errors.
+        extra: The `extra` of the connection.
 
     Raises:
-        InvalidConnection: The client cannot use it.
+        InvalidConnection: The client rejects the settings.
     """
 
     def __init__(self, connection: str, extra: Mapping[str, Any]) -> None:
         self._connection = connection
-        # It tells whole URLs, and a URL may hold a password.
+        # httpx2 logs whole URLs, and a URL may contain a password.
         logging.getLogger("httpx2").setLevel(logging.WARNING)
         try:
             _check_numbers(extra)
             self._client = SchemaRegistryClient({**_DEFAULTS, **extra})
         except (ValueError, TypeError, OSError):
-            # Some of the client's own words quote the URL.
+            # Some messages of the client quote the URL.
             raise InvalidConnection(
                 connection=connection, rule=_RULE, seen=f"extra with {', '.join(sorted(extra))}"
             ) from None
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
-        """A schema with all that it refers to; None if there is none of this id.
+        """Return a schema with the schemas that it refers to; None if the id is unknown.
 
         Raises:
-            RegistryUnavailable, RegistryRefused
+            RegistryUnavailable: The registry did not answer, or failed.
+            RegistryRefused: The registry rejected the request, or is not a schema registry.
         """
         if schema_id >= _ID_END:
             return None
@@ -95,14 +96,14 @@ class ConfluentRegistry:
             raise RegistryRefused(
                 connection=self._connection,
                 schema_id=schema_id,
-                reason="an answer that is none of a schema registry's",
+                reason="its answer is not a schema registry's",
             ) from None
         return RegisteredSchema(id=schema_id, kind=kind, text=text)
 
     def _references(self, schema: Schema, seen: set[str]) -> Iterator[tuple[str, str]]:
-        """The schemas that one refers to, by their names there, before those that they refer to.
+        """Yield the names and texts of all schemas that a schema refers to, direct ones first.
 
-        Of two with one name it is the first that counts: another may still refer to an older one.
+        The first schema of a name counts: a later one may be an older version.
         """
         found = []
         for each in schema.references or ():
@@ -121,7 +122,7 @@ class ConfluentRegistry:
         status = answer.http_status_code
         reason = f"HTTP {status}"
         if status == HTTPStatus.NOT_FOUND:
-            reason += ": the url may lack a part, such as /apis/ccompat/v7 of Apicurio"
+            reason += ": the url may lack a path, such as /apis/ccompat/v7 of Apicurio"
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _BUSY:
             raise RegistryUnavailable(
                 connection=self._connection, schema_id=schema_id, reason=reason
@@ -132,8 +133,8 @@ class ConfluentRegistry:
 
 
 def _check_numbers(extra: Mapping[str, Any]) -> None:
-    """What the client would stumble over at the first request."""
+    """Check numbers that the client would use without a check at the first request."""
     for name, least in (("timeout", 1), ("max.retries", 0)):
         number = extra.get(name, least)
         if not isinstance(number, int) or isinstance(number, bool) or number < least:
-            raise ValueError(f"{name}: a whole number from {least} on")
+            raise ValueError(f"{name} is not a whole number from {least} on")

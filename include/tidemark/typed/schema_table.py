@@ -1,4 +1,4 @@
-"""The schemas table: what registries have said, so that what was decoded can be so again."""
+"""The schemas table: the answers of registries, so that records can be decoded again later."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ COLUMNS = Schema(
         Field("kept_at", TIMESTAMP, nullable=False),
     ]
 )
-"""The table's columns. Two planners may both have kept one: its rows are then the same."""
+"""Columns of the table. If two planners store the same schema, its rows differ in `kept_at`."""
 
 
 @translates_delta_errors
-class DeltaSchemas:
-    """Schemas of one registry.
+class DeltaSchemaStore:
+    """The stored schemas of one registry.
 
     Args:
-        uri: The table; made when the first is kept.
-        registry: The connection of the registry.
-        now: The clock that `kept_at` is read from.
+        uri: URI of the table. The first `keep` creates it.
+        registry: Connection of the registry.
+        now: The clock for `kept_at`.
     """
 
     def __init__(self, uri: str, registry: str, now: Clock) -> None:
@@ -43,7 +43,7 @@ class DeltaSchemas:
         self._now = now
 
     def kept(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
-        """Those of some schemas that are here, by id."""
+        """Return the stored schemas among some ids, by id."""
         table = open_if_exists(self._uri) if ids else None
         if table is None:
             return {}
@@ -61,8 +61,8 @@ class DeltaSchemas:
         """Store schemas that the table lacks.
 
         Raises:
-            StorageRefused, StorageUnavailable, EngineFailed: The table may have them or not; do it
-                again.
+            StorageRefused, StorageUnavailable, EngineFailed: The schemas may be stored. Repeating
+                the call is safe.
         """
         rows = [
             {
@@ -74,11 +74,11 @@ class DeltaSchemas:
             }
             for each in schemas
         ]
-        self._make()
+        self._create()
         write_deltalake(self._uri, arrow_table(rows, COLUMNS), mode="append")
 
-    def _make(self) -> None:
-        """Make the table if it is not there; another planner may do so at the same time."""
+    def _create(self) -> None:
+        """Create a missing table; a concurrent planner may do the same."""
         if open_if_exists(self._uri) is None:
             with suppress(DeltaError):
                 DeltaTable.create(

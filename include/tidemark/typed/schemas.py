@@ -1,7 +1,8 @@
-"""What records are written with: schemas of a registry, and the columns that they make together.
+"""The registry's schemas of records, and the columns of the typed table for them.
 
-A schema never changes under its id, so what a registry has said once is kept. It is asked all the
-same: one that was made anew gives old ids to other schemas, and records would decode to nonsense.
+A schema never changes under its id, so the answers of a registry are stored. The resolver asks the
+registry nevertheless: a rebuilt registry assigns old ids to other schemas, and records would decode
+to wrong values.
 """
 
 from __future__ import annotations
@@ -26,69 +27,69 @@ from tidemark.typed.formats import avro, json_schema, protobuf
 
 
 class FramedLog(DataLog, Protocol):
-    """A data table whose keys or values begin with the id of a schema."""
+    """A data table whose keys or values begin with schema ids."""
 
     def schema_ids(
         self, topic_id: str, spans: Mapping[int, SpanSet], part: Part
     ) -> Mapping[tuple[int, int], int]:
-        """Schema ids at the beginning of keys or values of one incarnation, at some offsets.
+        """Return the schema ids of keys or values at some offsets of one incarnation.
 
         Returns:
-            By partition and id the first offset, without records that do not begin with an id or
-            that have a header with a schema id.
+            The first offset by partition and id. Records that do not begin with an id, or have a
+            header with a schema id, are left out.
         """
         ...
 
 
-class GrowingTable(DataTable, Protocol):
-    """A typed table: its keys and values have the columns that their schemas make."""
+class TypedTable(DataTable, Protocol):
+    """A typed table, whose columns for keys and values follow the schemas of the records."""
 
     def columns(self) -> Mapping[Part, FieldType]:
-        """The types of keys and values, as far as the table has columns for them."""
+        """Return the types of keys and values; a part without a column is left out."""
         ...
 
-    def check_whole(self, pipeline: str) -> None:
-        """Refuse a quarantine that a RESTORE has taken something out of.
+    def check_not_restored(self, pipeline: str) -> None:
+        """Check that no RESTORE of the quarantine removed the changes of landed plans.
 
         Raises:
-            QuarantineRestored
+            QuarantineRestored: A RESTORE did.
         """
         ...
 
-    def grow(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
-        """Make the table if it is not there, and add what its columns do not have.
+    def add_columns(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
+        """Create a missing table, and add missing columns and fields.
 
         Raises:
             ForeignTable, TableAltered: As in `prepare`.
-            EngineFailed: It may be done or not; do it again.
+            EngineFailed: The change may have been committed. Repeating the call is safe.
         """
         ...
 
 
 class SchemaRegistry(Protocol):
-    """Says what is behind the id of a schema."""
+    """Returns schemas by their ids."""
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
-        """A schema with all that it refers to; None if there is none of this id.
+        """Return a schema with the schemas that it refers to; None if the id is unknown.
 
         Raises:
-            RegistryUnavailable, RegistryRefused
+            RegistryUnavailable, RegistryRefused: The registry returned no answer, or an error.
         """
         ...
 
 
 class SchemaStore(Protocol):
-    """Keeps what a registry has said."""
+    """Stores the schemas that a registry returned."""
 
     def kept(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
-        """Those of some schemas that are here, by id."""
+        """Return the stored schemas among some ids, by id."""
         ...
 
     def keep(self, schemas: Sequence[RegisteredSchema]) -> None:
-        """Keep schemas that are not here.
+        """Store schemas that the store lacks.
 
         Raises:
-            EngineFailed: They may be here or not; do it again.
+            EngineFailed: The schemas may be stored. Repeating the call is safe.
         """
         ...
 
@@ -96,7 +97,7 @@ class SchemaStore(Protocol):
 log = logging.getLogger(__name__)
 
 _REQUESTS_AT_ONCE = 8
-"""Requests to the registry at the same time."""
+"""The most concurrent requests to the registry."""
 
 _COLUMN_OF: Mapping[Format, Callable[[str], FieldType]] = {
     Format.AVRO: avro.column_of,
@@ -106,32 +107,33 @@ _COLUMN_OF: Mapping[Format, Callable[[str], FieldType]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """How records at some offsets can be decoded.
+class ResolvedSchemas:
+    """The schemas of records at some offsets.
 
     Attributes:
-        schemas: Ids that can be read, ascending, by half of a record.
-        columns: What the typed table's columns have to be for them.
-        stops: By partition the first record of a schema that does not fit; then all else is empty.
+        ids: Ids of the schemas, ascending, by part of a record.
+        columns: The types of the typed table's columns that store all their records.
+        conflicts: By partition, the first record of a schema that does not fit the columns. With a
+            conflict, `ids` and `columns` are empty.
     """
 
-    schemas: Mapping[Part, tuple[int, ...]]
+    ids: Mapping[Part, tuple[int, ...]]
     columns: Mapping[Part, FieldType]
-    stops: Mapping[int, SchemaConflict]
+    conflicts: Mapping[int, SchemaConflict]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schemas:
-    """Schemas by the ids that records begin with.
+class SchemaResolver:
+    """Resolves the schema ids of records, and derives the columns for them.
 
     Attributes:
         decode: How records are decoded.
         pipeline: The pipeline of the typed table.
-        open_registry: Connects to what says what is behind an id; called when one has to be asked.
-        store: What it has said before.
-        bronze: The records.
+        open_registry: Connects to the registry, before the first request.
+        store: The schemas that the registry returned before.
+        bronze: The bronze table.
         table: The typed table.
-        nobodys: Ids that the registry did not know when it was asked.
+        unknown_ids: Ids that the registry did not know when it was answered.
     """
 
     decode: DecodeSpec
@@ -139,30 +141,31 @@ class Schemas:
     open_registry: Callable[[], SchemaRegistry]
     store: SchemaStore
     bronze: FramedLog
-    table: GrowingTable
-    nobodys: set[int] = field(default_factory=set)
+    table: TypedTable
+    unknown_ids: set[int] = field(default_factory=set)
 
-    def fit(self, topic_id: str, spans: Mapping[int, SpanSet]) -> Fit:
-        """What records of one incarnation at these offsets are written with. Keeps the schemas.
+    def resolve(self, topic_id: str, spans: Mapping[int, SpanSet]) -> ResolvedSchemas:
+        """Return the schemas of records at some offsets of one incarnation; store new schemas.
 
         Raises:
-            RegistryUnavailable: And not all the schemas are kept.
-            RegistryRefused, SchemaReplaced
+            RegistryUnavailable: The registry is unavailable, and not all schemas are stored.
+            RegistryRefused: The registry rejected a request.
+            SchemaReplaced: The registry returned another schema than the stored one.
         """
-        if not self.decode.framed:
-            return Fit(schemas={}, columns={}, stops={})
-        schemas, columns = {}, {}
+        if not self.decode.framed_parts:
+            return ResolvedSchemas(ids={}, columns={}, conflicts={})
+        fitting_ids, columns = {}, {}
         present = self.table.columns()
-        for part in self.decode.framed:
+        for part in self.decode.framed_parts:
             seen = self.bronze.schema_ids(topic_id, spans, part)
             ids = {schema_id for _, schema_id in seen} - set(self.decode.refused_schemas)
             known = self._known(ids)
             fitting, column = [], present.get(part)
-            # As they come in the log: of two that do not agree the earlier one is taken.
-            for schema_id in sorted(known, key=lambda each: (_first_of(seen, each), each)):
-                made, differences = self._fitted(part, column, known[schema_id])
+            # In the order of the log: of two incompatible schemas, the earlier one wins.
+            for schema_id in sorted(known, key=lambda each: (_first_offset(seen, each), each)):
+                made, differences = self._widened_column(part, column, known[schema_id])
                 if made is None:
-                    # What comes behind may be cut off with it, so it decides about nothing.
+                    # The plan may end before later schemas, so they do not change the columns.
                     stops = {
                         partition: SchemaConflict(
                             pipeline=self.pipeline,
@@ -172,24 +175,28 @@ class Schemas:
                             offset=first,
                             differences=differences,
                         )
-                        for partition, first in _places(seen, schema_id)
+                        for partition, first in _first_offsets(seen, schema_id)
                     }
-                    return Fit(schemas={}, columns={}, stops=stops)
+                    return ResolvedSchemas(ids={}, columns={}, conflicts=stops)
                 fitting.append(schema_id)
                 column = made
             if fitting:
-                schemas[part] = tuple(sorted(fitting))
+                fitting_ids[part] = tuple(sorted(fitting))
             if column is not None:
                 columns[part] = column
-        return Fit(schemas=schemas, columns=columns, stops={})
+        return ResolvedSchemas(ids=fitting_ids, columns=columns, conflicts={})
 
-    def _fitted(
+    def _widened_column(
         self, part: Part, column: FieldType | None, schema: RegisteredSchema
     ) -> tuple[FieldType | None, tuple[str, ...]]:
-        """The column that takes a schema's records as well; None with why if there is none."""
+        """Return the type of a column that also stores a schema's records.
+
+        Returns:
+            The type and no differences; or None and the differences that prevent it.
+        """
         expected = self.decode.parts[part].format
         if schema.kind != expected.kind:
-            return None, (f"it is {schema.kind}, not {expected.kind}",)
+            return None, (f"the schema is {schema.kind}, not {expected.kind}",)
         try:
             with within(str(part)):
                 wanted = _COLUMN_OF[expected](schema.text)
@@ -205,35 +212,35 @@ class Schemas:
         return (None, differences) if differences else (merged(column, wanted), ())
 
     def _known(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
-        """The schemas of some ids; of those that are nobody's, none."""
+        """Return the schemas of some ids; unknown ids are left out."""
         kept = self.store.kept(ids)
-        asked: dict[int, RegisteredSchema] = {}
-        away: RegistryUnavailable | None = None
+        answered: dict[int, RegisteredSchema] = {}
+        unavailable: RegistryUnavailable | None = None
         try:
-            self._ask(set(ids) - self.nobodys, asked)
+            self._request(set(ids) - self.unknown_ids, answered)
         except RegistryUnavailable as failure:
-            away = failure
+            unavailable = failure
         for schema_id, schema in kept.items():
             # fence: replaced-schema-is-refused
-            if not asked.get(schema_id, schema).is_same(schema):
+            if not answered.get(schema_id, schema).is_same(schema):
                 raise SchemaReplaced(connection=self.decode.registry, schema_id=schema_id)
-        new = [each for each in asked.values() if each.id not in kept and each.is_settled]
+        new = [each for each in answered.values() if each.id not in kept and each.is_final]
         if new:
-            # Also of those that were answered before one was not: the next run goes on there.
+            # Also the answers before a failed request: the next run needs fewer requests.
             self.store.keep(new)
-        known = {**kept, **asked}
-        if away is not None:
-            if not set(ids) <= known.keys() | self.nobodys:
-                raise away
-            log.warning("all schemas are kept, so it is not waited for: %s", away)
+        known = {**kept, **answered}
+        if unavailable is not None:
+            if not set(ids) <= known.keys() | self.unknown_ids:
+                raise unavailable
+            log.warning("planning with stored schemas: %s", unavailable)
         return known
 
-    def are_kept(self, ids: Collection[int]) -> bool:
-        """Whether some schemas are known without asking anybody."""
+    def are_stored(self, ids: Collection[int]) -> bool:
+        """Return whether the store has all of some schemas."""
         return set(ids) <= self.store.kept(ids).keys()
 
-    def _ask(self, ids: Collection[int], asked: dict[int, RegisteredSchema]) -> None:
-        """Add the registry's answers to `asked`, and unknown ids to `nobodys`.
+    def _request(self, ids: Collection[int], answered: dict[int, RegisteredSchema]) -> None:
+        """Add the registry's answers to `answered`, and unknown ids to `unknown_ids`.
 
         Several requests run at the same time, and none starts after a failure.
 
@@ -256,16 +263,18 @@ class Schemas:
 
         with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
             list(pool.map(request, sorted(ids)))
-        asked |= {each: schema for each, schema in sorted(answers.items()) if schema is not None}
-        self.nobodys.update(answers.keys() - asked.keys())
+        answered |= {each: schema for each, schema in sorted(answers.items()) if schema is not None}
+        self.unknown_ids.update(answers.keys() - answered.keys())
         if failures:
             raise failures[min(failures)]
 
 
-def _places(seen: Mapping[tuple[int, int], int], schema_id: int) -> Iterator[tuple[int, int]]:
-    """Partitions with records of a schema, and the offset of the first."""
+def _first_offsets(
+    seen: Mapping[tuple[int, int], int], schema_id: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the partitions with records of a schema, each with the offset of the first record."""
     return ((partition, first) for (partition, each), first in seen.items() if each == schema_id)
 
 
-def _first_of(seen: Mapping[tuple[int, int], int], schema_id: int) -> int:
-    return min(first for _, first in _places(seen, schema_id))
+def _first_offset(seen: Mapping[tuple[int, int], int], schema_id: int) -> int:
+    return min(first for _, first in _first_offsets(seen, schema_id))

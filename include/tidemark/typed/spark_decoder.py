@@ -1,4 +1,4 @@
-"""Decoding with Spark: a plan's rows of the bronze table, into files beside two tables."""
+"""Decoding with Spark: a plan's bronze rows become files for the typed table and the quarantine."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from tidemark.spark import parquet
 from tidemark.spark.conditions import at_offsets
 from tidemark.spark.failures import session_settings, spark_error
 from tidemark.spark.sessions import use_scheduler_pool
-from tidemark.spec.decode import DecodedFrom, DecodeSpec, Part, Reason
+from tidemark.spec.decode import DecodeRequest, DecodeSpec, Part, QuarantineReason
 from tidemark.typed.errors import DecoderChanged, InvalidRule, TooManyQuarantined
-from tidemark.typed.formats.payloads import (
+from tidemark.typed.formats.spark_payloads import (
     FORMS_AT_ONCE,
     SETTINGS,
     WriterSchemas,
@@ -50,7 +50,7 @@ _BESIDE = (
     *("timestamp", "timestamp_out_of_range_ms", "timestamp_type"),
     *("topic_id", "plan_sequence", "ingested_at"),
 )
-"""Columns that a row has beside its key and value: its bronze row's, but for the plan."""
+"""Columns of a typed row beside its key and value. Only `plan_sequence` differs from bronze."""
 _REASON, _PART, _DETAIL, _SCHEMA_ID = "__reason", "__part", "__detail", "__schema_id"
 _SHOWN_REASONS, _MOST_REASONS = 5, 1_000
 
@@ -61,13 +61,13 @@ class SparkDecoder:
     """Decodes plans into files in the folders of a typed table and its quarantine.
 
     Args:
-        session: Spark.
-        bronze: The table that is decoded.
-        typed: The typed table, which is there already.
-        quarantine: Its quarantine table, which is there already.
+        session: The Spark session.
+        bronze: URI of the bronze table.
+        typed: URI of the typed table, which exists.
+        quarantine: URI of the quarantine table, which exists.
         spec: How records are decoded.
-        schemas: What records are written with, where they say so.
-        forms_at_once: The most forms of schemas that are decoded in one pass over a plan's rows.
+        schemas: The stored schemas.
+        forms_at_once: The most forms of schemas in one pass over a plan's rows.
         write_options: Options for writing Parquet files, beside the settings of the session.
     """
 
@@ -94,20 +94,20 @@ class SparkDecoder:
     def write(self, plan: Plan, records_per_task: int) -> list[DataFile]:  # noqa: ARG002
         """Decode the rows of the bronze table at the plan's offsets.
 
-        Writes one file for each file that it reads, because landing has chosen their size. Rows of
-        many forms of schemas take several passes, each with separate files.
+        Writes one file for each file that it reads, because the ingest has chosen their size. Rows
+        of many forms of schemas take several passes, each with separate files.
 
         Args:
             plan: A plan of the typed table's pipeline.
-            records_per_task: Limit for landing.
+            records_per_task: Unused; a limit for plans that read Kafka.
 
         Raises:
-            DecoderChanged: The plan was made for another decoder.
-            InvalidRule: A row rule is no condition over the decoded columns.
-            TooManyQuarantined: More cannot be decoded than the spec allows; nothing was committed.
+            DecoderChanged: The spec's section `decode` has changed since the plan.
+            InvalidRule: A row rule is not a condition over the decoded columns.
+            TooManyQuarantined: More records fail than the spec allows. Nothing was committed.
             SetupError, StorageRefused, StorageUnavailable, EngineFailed: As in `spark_error`.
         """
-        source = self._checked(plan)
+        source = self._request_of(plan)
         operation = f"decoding plan {plan.sequence} of pipeline {plan.pipeline!r}"
         folder = plan_folder(plan.sequence, uuid4())
         use_scheduler_pool(self._session, plan.pipeline)
@@ -115,7 +115,7 @@ class SparkDecoder:
             self._session.conf.set(key, value)
         with ExitStack() as undo:
             try:
-                made = self._written(plan, self._passes(source), folder, undo)
+                made = self._write_passes(plan, self._passes(source), folder, undo)
             except (PySparkException, Py4JError, DeltaError, OSError, ValueError) as failure:
                 raise spark_error(
                     failure,
@@ -127,8 +127,8 @@ class SparkDecoder:
             undo.pop_all()
             return made
 
-    def _checked(self, plan: Plan) -> DecodedFrom:
-        source = DecodedFrom.parse(plan.requested_by)
+    def _request_of(self, plan: Plan) -> DecodeRequest:
+        source = DecodeRequest.parse(plan.requested_by)
         if source is None or source.fingerprint != self._spec.fingerprint:
             raise DecoderChanged(
                 pipeline=plan.pipeline,
@@ -138,26 +138,30 @@ class SparkDecoder:
             )
         return source
 
-    def _slice(self, plan: Plan) -> DataFrame:
-        """The plan's bronze rows, of one version: they may be looked at twice."""
-        # delta-rs tells it in milliseconds, Spark by a job.
+    def _bronze_rows(self, plan: Plan) -> DataFrame:
+        """Return the plan's bronze rows of one version, because several queries read them."""
+        # delta-rs finds the version in milliseconds; Spark needs a job.
         newest = DeltaTable(self._bronze).version()
         table = self._session.read.format("delta").option("versionAsOf", newest).load(self._bronze)
         return table.where(at_offsets(plan.topic_id, plan.spans()))
 
-    def _written_with(self, source: DecodedFrom) -> _Schemas:
-        """The schemas of a plan's records; raises ValueError if one is not kept, or no column."""
-        if not self._spec.framed:
+    def _writer_schemas(self, source: DecodeRequest) -> _Schemas:
+        """Return the schemas of a plan's records.
+
+        Raises:
+            ValueError: A schema is not stored, or the typed table lacks the column.
+        """
+        if not self._spec.framed_parts:
             return {}
-        # A table's schema is written in its log as Spark writes one.
+        # The Delta log has the schema in Spark's JSON form.
         columns = StructType.fromJson(json.loads(DeltaTable(self._typed).schema().to_json()))
         kept = self._schemas.kept({each for ids in source.schemas.values() for each in ids})
         found = {}
-        for part in self._spec.framed:
+        for part in self._spec.framed_parts:
             ids = source.schemas.get(part, ())
             missing = [each for each in ids if each not in kept]
             if missing or (ids and part not in columns.names):
-                raise ValueError(f"schema {missing or ids} of the {part} is not known any more")
+                raise ValueError(f"schemas {missing or ids} of the {part} are no longer stored")
             found[part] = WriterSchemas(
                 schemas=[kept[each] for each in ids],
                 refused=self._spec.refused_schemas,
@@ -166,21 +170,21 @@ class SparkDecoder:
             )
         return found
 
-    def _passes(self, source: DecodedFrom) -> Sequence[_Schemas]:
-        """The schemas of each pass; each row of the plan is in one pass."""
+    def _passes(self, source: DecodeRequest) -> Sequence[_Schemas]:
+        """Return the schemas of each pass. Each row of the plan is in one pass."""
         choices = [
             [
                 (part, some)
                 for some in in_passes(self._spec.parts[part].format, written, self._forms_at_once)
             ]
-            for part, written in self._written_with(source).items()
+            for part, written in self._writer_schemas(source).items()
         ]
         return [dict(chosen) for chosen in product(*choices)]
 
-    def _with_faults(
+    def _decoded(
         self, rows: DataFrame, plan: Plan, written: _Schemas, *, names_faults: bool = False
     ) -> DataFrame:
-        """Decoded rows, those that cannot be with a reason, and the bytes of all."""
+        """Return decoded rows with the bytes of the record; a failed row has a reason."""
         made = rows.withColumn("plan_sequence", F.lit(plan.sequence).cast("bigint")).select(
             *_BESIDE,
             *(F.col(part.value).alias(raw(part)) for part in Part),
@@ -189,12 +193,12 @@ class SparkDecoder:
             made = with_decoded(made, part, spec, written.get(part), names_faults=names_faults)
         faults = {part: F.col(reason(part)) for part in Part}
         nothing = F.lit(None).cast("bigint")
-        framed = self._spec.framed
-        ids = {part: F.col(part.schema_id) if part in framed else nothing for part in Part}
+        framed_parts = self._spec.framed_parts
+        ids = {part: F.col(part.schema_id) if part in framed_parts else nothing for part in Part}
         details = {part: F.col(detail(part)) for part in Part}
 
         def of_fault(each: Mapping[Part, Column]) -> Column:
-            # Where nothing is at fault it is the value's.
+            # For a row without a fault, the value's.
             return F.when(faults[Part.KEY].isNotNull(), each[Part.KEY]).otherwise(each[Part.VALUE])
 
         decoded = made.withColumns(
@@ -211,7 +215,13 @@ class SparkDecoder:
         return self._with_rules(decoded.drop(*without_column), plan, without_column)
 
     def _with_rules(self, rows: DataFrame, plan: Plan, missing: Sequence[Part]) -> DataFrame:
-        """Rows with the rules that they break; `missing` are halves that have no column yet."""
+        """Return rows with the first row rule that each row breaks.
+
+        Args:
+            rows: Decoded rows.
+            plan: The plan, for errors.
+            missing: Parts of records without a column. Rules over them are skipped.
+        """
         broken = []
         for name, sql in self._spec.rules:
             try:
@@ -219,7 +229,7 @@ class SparkDecoder:
                 seen = field.dataType.simpleString()
             except AnalysisException as unknown:
                 if missing:
-                    # Over what no record has.
+                    # The rule may refer to the missing column.
                     continue
                 seen = str(unknown).strip().splitlines()[0]
             if seen != "boolean":
@@ -231,112 +241,116 @@ class SparkDecoder:
         return rows.withColumn("__rule", rule).withColumns(
             {
                 _REASON: F.coalesce(
-                    _REASON, F.when(F.col("__rule").isNotNull(), Reason.RULE_BROKEN.value)
+                    _REASON, F.when(F.col("__rule").isNotNull(), QuarantineReason.RULE_BROKEN.value)
                 ),
                 _DETAIL: F.coalesce(_DETAIL, "__rule"),
             }
         )
 
-    def _written(
+    def _write_passes(
         self, plan: Plan, passes: Sequence[_Schemas], folder: str, undo: ExitStack
     ) -> list[DataFile]:
-        """The files of a plan's rows, typed and quarantined."""
-        here = self._slice(plan)
-        typed = self._place(self._typed, folder, undo)
-        # A query of many schemas is large: each is made when it runs.
+        """Write a plan's rows, and return the files of both tables."""
+        here = self._bronze_rows(plan)
+        typed = self._new_folder(self._typed, folder, undo)
+        # A query of many schemas is large, so each one is built when it runs.
         counts = [
-            self._write_typed(self._with_faults(here, plan, written), typed) for written in passes
+            self._write_typed(self._decoded(here, plan, written), typed) for written in passes
         ]
-        records, quarantined, surprises = map(sum, zip(*counts, strict=True))
-        made = self._found(self._typed, folder)
+        records, quarantined, counted = map(sum, zip(*counts, strict=True))
+        made = self._new_files(self._typed, folder)
         if quarantined:
-            faulty = [
-                self._faulty(self._with_faults(here, plan, written, names_faults=True))
+            failed = [
+                self._failed_rows(self._decoded(here, plan, written, names_faults=True))
                 for written, (_, some, _) in zip(passes, counts, strict=True)
                 if some
             ]
-            self._refuse_many(plan, faulty, surprises, records - (quarantined - surprises))
-            place = self._place(self._quarantine, folder, undo)
-            for rows in faulty:
-                self._save(_in_quarantine(rows), place)
-            made += [_quarantined(file) for file in self._found(self._quarantine, folder)]
+            self._check_limit(plan, failed, counted, records - (quarantined - counted))
+            place = self._new_folder(self._quarantine, folder, undo)
+            for rows in failed:
+                self._save(_quarantine_columns(rows), place)
+            made += [_as_quarantined(file) for file in self._new_files(self._quarantine, folder)]
         _check_count(records, made)
         return made
 
     def _write_typed(self, rows: DataFrame, place: str) -> tuple[int, int, int]:
-        """Write the rows that are decoded; how many there are, with faults, and as surprises."""
+        """Write the decoded rows.
+
+        Returns:
+            The number of all rows, of failed rows, and of failed rows that count for the limit.
+        """
         seen = Observation()
-        counted = rows.observe(
+        observed = rows.observe(
             seen,
             F.count(F.lit(1)).alias("records"),
             F.count(_REASON).alias("quarantined"),
-            F.count_if(_is_surprise()).alias("surprises"),
+            F.count_if(_counts_for_limit()).alias("counted"),
         )
         decoded = [part for part in Part if part in rows.columns]
-        ids = [part.schema_id for part in self._spec.framed]
-        self._save(counted.where(F.col(_REASON).isNull()).select(*decoded, *_BESIDE, *ids), place)
+        ids = [part.schema_id for part in self._spec.framed_parts]
+        self._save(observed.where(F.col(_REASON).isNull()).select(*decoded, *_BESIDE, *ids), place)
         return _counts(seen, rows)
 
     def _save(self, rows: DataFrame, place: str) -> None:
         # Appends to the files of other passes.
         rows.write.mode("append").options(**self._write_options).parquet(place)
 
-    def _faulty(self, rows: DataFrame) -> DataFrame:
-        """The rows that are not decoded."""
-        # Counted once more: a filter below this would be computed apart, with a parser of its own.
+    def _failed_rows(self, rows: DataFrame) -> DataFrame:
+        """Return the rows that failed to decode."""
+        # The second count keeps the filter above it: Spark would parse again for a filter below.
         again = Observation()
-        counted = rows.observe(again, F.count(F.lit(1)).alias("records"))
-        return counted.where(F.col(_REASON).isNotNull())
+        observed = rows.observe(again, F.count(F.lit(1)).alias("records"))
+        return observed.where(F.col(_REASON).isNotNull())
 
-    def _place(self, table: str, folder: str, undo: ExitStack) -> str:
-        """A folder of a table, which `undo` removes."""
+    def _new_folder(self, table: str, folder: str, undo: ExitStack) -> str:
+        """Return a new folder of a table, which `undo` removes."""
         files, place = folder_of(table)
-        # No commit will refer to its files; if that fails too, maintenance takes them.
+        # No commit refers to its files. If the removal fails too, maintenance removes them.
         undo.callback(_remove, files, f"{place}/{folder}")
         return f"{table}/{folder}"
 
-    def _found(self, table: str, folder: str) -> list[DataFile]:
+    def _new_files(self, table: str, folder: str) -> list[DataFile]:
         files, place = folder_of(table)
         return parquet.data_files(files, place, folder)
 
     def _quarantined_before(self, plan: Plan) -> int:
-        """How many of a plan's offsets the quarantine has a record of that nobody has closed."""
+        """Return the number of a plan's offsets with an open record in quarantine."""
         kept = self._session.read.format("delta").load(self._quarantine)
         here = at_offsets(plan.topic_id, plan.spans())
         open_here = kept.where(here & F.col("closed_by").isNull())
         return int(open_here.select("partition", "offset").distinct().count())
 
-    def _refuse_many(
-        self, plan: Plan, faulty: Sequence[DataFrame], quarantined: int, records: int
+    def _check_limit(
+        self, plan: Plan, failed: Sequence[DataFrame], quarantined: int, records: int
     ) -> None:
-        allowed = self._spec.allowed(records)
-        if quarantined > allowed and plan.replaces:
-            # What was there before and fails again is none more.
+        limit = self._spec.quarantine_limit(records)
+        if quarantined > limit and plan.replaces:
+            # Records that were in quarantine before do not count again.
             quarantined -= self._quarantined_before(plan)
-        if quarantined <= allowed:  # fence: quarantine-has-a-limit
+        if quarantined <= limit:  # fence: quarantine-has-a-limit
             return
         raise TooManyQuarantined(
             pipeline=plan.pipeline,
             sequence=plan.sequence,
             quarantined=quarantined,
             records=records,
-            allowed=allowed,
-            reasons=tuple(f"{count:,} {why}" for why, count in _most_frequent(faulty)),
+            allowed=limit,
+            reasons=tuple(f"{count:,} {why}" for why, count in _most_frequent(failed)),
         )
 
 
-def _most_frequent(faulty: Sequence[DataFrame]) -> list[tuple[str, int]]:
-    """The reasons of most rows, and how many rows each has."""
+def _most_frequent(failed: Sequence[DataFrame]) -> list[tuple[str, int]]:
+    """Return the most frequent reasons, each with its number of rows."""
     found: Counter[str] = Counter()
-    for rows in faulty:
-        grouped = rows.where(_is_surprise()).groupBy(_REASON, _PART, _DETAIL).count()
+    for rows in failed:
+        grouped = rows.where(_counts_for_limit()).groupBy(_REASON, _PART, _DETAIL).count()
         for row in grouped.orderBy(F.desc("count")).limit(_MOST_REASONS).collect():
             found[" ".join(filter(None, row[:3]))] += row["count"]
     return found.most_common(_SHOWN_REASONS)
 
 
-def _in_quarantine(rows: DataFrame) -> DataFrame:
-    """Rows as the quarantine has them."""
+def _quarantine_columns(rows: DataFrame) -> DataFrame:
+    """Return rows with the columns of the quarantine."""
     return rows.select(
         *(F.col(raw(part)).alias(part.value) for part in Part),
         *_BESIDE,
@@ -347,30 +361,30 @@ def _in_quarantine(rows: DataFrame) -> DataFrame:
     )
 
 
-def _is_surprise() -> Column:
-    """Whether a row is in quarantine for what nobody has asked for, however much that is."""
-    return F.col(_REASON) != Reason.REFUSED_SCHEMA.value
+def _counts_for_limit() -> Column:
+    """Return whether a failed row counts for the limit: its schema is not a refused one."""
+    return F.col(_REASON) != QuarantineReason.REFUSED_SCHEMA.value
 
 
 def _counts(seen: Observation, rows: DataFrame) -> tuple[int, int, int]:
     counts: Mapping[str, int] = {}
-    # Without a count an application raises, and a server returns no counts.
+    # Without a result, a local session raises, and a Spark Connect server returns no counts.
     with suppress(AssertionError):
         counts = seen.get
     if not counts:
-        # Spark has found that nothing can come out, and has left the counting out as well.
-        faulty = rows.where(F.col(_REASON).isNotNull())
-        return rows.count(), faulty.count(), faulty.where(_is_surprise()).count()
-    return counts["records"], counts["quarantined"], counts["surprises"]
+        # Spark found that the query has no rows, and removed the count with it.
+        failed = rows.where(F.col(_REASON).isNotNull())
+        return rows.count(), failed.count(), failed.where(_counts_for_limit()).count()
+    return counts["records"], counts["quarantined"], counts["counted"]
 
 
 def _check_count(records: int, made: Sequence[DataFile]) -> None:
     written = sum(file.records for file in made)
     if written != records:
-        raise ValueError(f"{records} record(s) were read, and {written} written")
+        raise ValueError(f"Spark read {records} records and wrote {written}")
 
 
-def _quarantined(file: DataFile) -> DataFile:
+def _as_quarantined(file: DataFile) -> DataFile:
     return replace(file, quarantined=True)
 
 

@@ -1,6 +1,6 @@
-"""Payloads behind the ids of their schemas, each read with its own, in one column.
+"""Payloads with schema ids: each is read with its own schema, and all values get one column.
 
-The frame is Confluent's wire format: a zero byte, the id in four bytes, the payload.
+The frame is Confluent's wire format: a zero byte, the schema id in four bytes, the payload.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Part, Reason
+from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Part, QuarantineReason
 
-_MOST_BYTES = 2**31 - 1
-_COMPARED = 8
-"""Ids that are recognised by their bytes; more comparisons take longer than to read the number."""
+_MAX_BYTES = 2**31 - 1
+_MAX_COMPARED_IDS = 8
+"""The most ids to recognise by their bytes; more comparisons are slower than reading the id."""
 _WIDER = {("int", "bigint"), ("float", "double")}
 
 
 class Read(NamedTuple):
-    """Names of the columns that reading payloads makes.
+    """Names of the columns that a reader of payloads makes.
 
     Attributes:
-        value: What was read; null where it could not be.
-        reason: Why it could not be, as `Reason`; null where it could.
-        detail: The first field with a wrong value; null where nobody knows.
+        value: The decoded value; null on failure.
+        reason: Why the payload could not be decoded, a `QuarantineReason`; null on success.
+        detail: The first field with a wrong value; null if unknown.
     """
 
     value: str
@@ -35,47 +35,47 @@ class Read(NamedTuple):
 
     @classmethod
     def of(cls, name: str, schema_id: int) -> Self:
-        """The columns for payloads of one form, named after a schema of that form."""
+        """Return the columns for payloads of one form, named after a schema of that form."""
         return cls(*(f"__{each}_{name}_{schema_id}" for each in cls._fields))
 
 
 def schema_id_of(payload: Column, expected: Collection[int] = ()) -> Column:
-    """The id that a payload begins with; null where it begins with none.
+    """Return the schema id of a payload; null if it does not begin with one.
 
     Args:
         payload: The bytes.
-        expected: Ids that most payloads begin with. A few ids are recognised by their bytes, which
-            is faster than to read a number.
+        expected: Ids of most payloads. Recognising a few ids by their bytes is faster than reading
+            a number.
     """
     frame = F.substring(payload, 1, FRAME_BYTES)
     is_framed = (F.length(frame) == FRAME_BYTES) & (F.substring(frame, 1, 1) == F.lit(FRAME_MAGIC))
     number = F.when(payload.isNull(), None)
-    for each in expected if len(expected) <= _COMPARED else ():
+    for each in expected if len(expected) <= _MAX_COMPARED_IDS else ():
         known = F.lit(FRAME_MAGIC + each.to_bytes(FRAME_BYTES - 1))
         number = number.when(frame == known, F.lit(each).cast("bigint"))
     return number.when(is_framed, F.conv(F.hex(frame), 16, 10).cast("bigint"))
 
 
-def names_schema_in_header(part: Part) -> Column:
-    """Whether a record header names the schema of a key or a value; never null."""
+def has_schema_id_header(part: Part) -> Column:
+    """Return whether a record header has the schema id of a key or a value; never null."""
     names = F.col("headers")["key"]
     return F.coalesce(F.array_contains(names, part.schema_id_header), F.lit(False))
 
 
 def body_of(payload: Column) -> Column:
-    """What is behind the id."""
-    return F.substring(payload, FRAME_BYTES + 1, _MOST_BYTES)
+    """Return the payload behind the schema id."""
+    return F.substring(payload, FRAME_BYTES + 1, _MAX_BYTES)
 
 
 Steps: TypeAlias = Generator[dict[str, Column], StructType, None]
-"""Successive projections; the receiver answers each with the schema of its rows.
+"""Successive projections. The receiver sends back the schema of the rows after each.
 
-Each step is a separate projection. In a single one Spark would compute an input again for each use.
+Each step is a separate projection: in a single one, Spark would compute an input for each use.
 """
 
 
 def with_steps(rows: DataFrame, readings: Sequence[Steps]) -> DataFrame:
-    """Rows with the columns of several readings; one projection has the same step of all."""
+    """Return rows with the columns of several readings; each projection has one step of all."""
     schema: StructType | None = None
     while columns := {name: each for steps in readings for name, each in _next(steps, schema)}:
         rows = rows.withColumns(columns)
@@ -90,10 +90,10 @@ def _next(steps: Steps, schema: StructType | None) -> Iterable[tuple[str, Column
         return ()
 
 
-def with_nothing_read(
+def with_empty_columns(
     rows: DataFrame, reason: Column, column: DataType | None, made: Read
 ) -> DataFrame:
-    """Rows with the columns of all payloads, before any schema is read.
+    """Return rows with empty result columns, before any schema is read.
 
     Args:
         rows: The rows.
@@ -107,54 +107,54 @@ def with_nothing_read(
 
 
 def is_among(schema_id: str, ids: Collection[int]) -> Column:
-    """Whether a column has one of some ids; null where the column is null.
+    """Return whether a column has one of some ids; null where the column is null.
 
-    In SQL for the same reason as `aligned`.
+    Builds SQL for the same reason as `aligned`.
     """
     if not ids:
         return F.lit(False)
     return F.expr(f"{quoted(schema_id)} IN ({', '.join(map(str, ids))})")
 
 
-def unreadable(
+def unreadable_reason(
     payload: Column,
     in_header: Column,
     schema_id: str,
     known: Collection[int],
     refused: Collection[int],
 ) -> Column:
-    """Why no schema can read a payload; null if one can.
+    """Return the reason why no schema can read a payload; null if one can.
 
     Args:
-        payload: The bytes, id and all.
-        in_header: Result of `names_schema_in_header`.
+        payload: The bytes, including the frame.
+        in_header: Result of `has_schema_id_header`.
         schema_id: The column that `schema_id_of` makes; null where `in_header` is true.
         known: Ids of readable schemas.
         refused: Ids of quarantined schemas.
     """
     return (
         F.when(payload.isNull(), None)
-        .when(in_header, Reason.SCHEMA_IN_HEADER.value)
-        .when(F.col(schema_id).isNull(), Reason.NOT_FRAMED.value)
-        .when(is_among(schema_id, refused), Reason.REFUSED_SCHEMA.value)
-        .when(~is_among(schema_id, known), Reason.UNKNOWN_SCHEMA.value)
+        .when(in_header, QuarantineReason.SCHEMA_IN_HEADER.value)
+        .when(F.col(schema_id).isNull(), QuarantineReason.NOT_FRAMED.value)
+        .when(is_among(schema_id, refused), QuarantineReason.REFUSED_SCHEMA.value)
+        .when(~is_among(schema_id, known), QuarantineReason.UNKNOWN_SCHEMA.value)
     )
 
 
-def together(
+def with_combined_columns(
     rows: DataFrame,
     read: Iterable[tuple[Column, Read]],
     column: DataType | None,
     made: Read,
     kept: Sequence[str],
 ) -> DataFrame:
-    """Rows with the columns of all forms of schemas put into one column.
+    """Return rows in which the columns of all forms of schemas are combined.
 
     Args:
         rows: The rows.
         read: By form, whether a row's payload is of that form, and the columns of the form.
         column: The type of the typed table's column; None if there is none.
-        made: The common columns, as `with_nothing_read` makes them.
+        made: The common columns, as `with_empty_columns` makes them.
         kept: The columns to keep, including `made`.
 
     Raises:
@@ -176,10 +176,10 @@ def together(
 
 
 def aligned(read: str, have: DataType, want: DataType, path: str, depth: int = 0) -> str:
-    """A column, in SQL, in another type without loss: more fields, wider numbers.
+    """Return SQL that converts a column to another type without loss: more fields, wider numbers.
 
-    In SQL, because each call of Spark's Python functions takes a millisecond: a thousand schemas of
-    a hundred fields would take minutes.
+    Builds SQL, because each call of Spark's Python functions takes a millisecond: a thousand
+    schemas of a hundred fields would take minutes.
 
     Args:
         read: The column, in SQL.
@@ -189,7 +189,7 @@ def aligned(read: str, have: DataType, want: DataType, path: str, depth: int = 0
         depth: Number of lists and maps around it.
 
     Raises:
-        ValueError: The other type cannot represent all of it.
+        ValueError: The other type cannot represent all values.
     """
     if have.simpleString() == want.simpleString():
         return read
@@ -227,7 +227,7 @@ def aligned(read: str, have: DataType, want: DataType, path: str, depth: int = 0
 
 
 def quoted(name: str) -> str:
-    """A column's or a field's name in SQL."""
+    """Return the name of a column or a field in SQL."""
     return f"`{name.replace('`', '``')}`"
 
 

@@ -1,8 +1,8 @@
-"""Keeping a table of latest rows as its typed table says.
+"""Merges of a typed table into its upsert table.
 
-It has no offsets of its own to account for: all that it is made from is in the typed table, and how
-far it is, as a version of that table, is in its own commits. So whatever happens to the typed
-table - landings in any order, replays, undo - it follows, and can be made anew at any time.
+An upsert table has no offsets to account for. All of its rows come from the typed table, and its
+commits store the version of the typed table that they read. So it follows every change of the typed
+table, such as replays and undone plans, and a merge can rebuild it at any time.
 """
 
 from __future__ import annotations
@@ -17,69 +17,79 @@ from tidemark.ingest.recorder import checked_ledger
 from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType
 from tidemark.spec.model import PipelineSpec
-from tidemark.spec.upsert import Changes, Merge, Shown, UpsertSpec, how_to_merge, rule_of
-from tidemark.typed.decoder import topics_of
+from tidemark.spec.upsert import (
+    LastMerge,
+    MergePlan,
+    TableChanges,
+    UpsertSpec,
+    merge_scope,
+    row_definition,
+)
+from tidemark.typed.decoder import topic_ids_of
 
 
 class TypedLog(DataLog, Protocol):
-    """A typed table, for the table of latest rows that follows it."""
+    """A typed table with the history that merges need."""
 
     def columns(self) -> Mapping[Part, FieldType]:
-        """As `GrowingTable.columns`."""
+        """As `TypedTable.columns`."""
         ...
 
     def version_and_id(self) -> tuple[int, str]:
-        """Its newest version, and the id of the table; -1 and nothing of one that is not there."""
+        """Return the newest version and the Delta id of the table; (-1, "") if it is missing."""
         ...
 
-    def changes_since(self, version: int) -> Changes | None:
-        """What has happened to its rows after a version; None if nobody knows."""
+    def changes_since(self, version: int) -> TableChanges | None:
+        """Return the changes of rows after a version; None if the log does not show them."""
         ...
 
 
-class LatestRows(Protocol):
-    """A table of latest rows: one for each key."""
+class UpsertTable(Protocol):
+    """An upsert table: one row for each key."""
 
-    def progress(self, pipeline: str) -> Shown | None:
-        """What it shows; None if nobody knows, or it is not there.
+    def last_merge(self, pipeline: str) -> LastMerge | None:
+        """Return the last merge; None if the table is missing or needs a rebuild.
 
         Raises:
-            ForeignTable: There is something in the table's place, and it is not this pipeline's.
+            ForeignTable: The table belongs to another pipeline or program.
         """
         ...
 
     def version(self) -> int:
-        """Its own newest version; -1 of one that is not there."""
+        """Return the newest version of the table; -1 if it is missing."""
         ...
 
     def fits(self, columns: Mapping[Part, FieldType]) -> bool:
-        """Whether its columns are those of a typed table, or become so by new fields inside them.
+        """Return whether the table has these columns, or can have them by adding nested fields.
 
-        One that does not fit is made anew.
+        A table that does not fit needs a rebuild.
+
+        Args:
+            columns: The types of keys and values in the typed table.
 
         Raises:
-            ColumnsDiffer: No latest rows can be made of such columns.
+            ColumnsDiffer: No upsert table can be made of these columns.
         """
         ...
 
     def prepare(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
-        """Make the table if it is not there; give the columns of one that fits their new fields.
+        """Create a missing table; add new fields to a table that fits.
 
         Raises:
             ForeignTable, TableAltered: As in `DataTable.prepare`.
-            EngineFailed: It may be done or not; do it again.
+            EngineFailed: The change may have been committed. Repeating the call is safe.
         """
         ...
 
 
 class Merger(Protocol):
-    """Brings a table of latest rows up to date."""
+    """Executes merges into an upsert table."""
 
-    def merge(self, merge: Merge) -> None:
-        """Do what is to be done, in one commit; nothing if that was done before.
+    def merge(self, merge: MergePlan) -> None:
+        """Execute a merge in one commit. A merge that has been executed changes nothing.
 
         Raises:
-            EngineFailed: It may be done or not; do it again.
+            EngineFailed: The merge may have been committed. Repeating the call is safe.
         """
         ...
 
@@ -89,79 +99,86 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upserts:
-    """The table of latest rows of one pipeline.
+    """Plans and executes the merges into one pipeline's upsert table.
 
     Attributes:
         spec: The pipeline of the typed table.
+        upsert: The spec of the upsert table.
         control: The control table.
         typed: The typed table.
-        latest: The table of latest rows.
-        upsert: What a latest row is.
+        table: The upsert table.
     """
 
     spec: PipelineSpec
     upsert: UpsertSpec
     control: ControlReader
     typed: TypedLog
-    latest: LatestRows
+    table: UpsertTable
 
-    def next(self) -> Merge | None:
-        """What brings the table up to date; None if it is. Needs no JVM, and writes nothing.
+    def next(self) -> MergePlan | None:
+        """Return the next merge; None if the table is up to date. Writes nothing, needs no JVM.
 
         Raises:
-            ForeignTable, TableAltered: Something else is in the place of the table.
-            TableBehindLedger, LedgerBehindTable, TableRestored: The typed table and the control
-                table are not of one history.
+            ForeignTable, TableAltered: The upsert table belongs to another pipeline or program.
+            TableBehindLedger, LedgerBehindTable, TableRestored: The histories of the typed table
+                and the control table diverge.
         """
         ledger = checked_ledger(self.control, self.spec.name, self.typed)
         version, table_id = self.typed.version_and_id()
         columns = self.typed.columns()
         if len(columns) < len(Part):
-            # Nothing has been decoded, or nothing that had both a key and a value.
+            # No record with both a key and a value has been decoded.
             return None
-        seen = self.latest.version()
-        shown = self.latest.progress(self.spec.origin)
-        known = shown if shown and shown.typed_table == table_id else None
-        changes = self.typed.changes_since(known.version) if known else None
+        # Read before the last merge: a rebuild that starts from an older state must not have the
+        # transaction of one that starts from a newer state.
+        upsert_version = self.table.version()
+        last = self.table.last_merge(self.spec.origin)
+        known = last if last and last.typed_table_id == table_id else None
+        changes = self.typed.changes_since(known.typed_version) if known else None
         appended = changes.appended if changes else ()
-        topics = {*topics_of(ledger), *(plan.topic_id for plan in appended)}
-        order = self._order(topics, ledger.topic_id)
-        rule = rule_of(self.upsert, order)
-        if known is None or known.rule != rule or not self.latest.fits(columns):
+        topics = {*topic_ids_of(ledger), *(plan.topic_id for plan in appended)}
+        incarnations = self._incarnations(topics, ledger.topic_id)
+        definition = row_definition(self.upsert, incarnations)
+        if known is None or known.definition != definition or not self.table.fits(columns):
             changes = None
         if changes is None:
             known = None
         elif not changes:
             return None
         landed = {topic_id: ledger.landed_of(topic_id) for topic_id in topics}
-        base = f"tidemark:{self.spec.origin}:upsert:{table_id}:{seen}"
-        return Merge(
-            how=how_to_merge(changes, landed, order),
-            since=known.version if known else None,
+        new_app_id = f"tidemark:{self.spec.origin}:upsert:{table_id}:{upsert_version}"
+        return MergePlan(
+            scope=merge_scope(changes, landed, incarnations),
+            since=known.typed_version if known else None,
             version=version,
-            changes=changes or Changes(),
-            order=order,
-            typed_table=table_id,
-            rule=rule,
-            base=known.base if known else base,
+            changes=changes or TableChanges(),
+            incarnations=incarnations,
+            typed_table_id=table_id,
+            definition=definition,
+            app_id=known.app_id if known else new_app_id,
         )
 
-    def execute(self, merger: Merger) -> Merge | None:
-        """Merge what is missing; what was merged, if anything was.
+    def execute(self, merger: Merger) -> MergePlan | None:
+        """Execute the next merge and return it; None if the table was up to date.
 
         Raises:
-            EngineFailed: It may be done or not; do it again.
+            EngineFailed: The merge may have been committed. Repeating the call is safe.
         """
         merge = self.next()
         if merge is None:
             return None
-        self.latest.prepare(self.spec.origin, self.typed.columns())
+        self.table.prepare(self.spec.origin, self.typed.columns())
         merger.merge(merge)
-        log.info("merged pipeline=%s how=%s version=%d", self.spec.name, merge.how, merge.version)
+        log.info(
+            "merged pipeline=%s scope=%r typed_version=%d",
+            self.spec.name,
+            str(merge.scope),
+            merge.version,
+        )
         return merge
 
-    def _order(self, topics: Collection[str], newest: str | None) -> tuple[str, ...]:
-        """Incarnations of the topic, the oldest first: by the first plan of each."""
+    def _incarnations(self, topics: Collection[str], newest: str | None) -> tuple[str, ...]:
+        """Return topic ids, oldest first, ordered by the first plan of each."""
         first: dict[str, int] = {}
         if len(topics) > 1:
             for record in self.control.ledger(self.spec.origin).plans.values():

@@ -1,4 +1,4 @@
-"""Merging typed rows into the table of latest rows, with Spark's own MERGE."""
+"""Merges of typed rows into an upsert table with Spark's MERGE."""
 
 from __future__ import annotations
 
@@ -16,109 +16,111 @@ from tidemark.core.offsets import SpanSet, united
 from tidemark.lake.errors import EngineFailed
 from tidemark.spark.conditions import at_offsets
 from tidemark.spark.failures import session_settings, spark_error
-from tidemark.spec.upsert import Deletes, Envelope, How, Merge, UpsertSpec
+from tidemark.spec.upsert import Deletes, Envelope, MergePlan, MergeScope, UpsertSpec
 from tidemark.typed.spark_frames import quoted
 
 log = logging.getLogger(__name__)
 
-_PLACE = ("topic_id", "partition", "offset", "timestamp", "plan_sequence")
-_GONE = "__gone"
-"""Whether a key has no record any more, or a deletion that takes its row."""
+_POSITION = ("topic_id", "partition", "offset", "timestamp", "plan_sequence")
+_REMOVED = "__removed"
+"""Whether a key has no row: it has no record left, or its newest record is a hard deletion."""
 
 
 class SparkMerger:
-    """Brings one table of latest rows up to date.
+    """Executes merges into one upsert table.
 
     Args:
-        open_session: Opens a session of Spark. No other code may write Delta tables with it,
-            because the transaction of a merge is a setting of its session.
-        typed: The typed table.
-        latest: The table of latest rows, which is there already.
-        spec: What a latest row is.
+        open_session: Opens a Spark session. No other code may write Delta tables with it, because
+            the transaction of a merge is a setting of the session.
+        typed: URI of the typed table.
+        upsert: URI of the upsert table, which exists.
+        spec: The spec of the upsert table.
     """
 
     def __init__(
-        self, open_session: Callable[[], SparkSession], typed: str, latest: str, spec: UpsertSpec
+        self, open_session: Callable[[], SparkSession], typed: str, upsert: str, spec: UpsertSpec
     ) -> None:
         self._open_session = open_session
         self._typed = typed
-        self._latest = latest
+        self._upsert = upsert
         self._spec = spec
 
-    def merge(self, merge: Merge) -> None:
-        """As `Merger.merge`; if rows of before cannot be read any more, all are looked at."""
+    def merge(self, merge: MergePlan) -> None:
+        """As `Merger.merge`. Rebuilds the table if Spark cannot read the removed rows."""
         try:
-            self._settled(merge)
+            self._merge_in_transaction(merge)
         except EngineFailed as failed:
-            if merge.how is not How.KEYS:
+            if merge.scope is not MergeScope.KEYS:
                 raise
-            log.warning("made anew instead: %s", failed)
-            self._settled(merge.anew())
+            log.warning("rebuilding the upsert table, because the merge failed: %s", failed)
+            self._merge_in_transaction(merge.as_rebuild())
 
     @cached_property
     def _session(self) -> SparkSession:
         return self._open_session()
 
-    def _settled(self, merge: Merge) -> None:
+    def _merge_in_transaction(self, merge: MergePlan) -> None:
         settings = {
             # fence: late-merge-is-a-past-transaction
-            "spark.databricks.delta.write.txnAppId": merge.base,
+            "spark.databricks.delta.write.txnAppId": merge.app_id,
             "spark.databricks.delta.write.txnVersion": str(merge.version),
-            "spark.databricks.delta.commitInfo.userMetadata": merge.told(),
+            "spark.databricks.delta.commitInfo.userMetadata": merge.commit_metadata(),
         }
         for name, value in settings.items():
             self._session.conf.set(name, value)
         try:
-            self._do(merge)
+            self._execute(merge)
         except (PySparkException, Py4JError, ValueError) as failure:
             raise spark_error(
                 failure,
-                f"merging {self._typed} into {self._latest}",
-                location=self._latest,
+                f"merging {self._typed} into {self._upsert}",
+                location=self._upsert,
                 settings=session_settings(self._session),
                 may_have_values=True,
             ) from None
 
-    def _do(self, merge: Merge) -> None:
+    def _execute(self, merge: MergePlan) -> None:
         rows = self._rows(merge.version)
-        if merge.how is How.ALL:
-            made = self._newest(rows, merge.order).where(~F.col(_GONE)).drop(_GONE, "known")
-            whole = made.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-            whole.save(self._latest)
+        if merge.scope is MergeScope.ALL:
+            newest = self._newest_by_key(rows, merge.incarnations)
+            rebuilt = newest.where(~F.col(_REMOVED)).drop(_REMOVED, "known")
+            writer = rebuilt.write.format("delta").mode("overwrite")
+            writer.option("overwriteSchema", "true").save(self._upsert)
             return
-        if merge.how is How.KEYS:
-            keys = self._keys(merge)
+        if merge.scope is MergeScope.KEYS:
+            keys = self._changed_keys(merge)
             known = rows.join(keys, self._same_key(rows, keys), "left_semi")
-            newest = self._newest(known, merge.order)
+            newest = self._newest_by_key(known, merge.incarnations)
             source = keys.join(newest, self._same_key(keys, newest), "left").select(
                 keys["partition"],
                 keys["key"],
                 *(newest[name] for name in newest.columns if name not in ("partition", "key")),
             )
-            source = source.withColumn(_GONE, F.coalesce(_GONE, F.lit(True)))
+            source = source.withColumn(_REMOVED, F.coalesce(_REMOVED, F.lit(True)))
         else:
             plans = [plan.sequence for plan in merge.changes.appended]
-            source = self._newest(rows.where(F.col("plan_sequence").isin(plans)), merge.order)
-        self._into_table(source, whole=merge.how is How.KEYS)
+            new = rows.where(F.col("plan_sequence").isin(plans))
+            source = self._newest_by_key(new, merge.incarnations)
+        self._merge_source(source, has_all_records=merge.scope is MergeScope.KEYS)
 
     def _rows(self, version: int) -> DataFrame:
-        """Typed rows that have a key."""
+        """Return the typed rows that have a key."""
         table = self._session.read.format("delta").option("versionAsOf", version).load(self._typed)
         return table.where(F.col("key").isNotNull())
 
-    def _keys(self, merge: Merge) -> DataFrame:
-        """Keys that something has happened to, by partition."""
+    def _changed_keys(self, merge: MergePlan) -> DataFrame:
+        """Return the keys of added and removed rows, by partition."""
         new, changes = self._rows(merge.version), merge.changes
-        came = [plan.sequence for plan in (*changes.appended, *changes.replaced)]
+        added = [plan.sequence for plan in (*changes.appended, *changes.replaced)]
         by_topic: dict[str, Mapping[int, SpanSet]] = {}
         for plan in changes.replaced:
             by_topic[plan.topic_id] = united([by_topic.get(plan.topic_id, {}), plan.spans()])
-        went = F.col("plan_sequence").isin(list(changes.removed))
+        is_removed = F.col("plan_sequence").isin(list(changes.removed))
         for topic_id, spans in by_topic.items():
-            went = went | at_offsets(topic_id, spans)
-        keys = new.where(F.col("plan_sequence").isin(came)).select("partition", "key")
+            is_removed = is_removed | at_offsets(topic_id, spans)
+        keys = new.where(F.col("plan_sequence").isin(added)).select("partition", "key")
         if changes.replaced or changes.removed:
-            before = self._rows(merge.since or 0).where(went)
+            before = self._rows(merge.since or 0).where(is_removed)
             keys = keys.union(before.select("partition", "key"))
         return keys.distinct()
 
@@ -126,24 +128,29 @@ class SparkMerger:
     def _same_key(left: DataFrame, right: DataFrame) -> Column:
         return (left["partition"] == right["partition"]) & left["key"].eqNullSafe(right["key"])
 
-    def _newest(self, rows: DataFrame, order: Collection[str]) -> DataFrame:
-        """One row for each key: its newest record's place, its last content, whether it goes."""
+    def _newest_by_key(self, rows: DataFrame, incarnations: Collection[str]) -> DataFrame:
+        """Return one row for each key of some typed rows.
+
+        Returns:
+            The columns of the upsert table; `known`, whether the rows contain content of the key;
+            and `_REMOVED`.
+        """
         content, deleted = F.col("value"), F.col("value").isNull()
         if self._spec.envelope is Envelope.DEBEZIUM:
             content = F.col("value")["after"]
             deleted = deleted | F.coalesce(F.col("value")["op"] == "d", F.lit(False))
-            # Messages, and what tells of no row.
+            # Debezium's messages are neither content nor deletion.
             rows = rows.where(deleted | content.isNotNull())
-        ranks = {topic_id: rank for rank, topic_id in enumerate(order)}
+        ranks = {topic_id: rank for rank, topic_id in enumerate(incarnations)}
         rank = F.coalesce(
             *(F.when(F.col("topic_id") == each, number) for each, number in ranks.items()),
             F.lit(-1),
         )
-        at = F.struct(rank.alias("rank"), F.col("offset"))
+        age = F.struct(rank.alias("rank"), F.col("offset"))
         found = rows.groupBy("partition", "key").agg(
-            F.max_by(F.struct(*_PLACE, deleted.alias("deleted")), at).alias("newest"),
+            F.max_by(F.struct(*_POSITION, deleted.alias("deleted")), age).alias("newest"),
             F.max_by(
-                F.struct(content.alias("value")), F.when(content.isNotNull() & ~deleted, at)
+                F.struct(content.alias("value")), F.when(content.isNotNull() & ~deleted, age)
             ).alias("last"),
         )
         is_hard = self._spec.deletes is Deletes.HARD
@@ -153,34 +160,40 @@ class SparkMerger:
             F.col("newest")["deleted"].alias("deleted"),
             *(
                 F.col("newest")[name].alias(name) if name != "partition" else F.col(name)
-                for name in _PLACE
+                for name in _POSITION
             ),
             F.col("last").isNotNull().alias("known"),
-            (F.col("newest")["deleted"] & F.lit(is_hard)).alias(_GONE),
+            (F.col("newest")["deleted"] & F.lit(is_hard)).alias(_REMOVED),
         )
 
-    def _into_table(self, source: DataFrame, *, whole: bool) -> None:
-        """Merge; `whole` says that the source knows all of a key's records."""
-        changes = f"changes_{uuid4().hex}"
-        columns = ("key", "value", "deleted", *_PLACE)
+    def _merge_source(self, source: DataFrame, *, has_all_records: bool) -> None:
+        """Merge rows into the upsert table.
+
+        Args:
+            source: One row for each key, as from `_newest_by_key`.
+            has_all_records: Whether the rows are based on all records of their keys.
+        """
+        view = f"changes_{uuid4().hex}"
+        columns = ("key", "value", "deleted", *_POSITION)
         # fence: keys-are-per-partition
         same = "t.`partition` = s.`partition` AND t.`key` <=> s.`key`"
-        source.createOrReplaceTempView(changes)
+        source.createOrReplaceTempView(view)
         try:
             # Every Spark Connect server executes SQL; Delta's Python classes need a plugin.
             self._session.sql(
-                f"MERGE INTO delta.{quoted(self._latest)} AS t USING {changes} AS s "
+                f"MERGE INTO delta.{quoted(self._upsert)} AS t USING {view} AS s "
                 f"ON {same} "
-                f"WHEN MATCHED AND s.{_GONE} THEN DELETE "
-                f"WHEN MATCHED AND ({whole} OR s.known) THEN UPDATE SET {_assigned(columns)} "
-                # A deletion that arrives after its content keeps the content.
+                f"WHEN MATCHED AND s.{_REMOVED} THEN DELETE "
+                f"WHEN MATCHED AND ({has_all_records} OR s.known) "
+                f"THEN UPDATE SET {_assigned(columns)} "
+                # A deletion without content among these records keeps the row's content.
                 f"WHEN MATCHED THEN UPDATE SET {_assigned(n for n in columns if n != 'value')} "
-                f"WHEN NOT MATCHED AND NOT s.{_GONE} THEN "
+                f"WHEN NOT MATCHED AND NOT s.{_REMOVED} THEN "
                 f"INSERT ({', '.join(map(quoted, columns))}) "
                 f"VALUES ({', '.join(f's.{quoted(name)}' for name in columns)})"
             )
         finally:
-            self._session.catalog.dropTempView(changes)
+            self._session.catalog.dropTempView(view)
 
 
 def _assigned(columns: Iterable[str]) -> str:

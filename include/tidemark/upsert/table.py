@@ -1,4 +1,4 @@
-"""The table of latest rows: its columns, and how far it is."""
+"""The upsert table in Delta: its columns and its last merge."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from tidemark.lake.table_io import open_if_exists
 from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType, Struct, merged
 from tidemark.spec.ref import PipelineKind, PipelineRef
-from tidemark.spec.upsert import Envelope, Shown
+from tidemark.spec.upsert import Envelope, LastMerge
 
-_LOOKED_AT = 50
-"""Commits that are looked back at for the newest two merges; between them is upkeep at most."""
+_SEARCHED_COMMITS = 50
+"""Commits to search for the last two merges. Only maintenance commits lie between merges."""
 
 
 @translates_delta_errors
-class DeltaLatest:
-    """One pipeline's table of latest rows.
+class DeltaUpsertTable:
+    """One pipeline's upsert table.
 
     Args:
-        uri: The table.
-        envelope: What the content of records is wrapped in.
+        uri: URI of the table.
+        envelope: The structure around the content of a value.
     """
 
     def __init__(self, uri: str, envelope: Envelope) -> None:
         self._uri = uri
         self._envelope = envelope
 
-    def progress(self, pipeline: str) -> Shown | None:
-        """As `LatestRows.progress`: by what its own commits tell.
+    def last_merge(self, pipeline: str) -> LastMerge | None:
+        """As `UpsertTable.last_merge`, from the metadata of the table's commits.
 
-        Each merge tells which one it goes on from. If that is not the one before it, two drivers
-        were at work at the same time, and nobody knows what the rows are.
+        Each merge stores the merge that it follows. If that is not the commit before it, two
+        merges started from the same version, and the rows are unreliable.
         """
         table = open_if_exists(self._uri)
         if table is None:
@@ -52,21 +52,21 @@ class DeltaLatest:
         newest, before, *_ = (*_merges(table), None, None)
         if newest is None:
             return None
-        made_anew = newest["since"] is None
-        goes_on = before is not None and (
-            (before["version"], before["base"]) == (newest["since"], newest["base"])
+        is_rebuild = newest["since"] is None
+        follows_before = before is not None and (
+            (before["version"], before["app_id"]) == (newest["since"], newest["app_id"])
         )
-        if not (made_anew or goes_on):  # fence: two-merges-from-one-base
+        if not (is_rebuild or follows_before):  # fence: two-merges-from-one-base
             return None
-        return Shown(
-            version=newest["version"],
-            typed_table=newest["typed"],
-            rule=newest["rule"],
-            base=newest["base"],
+        return LastMerge(
+            typed_version=newest["version"],
+            typed_table_id=newest["typed_table_id"],
+            definition=newest["definition"],
+            app_id=newest["app_id"],
         )
 
     def fits(self, columns: Mapping[Part, FieldType]) -> bool:
-        """As `LatestRows.fits`."""
+        """As `UpsertTable.fits`."""
         table = open_if_exists(self._uri)
         if table is None:
             return False
@@ -77,7 +77,7 @@ class DeltaLatest:
         )
 
     def prepare(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
-        """As `LatestRows.prepare`."""
+        """As `UpsertTable.prepare`."""
         schema = self._schema(columns)
         if open_if_exists(self._uri) is None or self.fits(columns):
             DeltaDataTable(self._uri, schema, grows=True).prepare(
@@ -85,41 +85,41 @@ class DeltaLatest:
             )
 
     def version(self) -> int:
-        """As `LatestRows.version`."""
+        """As `UpsertTable.version`."""
         table = open_if_exists(self._uri)
         return -1 if table is None else int(table.version())
 
     def _schema(self, columns: Mapping[Part, FieldType]) -> Any:
         try:
-            return latest_schema(columns, self._envelope)
+            return upsert_schema(columns, self._envelope)
         except ValueError as missing:
             raise ColumnsDiffer(
                 target=self._uri,
-                difference=f"the typed table has not {missing}, so it has no rows to make",
+                difference=f"the typed table has no {missing}",
             ) from None
 
 
 def _merges(table: DeltaTable) -> Iterator[Mapping[str, Any]]:
-    """What merges tell of themselves, newest first, until a commit that nobody knows."""
-    history = table.history(_LOOKED_AT)
-    told = dict(commits_with_metadata(history))
+    """Yield the metadata of merges, newest first; stop at a commit that may have changed rows."""
+    history = table.history(_SEARCHED_COMMITS)
+    stored = dict(commits_with_metadata(history))
     for commit in history:
-        metadata = told.get(commit["version"], {})
+        metadata = stored.get(commit["version"], {})
         if "merge" in metadata:
             yield metadata["merge"]
         elif not changes_no_rows(commit, metadata):
             return
 
 
-def latest_schema(columns: Mapping[Part, FieldType], envelope: Envelope) -> Schema:
-    """A latest row: the key and the content of a record, and where its newest record is.
+def upsert_schema(columns: Mapping[Part, FieldType], envelope: Envelope) -> Schema:
+    """Return the columns of an upsert table: key, content, and position of the newest record.
 
     Args:
         columns: The types of keys and values in the typed table.
-        envelope: What the content is wrapped in.
+        envelope: The structure around the content of a value.
 
     Raises:
-        ValueError: The values are not in this envelope.
+        ValueError: The values do not have this envelope.
     """
     value = columns[Part.VALUE]
     if envelope is Envelope.DEBEZIUM:

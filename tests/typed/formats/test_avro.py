@@ -115,8 +115,8 @@ _ADDRESS = record(("street", "string"), name="shop.Address")
         ),
     ],
 )
-def test_a_schema_makes_a_column(schema: Any, column: FieldType) -> None:
-    """Of the types that Delta has."""
+def test_avro_types_become_delta_types(schema: Any, column: FieldType) -> None:
+    """Types without a counterpart in Delta keep their physical type."""
     assert column_of(json.dumps(schema)) == column
 
 
@@ -168,26 +168,29 @@ def test_a_schema_makes_a_column(schema: Any, column: FieldType) -> None:
             "^a: a union of int and Int makes fields of one name, member_int, or of names",
         ),
         (record(("a", "null")), "R has no fields"),
-        (record(("a", {"type": "array", "items": "null"})), r"^a\[\]: a field is null and nothing"),
-        (record(("a", ["null"])), "null and nothing else"),
-        (record(("a", "int"), ("A", "int")), "upper and lower case alone: a"),
-        (record(("a", "Missing")), "it has no type Missing"),
+        (
+            record(("a", {"type": "array", "items": "null"})),
+            r"^a\[\]: a field has no type but null",
+        ),
+        (record(("a", ["null"])), "no type but null"),
+        (record(("a", "int"), ("A", "int")), "differ only in case: a"),
+        (record(("a", "Missing")), "does not define Missing"),
         (
             {"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 2},
-            "50 digits, Delta's widest 38",
+            "50 digits, and Delta allows 38",
         ),
-        ({"type": "record", "name": "R"}, "no Avro schema"),
-        (7, "no Avro schema"),
+        ({"type": "record", "name": "R"}, "not valid Avro"),
+        (7, "not valid Avro"),
     ],
 )
-def test_a_schema_that_makes_none_says_why(schema: Any, problem: str) -> None:
-    """Before anything is read with it."""
+def test_a_schema_without_a_column_raises_the_reason(schema: Any, problem: str) -> None:
+    """Before any record is read."""
     with pytest.raises(NoColumn, match=problem):
         column_of(json.dumps(schema))
 
 
-def test_a_schema_is_read_with_numbers_of_64_bits() -> None:
-    """In the same binary form, without what reading does not need; unions keep their names."""
+def test_the_readers_schema_has_numbers_of_64_bits() -> None:
+    """In the same binary form, without parts that readers ignore. Unions keep their names."""
     side = {"type": "enum", "name": "a.Side", "symbols": ["BUY"], "default": "BUY"}
     money = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
     schema = record(
@@ -235,13 +238,13 @@ def test_a_schema_is_read_with_numbers_of_64_bits() -> None:
         ({"type": "array", "items": "bytes"}, False),
     ],
 )
-def test_bytes_at_the_top_are_written_without_a_length(schema: Any, raw: bool) -> None:
-    """As Confluent's serializers do; in a union they have one."""
+def test_top_level_bytes_have_no_length(schema: Any, raw: bool) -> None:
+    """Confluent's serializers write them so. Inside a union, they have a length."""
     assert is_raw(json.dumps(schema)) is raw
 
 
-def test_what_a_schema_refers_to_is_put_into_it_once() -> None:
-    """In the first place that names it; a third schema may be named by the second."""
+def test_a_referenced_type_is_defined_at_its_first_use() -> None:
+    """A referenced schema may refer to a third one."""
     country = {"type": "enum", "name": "shop.Country", "symbols": ["CH", "AT"]}
     address = record(("country", "shop.Country"), name="Address", namespace="shop")
     order = record(
@@ -281,8 +284,8 @@ _ROW = Struct((("a", "long"), ("legs", ListOf(_LEG)), ("m", MapOf(_LEG))))
         (Struct((("m", MapOf(Struct((("due", "date"),)))),)), ["value.m{}.due"]),
     ],
 )
-def test_fields_of_two_schemas_come_together(other: FieldType, added: list[str]) -> None:
-    """Those that are there keep their places; of both ways round the fields are the same."""
+def test_columns_of_two_schemas_are_merged(other: FieldType, added: list[str]) -> None:
+    """Existing fields keep their order. The fields do not depend on the order of the schemas."""
     assert list(conflicts(_ROW, other, "value", has_unions=True)) == []
     assert list(additions(_ROW, other, "value")) == added
     both = merged(_ROW, other)
@@ -313,20 +316,20 @@ def test_fields_of_two_schemas_come_together(other: FieldType, added: list[str])
         ),
     ],
 )
-def test_what_does_not_fit_is_told(other: FieldType, difference: str) -> None:
-    """With its path and both types."""
+def test_conflicts_have_the_path_and_both_types(other: FieldType, difference: str) -> None:
+    """A conflict is between a column and a schema."""
     (told,) = conflicts(_ROW, other, "value", has_unions=True)
     assert told.startswith(difference)
 
 
 def test_numbers_of_four_bytes_are_widened_at_any_depth() -> None:
-    """And nothing else is."""
+    """Other types do not change."""
     narrow = Struct((("a", ListOf("integer")), ("m", MapOf("float")), ("d", "date")))
     assert widened(narrow) == Struct((("a", ListOf("long")), ("m", MapOf("double")), ("d", "date")))
 
 
-def test_fields_that_look_like_a_unions_are_none_where_there_are_no_unions() -> None:
-    """Protobuf and JSON Schema name fields as they like."""
+def test_member_fields_are_plain_fields_in_formats_without_unions() -> None:
+    """Protobuf and JSON Schema allow such names."""
     one = Struct((("member_name", "string"),))
     more = Struct((*one.fields, ("city", "string")))
     assert list(conflicts(one, more, "value", has_unions=False)) == []

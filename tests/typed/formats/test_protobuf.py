@@ -40,10 +40,10 @@ def schema(body: str, others: str = _OTHERS) -> str:
         (b"\x02\xac\x02", (150,), 3),
     ],
 )
-def test_a_payload_begins_with_the_place_of_its_message(
+def test_a_payload_begins_with_the_index_of_its_message(
     payload: bytes, index: tuple[int, ...], start: int
 ) -> None:
-    """Numbers in zigzag varints; one byte for the first message."""
+    """Numbers are zigzag varints; the first message has a single byte."""
     assert message_index(payload) == (index, start)
 
 
@@ -60,9 +60,9 @@ def test_a_payload_begins_with_the_place_of_its_message(
         b"\x7e",
     ],
 )
-def test_a_broken_index_is_none(payload: bytes) -> None:
-    """Cut short, below zero, without an end, of more numbers than there are bytes."""
-    with pytest.raises(ValueError, match="a number"):
+def test_an_invalid_message_index_raises(payload: bytes) -> None:
+    """Truncated, negative, endless, or with more numbers than bytes."""
+    with pytest.raises(ValueError, match="message index"):
         message_index(payload)
 
 
@@ -115,22 +115,22 @@ _KINDS: list[tuple[str, Any]] = [
 ]
 
 
-def test_each_kind_of_field_makes_a_column() -> None:
-    """All that there are."""
+def test_each_type_of_field_becomes_a_delta_type() -> None:
+    """All types of Protobuf."""
     fields = "".join(f"{kind} f{number} = {number};" for number, (kind, _) in enumerate(_KINDS, 1))
     made = plain(column_of(schema(fields)))
     assert made == {f"f{number}": kind for number, (_, kind) in enumerate(_KINDS, 1)}
 
 
-def test_of_one_of_several_each_is_a_field() -> None:
-    """In the order in which they are written."""
+def test_each_member_of_a_oneof_becomes_a_field() -> None:
+    """In the order of the schema."""
     text = schema("int32 a = 7; oneof b { string c = 1; Leg d = 2; }")
     assert plain(column_of(text)) == {"a": "integer", "c": "string", "d": {"qty": "integer"}}
     assert first_message(text) == "shop.M"
 
 
-def test_the_first_message_is_that_of_the_file_and_not_of_what_it_imports() -> None:
-    """Types of other packages are found by their full names; groups are messages."""
+def test_the_first_message_is_of_the_schemas_own_file() -> None:
+    """Types of other packages have full names; groups are messages."""
     source = """
       syntax = "proto2";
       import "desk/side.proto";
@@ -159,7 +159,7 @@ def _chain(length: int) -> str:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (schema("M f = 1;"), r"^f: shop\.M contains itself, which no column can"),
+        (schema("M f = 1;"), r"^f: shop\.M contains itself"),
         (
             schema("N f = 1;", "message N { repeated M g = 1; }"),
             r"^f\.g\[\]: shop\.M contains itself",
@@ -172,17 +172,17 @@ def _chain(length: int) -> str:
             descriptors(
                 'syntax = "proto2"; message M { optional int32 a = 1; optional int32 A = 2; }'
             ),
-            "M has fields that differ in upper and lower case alone: a",
+            "M has fields whose names differ only in case: a",
         ),
         (schema(""), r"shop\.M has no fields"),
-        (descriptors('syntax = "proto3"; enum Side { NO = 0; }'), "it has no message"),
+        (descriptors('syntax = "proto3"; enum Side { NO = 0; }'), "the schema has no message"),
         (_chain(5000), "too deep for a column"),
-        ('syntax = "proto3"; message A { B b = 1; }', "no Protobuf schema that can be compiled"),
-        ("[]", "no Protobuf schema that can be compiled"),
-        ('{"file": []}', "no Protobuf schema that can be compiled"),
+        ('syntax = "proto3"; message A { B b = 1; }', "Protobuf schema does not compile"),
+        ("[]", "Protobuf schema does not compile"),
+        ('{"file": []}', "Protobuf schema does not compile"),
     ],
 )
-def test_a_schema_that_makes_no_column_says_why(text: str, problem: str) -> None:
-    """Before anything is read with it."""
+def test_a_schema_without_a_column_raises_the_reason(text: str, problem: str) -> None:
+    """Before any record is read."""
     with pytest.raises(ValueError, match=problem):
         column_of(text)

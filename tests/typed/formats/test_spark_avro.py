@@ -18,7 +18,7 @@ from tests.support.registry import avro_bytes, framed
 from tidemark.spec.decode import Format, Part, PayloadSpec, RegisteredSchema
 from tidemark.spec.fields import FieldType, ListOf, MapOf, Struct, merged, widened
 from tidemark.typed.formats.avro import column_of
-from tidemark.typed.formats.payloads import WriterSchemas, detail, raw, reason, with_decoded
+from tidemark.typed.formats.spark_payloads import WriterSchemas, detail, raw, reason, with_decoded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -140,7 +140,7 @@ def trade(**changes: Any) -> dict[str, Any]:
 
 
 def test_each_record_is_read_with_its_own_schema(spark: SparkSession) -> None:
-    """And has the fields of all of them, in one column of the widest numbers."""
+    """One column has the fields of all schemas, with the widest numbers."""
     plain = json.loads(json.dumps(_FIRST).replace('"time-millis"', '"none"'))
     old = avro_bytes(plain, trade())
     payloads = [
@@ -176,8 +176,8 @@ def test_each_record_is_read_with_its_own_schema(spark: SparkSession) -> None:
     assert tombstone == (None, None, None)
 
 
-def test_what_is_not_its_schema_is_malformed(spark: SparkSession) -> None:
-    """Cut anywhere, longer by anything, lengths that are none; never null without a reason."""
+def test_a_payload_that_does_not_match_its_schema_is_malformed(spark: SparkSession) -> None:
+    """Truncated anywhere, too long, or with invalid lengths; never null without a reason."""
     whole = avro_bytes(_SECOND, {"note": "note", "id": 300, "legs": [{"due": "due", "qty": 70}]})
     cut = [framed(9, whole[:length]) for length in range(len(whole))]
     longer = [framed(9, whole + more) for more in (b"\x00", b"x", whole, bytes(16))]
@@ -194,7 +194,7 @@ def test_what_is_not_its_schema_is_malformed(spark: SparkSession) -> None:
 
 
 def test_a_decimal_of_more_digits_than_its_type_is_malformed(spark: SparkSession) -> None:
-    """Its bytes hold any number."""
+    """Its bytes can store any number."""
     schema = {"type": "record", "name": "R", "fields": [{"name": "price", "type": _MONEY}]}
     plain = {"type": "record", "name": "R", "fields": [{"name": "price", "type": "bytes"}]}
     payloads = [
@@ -206,8 +206,8 @@ def test_a_decimal_of_more_digits_than_its_type_is_malformed(spark: SparkSession
     assert made[0][0] == {"price": Decimal("9999.99")}
 
 
-def test_frames_that_are_none_and_schemas_that_are_not_there(spark: SparkSession) -> None:
-    """Each with a reason of its own, and the id as far as there is one."""
+def test_missing_frames_and_unknown_schemas_have_separate_reasons(spark: SparkSession) -> None:
+    """With the schema id if the payload has one."""
     payloads = [b"", b"\x00", b"\x00\x00\x00\x07", b"{}", b"\x01\x00\x00\x00\x07", framed(8, b"x")]
     payloads += [framed(2**32 - 1, b""), framed(13, b"x"), framed(7, b"")]
     assert read(spark, payloads, SCHEMAS) == [
@@ -219,8 +219,8 @@ def test_frames_that_are_none_and_schemas_that_are_not_there(spark: SparkSession
     ]
 
 
-def test_a_header_that_names_the_schema_comes_before_the_payload(spark: SparkSession) -> None:
-    """Confluent's header serializer writes no frame: a zero byte is the body's own."""
+def test_a_schema_id_header_takes_precedence_over_the_payload(spark: SparkSession) -> None:
+    """Confluent's header serializer writes no frame; a leading zero byte belongs to the record."""
     context = SerializationContext("trades", MessageField.VALUE, [])
     guid = SchemaId("AVRO", guid="89791762-2336-4186-9674-299b90a802e2")
     body = avro_bytes(_THIRD, None) + bytes(4)
@@ -237,8 +237,8 @@ def test_a_header_that_names_the_schema_comes_before_the_payload(spark: SparkSes
         ]
 
 
-def test_a_payload_that_is_null_by_its_schema_is_decoded(spark: SparkSession) -> None:
-    """A union at the top: not every null is a fault."""
+def test_a_null_of_a_top_level_union_is_decoded(spark: SparkSession) -> None:
+    """Not every null is a fault."""
     payloads = [framed(1, avro_bytes(_THIRD, each)) for each in (None, "", "text")]
     assert read(spark, payloads, {1: _THIRD}) == [
         (None, None, 1),
@@ -248,7 +248,7 @@ def test_a_payload_that_is_null_by_its_schema_is_decoded(spark: SparkSession) ->
 
 
 def test_random_records_are_read_as_they_were_written(spark: SparkSession) -> None:
-    """By a library that is not Spark's."""
+    """The library fastavro writes them."""
     seed = 7
     random = Random(seed)
     values = [
@@ -277,8 +277,8 @@ def record(*fields: tuple[str, Any]) -> dict[str, Any]:
     return {"type": "record", "name": "R", "fields": made}
 
 
-def test_an_int_beyond_32_bits_is_the_number_that_was_written(spark: SparkSession) -> None:
-    """fastavro, and so Confluent's Python serializer, writes such numbers."""
+def test_an_int_beyond_32_bits_is_read_exactly(spark: SparkSession) -> None:
+    """The library fastavro, and so Confluent's Python serializer, writes such numbers."""
     schema = record(
         ("n", {"type": "int"}),
         ("maybe", ["null", "int"]),
@@ -335,8 +335,8 @@ def test_an_int_beyond_32_bits_is_the_number_that_was_written(spark: SparkSessio
     assert read(spark, [framed(1, avro_bytes("int", _LARGE))], {1: "int"}) == [(_LARGE, None, 1)]
 
 
-def test_an_int_that_its_column_does_not_hold_is_malformed(spark: SparkSession) -> None:
-    """With `widen: false` the column has 32 bits."""
+def test_an_int_beyond_the_column_is_malformed(spark: SparkSession) -> None:
+    """With `widen: false`, the column has 32 bits."""
     schema = record(("n", "int"), ("list", {"type": "array", "items": "int"}))
     values = [(2**31 - 1, -(2**31)), (2**31, 1), (1, -(2**31) - 1)]
     payloads = [framed(1, avro_bytes(schema, {"n": n, "list": [each]})) for n, each in values]
@@ -365,10 +365,10 @@ def test_an_int_that_its_column_does_not_hold_is_malformed(spark: SparkSession) 
         ),
     ],
 )
-def test_a_day_a_moment_or_a_symbol_out_of_bounds_is_malformed(
+def test_a_date_timestamp_or_symbol_out_of_bounds_is_malformed(
     spark: SparkSession, kind: Any, values: dict[int, Any], wrong: list[int]
 ) -> None:
-    """Cut down to 32 bits it would be another day or symbol; the detail names its field."""
+    """Truncated to 32 bits, it would be another date or symbol. The detail is the field."""
     several = [{**kind, "name": "Other"}, "string"] if kind is _SIDE else [kind, "string"]
     member = "Other" if kind is _SIDE else kind["type"]
     schema = record(
@@ -401,8 +401,8 @@ def test_a_day_a_moment_or_a_symbol_out_of_bounds_is_malformed(
     assert made[len(good) :] == [(None, "malformed", 1, at) for _, at in bad]
 
 
-def test_a_boolean_is_a_byte_of_zero_or_one(spark: SparkSession) -> None:
-    """Java reads every byte but 1 as false. The detail names the field."""
+def test_a_boolean_of_another_byte_than_0_or_1_is_malformed(spark: SparkSession) -> None:
+    """Java reads every byte except 1 as false. The detail is the field."""
     schema = {"type": "record", "name": "R", "fields": [
         {"name": "yes", "type": "boolean"},
         {"name": "maybe", "type": ["null", {"type": "boolean"}, "string"]},
@@ -424,8 +424,8 @@ def test_a_boolean_is_a_byte_of_zero_or_one(spark: SparkSession) -> None:
     assert made[1:] == [(None, "malformed", 1, path) for path in places.values() for _ in range(2)]
 
 
-def test_what_is_always_null_has_no_column(spark: SparkSession) -> None:
-    """It has no bytes. An error is a record, and a schema may use the names of internal types."""
+def test_a_field_of_type_null_has_no_column(spark: SparkSession) -> None:
+    """An error is a record, and a schema may use the names of internal types."""
     schema = {"type": "error", "name": "tidemark_record", "fields": [
         {"name": "nothing", "type": "null"},
         {"name": "tidemark_end", "type": {
@@ -456,7 +456,7 @@ def test_what_is_always_null_has_no_column(spark: SparkSession) -> None:
     ]
 
 
-def test_text_that_is_not_utf8_is_named(spark: SparkSession) -> None:
+def test_a_text_that_is_not_utf8_has_its_own_reason(spark: SparkSession) -> None:
     """Readers of Parquet fail on a whole file with one such text."""
     java = {"type": "string", "avro.java.string": "String"}
     schema = record(
@@ -510,8 +510,8 @@ def test_text_that_is_not_utf8_is_named(spark: SparkSession) -> None:
     ]
 
 
-def test_bytes_at_the_top_are_all_that_follows_the_id(spark: SparkSession) -> None:
-    """Serializers write them without their length; so is a decimal's number."""
+def test_top_level_bytes_are_the_rest_of_the_payload(spark: SparkSession) -> None:
+    """Serializers write them without a length, also for decimals."""
     texts = [b"", b"a", b"\x02a", bytes(63), bytes(64), bytes(range(256)) * 40, b"x" * 2**21]
     made = decoded(
         spark,
@@ -528,8 +528,8 @@ def test_bytes_at_the_top_are_all_that_follows_the_id(spark: SparkSession) -> No
     assert made == [(bytearray(b"a"), None, 1, None), (None, "malformed", 1, None)]
 
 
-def test_records_of_avros_own_interop_schema_land_typed(spark: SparkSession) -> None:
-    """All fields except the recursive record, which no column can have, and the null field."""
+def test_records_of_avros_interop_schema_are_decoded(spark: SparkSession) -> None:
+    """Without the recursive record, which has no column, and the null field."""
     schema = interop.without("recordField")
     value = {
         "intField": -(2**31),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.typed.formats.test_payloads import read
+from tests.typed.formats.test_spark_payloads import read
 from tidemark.spec.decode import Format, PayloadSpec
 from tidemark.spec.fields import Struct, parse_type
 

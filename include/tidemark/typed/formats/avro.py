@@ -1,6 +1,6 @@
-"""Avro schemas: what they refer to put into them, and the types of the fields that they make.
+"""Avro schemas: their references, their column types, and the form that Spark reads.
 
-After the Avro 1.12 specification. What Delta has no type for is said, and nothing is guessed.
+Source: the Avro 1.12 specification. A schema without a type in Delta raises `NoColumn`.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _LOGICAL = {
 
 
 class Symbols(str):
-    """The type of an enum: text, which is one of its symbols.
+    """The type of an enum: a text.
 
     Attributes:
-        symbols: The symbols in their order.
+        symbols: The symbols in the order of the schema.
     """
 
     symbols: tuple[str, ...]
 
     @classmethod
     def of(cls, symbols: Iterable[str]) -> Self:
-        """The type of an enum."""
+        """Return the type of an enum with these symbols."""
         made = cls("string")
         made.symbols = tuple(symbols)
         return made
@@ -61,14 +61,14 @@ _WIDE = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "do
 
 
 def with_references(text: str, references: Iterable[str]) -> str:
-    """A schema with the definitions of the types that it takes from other ones.
+    """Return a schema that contains the definitions of its references.
 
     Args:
         text: The schema.
-        references: The schemas that it refers to, and those that they refer to.
+        references: The schemas that it refers to, directly or indirectly.
 
     Raises:
-        ValueError: One of them is no JSON.
+        ValueError: One of the schemas is not JSON.
     """
     others: dict[str, Any] = {}
     for each in references:
@@ -79,7 +79,7 @@ def with_references(text: str, references: Iterable[str]) -> str:
 
 
 def _collect(schema: Any, space: str, found: dict[str, Any]) -> None:
-    """Named types by their full names."""
+    """Add the named types of a schema to `found`, by their full names."""
     if isinstance(schema, list):
         for each in schema:
             _collect(each, space, found)
@@ -94,7 +94,7 @@ def _collect(schema: Any, space: str, found: dict[str, Any]) -> None:
 
 
 def _inner(schema: Mapping[str, Any]) -> list[Any]:
-    """The schemas in a schema."""
+    """Return the schemas inside a schema."""
     kind = schema.get("type")
     if kind in _RECORDS:
         return [each.get("type") for each in schema.get("fields", ())]
@@ -110,7 +110,7 @@ def _full_name(schema: Mapping[str, Any], space: str) -> str:
 
 
 def _inlined(schema: Any, space: str, others: Mapping[str, Any], known: set[str]) -> Any:
-    """The same schema; of a type that others define the first mention is its definition."""
+    """Return a schema in which the first use of each foreign type is its definition."""
     if isinstance(schema, str):
         full = schema if "." in schema or not space else f"{space}.{schema}"
         name = full if full in others else schema
@@ -141,31 +141,32 @@ def _inlined(schema: Any, space: str, others: Mapping[str, Any], known: set[str]
 
 
 def is_raw(text: str) -> bool:
-    """Whether records of a schema are top-level bytes, which serializers write without a length.
+    """Return whether records of a schema are plain bytes, which serializers write without a length.
 
-    Confluent's serializers for Java and Python do so, for any logical type.
+    Confluent's serializers for Java and Python do this for any logical type.
     """
     schema = json.loads(text)
     return bool((schema["type"] if isinstance(schema, dict) else schema) == "bytes")
 
 
 def column_of(text: str) -> FieldType:
-    """The type of the column for records of a schema.
+    """Return the type of the column for records of a schema.
 
-    An enum is its symbol. A union of several types is a mapping with a field for each, named after
-    it: `member_int`. Dates, timestamps and decimals keep their logical type; others are ignored.
+    An enum becomes its symbol. A union of several types becomes a struct with a field for each
+    type, such as `member_int`. Dates, timestamps and decimals keep their logical type; others are
+    ignored.
 
     Raises:
-        NoColumn: No column can be made of it.
+        NoColumn: The schema has no type in Delta.
     """
     try:
         return _column(json.loads(text), "", {}, ())
     except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as wrong:
-        raise NoColumn("it is no Avro schema") from wrong
+        raise NoColumn("the schema is not valid Avro") from wrong
 
 
 def as_spark_reads(text: str) -> str:
-    """A schema of the same binary form that Avro's reader reads without loss.
+    """Return a schema of the same binary form that Avro's Java reader reads without loss.
 
     Java cuts an `int`, and the index of an enum, down to 32 bits. Their binary form is that of a
     `long`, so they are read as `long`. An enum becomes a record with a number. An `int` in a union
@@ -217,7 +218,7 @@ def _readable(schema: Any, numbers: Iterator[int]) -> Any:
 
 
 def _fields_with_bytes(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The fields of a record without those of type `null`, which have no bytes and no column."""
+    """Return the fields of a record except type `null`, which has no bytes and no column."""
     return [each for each in schema["fields"] if each["type"] not in ("null", {"type": "null"})]
 
 
@@ -228,29 +229,29 @@ def _is_int(schema: Any) -> bool:
 
 
 def _indexed(name: str, space: str | None) -> dict[str, Any]:
-    """A record that is one number."""
+    """Return a record schema with one number."""
     placed = {"name": name} if space is None else {"name": name, "namespace": space}
     return {"type": "record", **placed, "fields": [{"name": "index", "type": "long"}]}
 
 
 def _logical(schema: Mapping[str, Any]) -> FieldType | None:
-    """The type of a logical type that is known here."""
+    """Return the column type of a supported logical type; None for others."""
     kind, logical = schema.get("type"), schema.get("logicalType")
     if logical == "decimal" and kind in ("bytes", "fixed"):
         precision, scale = schema.get("precision"), schema.get("scale", 0)
         if isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision:
             if kind == "fixed" and not _fits(precision, schema.get("size")):
-                # As Avro has it: then it is no decimal.
+                # By the specification, such a logical type is ignored.
                 return None
             if 1 <= precision <= _WIDEST_DECIMAL:
                 return Decimal(precision, scale)
-            raise NoColumn(f"a decimal has {precision} digits, Delta's widest {_WIDEST_DECIMAL}")
+            raise NoColumn(f"a decimal has {precision} digits, and Delta allows {_WIDEST_DECIMAL}")
         return None
     return _LOGICAL.get((str(kind), str(logical)))
 
 
 def _fits(precision: int, size: Any) -> bool:
-    """Whether so many bytes hold every number of so many digits."""
+    """Return whether `size` bytes can store every number of `precision` digits."""
     return isinstance(size, int) and size > 0 and 10**precision <= 2 ** (8 * size - 1)
 
 
@@ -288,14 +289,14 @@ def _by_name(
     if name in _PRIMITIVES:
         return _PRIMITIVES[name]
     if name == "null":
-        raise NoColumn("a field is null and nothing else")
+        raise NoColumn("a field has no type but null")
     full = name if "." in name or not space else f"{space}.{name}"
     for each in (full, name):
         if each in above:
-            raise NoColumn(f"{each} contains itself, which no column can")
+            raise NoColumn(f"{each} contains itself")
         if each in known:
             return known[each]
-    raise NoColumn(f"it has no type {name}")
+    raise NoColumn(f"the schema does not define {name}")
 
 
 def _record(
@@ -311,7 +312,7 @@ def _record(
         raise NoColumn(f"{name} has no fields")
     folded = [each.lower() for each, _ in fields]
     if twice := sorted({each for each in folded if folded.count(each) > 1}):
-        raise NoColumn(f"{name} has fields that differ in upper and lower case alone: {twice[0]}")
+        raise NoColumn(f"{name} has fields whose names differ only in case: {twice[0]}")
     return Struct(tuple(fields))
 
 
@@ -324,10 +325,10 @@ def _union(
         if _type_name(each) != "null"
     ]
     if not kinds:
-        raise NoColumn("a field is null and nothing else")
+        raise NoColumn("a field has no type but null")
     if len(kinds) == 1:
         return kinds[0][1]
-    # Spark reads both into one column.
+    # Spark reads both types into one column.
     if wide := _WIDE.get(frozenset(name for name, _ in kinds)):
         if any(_logical_name(each) for each in members):
             both = _several(members, space)
@@ -343,7 +344,7 @@ def _union(
 
 
 def _several(members: Iterable[Any], space: str) -> str:
-    """Members of a union by their full names, with their logical types, null left out."""
+    """Return the members of a union as text: full names with logical types, without null."""
     names = [_described(each, space) for each in members if _type_name(each) != "null"]
     return " and ".join(names)
 
@@ -363,7 +364,7 @@ def _logical_name(schema: Any) -> str | None:
 
 
 def _type_name(schema: Any) -> str:
-    """A type's own name, without its namespace, as Spark names members of unions."""
+    """Return a type's name without its namespace, as Spark names members of unions."""
     while isinstance(schema, dict) and isinstance(schema.get("type"), dict):
         schema = schema["type"]
     if isinstance(schema, dict):

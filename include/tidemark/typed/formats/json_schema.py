@@ -1,6 +1,6 @@
-"""JSON Schemas: the types of the fields that they make, after the drafts from 4 on.
+"""JSON Schemas: their column types, for draft 4 and later.
 
-What the types of a spec cannot say, such as one of several types or a map, is text: its JSON.
+A value without a type in a spec, such as a map or one of several types, becomes its JSON text.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 from tidemark.spec.fields import FIELD_NAME, FieldType, ListOf, NoColumn, Struct, within
 
-_WORDS = {"boolean": "boolean", "integer": "long", "number": "double"}
+_SIMPLE_TYPES = {"boolean": "boolean", "integer": "long", "number": "double"}
 _FORMATS = {"date": "date", "date-time": "timestamp"}
 _TEXT = "string"
 _ANCHORS = ("$anchor", "$dynamicAnchor")
 _VALUES = {"const", "default", "enum", "examples"}
 """Keywords with values that are not schemas."""
-_TELLING = {"type", "properties", "items", "$ref", "enum", "const", "allOf", "anyOf", "oneOf"}
-"""Words that say what a value is, and not only what it must not be."""
+_TYPE_KEYWORDS = {"type", "properties", "items", "$ref", "enum", "const", "allOf", "anyOf", "oneOf"}
+"""Keywords that describe the type of a value, and not only restrict it."""
 
 
 def column_of(text: str) -> Struct:
-    """The type of the column for objects of a schema.
+    """Return the type of the column for objects of a schema.
 
-    Leaves out properties with names that no column can have.
+    Leaves out properties whose names are not valid names of columns.
 
     Raises:
         NoColumn: The schema has no column.
@@ -36,9 +36,9 @@ def column_of(text: str) -> Struct:
         document = _Document(json.loads(text))
         made = _type([document.root], document, ())
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
-        raise NoColumn("it is no JSON Schema") from wrong
+        raise NoColumn("the schema is not a valid JSON Schema") from wrong
     if not isinstance(made, Struct):
-        raise NoColumn("it is of no objects with properties that a column can have")
+        raise NoColumn("the schema does not describe objects with usable properties")
     return made
 
 
@@ -46,7 +46,7 @@ class _Document:
     """A schema with absolute references, and their targets.
 
     Args:
-        raw: The schema, as JSON has it.
+        raw: The parsed JSON of the schema.
     """
 
     def __init__(self, raw: Any) -> None:
@@ -57,14 +57,14 @@ class _Document:
         self._named[""] = self.root
 
     def _absolute(self, schema: Any, base: str) -> Any:
-        """A copy with absolute references; stores the parts with an identifier or an anchor."""
+        """Return a copy with absolute references; store parts with an identifier or an anchor."""
         if isinstance(schema, list):
             return [self._absolute(each, base) for each in schema]
         if not isinstance(schema, dict):
             return schema
         names = []
         if isinstance(own := schema.get(self._id), str):
-            # Before draft 8 an anchor was an identifier that is only a fragment.
+            # Before draft 8, an anchor is an identifier with only a fragment.
             base, anchor = urldefrag(_joined(base, own))
             names.append(f"{base}#{anchor}" if anchor else base)
         names += [
@@ -81,32 +81,32 @@ class _Document:
         return made
 
     def at(self, reference: str) -> Any:
-        """The schema that an absolute reference leads to."""
+        """Return the target of an absolute reference."""
         found = self._named.get(reference)
         if found is not None:
             return found
         base, fragment = urldefrag(reference)
         found = self._named.get(base)
         if found is None:
-            raise NoColumn(f"it refers to another document, {reference}")
+            raise NoColumn(f"the schema refers to another document, {reference}")
         if fragment and not fragment.startswith("/"):
-            raise NoColumn(f"it refers to {reference}, which it does not have")
+            raise NoColumn(f"the schema refers to {reference}, which it does not contain")
         try:
             for step in unquote(fragment).split("/")[1:]:
                 step = step.replace("~1", "/").replace("~0", "~")
                 found = found[int(step) if isinstance(found, list) else step]
         except (LookupError, TypeError, ValueError):
-            raise NoColumn(f"it refers to {reference}, which it does not have") from None
+            raise NoColumn(f"the schema refers to {reference}, which it does not contain") from None
         return found
 
 
 def _joined(base: str, reference: str) -> str:
-    """A reference in a document as an absolute one."""
+    """Return a reference of a document as an absolute one."""
     return f"{base}{reference}" if reference.startswith("#") else urljoin(base, reference)
 
 
 def _type(schemas: list[Any], document: _Document, above: tuple[str, ...]) -> FieldType:
-    """The type of values that all of some schemas describe."""
+    """Return the type of values that match all of some schemas."""
     parts: list[dict[str, Any]] = []
     for schema in schemas:
         for part, seen in _parts(schema, document, above):
@@ -128,11 +128,11 @@ def _type(schemas: list[Any], document: _Document, above: tuple[str, ...]) -> Fi
     if kind == "string":
         formats = {part["format"] for part in parts if part.get("format") in _FORMATS}
         return _FORMATS[formats.pop()] if len(formats) == 1 else _TEXT
-    return _WORDS.get(kind, _TEXT)
+    return _SIMPLE_TYPES.get(kind, _TEXT)
 
 
 def _properties(parts: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """The schemas of each property, by name; without names that no column can have."""
+    """Return the schemas of each property by name, without names that are invalid for columns."""
     properties: dict[str, list[Any]] = {}
     for part in parts:
         for name, each in (part.get("properties") or {}).items():
@@ -146,7 +146,7 @@ def _struct(
 ) -> Struct:
     folded = Counter(name.lower() for name in properties)
     if twice := sorted(name for name, times in folded.items() if times > 1):
-        raise NoColumn(f"it has fields that differ in upper and lower case alone: {twice[0]}")
+        raise NoColumn(f"the schema has fields whose names differ only in case: {twice[0]}")
     fields = []
     for name, schemas in properties.items():
         with within(name):
@@ -157,13 +157,13 @@ def _struct(
 def _parts(
     schema: Any, document: _Document, above: tuple[str, ...]
 ) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
-    """A schema, and those that a value has to be of as well; with the references on the way."""
+    """Yield all schemas that values of a schema must match, each with the references to it."""
     if not isinstance(schema, dict):
         return
     yield schema, ()
     if reference := schema.get("$ref"):
         if reference in above:
-            raise NoColumn(f"{reference} contains itself, which no column can")
+            raise NoColumn(f"{reference} contains itself")
         for part, seen in _parts(document.at(reference), document, (*above, reference)):
             yield part, (reference, *seen)
     for member in schema.get("allOf", ()):
@@ -175,16 +175,16 @@ def _parts(
 
 
 def _members(schema: dict[str, Any], several: str) -> list[Any]:
-    """Members that say what a value is, null left out."""
+    """Return the members that describe a type, without null."""
     return [
         each
         for each in schema.get(several, ())
-        if isinstance(each, dict) and each.get("type") != "null" and _TELLING & each.keys()
+        if isinstance(each, dict) and each.get("type") != "null" and _TYPE_KEYWORDS & each.keys()
     ]
 
 
 def _is_one_of_several(schema: dict[str, Any]) -> bool:
-    """Whether it leaves open which of several types a value has."""
+    """Return whether a value may have one of several types."""
     if any(len(_members(schema, several)) > 1 for several in ("oneOf", "anyOf")):
         return True
     kinds = schema.get("type")
@@ -192,7 +192,7 @@ def _is_one_of_several(schema: dict[str, Any]) -> bool:
 
 
 def _kind(schema: dict[str, Any]) -> str | None:
-    """The word for its type; None if it does not say."""
+    """Return the name of the schema's type; None if it has none."""
     kind = schema.get("type")
     if isinstance(kind, list):
         return next(str(each) for each in kind if each != "null")

@@ -1,7 +1,7 @@
-"""Protobuf: the message that a payload says it is, and the types of the fields of a schema.
+"""Protobuf schemas: their column types, their descriptors, and the message index of a payload.
 
-A schema's text is its descriptors, as Protobuf has them in JSON: one `FileDescriptorSet` whose
-last file is the schema itself, and whose other files are what it imports.
+The text of a schema is its descriptors in Protobuf's JSON form: a `FileDescriptorSet` whose last
+file is the schema itself, and whose other files are its imports.
 """
 
 from __future__ import annotations
@@ -9,9 +9,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidemark.spec.fields import Decimal, FieldType, ListOf, MapOf, NoColumn, Struct, within
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor_pb2 import DescriptorProto
+    from google.protobuf.descriptor_pool import DescriptorPool
 
 WELL_KNOWN = tuple(
     f"google/protobuf/{name}.proto"
@@ -29,17 +33,17 @@ WELL_KNOWN = tuple(
         "wrappers",
     )
 )
-"""Files that every Protobuf library brings: no schema's text has them."""
+"""Files that every Protobuf library provides; the text of a schema does not contain them."""
 TEXTS = frozenset(
     f"google.protobuf.{name}"
     for name in ("Any", "Duration", "Empty", "FieldMask", "ListValue", "Struct", "Value")
 )
-"""Messages that are text here: their JSON."""
+"""Messages that become their JSON text."""
 NOT_COMPILED = "// not compiled: "
 """Prefix of the text of a schema that does not compile; the reason follows."""
 TIMESTAMP = "google.protobuf.Timestamp"
 FIRST = (0,)
-"""The index of a schema's first message, which is what its column is made of."""
+"""The index of a schema's first message, whose fields are the column."""
 
 _SCALARS: Mapping[str, FieldType] = {
     "TYPE_DOUBLE": "double",
@@ -73,39 +77,39 @@ WRAPPERS: Mapping[str, FieldType] = {
         ("Bytes", "binary"),
     )
 }
-"""Messages that are a scalar that may be missing."""
+"""Messages that wrap an optional scalar."""
 _WELL_KNOWN_TYPES: Mapping[str, FieldType] = {
     TIMESTAMP: "timestamp",
     **WRAPPERS,
     **dict.fromkeys(TEXTS, "string"),
 }
 _MESSAGES = {"TYPE_MESSAGE", "TYPE_GROUP"}
-_LONE_ZERO = b"\x00"
-_MOST_LEVELS = 100
-"""A message that is read lies in fewer."""
-MOST_COLUMNS = 10_000
-"""Columns of one schema, those of a message counted for each field that has it."""
+_SINGLE_ZERO = b"\x00"
+_MAX_LEVELS = 100
+"""The most levels of a message index; Protobuf readers allow fewer levels of messages."""
+MAX_COLUMNS = 10_000
+"""The most columns of one schema. Columns of a message count for each field of its type."""
 _VARINT_BYTES = 5
-"""Indexes are numbers of four bytes."""
+"""The most bytes of a number in an index, which has 32 bits."""
 
 _Messages: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 def message_index(payload: bytes) -> tuple[tuple[int, ...], int]:
-    """Which message of its schema a payload is, and where in the payload that message begins.
+    """Return the message index of a payload, and the position of the message in bytes.
 
-    As Confluent's serializers write it behind the schema's id: how many numbers there are, and the
-    numbers, each in zigzag varints; the first is the place of a message in the file, the next of
-    one in that message, and so on. A lone zero stands for the first message.
+    Confluent's serializers write the index behind the schema id: the count of numbers and the
+    numbers, as zigzag varints. The first number is the position of a message in the file, the next
+    one the position of a message inside that message. A single zero means the first message.
 
     Raises:
-        ValueError: It begins with no such list.
+        ValueError: The payload does not begin with an index.
     """
-    if payload[:1] == _LONE_ZERO:
+    if payload[:1] == _SINGLE_ZERO:
         return FIRST, 1
     count, place = _varint(payload, 0)
-    if count > _MOST_LEVELS:
-        raise ValueError("more messages in messages than there can be")
+    if count > _MAX_LEVELS:
+        raise ValueError("the message index has too many numbers")
     index = []
     for _ in range(count):
         number, place = _varint(payload, place)
@@ -114,32 +118,32 @@ def message_index(payload: bytes) -> tuple[tuple[int, ...], int]:
 
 
 def _varint(payload: bytes, place: int) -> tuple[int, int]:
-    """A number that is not negative, and where the next one begins."""
+    """Return a non-negative number, and the position behind it."""
     number = 0
     for step, byte in enumerate(payload[place : place + _VARINT_BYTES]):
         number |= (byte & 0x7F) << (7 * step)
         if byte < 0x80:
             if number & 1:
-                raise ValueError("a number below zero")
+                raise ValueError("the message index has a negative number")
             return number >> 1, place + step + 1
-    raise ValueError("a number that does not end")
+    raise ValueError("the message index has an incomplete number")
 
 
 def first_message(text: str) -> str:
-    """The full name of a schema's first message.
+    """Return the full name of a schema's first message.
 
     Raises:
-        NoColumn: It has no message, or it is not JSON because it did not compile.
+        NoColumn: The schema has no message, or did not compile.
     """
     try:
         schema = json.loads(text)["file"][-1]
     except (ValueError, LookupError, TypeError):
-        problem = "it is no Protobuf schema that can be compiled"
+        problem = "the Protobuf schema does not compile"
         if text.startswith(NOT_COMPILED):
             problem += f": {text.partition(chr(10))[0].removeprefix(NOT_COMPILED)}"
         raise NoColumn(problem) from None
     if not schema.get("messageType"):
-        raise NoColumn("it has no message")
+        raise NoColumn("the schema has no message")
     name, package = schema["messageType"][0]["name"], schema.get("package")
     return f"{package}.{name}" if package else str(name)
 
@@ -159,11 +163,11 @@ def column_of(text: str) -> Struct:
     try:
         return _Columns(messages).of(name)
     except RecursionError:
-        raise NoColumn(f"{name} has messages in messages too deep for a column") from None
+        raise NoColumn(f"{name} nests messages too deep for a column") from None
 
 
 def _named(messages: Any, within: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Messages and those in them, by their full names."""
+    """Yield messages and the messages inside them, by their full names."""
     for each in messages:
         name = f"{within}.{each['name']}" if within else each["name"]
         yield name, each
@@ -171,10 +175,10 @@ def _named(messages: Any, within: str) -> Iterator[tuple[str, Mapping[str, Any]]
 
 
 class _Columns:
-    """Makes the columns of messages, those of each once.
+    """Derives the columns of messages, each message once.
 
     Args:
-        messages: All of a schema, by their full names.
+        messages: All messages of a schema by their full names.
     """
 
     def __init__(self, messages: _Messages) -> None:
@@ -184,29 +188,27 @@ class _Columns:
         self._within: list[str] = []
 
     def of(self, name: str) -> Struct:
-        """The type of the column that a message makes.
+        """Return the type of the column for a message.
 
         Raises:
-            NoColumn: None can be made of it.
-            RecursionError: It has messages in messages too deep.
+            NoColumn: The message has no type in Delta.
+            RecursionError: Messages are nested too deep.
         """
         if name in self._within:
-            raise NoColumn(f"{name} contains itself, which no column can")
+            raise NoColumn(f"{name} contains itself")
         if name not in self._made:
             self._within.append(name)
             fields = self._messages[name]["field"]
             folded = Counter(each["name"].lower() for each in fields)
             if twice := sorted(each for each, times in folded.items() if times > 1):
-                raise NoColumn(
-                    f"{name} has fields that differ in upper and lower case alone: {twice[0]}"
-                )
+                raise NoColumn(f"{name} has fields whose names differ only in case: {twice[0]}")
             made = []
             for each in fields:
                 with within(str(each["name"])):
                     made.append((str(each["name"]), self._field(each)))
             self._counts[name] = sum(self._count(each) for each in fields)
-            if self._counts[name] > MOST_COLUMNS:
-                raise NoColumn(f"{name} makes more than {MOST_COLUMNS:,} columns")
+            if self._counts[name] > MAX_COLUMNS:
+                raise NoColumn(f"{name} has more than {MAX_COLUMNS:,} columns")
             self._within.pop()
             self._made[name] = Struct(tuple(made))
         return self._made[name]
@@ -225,7 +227,7 @@ class _Columns:
         return ListOf(kind) if is_list else kind
 
     def _held(self, field: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The field itself; of a map the field of its values."""
+        """Return the field; for a map, the field of its values."""
         entry = self._messages.get(_type_name(field), {})
         is_map = entry.get("options", {}).get("mapEntry")
         return entry["field"][1] if is_map else field
@@ -234,11 +236,58 @@ class _Columns:
         if name in _WELL_KNOWN_TYPES:
             return _WELL_KNOWN_TYPES[name]
         if name not in self._messages:
-            raise NoColumn(f"it has {name}, which is no type of a column")
-        # A column has to have a field; one message without any is as good as another.
+            raise NoColumn(f"{name} is not a supported type")
+        # A struct column needs a field, so a message without fields becomes text.
         return self.of(name) if self._messages[name].get("field") else "string"
 
 
 def _type_name(field: Mapping[str, Any]) -> str:
-    """The full name of a field's message; empty where it has none."""
+    """Return the full name of a field's message; empty for a scalar."""
     return str(field.get("typeName", "")).removeprefix(".")
+
+
+def pool_of(schema: str) -> DescriptorPool:
+    """Return the messages of a schema and of Protobuf's well-known files.
+
+    Args:
+        schema: The schema's descriptors in JSON.
+
+    Raises:
+        TypeError, ValueError, json_format.Error: Protobuf's library rejects the descriptors. It
+            rejects some that the compiler accepts, such as a redefined well-known message.
+    """
+    from google.protobuf import (
+        any_pb2,
+        api_pb2,
+        descriptor_pb2,
+        duration_pb2,
+        empty_pb2,
+        field_mask_pb2,
+        json_format,
+        source_context_pb2,
+        struct_pb2,
+        timestamp_pb2,
+        type_pb2,
+        wrappers_pb2,
+    )
+    from google.protobuf.descriptor_pool import DescriptorPool
+
+    pool = DescriptorPool()
+    # Each file after its imports.
+    for module in (
+        *(any_pb2, source_context_pb2, type_pb2, api_pb2, descriptor_pb2, duration_pb2, empty_pb2),
+        *(field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2),
+    ):
+        pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+    for file in json_format.Parse(schema, descriptor_pb2.FileDescriptorSet()).file:
+        for message in _with_inner(file.message_type):
+            # Names in JSON are not used, so two equal ones do no harm.
+            message.options.deprecated_legacy_json_field_conflicts = True
+        pool.AddSerializedFile(file.SerializeToString())
+    return pool
+
+
+def _with_inner(messages: Iterator[DescriptorProto]) -> Iterator[DescriptorProto]:
+    for each in messages:
+        yield each
+        yield from _with_inner(each.nested_type)

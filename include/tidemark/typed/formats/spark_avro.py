@@ -1,8 +1,8 @@
-"""Avro records as Spark columns, each with the schema that it was written with.
+"""Avro records as Spark columns, each read with its own schema.
 
 Spark's own reader accepts a record that is longer than its schema, and returns the same for a
-failed record and one with null fields alone. So this module appends its own bytes to each record
-and to its schema. Spark cuts numbers down to 32 bits and accepts any bytes as text. So this module
+failed record and one with only null fields. So this module appends its own bytes to each record
+and to its schema. Spark truncates numbers to 32 bits and accepts any bytes as text. So this module
 reads numbers as 64 bits, and checks numbers and text.
 """
 
@@ -18,21 +18,21 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from tidemark.spec.decode import Reason
+from tidemark.spec.decode import QuarantineReason
 from tidemark.spec.fields import UNION_MEMBER, FieldType, ListOf, MapOf, Struct, widened
 from tidemark.typed.formats.avro import Symbols, as_spark_reads, column_of, is_raw
 from tidemark.typed.spark_frames import Read, Steps
 
 _END = secrets.token_bytes(16)
-"""What is put behind each record: no record ends with it by itself."""
+"""Random bytes behind each record: no record contains them by itself."""
 _NAME = f"tidemark_{secrets.token_hex(8)}"
-"""Prefix of the internal types: it is random, so no schema has a type of that name."""
+"""Random prefix of the internal types: no schema has a type of that name."""
 _END_TYPE = {"type": "fixed", "name": f"{_NAME}_end", "size": len(_END)}
 _OPTIONS = {
     "mode": "PERMISSIVE",
-    # Days before 1582 are those of the calendar that Avro's specification means.
+    # Days before 1582 follow the calendar of Avro's specification.
     "datetimeRebaseMode": "CORRECTED",
-    # Members of unions by the names of their types, wherever they stand.
+    # Members of unions get the names of their types, independent of their order.
     "enableStableIdentifiersForUnionType": "true",
     "stableIdentifierPrefixForUnionType": UNION_MEMBER,
 }
@@ -42,8 +42,8 @@ _BOUNDS = {
     "date": (-719_162, 2_932_896),
     "timestamp": (-62_135_596_800_000_000, 253_402_300_799_999_999),
 }
-_OF_FIELDS = (Reason.NOT_UTF8, Reason.MALFORMED)
-"""The reasons that `_faults` finds; a record with several gets the first of them."""
+_FIELD_REASONS = (QuarantineReason.NOT_UTF8, QuarantineReason.MALFORMED)
+"""The reasons that `_faults` finds. A record with several gets the first one."""
 _LENGTH_BYTES = 5
 _FALSE, _TRUE = b"\x00", b"\x01"
 
@@ -53,12 +53,12 @@ def reading(payload: Column, schema: str, place: Read, *, widens: bool) -> Steps
 
     Args:
         payload: One record each, or null.
-        schema: The schema that they were written with, in JSON.
-        place: Name of the new columns.
-        widens: Whether numbers of four bytes become numbers of eight.
+        schema: The schema of the records, in JSON.
+        place: Names of the new columns.
+        widens: Whether numbers of four bytes become numbers of eight bytes.
     """
     read = f"__read_{place.value}"
-    found_in = {reason: f"__{reason.value}_{place.value}" for reason in _OF_FIELDS}
+    found_in = {reason: f"__{reason.value}_{place.value}" for reason in _FIELD_REASONS}
     written = F.concat(_length_of(payload), payload) if is_raw(schema) else payload
     ended = F.concat(written, F.lit(_END))
     kind = column_of(schema)
@@ -67,25 +67,25 @@ def reading(payload: Column, schema: str, place: Read, *, widens: bool) -> Steps
     made = yield {read: from_avro(ended, _ended(schema), _OPTIONS)}
     have = cast("StructType", made[read].dataType)["value"].dataType
     value = F.col(read)["value"]
-    fields: dict[Reason, list[Column]] = {reason: [] for reason in _OF_FIELDS}
+    fields: dict[QuarantineReason, list[Column]] = {reason: [] for reason in _FIELD_REASONS}
     for at, why, wrong in _faults(value, have, kind, ""):
         fields[why].append(F.when(wrong, at))
     nothing = F.lit(None).cast("string")
     yield {name: F.coalesce(*fields[reason], nothing) for reason, name in found_in.items()}
     is_whole = F.coalesce(F.col(read)["end"] == F.lit(_END), F.lit(False))
-    reason = F.when(payload.isNotNull() & ~is_whole, Reason.MALFORMED.value)
+    reason = F.when(payload.isNotNull() & ~is_whole, QuarantineReason.MALFORMED.value)
     for each, name in found_in.items():
         reason = reason.when(F.col(name).isNotNull(), each.value)
     yield {
         place.value: _value(value, have, kind),
         place.reason: reason,
-        # The whole has no name.
+        # The record itself has an empty path.
         place.detail: F.nullif(F.coalesce(*found_in.values()), F.lit("")),
     }
 
 
 def form(schema: str, *, widens: bool) -> Hashable:
-    """A value that is equal for schemas whose payloads `reading` decodes alike.
+    """Return a value that is equal for schemas whose payloads `reading` decodes in the same way.
 
     Args:
         schema: A schema, in JSON.
@@ -99,7 +99,7 @@ def form(schema: str, *, widens: bool) -> Hashable:
 
 
 def _with_symbols(kind: FieldType) -> Hashable:
-    """A type that differs from another one if an enum in it has other symbols."""
+    """Return a value for a type that also distinguishes the symbols of enums."""
     match kind:
         case Struct():
             return tuple((name, _with_symbols(each)) for name, each in kind.fields)
@@ -114,7 +114,7 @@ def _with_symbols(kind: FieldType) -> Hashable:
 
 
 def _ended(text: str) -> str:
-    """The schema of what is read: the record, and the bytes behind it."""
+    """Return the schema for Spark's reader: the record, and the bytes behind it."""
     fields = [
         {"name": "value", "type": json.loads(as_spark_reads(text))},
         {"name": "end", "type": _END_TYPE},
@@ -123,7 +123,7 @@ def _ended(text: str) -> str:
 
 
 def _length_of(payload: Column) -> Column:
-    """The length of bytes as Avro writes it: seven bits a byte, the lowest first."""
+    """Return the length of a payload in Avro's form: seven bits a byte, lowest bits first."""
     doubled = F.length(payload).cast("bigint") * 2
     parts = []
     for place in range(_LENGTH_BYTES):
@@ -133,32 +133,32 @@ def _length_of(payload: Column) -> Column:
     return F.unhex(F.concat(*parts))
 
 
-_TEXT = Reason.NOT_UTF8
+_TEXT = QuarantineReason.NOT_UTF8
 
 
 def _number(read: Column, have: DataType) -> Column:
-    """A number, extracted from the record that contains it."""
+    """Return a number, extracted from the record around it."""
     if isinstance(have, StructType):
         return F.coalesce(*(_number(read[each.name], each.dataType) for each in have.fields))
     return read
 
 
-def _is_read_otherwise(have: DataType, kind: FieldType) -> bool:
-    """Whether Spark's value needs a conversion for the column."""
+def _needs_conversion(have: DataType, kind: FieldType) -> bool:
+    """Return whether Spark's value needs a conversion for the column."""
     match have, kind:
         case StructType(), Struct():
-            return any(_is_read_otherwise(have[name].dataType, each) for name, each in kind.fields)
+            return any(_needs_conversion(have[name].dataType, each) for name, each in kind.fields)
         case ArrayType(), ListOf():
-            return _is_read_otherwise(have.elementType, kind.element)
+            return _needs_conversion(have.elementType, kind.element)
         case MapType(), MapOf():
-            return _is_read_otherwise(have.valueType, kind.value)
+            return _needs_conversion(have.valueType, kind.value)
         case _:
             return isinstance(have, StructType) or kind in ("integer", "date", "boolean")
 
 
 def _value(read: Column, have: DataType, kind: FieldType) -> Column:
-    """Spark's value in the type of the column; null if it does not fit."""
-    if not _is_read_otherwise(have, kind):
+    """Return Spark's value in the type of the column; null if it does not fit."""
+    if not _needs_conversion(have, kind):
         return read
     match have, kind:
         case StructType(), Struct():
@@ -190,8 +190,8 @@ def _scalar(number: Column, kind: FieldType) -> Column:
 
 def _faults(
     read: Column, have: DataType, kind: FieldType, path: str
-) -> Iterator[tuple[str, Reason, Column]]:
-    """The places where a value may be wrong: path, reason and condition."""
+) -> Iterator[tuple[str, QuarantineReason, Column]]:
+    """Yield the path, the reason and the condition of each possible fault of a value."""
     match have, kind:
         case StructType(), Struct():
             for name, each in kind.fields:
@@ -205,22 +205,22 @@ def _faults(
             yield from _faults_in(values, have.valueType, kind.value, f"{path}{{}}")
         case _, Symbols():
             index = _number(read, have)
-            yield path, Reason.MALFORMED, ~index.between(0, len(kind.symbols) - 1)
+            yield path, QuarantineReason.MALFORMED, ~index.between(0, len(kind.symbols) - 1)
         case _, "boolean":
-            yield path, Reason.MALFORMED, ~read.isin(_FALSE, _TRUE)
+            yield path, QuarantineReason.MALFORMED, ~read.isin(_FALSE, _TRUE)
         case _, "string":
             yield path, _TEXT, ~F.is_valid_utf8(read)
         case _, str() if kind in _BOUNDS:
             number = F.unix_micros(read) if kind == "timestamp" else _number(read, have)
-            yield path, Reason.MALFORMED, ~number.between(*map(F.lit, _BOUNDS[kind]))
+            yield path, QuarantineReason.MALFORMED, ~number.between(*map(F.lit, _BOUNDS[kind]))
 
 
 def _faults_in(
     elements: Column, have: DataType, kind: FieldType, path: str
-) -> Iterator[tuple[str, Reason, Column]]:
-    """The same for the elements of a list: one result for each reason."""
+) -> Iterator[tuple[str, QuarantineReason, Column]]:
+    """Yield the faults of a list's elements, one for each reason."""
 
-    def any_is_wrong(because: Reason) -> Column:
+    def any_is_wrong(because: QuarantineReason) -> Column:
         def is_wrong(each: Column) -> Column:
             wrong = [found for _, why, found in _faults(each, have, kind, "") if why is because]
             return F.coalesce(*(F.when(found, F.lit(True)) for found in wrong), F.lit(False))

@@ -1,4 +1,4 @@
-"""Records that could not be decoded, as they are kept."""
+"""Records in quarantine, without their content."""
 
 from __future__ import annotations
 
@@ -6,33 +6,32 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tidemark.spec.decode import Part, Reason
+from tidemark.spec.decode import Part, QuarantineReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quarantined:
+class QuarantinedRecord:
     """One record in quarantine.
 
     Attributes:
         topic_id: Incarnation of the topic.
         partition: Partition number.
         offset: Offset.
-        plan_sequence: The typed pipeline's plan that has put it there.
-        reason: Why.
-        part: What could not be decoded; None for a broken rule.
-        detail: The field, or the rule; None where nobody knows.
-        schema_id: The schema that its `part` says it is written with, or its value, of one that
-            breaks a rule; None where it says none.
-        value_bytes: Length of its value; None for a tombstone.
-        closed_by: The plan that has decoded it, or tried to, since; None for one that is open.
-        closed_at: When.
+        plan_sequence: Number of the typed plan that quarantined the record.
+        reason: Why the record is in quarantine.
+        part: The part that could not be decoded; None for a broken rule.
+        detail: The first wrong field, or the broken rule; None if unknown.
+        schema_id: Schema id of `part`, or of the value for a broken rule; None without one.
+        value_bytes: Length of the value in bytes; None for a tombstone.
+        closed_by: The plan that processed the record again; None for an open record.
+        closed_at: Time of the closing (UTC).
     """
 
     topic_id: str
     partition: int
     offset: int
     plan_sequence: int
-    reason: Reason
+    reason: QuarantineReason
     part: Part | None
     detail: str | None
     schema_id: int | None
@@ -41,7 +40,7 @@ class Quarantined:
     closed_at: datetime | None
 
     def as_record(self) -> dict[str, Any]:
-        """The record as plain values, for `--json`; never its content."""
+        """Return the record as plain values, for `--json`, without its content."""
         return {
             "topic_id": self.topic_id,
             "partition": self.partition,

@@ -1,6 +1,6 @@
-"""JSON objects as Spark columns, with the types of a schema.
+"""JSON objects as Spark columns with the types of a schema.
 
-This module is strict where Spark is lenient. Spark's JSON parser ignores text after the first
+This module is stricter than Spark. Spark's JSON parser ignores text after the first
 object, accepts a number as a timestamp and "12,50" as 1250, rounds decimals silently, and replaces
 an unpaired surrogate by a question mark. A number that it reads as text goes through a double; a
 decimal does not. It rejects 1.0 and 1e2 as integers; JSON Schema accepts them.
@@ -18,16 +18,16 @@ from typing import TypeAlias
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
-from tidemark.spec.decode import Reason
+from tidemark.spec.decode import QuarantineReason
 from tidemark.spec.fields import Decimal, FieldType, ListOf, Struct
 from tidemark.typed.spark_frames import Read, Steps
 
 SETTINGS = {"spark.sql.json.enablePartialResults": "false"}
-"""Session settings to decode with: a text with a fault anywhere has no fields at all."""
+"""Session settings for decoding: a text with any fault has no fields."""
 
 _END = f"__end_{secrets.token_hex(8)}"
-"""Field of an object that is put behind each text: the parser ignores what follows the first.
-Nobody knows its name, or a text could say that it ends and go on."""
+"""Field of an object behind each text, because the parser ignores text after the first object.
+The name is random, so no text can contain it and continue."""
 
 _OPTIONS = {
     "mode": "PERMISSIVE",
@@ -39,14 +39,14 @@ _OPTIONS = {
 _THOUSANDS = "\u00a0"
 """The thousands separator of that locale; the parser has no locale without one."""
 _FOREIGN_DIGIT = r"[\p{Nd}&&[^0-9]]"
-"""Other characters that the parser accepts as digits."""
+"""Characters other than 0-9 that the parser accepts as digits."""
 _PLAIN = r"^[ -~]*\z"
-_HALF = (
+_UNPAIRED = (
     r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
     r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
 """The escape of an unpaired surrogate, in a text without an escaped backslash."""
-_HALF_MARK = f"half_{secrets.token_hex(8)}"
+_UNPAIRED_MARK = f"half_{secrets.token_hex(8)}"
 _INFINITY = "Infinity"
 _INFINITE = r'"-?Infinity"(?!:)'
 """The parser's text for a number that is too large."""
@@ -57,23 +57,23 @@ _FORMS = {
     "date": r"^(?!0000)\d{4}-\d{2}-\d{2}\z",
     "timestamp": r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?(?:Z|[+-]\d{2}:\d{2})?\z",
 }
-"""ISO 8601, in UTC where no distance from it is said; a digit that would be cut off is too much.
-Java's `$` would let a line end follow, and groups that are kept cost time."""
-_MOST_DIGITS = 38
+"""ISO 8601, in UTC without an offset, with at most six digits of a second.
+Java's `$` would accept a line end, and capturing groups cost time."""
+_MAX_DIGITS = 38
 _INTEGERS = ("integer", "long")
-_LONGEST_INTEGER = 19
+_MAX_INTEGER_DIGITS = 19
 _MAY_HAVE_FRACTION = r"[0-9](?:\.[0-9]|[eE])"
 _HAS_FRACTION = r"^-?[0-9]+(?:\.[0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)\z"
-_PIECE = r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"?|-?[0-9][0-9.eE+-]*+|(?:[^"0-9-]|-(?![0-9]))++'
+_LEXEME = r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"?|-?[0-9][0-9.eE+-]*+|(?:[^"0-9-]|-(?![0-9]))++'
 """A JSON string, a number, or the text between them. It never backtracks: time is linear."""
 _HUGE_EXPONENT = r"([0-9]\.?[eE][+-]?)0*[1-9][0-9]{5,}"
 """The parser computes all digits of a decimal with such an exponent, which takes minutes."""
-_LONGEST_NUMBER = 1_000
+_MAX_NUMBER_DIGITS = 1_000
 """The most digits of a number that the parser accepts."""
-_MOST_SPLIT = 1 << 20
-"""The longest text, in bytes, that is split into tokens. They take many times its memory."""
+_MAX_SPLIT_BYTES = 1 << 20
+"""The longest text, in bytes, that is split into lexemes. They take many times its memory."""
 _OVERFLOWING = ("float", "double")
-"""What the parser makes infinite if it is too large, which JSON has no number for."""
+"""Types in which the parser reads a too large number as infinity, which is not valid JSON."""
 
 
 _Test: TypeAlias = Callable[[Column, FieldType], Column | None]
@@ -86,8 +86,8 @@ def reading(written: Column, schema: Struct, place: Read, *, names_faults: bool 
 
     Args:
         written: One object each, or null.
-        schema: Its fields.
-        place: Name of the new columns.
+        schema: The fields of the object.
+        place: Names of the new columns.
         names_faults: Whether to find the invalid field of each text that the parser rejects, or
             that the text is not one JSON object. This takes a parse for each field.
     """
@@ -95,7 +95,7 @@ def reading(written: Column, schema: Struct, place: Read, *, names_faults: bool 
     bounded = f"__bounded_{place.value}" if has_decimals else None
     text = written if bounded is None else F.col(bounded)
     nothing = F.lit(None).cast("string")
-    not_utf8 = F.when(~F.is_valid_utf8(text), Reason.NOT_UTF8.value)
+    not_utf8 = F.when(~F.is_valid_utf8(text), QuarantineReason.NOT_UTF8.value)
     names = ("parsed", "fields", "again", "plain")
     parsed, fields, again, plain = (f"__{each}_{place.value}" for each in names)
     has_integers = any(_is_integer(each) for each in _leaves(schema))
@@ -106,20 +106,22 @@ def reading(written: Column, schema: Struct, place: Read, *, names_faults: bool 
     )
     hidden = (F.when(is_wrong, path) for path, is_wrong in _hidden_faults(F.col(again), schema))
     is_unread = text.isNotNull() & F.col(fields).isNull()
-    reason = F.when(is_unread | F.col(place.detail).isNotNull(), Reason.MALFORMED.value)
+    reason = F.when(is_unread | F.col(place.detail).isNotNull(), QuarantineReason.MALFORMED.value)
     where = F.col(place.detail)
     if names_faults:
         is_object = _is_whole(_parsed(text, ""))
-        reason = F.when(is_unread & ~is_object, Reason.NOT_JSON.value).otherwise(reason)
+        reason = F.when(is_unread & ~is_object, QuarantineReason.NOT_JSON.value).otherwise(reason)
         unread = F.when(is_unread & is_object, _first_unread(F.col(plain), schema))
         where = F.coalesce(where, unread)
     if bounded is not None:
         yield {bounded: _with_bounded_exponents(written)}
     yield {parsed: _parsed(text, _ddl_fields(schema))}
     read = F.when(is_whole, F.get(parsed, F.lit(0)))
-    yield {fields: read.otherwise(_read_apart(text, schema)) if has_integers else read}
+    yield {
+        fields: read.otherwise(_with_fractional_integers(text, schema)) if has_integers else read
+    }
     yield {place.value: _value(F.col(fields), schema)}
-    yield {again: _looked_at_again(text, F.col(fields), schema)}
+    yield {again: _parsed_again(text, F.col(fields), schema)}
     yield {place.detail: F.coalesce(*wrong, *hidden, nothing)}
     yield {place.reason: F.coalesce(not_utf8, reason)}
     if names_faults:
@@ -129,20 +131,20 @@ def reading(written: Column, schema: Struct, place: Read, *, names_faults: bool 
 
 
 def _parsed(text: Column, fields: str) -> Column:
-    """A text parsed with fields of these types and the end mark; null if it does not fit."""
+    """Return a text parsed with these fields and the end mark; null if it does not fit."""
     both = F.concat(F.lit("["), text, F.lit(f',{{"{_END}":true}}]'))
     some = f"{fields}, " if fields else ""
     return F.from_json(both, f"ARRAY<STRUCT<{some}`{_END}`: BOOLEAN>>", _OPTIONS)
 
 
 def _is_whole(parsed: Column) -> Column:
-    """Whether a text was one object; never null."""
+    """Return whether a text was exactly one object; never null."""
     first, behind = F.get(parsed, F.lit(0)), F.get(parsed, F.lit(1))[_END]
     return F.coalesce((F.size(parsed) == 2) & first.isNotNull() & behind, F.lit(False))
 
 
-def _read_apart(text: Column, schema: Struct) -> Column:
-    """The fields of a text with integers such as 1.0 and 1e2; null for other texts.
+def _with_fractional_integers(text: Column, schema: Struct) -> Column:
+    """Return the fields of a text with integers such as 1.0 and 1e2; null for other texts.
 
     The parser rejects such integers. This function takes the integers from a copy of the text that
     writes them with digits alone, and all other fields from the text itself.
@@ -159,58 +161,58 @@ def _read_apart(text: Column, schema: Struct) -> Column:
         made = _with_integers(F.get(others, F.lit(0)), F.get(integers, F.lit(0)), all_fields)
         return F.when(_is_whole(integers) & _is_whole(others), made)
 
-    # As an element of a list, both are computed once, and only for these texts.
+    # As an element of a list, Spark computes both once, and only for these texts.
     made = F.get(F.transform(F.array(both), joined), F.lit(0))
     return F.when(_may_have_fraction(text), made)
 
 
 def _with_bounded_exponents(text: Column) -> Column:
-    """A text with e9999 in the place of larger exponents: no type has such a number either way."""
-    pieces = F.regexp_extract_all(text, F.lit(_PIECE), F.lit(0))
+    """Return a text with e9999 in place of larger exponents; no type can store either number."""
+    lexemes = F.regexp_extract_all(text, F.lit(_LEXEME), F.lit(0))
     bounded = F.transform(
-        pieces,
-        lambda piece: F.when(
-            piece.rlike("^[0-9-]"), F.regexp_replace(piece, _HUGE_EXPONENT, "$19999")
-        ).otherwise(piece),
+        lexemes,
+        lambda lexeme: F.when(
+            lexeme.rlike("^[0-9-]"), F.regexp_replace(lexeme, _HUGE_EXPONENT, "$19999")
+        ).otherwise(lexeme),
     )
-    has_one = (F.octet_length(text) <= _MOST_SPLIT) & text.rlike(_HUGE_EXPONENT)
+    has_one = (F.octet_length(text) <= _MAX_SPLIT_BYTES) & text.rlike(_HUGE_EXPONENT)
     return F.when(has_one, F.array_join(bounded, "")).otherwise(text)
 
 
 def _may_have_fraction(text: Column) -> Column:
-    return (F.octet_length(text) <= _MOST_SPLIT) & text.rlike(_MAY_HAVE_FRACTION)
+    return (F.octet_length(text) <= _MAX_SPLIT_BYTES) & text.rlike(_MAY_HAVE_FRACTION)
 
 
 def _with_plain_integers(text: Column) -> Column:
-    """A text with 1 in place of 1.0, and 100 in place of 1e2."""
-    pieces = F.regexp_extract_all(text, F.lit(_PIECE), F.lit(0))
-    return F.array_join(F.transform(pieces, _with_digits_alone), "")
+    """Return a text with 1 in place of 1.0, and 100 in place of 1e2."""
+    lexemes = F.regexp_extract_all(text, F.lit(_LEXEME), F.lit(0))
+    return F.array_join(F.transform(lexemes, _with_digits_alone), "")
 
 
-def _with_digits_alone(piece: Column) -> Column:
-    """A number with a zero fraction as its digits; other pieces as they are."""
-    mantissa = F.regexp_replace(piece, "^-|[eE].*", "")
+def _with_digits_alone(lexeme: Column) -> Column:
+    """Return the digits of a number without a fraction; return other lexemes unchanged."""
+    mantissa = F.regexp_replace(lexeme, "^-|[eE].*", "")
     written = F.replace(mantissa, F.lit("."))
     digits = F.regexp_replace(written, "^0+", "")
-    exponent = F.regexp_extract(piece, "[eE](.*)", 1).try_cast("int")
+    exponent = F.regexp_extract(lexeme, "[eE](.*)", 1).try_cast("int")
     point = (
         F.length(F.substring_index(mantissa, ".", 1))
         - (F.length(written) - F.length(digits))
         # A sum of 32-bit numbers may overflow, which fails the job.
-        + F.when(~piece.rlike("[eE]"), 0).otherwise(exponent).cast("bigint")
+        + F.when(~lexeme.rlike("[eE]"), 0).otherwise(exponent).cast("bigint")
     )
     significant = F.rtrim(digits, F.lit("0"))
-    is_integer = point.between(F.length(significant), _LONGEST_INTEGER)
-    sign = F.regexp_extract(piece, "^-?", 0)
+    is_integer = point.between(F.length(significant), _MAX_INTEGER_DIGITS)
+    sign = F.regexp_extract(lexeme, "^-?", 0)
     plain = F.when(digits == "", F.lit("0")).when(
         is_integer, F.concat(sign, F.rpad(significant, point.try_cast("int"), F.lit("0")))
     )
-    is_written_so = (F.length(piece) <= _LONGEST_NUMBER) & piece.rlike(_HAS_FRACTION)
-    return F.when(is_written_so, F.coalesce(plain, piece)).otherwise(piece)
+    is_written_so = (F.length(lexeme) <= _MAX_NUMBER_DIGITS) & lexeme.rlike(_HAS_FRACTION)
+    return F.when(is_written_so, F.coalesce(plain, lexeme)).otherwise(lexeme)
 
 
 def _with_integers(read: Column, integers: Column, kind: FieldType) -> Column:
-    """A value with the integers of another value of the same shape."""
+    """Return a value with the integers of another value of the same structure."""
     if not any(_is_integer(each) for each in _leaves(kind)):
         return read
     match kind:
@@ -226,28 +228,28 @@ def _with_integers(read: Column, integers: Column, kind: FieldType) -> Column:
             return integers
 
 
-def _looked_at_again(text: Column, fields: Column, schema: Struct) -> Column:
-    """The fields of texts that may hide a fault, with watermarks in them and decimals as text.
+def _parsed_again(text: Column, fields: Column, schema: Struct) -> Column:
+    """Return the fields of texts with signs of a hidden fault, with decimals as text; else null.
 
-    Null for others. The marks stand for half a character, and for the word that the parser also
-    makes of a number that is too large.
+    In these fields, a mark replaces each unpaired surrogate, and another mark the text `Infinity`,
+    which the parser also returns for a too large number.
     """
     signs = []
     kinds = set(_leaves(schema))
-    # No backslash in it is escaped, so what follows one is an escape.
+    # This text has no escaped backslash, so each backslash begins an escape.
     escapes = F.replace(text, F.lit("\\\\"), F.lit("\\u005c"))
     if "string" in kinds:
-        may_be_half = F.contains(text, F.lit("\\u")) & (
+        may_be_unpaired = F.contains(text, F.lit("\\u")) & (
             F.contains(text, F.lit("\\ud")) | F.contains(text, F.lit("\\uD"))
         )
-        signs.append(may_be_half & escapes.rlike(_HALF))
+        signs.append(may_be_unpaired & escapes.rlike(_UNPAIRED))
         signs += [is_there for _, is_there in _found(fields, schema, "", _has_infinity)]
     if any(isinstance(each, Decimal) for each in kinds):
         is_foreign = F.contains(text, F.lit(_THOUSANDS)) | text.rlike(_FOREIGN_DIGIT)
         signs.append((F.length(text) != F.octet_length(text)) & is_foreign)
     if not signs:
         return F.lit(None).cast(f"STRUCT<{_ddl_fields(schema)}>")
-    marked = F.regexp_replace(escapes, _HALF, _HALF_MARK)
+    marked = F.regexp_replace(escapes, _UNPAIRED, _UNPAIRED_MARK)
     marked = F.replace(marked, F.lit(_INFINITY), F.lit(_INFINITY_MARK))
     doubtful = F.coalesce(*(F.when(sign, F.lit(True)) for sign in signs), F.lit(False))
     as_text = _ddl_fields(schema, lambda kind: isinstance(kind, Decimal) or _is_integer(kind))
@@ -260,20 +262,20 @@ def _has_infinity(read: Column, kind: FieldType) -> Column | None:
 
 
 def _hidden_faults(again: Column, schema: Struct) -> Iterator[tuple[str, Column]]:
-    """Where a text that was looked at again may be at fault, and whether it is."""
+    """Yield the path and the condition of each fault that only the second parse shows."""
 
     def is_wrong(read: Column, kind: FieldType) -> Column | None:
         if isinstance(kind, Decimal):
             return ~read.rlike(_PLAIN)
         if kind == "string":
-            return F.contains(read, F.lit(_HALF_MARK)) | read.rlike(_INFINITE)
+            return F.contains(read, F.lit(_UNPAIRED_MARK)) | read.rlike(_INFINITE)
         return None
 
     return _found(again, schema, "", is_wrong)
 
 
 def _found(read: Column, kind: FieldType, path: str, test: _Test) -> Iterator[tuple[str, Column]]:
-    """Where a value may be at fault by a test, and whether it is; of a list once."""
+    """Yield the path and the condition of each value that a test can reject; a list counts once."""
     match kind:
         case Struct():
             for name, each in kind.fields:
@@ -292,7 +294,7 @@ def _found(read: Column, kind: FieldType, path: str, test: _Test) -> Iterator[tu
 
 
 def _first_unread(text: Column, schema: Struct) -> Column:
-    """The path of the first field that the parser does not take; each is parsed by itself."""
+    """Return the path of the first field that the parser rejects; parses each field separately."""
     found = [
         F.when(~_is_whole(_parsed(text, fields)), path) for path, fields in _each_field(schema)
     ]
@@ -300,7 +302,7 @@ def _first_unread(text: Column, schema: Struct) -> Column:
 
 
 def _each_field(schema: Struct) -> Iterator[tuple[str, str]]:
-    """Paths of fields, with what the parser is to read of each; a mapping before its fields."""
+    """Yield the path and the parser's type of each field; an object precedes its fields."""
     for name, kind in schema.fields:
         if isinstance(kind, Struct):
             yield name, f"`{name}`: STRUCT<`{_END}`: BOOLEAN>"
@@ -315,7 +317,7 @@ def _ddl_fields(schema: Struct, as_text: _IsKind = lambda _: False) -> str:
 
 
 def _ddl(kind: FieldType, as_text: _IsKind = lambda _: False) -> str:
-    """A type as the parser is to read it: what it would read too leniently, as text."""
+    """Return the parser's type for a field: text where the parser is too lenient."""
     match kind:
         case Struct():
             return f"STRUCT<{_ddl_fields(kind, as_text)}>"
@@ -324,8 +326,8 @@ def _ddl(kind: FieldType, as_text: _IsKind = lambda _: False) -> str:
         case _ if as_text(kind):
             return "STRING"
         case Decimal(precision=precision, scale=scale):
-            # With as many digits behind the point as there can be: none is cut off unseen.
-            return f"DECIMAL({_MOST_DIGITS},{scale + _MOST_DIGITS - precision})"
+            # With the most possible digits behind the point, so that a lost digit shows.
+            return f"DECIMAL({_MAX_DIGITS},{scale + _MAX_DIGITS - precision})"
         case _:
             return "STRING" if kind in _FORMS else str(kind)
 
@@ -354,7 +356,7 @@ def _can_be_wrong(kind: FieldType) -> bool:
 
 
 def _value(read: Column, kind: FieldType) -> Column:
-    """What the parser has read, in its own type; null where that cannot be."""
+    """Return the parser's value in the type of the field; null if it does not fit."""
     match kind:
         case Struct():
             fields = [_value(read[name], each).alias(name) for name, each in kind.fields]
@@ -366,7 +368,7 @@ def _value(read: Column, kind: FieldType) -> Column:
 
 
 def _faults(read: Column, made: Column, kind: FieldType, path: str) -> Iterator[tuple[str, Column]]:
-    """Where a value may not be of its type, and whether it is not."""
+    """Yield the path and the condition of each value that may not fit its type."""
     match kind:
         case Struct():
             for name, each in kind.fields:
@@ -379,7 +381,7 @@ def _faults(read: Column, made: Column, kind: FieldType, path: str) -> Iterator[
 
 
 def _is_wrong(read: Column, kind: FieldType) -> Column:
-    """Whether an element of a list is not of its type; never null."""
+    """Return whether an element of a list does not fit its type; never null."""
     either = F.lit(False)
     for _, wrong in _faults(read, _value(read, kind), kind, ""):
         either = either | wrong
@@ -387,13 +389,13 @@ def _is_wrong(read: Column, kind: FieldType) -> Column:
 
 
 def _differs(read: Column, made: Column, kind: FieldType) -> Column:
-    """Whether what the parser has read is not what was made of it; never null."""
+    """Return whether the parser's value differs from the converted one; never null."""
     if kind in _OVERFLOWING:
         return F.coalesce(F.abs(read) == F.lit(float("inf")), F.lit(False))
     if isinstance(kind, Decimal):
         return read.isNotNull() & ~F.coalesce(made == read, F.lit(False))
     wrong = made.isNull() | ~read.rlike(_FORMS[str(kind)])
     if kind == "timestamp":
-        # An offset from UTC may lead out of the years that the text form can express.
+        # With an offset from UTC, the time may be outside the years 1 to 9999.
         wrong = wrong | ~F.unix_micros(made).between(_FIRST_MOMENT, _LAST_MOMENT)
     return read.isNotNull() & wrong

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 
 from tidemark.spec.decode import Format, Part, PayloadSpec
 from tidemark.spec.fields import Struct, parse_type
-from tidemark.typed.formats.payloads import SETTINGS, detail, raw, reason, with_decoded
+from tidemark.typed.formats.spark_payloads import SETTINGS, detail, raw, reason, with_decoded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -253,8 +253,8 @@ def json_spec() -> PayloadSpec:
     return PayloadSpec(format=Format.JSON, schema=schema)
 
 
-def test_json_that_fits_is_decoded_exactly(spark: SparkSession) -> None:
-    """Digits, moments and nulls as they were written."""
+def test_valid_json_is_decoded_exactly(spark: SparkSession) -> None:
+    """Digits, times and nulls."""
     told = read(spark, json_spec(), [payload for payload, _ in GOOD])
     wrong = {
         payload: row
@@ -264,8 +264,8 @@ def test_json_that_fits_is_decoded_exactly(spark: SparkSession) -> None:
     assert wrong == {}
 
 
-def test_json_that_does_not_fit_is_told(spark: SparkSession) -> None:
-    """Nothing is rounded, cut off, guessed or made null."""
+def test_invalid_json_has_a_reason_and_a_detail(spark: SparkSession) -> None:
+    """No value is rounded, truncated, guessed or replaced by null."""
     payloads = [payload for payload, _ in BAD]
     told = read(spark, json_spec(), payloads, names_faults=True)
     wrong = {
@@ -280,8 +280,8 @@ def test_json_that_does_not_fit_is_told(spark: SparkSession) -> None:
     assert {row["detail"] for row in quick} <= {None, *(row["detail"] for row in told)}
 
 
-def test_poison_fails_no_run(spark: SparkSession) -> None:
-    """Deeper, or longer, than Spark's parser takes: records as others, which are told."""
+def test_extreme_json_is_quarantined_and_fails_no_job(spark: SparkSession) -> None:
+    """Deeper or longer than Spark's parser accepts."""
     deep = b"[" * 1_100 + b"]" * 1_100
     poison = [b'{"text": %s}' % deep, b'{"other": %s}' % deep, b'{"legs": %s}' % deep, deep]
     poison += [b'{"text": "%s"}' % (b"x" * 25_000_000), b'{"text": "after"}']
@@ -293,15 +293,15 @@ def test_poison_fails_no_run(spark: SparkSession) -> None:
     ]
 
 
-def test_no_payload_is_no_fault(spark: SparkSession) -> None:
-    """A tombstone has no fields, and a record without a key no key."""
+def test_a_missing_payload_is_null_without_a_reason(spark: SparkSession) -> None:
+    """A tombstone, or a record without a key."""
     for spec in (json_spec(), PayloadSpec(format=Format.STRING), PayloadSpec()):
         assert read(spark, spec, [None]) == [
             {"number": 0, "value": None, "reason": None, "detail": None}
         ]
 
 
-def test_text_and_bytes(spark: SparkSession) -> None:
+def test_binary_accepts_any_bytes_and_string_only_utf8(spark: SparkSession) -> None:
     """Bytes are anything; text is UTF-8."""
     payloads = [b"", "Grüße".encode(), b"\xff", b"\xed\xa0\x80"]
     text = read(spark, PayloadSpec(format=Format.STRING), payloads)
@@ -311,7 +311,7 @@ def test_text_and_bytes(spark: SparkSession) -> None:
     assert [(bytes(row["value"]), row["reason"]) for row in kept] == [(p, None) for p in payloads]
 
 
-def test_moments_are_utc(spark: SparkSession) -> None:
-    """Whatever the machine's zone is."""
+def test_timestamps_are_utc(spark: SparkSession) -> None:
+    """Whatever the time zone of the machine."""
     (row,) = read(spark, json_spec(), [b'{"at": "2026-07-01T12:00:00Z"}'])
     assert row["value"]["at"].astimezone(UTC) == datetime(2026, 7, 1, 12, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Keys and values as Spark columns: decoded, or with the reason why they cannot be."""
+"""Keys and values as Spark columns: the decoded value, or the reason of the failure."""
 
 from __future__ import annotations
 
@@ -7,49 +7,54 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, assert_never
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType
 
-from tidemark.spec.decode import Format, Part, PayloadSpec, Reason, RegisteredSchema
+from tidemark.spec.decode import Format, Part, PayloadSpec, QuarantineReason, RegisteredSchema
 from tidemark.typed import spark_frames as frames
-from tidemark.typed.formats import json_schema, json_text
+from tidemark.typed.formats import json_schema, protobuf_reader, spark_json
 from tidemark.typed.formats import spark_avro as avro
-from tidemark.typed.formats import spark_protobuf as protobuf
 
-SETTINGS = {**json_text.SETTINGS, **protobuf.SETTINGS}
-"""Session settings to decode with."""
+SETTINGS = {
+    **spark_json.SETTINGS,
+    # A batch is in Python's memory three times: as bytes, as messages and as columns.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 2**20),
+}
+"""Session settings for decoding."""
 FORMS_AT_ONCE = 50
-"""Forms of schemas that one pass over the records decodes. The size of a query grows with them."""
+"""The most forms of schemas in one pass over the records. The size of a query grows with them."""
 _FramedFormat: TypeAlias = Literal[Format.AVRO, Format.JSON_SCHEMA, Format.PROTOBUF]
 
 
 def raw(part: Part) -> str:
-    """The column that has the bytes of a key or a value, before and after it is decoded."""
+    """Return the name of the column with the bytes of a key or a value."""
     return f"__raw_{part}"
 
 
 def reason(part: Part) -> str:
-    """The column that says why a key or a value cannot be decoded, as `Reason`; null if it can."""
+    """Return the name of the column with the reason of a failure; null on success."""
     return f"__reason_{part}"
 
 
 def detail(part: Part) -> str:
-    """The column that names the first field with a wrong value; null where nobody knows."""
+    """Return the name of the column with the first wrong field; null if unknown."""
     return f"__detail_{part}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterSchemas:
-    """The schemas of keys, or values, that begin with the id of a schema, in one pass.
+    """The schemas of keys or values in one pass.
 
     Attributes:
         schemas: Schemas whose records this pass decodes.
         refused: Ids of the quarantined schemas.
-        column: The typed table's column for the records of all schemas; None without one.
-        widens: Whether numbers of four bytes become numbers of eight.
+        column: Type of the typed table's column for all schemas; None without a column.
+        widens: Whether numbers of four bytes become numbers of eight bytes.
         elsewhere: Ids of the schemas whose records other passes decode.
-        takes_rest: Whether this pass also decodes the records without a schema of any pass.
+        takes_rest: Whether this pass also handles records without a schema of any pass.
     """
 
     schemas: Sequence[RegisteredSchema] = ()
@@ -61,15 +66,15 @@ class WriterSchemas:
 
 
 def in_passes(kind: Format, written: WriterSchemas, at_once: int) -> list[WriterSchemas]:
-    """Passes over the same records that decode each record once.
+    """Return passes over the same records that decode each record once.
 
-    Schemas that decode alike, such as those that differ in their documentation, are of one form.
-    They are in the same pass.
+    Schemas that decode in the same way, such as those that differ only in their documentation, have
+    the same form. They are in the same pass.
 
     Args:
         kind: The format of the records.
         written: All schemas of the records.
-        at_once: The most forms of a pass.
+        at_once: The most forms in a pass.
     """
     forms = list(_forms(kind, written).values()) if written.schemas else []
     groups = [
@@ -89,7 +94,7 @@ def in_passes(kind: Format, written: WriterSchemas, at_once: int) -> list[Writer
 
 
 def _forms(kind: Format, written: WriterSchemas) -> Mapping[Hashable, list[RegisteredSchema]]:
-    """Schemas by what decides how their payloads are decoded."""
+    """Return schemas grouped by their form."""
     forms: dict[Hashable, list[RegisteredSchema]] = {}
     for each in written.schemas:
         forms.setdefault(_form(kind, each.text, widens=written.widens), []).append(each)
@@ -103,10 +108,10 @@ def _form(kind: Format, schema: str, *, widens: bool) -> Hashable:
         case Format.JSON_SCHEMA:
             return json_schema.column_of(schema)
         case Format.PROTOBUF:
-            # Names and options of files are part of it: what they do not decide does no harm.
+            # Includes names and options of files, which only cause more forms than needed.
             return json.dumps(json.loads(schema), sort_keys=True)
         case Format.BINARY | Format.STRING | Format.JSON:
-            raise ValueError(f"{kind} has no schemas")
+            raise ValueError(f"format {kind} has no schemas")
         case _:
             assert_never(kind)
 
@@ -119,19 +124,19 @@ def with_decoded(
     *,
     names_faults: bool = False,
 ) -> DataFrame:
-    """Rows with a key, or a value, decoded.
+    """Return rows with a decoded key or value.
 
     Args:
-        rows: Have the bytes in the column `raw(part)`, and the record's `headers`.
-        part: Which half of the record.
+        rows: Rows with the bytes in the column `raw(part)`, and the record's `headers`.
+        part: The key or the value.
         spec: How to decode it.
-        written: The schemas, for a format with payloads that begin with schema ids.
+        written: The schemas, for a format with schema ids.
         names_faults: Whether to find the invalid field of JSON that does not fit its schema, or
             that it is not a JSON object. This takes longer. Without it such a payload is malformed.
 
     Returns:
         The rows of this pass with three more columns: the part itself, `reason(part)` and
-        `detail(part)`; and `part.schema_id`, if they have ids.
+        `detail(part)`; and `part.schema_id` for a format with schema ids.
     """
     payload, nothing = F.col(raw(part)), F.lit(None).cast("string")
     text = payload.cast("string")
@@ -140,13 +145,13 @@ def with_decoded(
         case Format.BINARY:
             return rows.withColumns(dict(zip(names, (payload, nothing, nothing), strict=True)))
         case Format.STRING:
-            not_utf8 = F.when(~F.is_valid_utf8(text), Reason.NOT_UTF8.value)
+            not_utf8 = F.when(~F.is_valid_utf8(text), QuarantineReason.NOT_UTF8.value)
             return rows.withColumns(dict(zip(names, (text, not_utf8, nothing), strict=True)))
         case Format.JSON:
             if spec.schema is None:
-                raise ValueError("JSON without its fields")
+                raise ValueError("format json without a schema")
             place = frames.Read(*names)
-            reading = json_text.reading(text, spec.schema, place, names_faults=names_faults)
+            reading = spark_json.reading(text, spec.schema, place, names_faults=names_faults)
             return frames.with_steps(rows, [reading]).select(*rows.columns, *names)
         case Format.AVRO | Format.JSON_SCHEMA | Format.PROTOBUF:
             return _framed(rows, part, spec.format, written or WriterSchemas(), names_faults)
@@ -161,19 +166,19 @@ def _framed(
     written: WriterSchemas,
     names_faults: bool,
 ) -> DataFrame:
-    """Each payload by the schema that it names; all in the column of the typed table."""
+    """Return rows with each payload decoded by its own schema, in the typed table's column."""
     payload, number = F.col(raw(part)), part.schema_id
     made = frames.Read(part.value, reason(part), detail(part))
     ids = [each.id for each in written.schemas]
-    in_header = frames.names_schema_in_header(part)
+    in_header = frames.has_schema_id_header(part)
     framed_id = frames.schema_id_of(payload, ids)
     rows = rows.withColumn(number, F.when(~in_header, framed_id))
     if not written.takes_rest:
         rows = rows.where(frames.is_among(number, ids))
     elif written.elsewhere:  # fence: passes-share-no-record
         rows = rows.where(~F.coalesce(frames.is_among(number, written.elsewhere), F.lit(False)))
-    why_not = frames.unreadable(payload, in_header, number, ids, written.refused)
-    rows = frames.with_nothing_read(rows, why_not, written.column, made)
+    undecoded = frames.unreadable_reason(payload, in_header, number, ids, written.refused)
+    rows = frames.with_empty_columns(rows, undecoded, written.column, made)
     if not ids:
         return rows
     kept, body = rows.columns, frames.body_of(payload)
@@ -193,7 +198,7 @@ def _framed(
             )
         )
     rows = frames.with_steps(rows, readings)
-    return frames.together(rows, read, written.column, made, kept)
+    return frames.with_combined_columns(rows, read, written.column, made, kept)
 
 
 def _reading(
@@ -205,14 +210,35 @@ def _reading(
     widens: bool,
     names_faults: bool,
 ) -> frames.Steps:
-    """How payloads of one form are read."""
+    """Return the projections that read payloads of one form."""
     match kind:
         case Format.AVRO:
             return avro.reading(payload, schema, place, widens=widens)
         case Format.PROTOBUF:
-            return protobuf.reading(payload, schema, place)
+            return _protobuf_reading(payload, schema, place)
         case Format.JSON_SCHEMA:
             fields, text = json_schema.column_of(schema), payload.cast("string")
-            return json_text.reading(text, fields, place, names_faults=names_faults)
+            return spark_json.reading(text, fields, place, names_faults=names_faults)
         case _:
             assert_never(kind)
+
+
+def _protobuf_reading(payload: Column, schema: str, place: frames.Read) -> frames.Steps:
+    """Return projections that decode a payload as the first message of a Protobuf schema.
+
+    Spark's own reader is a jar that does not come with Spark. So Python decodes Arrow batches, and
+    executors need Python and this package for this format only.
+
+    Args:
+        payload: The message index and the message, or null.
+        schema: The schema's descriptors in JSON.
+        place: Names of the new columns.
+    """
+    read = f"__read_{place.value}"
+
+    def decoded(payloads: pa.Array) -> pa.Array:
+        return protobuf_reader.read(payloads, schema)
+
+    decode = F.arrow_udf(decoded, from_arrow_type(protobuf_reader.read_type(schema)))
+    yield {read: decode(payload)}
+    yield {name: F.col(read)[field] for field, name in place._asdict().items()}

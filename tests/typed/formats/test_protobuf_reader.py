@@ -16,7 +16,7 @@ import pytest
 from google.protobuf import json_format
 
 from tests.support.protobuf import message, proto_bytes
-from tidemark.typed.formats.messages import read
+from tidemark.typed.formats.protobuf_reader import read
 from tidemark.typed.registry_protobuf import compiled
 
 _IMPORTS = "".join(
@@ -70,8 +70,8 @@ def decoded(payloads: list[bytes | None], source: str = ALL) -> list[tuple[Any, 
     return [(row["value"], row["reason"], row["detail"]) for row in rows]
 
 
-def test_what_is_not_set_is_null_or_its_default() -> None:
-    """As the schema has it; a tombstone is null."""
+def test_an_unset_field_is_null_or_its_default() -> None:
+    """As the schema defines it; a tombstone is null."""
     assert decoded([b"\x00", None]) == [(_NOTHING_SET, None, None), (None, None, None)]
 
 
@@ -147,8 +147,8 @@ def test_what_is_not_set_is_null_or_its_default() -> None:
         ({"empty": {}, "nothing": {}}, {"empty": "{}", "nothing": "{}"}),
     ],
 )
-def test_each_kind_of_field(values: Any, expected: Any) -> None:
-    """With the values at its bounds; beside it a message with nothing."""
+def test_each_type_of_field_is_read_exactly(values: Any, expected: Any) -> None:
+    """With values at its bounds, beside an empty message."""
     payloads: list[bytes | None] = [b"\x00", proto_bytes(ALL, "shop.M", values), None]
     assert decoded(payloads) == [
         (_NOTHING_SET, None, None),
@@ -169,15 +169,15 @@ def test_each_kind_of_field(values: Any, expected: Any) -> None:
         ("any", {"@type": "type.googleapis.com/google.protobuf.Duration", "value": "3s"}),
     ],
 )
-def test_what_has_no_type_is_its_json(field: str, value: Any) -> None:
-    """A value in JSON, as Protobuf writes it."""
+def test_a_message_without_a_delta_type_becomes_json(field: str, value: Any) -> None:
+    """In Protobuf's own form."""
     ((row, reason, _),) = decoded([proto_bytes(ALL, "shop.M", {field: value})])
     assert reason is None
     assert json.loads(row[field]) == value
 
 
-def test_an_any_of_a_type_that_the_schema_does_not_have_keeps_its_bytes() -> None:
-    """In base64: nobody else knows what they are."""
+def test_an_any_of_an_unknown_type_keeps_its_bytes() -> None:
+    """In base64."""
     written: Any = message(ALL, "shop.M")
     written.any.type_url = "x/other.T"
     written.any.value = b"\xff\x00"
@@ -188,8 +188,8 @@ def test_an_any_of_a_type_that_the_schema_does_not_have_keeps_its_bytes() -> Non
 @pytest.mark.parametrize(
     "name", ["ByteSize", "IsInitialized", "DiscardUnknownFields", "HasField", "ListFields"]
 )
-def test_a_field_may_be_called_as_python_calls_what_a_message_can(name: str) -> None:
-    """At the top, in a message in it, and in an Any."""
+def test_a_field_may_have_the_name_of_a_method_of_messages(name: str) -> None:
+    """At the top level, in a nested message, and in an Any."""
     source = f"""
       syntax = "proto3";
       import "google/protobuf/any.proto";
@@ -203,8 +203,8 @@ def test_a_field_may_be_called_as_python_calls_what_a_message_can(name: str) -> 
     assert "x/Inner" in row["any"]
 
 
-def test_names_in_json_are_nobodys_concern() -> None:
-    """The compiler lets them be the same, and Python's library does not."""
+def test_equal_json_names_of_fields_are_accepted() -> None:
+    """The compiler accepts them; Python's library does not by default."""
     source = """
       syntax = "proto3";
       message M { int32 a = 1 [json_name = "zz"]; int32 b = 2 [json_name = "a"]; }
@@ -213,8 +213,8 @@ def test_names_in_json_are_nobodys_concern() -> None:
     assert row == {"a": 1, "b": 2}
 
 
-def test_of_an_enums_aliases_the_first_one_counts() -> None:
-    """As in Protobuf's own JSON: one more at the end changes nothing."""
+def test_the_first_alias_of_an_enum_value_is_read() -> None:
+    """As in Protobuf's JSON: a later alias changes nothing."""
     source = """
       syntax = "proto3";
       message M { E e = 1; }
@@ -239,8 +239,8 @@ def test_of_an_enums_aliases_the_first_one_counts() -> None:
         (b"\x08\x01\x2a\x05\x08\x01\x12\x01\xff", True),
     ],
 )
-def test_an_any_is_looked_into(held: bytes, is_whole: bool) -> None:
-    """As into any other message: its JSON would pass over what it cannot say."""
+def test_faults_inside_an_any_are_found(held: bytes, is_whole: bool) -> None:
+    """Its JSON would skip values that it cannot represent."""
     source = """
       syntax = "proto2";
       import "google/protobuf/any.proto";
@@ -266,8 +266,8 @@ def test_an_any_is_looked_into(held: bytes, is_whole: bool) -> None:
     "values",
     [{}, {"@type": "x/google.protobuf.Any", "value": {}}, {"@type": "x/shop.M", "any": {}}],
 )
-def test_an_any_with_nothing_in_it_is_an_empty_object(values: dict[str, Any]) -> None:
-    """As Protobuf's own JSON has it; so it is within another Any."""
+def test_an_empty_any_is_an_empty_object(values: dict[str, Any]) -> None:
+    """As in Protobuf's JSON, also within another Any."""
     written: Any = message(ALL, "shop.M", {"any": values})
     ((row, reason, _),) = decoded([b"\x00" + written.SerializeToString()])
     assert reason is None
@@ -277,7 +277,7 @@ def test_an_any_with_nothing_in_it_is_an_empty_object(values: dict[str, Any]) ->
 
 
 def test_an_any_without_a_type_keeps_its_bytes() -> None:
-    """It is not empty."""
+    """It is not an empty Any."""
     written: Any = message(ALL, "shop.M")
     written.any.value = b"ab"
     ((row, _, _),) = decoded([b"\x00" + written.SerializeToString()])
@@ -334,8 +334,8 @@ def _timestamp(seconds: int, nanos: int = 0) -> bytes:
         (b"\x01" + _WHOLE[1:], None),
     ],
 )
-def test_a_message_that_is_not_whole_is_malformed(payload: bytes, detail: str | None) -> None:
-    """And its neighbours are what they are."""
+def test_an_incomplete_message_is_malformed(payload: bytes, detail: str | None) -> None:
+    """Other messages of the batch are read."""
     good = decoded([_WHOLE])
     found = decoded([_WHOLE, payload, None, _WHOLE])
     assert found[1][:2] == (None, "malformed")
@@ -344,8 +344,8 @@ def test_a_message_that_is_not_whole_is_malformed(payload: bytes, detail: str | 
     assert [found[0], *found[2:]] == [*good, (None, None, None), *good]
 
 
-def test_the_field_at_fault_is_named_with_its_path() -> None:
-    """Wherever it is: one of many, and every second of them."""
+def test_the_detail_is_the_path_of_the_wrong_field() -> None:
+    """For one wrong message of many, and for every second one."""
     source = """
       syntax = "proto3";
       import "google/protobuf/timestamp.proto";
@@ -366,8 +366,8 @@ def test_the_field_at_fault_is_named_with_its_path() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_batch_is_read_as_each_of_its_messages_alone(seed: int) -> None:
-    """Whatever faults are in it together: none is put down to another, and none to a good one."""
+def test_faults_of_a_batch_do_not_affect_other_messages(seed: int) -> None:
+    """The result equals the result of each message in a batch of one."""
     source = """
       syntax = "proto2";
       import "google/protobuf/timestamp.proto";
@@ -428,8 +428,8 @@ def test_a_batch_is_read_as_each_of_its_messages_alone(seed: int) -> None:
     assert details == {None, *expected}
 
 
-def test_the_second_version_of_the_language_is_as_strict() -> None:
-    """There the parser looks at neither text nor required fields; enums are closed."""
+def test_proto2_is_read_as_strictly_as_proto3() -> None:
+    """Its parser checks neither UTF-8 nor required fields, and its enums are closed."""
     source = """
       syntax = "proto2";
       message A {
@@ -474,8 +474,8 @@ def test_the_second_version_of_the_language_is_as_strict() -> None:
     ]
 
 
-def test_a_batch_may_be_empty() -> None:
-    """And still has its type."""
+def test_an_empty_batch_has_the_type_of_the_column() -> None:
+    """Spark may send one."""
     made = read(pa.array([], pa.binary()), compiled(ALL, {}))
     assert len(made) == 0
     assert made.type.field("value").type.field("leg").type.field("qty").type == pa.int32()
