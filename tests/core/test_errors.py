@@ -129,7 +129,7 @@ def test_every_error_survives_pickling(kind: type[TidemarkError]) -> None:
 
 @every_error
 def test_every_error_belongs_to_one_branch(kind: type[TidemarkError]) -> None:
-    """A caller acts on the branch; a verdict is about data, and of some nobody knows anything."""
+    """Data alone causes `QualityFailed`, and no known cause `Unforeseen`; neither has a branch."""
     branches = [branch for branch in BRANCHES[1:] if issubclass(kind, branch)]
     if kind is QualityFailed:
         assert branches == []

@@ -177,9 +177,9 @@ def test_a_range_with_another_count_is_off() -> None:
     found = figures([held(0), held(1, records=9), held(2, records=11)], NO_KEY, expected)
     assert found["ranges_off"].value == 3
     assert found["ranges_off"].detail == (
-        "partition 1 [0, 10): 9 records, 10 landed; "
-        "partition 2 [0, 10): 11 records, 10 landed; "
-        "partition 3 [0, 10): 0 records, 10 landed"
+        "partition 1 [0, 10): 9 records, 10 recorded; "
+        "partition 2 [0, 10): 11 records, 10 recorded; "
+        "partition 3 [0, 10): 0 records, 10 recorded"
     )
 
 
@@ -271,5 +271,5 @@ def test_what_was_kept_is_masked_later(changes: dict[str, Any], expected: dict[s
         examples=(Example(0, 1, "jane"),),
     )
     kept = replace(kept, **changes)
-    assert kept.masking({"email"}) == replace(kept, **expected)
-    assert kept.masking(()) == kept
+    assert kept.masked({"email"}) == replace(kept, **expected)
+    assert kept.masked(()) == kept

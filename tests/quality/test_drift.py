@@ -40,7 +40,7 @@ def test_noise_is_no_drift_and_half_as_many_records_are() -> None:
     assert value is not None
     assert value > LIMIT
     assert found["records_drift"].detail.startswith("4,000 against ")
-    assert found["records_drift"].detail.endswith("in 30 earlier slices")
+    assert found["records_drift"].detail.endswith("in 30 earlier plans")
 
 
 def test_one_odd_slice_in_the_past_hides_no_drift() -> None:

@@ -215,7 +215,7 @@ def test_a_draft_of_a_decision_says_nothing(lake: FileLake) -> None:
 
 def test_only_what_is_in_the_table_and_kept_back_can_be_released(lake: FileLake) -> None:
     """Each error says what there is instead."""
-    with pytest.raises(NotBlocked, match="it is published"):
+    with pytest.raises(NotBlocked, match="already published"):
         publication_of(lake).release(1, "ann", "why")
     with pytest.raises(UnknownPlan):
         publication_of(lake).release(9, "ann", "why")

@@ -84,11 +84,11 @@ def trends(checked: Sequence[CheckedPlan]) -> list[tuple[str, str, list[tuple[st
     ("certificate", "account", "words"),
     [
         ({}, {}, "Complete. Every offset"),
-        ({}, {"lost": 1234}, "1,234 offset(s) of it are losses that somebody accepted"),
-        ({}, {"unproven_gaps": 7}, "7 of the offsets without a record could not be looked at"),
-        ({"open_plans": (4, 5)}, {}, "Under way: plan 4, 5. What they read is not counted yet."),
-        ({"other_incarnations": 2}, {}, "Not complete: the topic was made again in this period"),
-        ({"other_incarnations": 2}, {}, "2 plan(s) of the period are of a topic that was made"),
+        ({}, {"lost": 1234}, "1,234 offset(s) are accepted losses"),
+        ({}, {"unproven_gaps": 7}, "7 of the gaps are unproven"),
+        ({"open_plans": (4, 5)}, {}, "Open: plan 4, 5. Their records are not counted yet."),
+        ({"other_incarnations": 2}, {}, "Not complete: the topic was recreated in this period"),
+        ({"other_incarnations": 2}, {}, "2 plan(s) of the period read an earlier topic"),
         (
             {},
             {"missing": SpanSet.of(Span(n, n + 1) for n in range(200, 214, 2))},
@@ -102,14 +102,14 @@ def trends(checked: Sequence[CheckedPlan]) -> list[tuple[str, str, list[tuple[st
         (
             {},
             {"otherwise": 5, "lost": 6},
-            "missing 3 100 2100 1,990 10 5 6 none Offsets without a record",
+            "missing 3 100 2100 1,990 10 5 6 none Gaps are",
         ),
-        ({}, {"lost": 6}, "1,990 records 0 plans 10 offsets without a record 6 accepted losses 0"),
+        ({}, {"lost": 6}, "1,990 records 0 plans 10 gaps 6 accepted losses 0"),
         ({"partitions": ()}, {}, "Nothing landed in this period."),
         (
             {"partitions": (), "other_incarnations": 2},
             {},
-            "Not complete: the topic was made again since, and what landed of it in this period",
+            "Not complete: the topic was recreated after this period",
         ),
     ],
 )
@@ -192,7 +192,7 @@ def test_what_landed_is_a_trend_of_its_own() -> None:
     checked = [result(1, 2000.0, check="records"), result(2, 1000.0, check="records")]
     certificate = replace(_CERTIFICATE, plans=plans)
     page = render(replace(_REPORT, certificate=certificate, checked=checked))
-    assert re.findall(r'aria-label="([^"]+)"', page) == ["records that landed: 1,000 to 2,000"]
+    assert re.findall(r'aria-label="([^"]+)"', page) == ["landed records: 1,000 to 2,000"]
 
 
 def test_examples_are_those_of_the_newest_plan_that_broke_the_rule() -> None:
@@ -204,6 +204,16 @@ def test_examples_are_those_of_the_newest_plan_that_broke_the_rule() -> None:
     checked = [result(1, 10.0), *broken, result(13, None, check="prices")]
     page = shown(render(replace(_REPORT, checked=checked)))
     assert page.index("prices") < page.index("null_key_percent")
-    assert "broken by plan 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 (the newest ten)" in page
+    assert "failed in plan 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 (the newest ten)" in page
     assert "12 of 13" in page
-    assert "what it has 0 12 -1 Of plan 12; ten of each plan are kept at most." in page
+    assert "value 0 12 -1 Records of plan 12. At most ten examples are stored" in page
+
+
+def test_a_drift_check_without_history_is_grey() -> None:
+    """It passes without a figure, which must not look like a passed check."""
+    checked = [
+        result(1, None, check="records_drift", observed="not enough history"),
+    ]
+    page = render(replace(_REPORT, checked=checked))
+    assert '<td class="number quiet">not enough history</td>' in page
+    assert "0 of 1" not in shown(page)

@@ -75,7 +75,7 @@ def test_a_plan_that_is_open_for_longer_than_the_rule_is_an_alarm(
     )
     found = [alarm for alarm in later.alarms() if isinstance(alarm, PlanStuck)]
     assert [type(alarm).__name__ for alarm in found] == alarms
-    assert all("recorded 2 h ago" in alarm.rendered("actual") for alarm in found)
+    assert all("open for 2 h" in alarm.rendered("problem") for alarm in found)
 
 
 def test_chunks_of_a_backfill_that_wait_for_their_turn_are_no_alarm() -> None:

@@ -1,4 +1,4 @@
-"""Words of the quality check: one landed slice, what was checked on it, what came of it."""
+"""Values of the quality check: the batch to check, the results, and their outcome."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tidemark.core.plan import Plan, PlanKind
 
 
 class Severity(StrEnum):
-    """How bad it is when a check fails; the names are those of Great Expectations."""
+    """Effect of a failed check. The names are those of Great Expectations."""
 
     CRITICAL = "critical"
     """The run fails."""
     WARNING = "warning"
-    """The run goes on and the report says so."""
+    """The run continues; the report shows the failure."""
     INFO = "info"
-    """Shown only."""
+    """The report shows the failure; the outcome does not change."""
 
 
 class CheckOutcome(StrEnum):
-    """What all results of one check of one slice add up to."""
+    """Outcome of all checks of one batch."""
 
     PASSED = "passed"
     """No critical check and no warning failed."""
@@ -44,14 +44,14 @@ class CheckOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRef:
-    """One landed plan in one version of a data table: what a quality check reads, and no more.
+    """The rows of one landed plan in one version of a data table.
 
     Attributes:
         pipeline: Pipeline name.
         table: Path or URI of the data table.
-        table_version: Version that the plan's commit made, or a later one that still has its rows.
-        plan_sequence: Number of the plan; the slice is the rows that carry it.
-        kind: The plan's; slices are compared with earlier ones of the same kind.
+        table_version: Version of the plan's commit, or a later version that contains its rows.
+        plan_sequence: Number of the plan.
+        kind: Kind of the plan; drift checks compare plans of the same kind.
     """
 
     pipeline: str
@@ -63,10 +63,10 @@ class BatchRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchExpectation:
-    """What the control table says landed of one planned range.
+    """The recorded number of records of one planned range.
 
     Attributes:
-        topic_id: Incarnation of the topic that was planned.
+        topic_id: Topic id of the plan.
         partition: Partition number.
         start: First planned offset.
         end: Next offset after the planned range.
@@ -81,7 +81,7 @@ class BatchExpectation:
 
     @classmethod
     def of(cls, plan: Plan, landing: Landing) -> tuple[Self, ...]:
-        """One for every range of a landed plan."""
+        """Return one expectation for each landed range of a plan."""
         return tuple(
             cls(
                 topic_id=plan.topic_id,
@@ -98,9 +98,9 @@ class BatchExpectation:
 
 
 MASKED = "(masked)"
-"""Stands for each value of a column that a suite masks."""
+"""Replaces each value of a column that a suite masks."""
 MOST_EXAMPLES = 10
-"""Rows that a result shows of those that broke its rule."""
+"""Most rows that a result shows as examples of a broken rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +108,9 @@ class Example:
     """A row that broke a rule.
 
     Attributes:
-        partition: Where it is.
-        offset: The record that it was made of.
-        value: What the rule looked at, as text, shortened; None if it was null.
+        partition: Partition number of the record.
+        offset: Offset of the record.
+        value: The checked value as text, shortened; None for null.
     """
 
     partition: int
@@ -118,25 +118,25 @@ class Example:
     value: str | None
 
     def as_record(self) -> dict[str, Any]:
-        """The example as plain values."""
+        """Return the example as plain values."""
         return {"partition": self.partition, "offset": self.offset, "value": self.value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
         check: Name of a built-in check, or the type of an expectation from the suite's file.
-        column: Column that it looked at; None for a check of the slice as a whole.
-        severity: What a failure means.
-        passed: Whether it held.
-        observed: What was found; None if there was nothing to look at.
-        value: The same as a number; of a rule on rows, the percent that broke it.
-        expectation: What should be found, as a sentence.
+        column: The checked column; None for a check of the whole batch.
+        severity: Effect of a failure.
+        passed: Whether the check passed.
+        observed: The observed figure or text; None without rows to check.
+        value: The observed figure; of a rule on rows, the percentage that broke the rule.
+        expectation: The expectation as a sentence.
         unexpected_count: Rows that broke the rule; None where rows are not counted.
         unexpected_percent: Their share of the rows with a value, 0 to 100; None as above.
-        examples: Some of these rows, `MOST_EXAMPLES` at most.
+        examples: At most `MOST_EXAMPLES` of these rows.
     """
 
     check: str
@@ -152,25 +152,28 @@ class CheckResult:
 
     @property
     def name(self) -> str:
-        """The check, and the column that it looked at."""
+        """The check and its column, for people."""
         return self.check if self.column is None else f"{self.check} of column {self.column}"
 
-    def masking(self, columns: Collection[str]) -> CheckResult:
-        """The result without values of these columns, which its check may not have masked yet."""
+    def masked(self, columns: Collection[str]) -> CheckResult:
+        """Return the result without values of these columns.
+
+        The suite may mask columns that it did not mask when the check ran.
+        """
         if not columns or self.column not in (None, *columns):
             return self
-        shown = [replace(each, value=MASKED) for each in self.examples]
-        # What rules on rows and built-in checks observe are counts, but for a key behind them.
+        masked = [replace(each, value=MASKED) for each in self.examples]
+        # Rules on rows and built-in checks observe counts; a built-in check may add a key.
         observed = self.observed
         if self.column is not None and self.unexpected_count is None:
             observed = MASKED
         elif isinstance(observed, str) and "(key " in observed:
             observed = observed.partition(" (key ")[0]
         value = None if observed == MASKED else self.value
-        return replace(self, observed=observed, value=value, examples=tuple(shown))
+        return replace(self, observed=observed, value=value, examples=tuple(masked))
 
     def as_record(self) -> dict[str, Any]:
-        """The result as plain values, for `--json` and the results table."""
+        """Return the result as plain values, for `--json` and the results table."""
         return {
             "check": self.check,
             "column": self.column,
@@ -187,16 +190,16 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityReport:
-    """One attempt to judge one slice. Judging again makes another report, never changes one.
+    """The results of one attempt to check one batch. Each attempt creates a new report.
 
     Attributes:
         pipeline: Pipeline name.
-        plan_sequence: Plan whose rows were judged.
+        plan_sequence: Plan whose rows were checked.
         table_version: Version of the data table that was read.
-        kind: The plan's kind.
-        run_at: When the attempt was made; the newest attempt of a plan is the one that counts.
-        results: Built-in checks first, then the suite's own, each in its file's order.
-        data_docs: Path of the report's start page in Data Docs.
+        kind: Kind of the plan.
+        run_at: Time of the attempt; the newest attempt of a plan is effective.
+        results: Results of built-in checks, then of the suite's rules in the order of its file.
+        data_docs: Path of the pipeline's start page in Data Docs.
     """
 
     pipeline: str
@@ -209,23 +212,23 @@ class QualityReport:
 
     def __post_init__(self) -> None:
         if self.run_at.tzinfo is None:
-            raise ValueError("run_at carries a time zone")
+            raise ValueError("run_at has no time zone")
 
     @property
     def outcome(self) -> CheckOutcome:
-        """What the results add up to."""
+        """The outcome of all results."""
         return CheckOutcome.of(self.results)
 
     def failed(self, severity: Severity) -> tuple[CheckResult, ...]:
-        """Results of one severity that did not hold."""
+        """Return the failed results of one severity."""
         return tuple(r for r in self.results if not r.passed and r.severity is severity)
 
     def failed_critical(self) -> tuple[CheckResult, ...]:
-        """Results that make the run fail."""
+        """Return the failed results that fail the run."""
         return self.failed(Severity.CRITICAL)
 
     def as_record(self) -> dict[str, Any]:
-        """The report as plain values, for `--json`."""
+        """Return the report as plain values, for `--json`."""
         return {
             "pipeline": self.pipeline,
             "plan": self.plan_sequence,
@@ -240,11 +243,11 @@ class QualityReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedPlan:
-    """What a check of one plan found: of several, the newest.
+    """The results of the newest check of one plan.
 
     Attributes:
-        sequence: The plan.
-        results: What each rule found.
+        sequence: Plan number.
+        results: The result of each rule.
     """
 
     sequence: int

@@ -1,32 +1,35 @@
-"""The checks that every slice gets, whatever its suite: figures of the slice, and their limits."""
+"""Built-in checks, which run on every batch: figures of the batch, and their limits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from types import MappingProxyType
 
+from tidemark.core.errors import in_words
 from tidemark.quality.check_results import BatchExpectation, CheckResult, Severity
 
-_SHOWN = 5
+_LISTED = 5
+"""Places that a figure's detail lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeFigures:
-    """What a slice holds of one planned range, or of no planned range at all.
+    """Figures of the rows of a batch in one planned range, or outside all planned ranges.
 
     Attributes:
         topic_id: Topic id that the rows carry.
         partition: Partition that the rows carry.
-        start: Start of the planned range that the rows lie in; None for rows outside the plan.
-        records: Rows.
-        distinct: Different offsets among them; `records - distinct` are doubles (S5).
+        start: Start of the planned range of the rows; None for rows outside the plan.
+        records: Number of rows.
+        distinct: Number of distinct offsets; `records - distinct` rows are duplicates (S5).
         null_keys: Rows without a key.
         null_values: Rows without a value (tombstones).
-        no_timestamps: Rows without a timestamp, or with Kafka's -1 that says there is none.
-        seconds_ahead: How far the latest timestamp lies after its ingestion, below 0 if it lies
-            before; None without one.
-        oldest_seconds_behind: How far the earliest timestamp lies before its ingestion.
+        no_timestamps: Rows without a timestamp; Kafka stores -1 for none.
+        seconds_ahead: Seconds from ingestion to the latest timestamp, negative if the timestamp is
+            earlier; None without timestamps.
+        oldest_seconds_behind: Seconds from the earliest timestamp to ingestion.
     """
 
     topic_id: str
@@ -43,11 +46,11 @@ class RangeFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopKey:
-    """The key that most rows have.
+    """The most frequent key of a batch.
 
     Attributes:
         key: The key as text, shortened; None if no row has a key.
-        records: Rows that have it.
+        records: Number of rows with this key.
     """
 
     key: str | None
@@ -56,39 +59,49 @@ class TopKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltInCheck:
-    """One figure of a slice and the limit it must keep.
+    """A check that compares one figure of a batch with an upper limit.
 
     Attributes:
         name: Name in suites, reports and the results table.
-        sentence: What is expected; `{limit}` stands for the limit.
-        limit: Highest figure that passes, unless a suite says otherwise; None if every one does.
-        severity: What a failure means, unless a suite says otherwise.
-        fixed: Whether the limit is not for suites to change: Tidemark's own promises are not.
+        sentence: The expectation; `{limit}` stands for the limit.
+        zero_sentence: The expectation if the limit is 0; None if `sentence` applies.
+        limit: Highest figure that passes, unless a suite sets another; None for no limit.
+        in_seconds: Whether the figure and the limit are times in seconds.
+        severity: Severity of a failure, unless a suite sets another.
+        fixed: Whether suites cannot change limit and severity.
     """
 
     name: str
     sentence: str
     limit: float | None
     severity: Severity
+    zero_sentence: str | None = None
+    in_seconds: bool = False
     fixed: bool = False
 
     @property
     def expectation(self) -> str:
         """The expectation as a sentence, with the limit."""
         if self.limit is None:
-            return "no limit is set"
-        return self.sentence.format(limit=f"{self.limit:,g}")
+            return "No limit"
+        if not self.limit and self.zero_sentence is not None:
+            return self.zero_sentence
+        is_time = self.in_seconds
+        limit = in_words(timedelta(seconds=self.limit)) if is_time else f"{self.limit:,g}"
+        return self.sentence.format(limit=limit)
 
     def result(self, figure: Figure) -> CheckResult:
         """Compare a figure with the limit. Without a figure or a limit, the check passes."""
         value = figure.value
-        has_detail = value is not None and figure.detail
+        observed: str | float | None = value
+        if figure.detail:
+            observed = figure.detail if value is None else f"{value:g} ({figure.detail})"
         return CheckResult(
             check=self.name,
             column=None,
             severity=self.severity,
             passed=value is None or self.limit is None or value <= self.limit,
-            observed=f"{value:g} ({figure.detail})" if has_detail else value,
+            observed=observed,
             value=value,
             expectation=self.expectation,
         )
@@ -108,7 +121,19 @@ DRIFT: Mapping[str, str] = MappingProxyType(
         )
     }
 )
-"""Checks of how unlike its predecessors a slice is, and the check whose figure each compares."""
+"""Drift checks, and the check whose figure each compares with earlier plans."""
+
+_MEASURE_LABELS = MappingProxyType(
+    {
+        "records": "Record count",
+        "null_key_percent": "Share of records without a key",
+        "null_value_percent": "Share of tombstones",
+        "top_key_percent": "Share of the most frequent key",
+        "largest_partition_percent": "Share of the largest partition",
+        "seconds_behind": "Age of the latest timestamp",
+        "oldest_seconds_behind": "Age of the earliest timestamp",
+    }
+)
 
 BUILT_IN_CHECKS: Mapping[str, BuiltInCheck] = MappingProxyType(
     {
@@ -116,88 +141,95 @@ BUILT_IN_CHECKS: Mapping[str, BuiltInCheck] = MappingProxyType(
         for check in (
             BuiltInCheck(
                 name="duplicate_records",
-                sentence="at most {limit} records share topic id, partition and offset with "
-                "another record",
+                sentence="At most {limit} duplicate records",
+                zero_sentence="No duplicate records",
                 limit=0,
                 severity=Severity.CRITICAL,
                 fixed=True,
             ),
             BuiltInCheck(
                 name="ranges_off",
-                sentence="at most {limit} planned ranges hold another number of records than "
-                "the control table says",
+                sentence="At most {limit} planned ranges with another record count than recorded",
+                zero_sentence="Record count of every planned range as recorded",
                 limit=0,
                 severity=Severity.CRITICAL,
                 fixed=True,
             ),
             BuiltInCheck(
                 name="records_outside_plan",
-                sentence="at most {limit} records lie outside the planned ranges, or come from "
-                "another incarnation of the topic",
+                sentence="At most {limit} records outside the planned ranges",
+                zero_sentence="No records outside the planned ranges or of another topic id",
                 limit=0,
                 severity=Severity.CRITICAL,
                 fixed=True,
             ),
             BuiltInCheck(
                 name="null_key_percent",
-                sentence="at most {limit} % of the records have no key",
+                sentence="At most {limit}% of records without a key",
+                zero_sentence="No records without a key",
                 limit=100,
                 severity=Severity.INFO,
             ),
             BuiltInCheck(
                 name="null_value_percent",
-                sentence="at most {limit} % of the records have no value (tombstones)",
+                sentence="At most {limit}% tombstones",
+                zero_sentence="No tombstones",
                 limit=100,
                 severity=Severity.INFO,
             ),
             BuiltInCheck(
                 name="top_key_percent",
-                sentence="the most frequent key is on at most {limit} % of the records that "
-                "have a key",
+                sentence="At most {limit}% of records with the most frequent key, among records "
+                "with a key",
                 limit=100,
                 severity=Severity.INFO,
             ),
             BuiltInCheck(
                 name="largest_partition_percent",
-                sentence="the largest partition holds at most {limit} % of the records",
+                sentence="At most {limit}% of records in the largest partition",
                 limit=100,
                 severity=Severity.INFO,
             ),
             BuiltInCheck(
                 name="no_timestamp_percent",
-                sentence="at most {limit} % of the records have no timestamp",
+                sentence="At most {limit}% of records without a timestamp",
+                zero_sentence="No records without a timestamp",
                 limit=0,
                 severity=Severity.WARNING,
             ),
             BuiltInCheck(
                 name="seconds_ahead",
-                sentence="no timestamp lies more than {limit} seconds after its ingestion",
+                sentence="No timestamp more than {limit} after ingestion",
+                zero_sentence="No timestamp after ingestion",
                 limit=3600,
+                in_seconds=True,
                 severity=Severity.WARNING,
             ),
             BuiltInCheck(
                 name="records",
-                sentence="at most {limit} records",
+                sentence="At most {limit} records",
+                zero_sentence="No records",
                 limit=None,
                 severity=Severity.INFO,
             ),
             BuiltInCheck(
                 name="seconds_behind",
-                sentence="the latest timestamp lies at most {limit} seconds before its ingestion",
+                sentence="Latest timestamp at most {limit} before ingestion",
                 limit=None,
+                in_seconds=True,
                 severity=Severity.INFO,
             ),
             BuiltInCheck(
                 name="oldest_seconds_behind",
-                sentence="no timestamp lies more than {limit} seconds before its ingestion",
+                sentence="No timestamp more than {limit} before ingestion",
                 limit=None,
+                in_seconds=True,
                 severity=Severity.INFO,
             ),
             *(
                 BuiltInCheck(
                     name=name,
-                    sentence=f"{measure} is at most {{limit}} times its usual spread away from "
-                    "what it was in earlier plans",
+                    sentence=f"{_MEASURE_LABELS[measure]} within {{limit}}x its usual spread",
                     limit=5,
                     severity=Severity.INFO,
                 )
@@ -210,11 +242,11 @@ BUILT_IN_CHECKS: Mapping[str, BuiltInCheck] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """What one built-in check looks at.
+    """The input of one built-in check.
 
     Attributes:
-        value: The figure; None if the slice has nothing to take it from, which passes.
-        detail: Where it comes from: the ranges or the key behind it; empty if there is none.
+        value: The figure; None if the batch has no rows for it, which passes.
+        detail: The ranges or the key that determine the figure, or why there is none.
     """
 
     value: float | None
@@ -224,15 +256,15 @@ class Figure:
 def figures(
     ranges: Sequence[RangeFigures], top_key: TopKey, expected: Sequence[BatchExpectation]
 ) -> dict[str, Figure]:
-    """The figure of every built-in check.
+    """Return the figure of every built-in check, except drift checks.
 
     Args:
-        ranges: What the slice holds, by planned range, and what it holds besides.
-        top_key: The key that most rows have.
-        expected: What the control table says landed.
+        ranges: Figures of each planned range, and of rows outside all ranges.
+        top_key: The most frequent key.
+        expected: The recorded number of records of each planned range.
 
     Returns:
-        One figure for each name in `BUILT_IN_CHECKS` that needs no history.
+        Figures by name of the check.
     """
     records = sum(r.records for r in ranges)
     null_keys = sum(r.null_keys for r in ranges)
@@ -240,16 +272,16 @@ def figures(
     latest = max(ahead, default=None)
     behind = [r.oldest_seconds_behind for r in ranges if r.oldest_seconds_behind is not None]
     return {
-        "duplicate_records": _doubles(ranges),
-        "ranges_off": _off(ranges, expected),
-        "records_outside_plan": _outside(ranges),
+        "duplicate_records": _duplicates(ranges),
+        "ranges_off": _ranges_off(ranges, expected),
+        "records_outside_plan": _outside_plan(ranges),
         "null_key_percent": Figure(value=_percent(null_keys, records)),
         "null_value_percent": Figure(value=_percent(sum(r.null_values for r in ranges), records)),
         "top_key_percent": Figure(
             value=_percent(top_key.records, records - null_keys),
             detail="" if top_key.key is None else f"key {top_key.key!r}",
         ),
-        "largest_partition_percent": _largest(ranges, records),
+        "largest_partition_percent": _largest_partition(ranges, records),
         "no_timestamp_percent": Figure(
             value=_percent(sum(r.no_timestamps for r in ranges), records)
         ),
@@ -260,38 +292,40 @@ def figures(
     }
 
 
-def _doubles(ranges: Sequence[RangeFigures]) -> Figure:
-    doubled = [r for r in ranges if r.records > r.distinct]
+def _duplicates(ranges: Sequence[RangeFigures]) -> Figure:
+    duplicated = [r for r in ranges if r.records > r.distinct]
     return Figure(
-        value=sum(r.records - r.distinct for r in doubled),
-        detail=_some([f"partition {r.partition}: {r.records - r.distinct:,}" for r in doubled]),
-    )
-
-
-def _off(ranges: Sequence[RangeFigures], expected: Sequence[BatchExpectation]) -> Figure:
-    held = {(r.topic_id, r.partition, r.start): r.records for r in ranges}
-    off = [
-        f"{one}: {found:,} records, {one.records:,} landed"
-        for one in expected
-        if (found := held.get((one.topic_id, one.partition, one.start), 0)) != one.records
-    ]
-    return Figure(value=len(off), detail=_some(off))
-
-
-def _outside(ranges: Sequence[RangeFigures]) -> Figure:
-    stray = [r for r in ranges if r.start is None]
-    return Figure(
-        value=sum(r.records for r in stray),
-        detail=_some(
-            [f"partition {r.partition} of topic {r.topic_id}: {r.records:,}" for r in stray]
+        value=sum(r.records - r.distinct for r in duplicated),
+        detail=_listed(
+            [f"partition {r.partition}: {r.records - r.distinct:,}" for r in duplicated]
         ),
     )
 
 
-def _largest(ranges: Sequence[RangeFigures], records: int) -> Figure:
+def _ranges_off(ranges: Sequence[RangeFigures], expected: Sequence[BatchExpectation]) -> Figure:
+    counts = {(r.topic_id, r.partition, r.start): r.records for r in ranges}
+    off = [
+        f"{one}: {found:,} records, {one.records:,} recorded"
+        for one in expected
+        if (found := counts.get((one.topic_id, one.partition, one.start), 0)) != one.records
+    ]
+    return Figure(value=len(off), detail=_listed(off))
+
+
+def _outside_plan(ranges: Sequence[RangeFigures]) -> Figure:
+    outside = [r for r in ranges if r.start is None]
+    return Figure(
+        value=sum(r.records for r in outside),
+        detail=_listed(
+            [f"partition {r.partition} of topic {r.topic_id}: {r.records:,}" for r in outside]
+        ),
+    )
+
+
+def _largest_partition(ranges: Sequence[RangeFigures], records: int) -> Figure:
     sizes: dict[int, int] = {}
-    for held in ranges:
-        sizes[held.partition] = sizes.get(held.partition, 0) + held.records
+    for each in ranges:
+        sizes[each.partition] = sizes.get(each.partition, 0) + each.records
     if not sizes:
         return Figure(value=None)
     partition = max(sizes, key=lambda number: sizes[number])
@@ -302,6 +336,6 @@ def _percent(part: int, whole: int) -> float | None:
     return round(100 * part / whole, 4) if whole else None
 
 
-def _some(lines: Sequence[str]) -> str:
-    left = len(lines) - _SHOWN
-    return "; ".join(lines[:_SHOWN]) + (f"; and {left:,} more" if left > 0 else "")
+def _listed(lines: Sequence[str]) -> str:
+    more = len(lines) - _LISTED
+    return "; ".join(lines[:_LISTED]) + (f"; and {more:,} more" if more > 0 else "")

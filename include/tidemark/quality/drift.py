@@ -1,8 +1,8 @@
-"""Whether a slice is unlike those before it: each measure against its own history.
+"""Drift checks: compare figures of a batch with those of earlier plans.
 
-A measure's usual value is the median of earlier slices, its usual spread the median distance from
-that (MAD, scaled to the standard deviation of a normal distribution), but never less than a least:
-of a measure that has always been the same, the slightest change would be beyond all measure.
+The usual value of a measure is the median of earlier plans. The usual spread is the median absolute
+deviation (MAD), scaled to the standard deviation of a normal distribution. Each measure has a
+minimum spread, because the spread of a constant measure is 0 and any change would be a drift.
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ from types import MappingProxyType
 from tidemark.quality.checks import DRIFT, Figure
 
 HISTORY = 30
-"""Slices that are looked back at."""
+"""Most earlier plans that are compared."""
 ENOUGH = 8
-"""Slices before which nothing is said."""
+"""Fewest earlier plans for a comparison."""
+NO_HISTORY = "not enough history"
+"""Detail of a drift check with fewer than `ENOUGH` earlier plans."""
 _MAD_TO_DEVIATION = 1.4826
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """How one figure is compared.
+    """Scale on which a figure is compared.
 
     Attributes:
-        least: The least spread that counts.
-        by_ratio: Compare how many times as much, and not how much more: half as many records are
-            as far away as twice as many, and `least` is a ratio.
+        least: Minimum spread, on the scale.
+        by_ratio: Whether the scale is logarithmic: half as many records are as far away as twice
+            as many.
     """
 
     least: float
     by_ratio: bool = False
 
-    def placed(self, value: float) -> float:
-        """The value on the scale on which distances are compared."""
+    def scaled(self, value: float) -> float:
+        """Return the value on the scale."""
         return log1p(value) if self.by_ratio else value
 
 
@@ -54,46 +56,46 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
         "oldest_seconds_behind": _TIME,
     }
 )
-"""What is compared: records by a tenth at least, shares by a point, times by a minute."""
+"""Minimum spreads: a tenth of the records, one percentage point, one minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usual:
-    """What earlier slices had.
+    """Usual value and spread of a measure in earlier plans.
 
     Attributes:
         value: The median.
-        spread: How far from it they usually were, on the measure's scale.
-        slices: How many there were.
+        spread: The usual distance from the median, on the measure's scale.
+        plans: Number of earlier plans.
     """
 
     value: float
     spread: float
-    slices: int
+    plans: int
 
     @classmethod
     def of(cls, values: Sequence[float], measure: Measure) -> Usual | None:
-        """What is usual; None if there are too few values to say."""
+        """Return the usual value and spread; None with fewer than `ENOUGH` values."""
         if len(values) < ENOUGH:
             return None
         usual = median(values)
-        middle = measure.placed(usual)
-        away = _MAD_TO_DEVIATION * median(abs(measure.placed(v) - middle) for v in values)
-        return cls(value=usual, spread=max(away, measure.least), slices=len(values))
+        middle = measure.scaled(usual)
+        away = _MAD_TO_DEVIATION * median(abs(measure.scaled(v) - middle) for v in values)
+        return cls(value=usual, spread=max(away, measure.least), plans=len(values))
 
 
 def drifts(
     measured: Mapping[str, Figure], history: Mapping[str, Sequence[float]]
 ) -> dict[str, Figure]:
-    """How many usual spreads each measure is away from what is usual.
+    """Return the distance of each measure from its usual value, in usual spreads.
 
     Args:
-        measured: The slice's figures, by built-in check.
-        history: The same of earlier slices, newest first, by built-in check.
+        measured: Figures of the batch, by built-in check.
+        history: Figures of earlier plans, newest first, by built-in check.
 
     Returns:
-        One figure for each of `DRIFT`; without a value where the slice has none, or its history
-        too few.
+        One figure for each of `DRIFT`. It has no value if the batch has no figure, or if there are
+        fewer than `ENOUGH` earlier figures.
     """
     return {name: _drift(measured[of], history.get(of, ()), of) for name, of in DRIFT.items()}
 
@@ -101,9 +103,11 @@ def drifts(
 def _drift(now: Figure, values: Sequence[float], of: str) -> Figure:
     measure = MEASURES[of]
     usual = Usual.of(values[:HISTORY], measure)
-    if now.value is None or usual is None:
+    if now.value is None:
         return Figure(value=None)
+    if usual is None:
+        return Figure(value=None, detail=NO_HISTORY)
     return Figure(
-        value=round(abs(measure.placed(now.value) - measure.placed(usual.value)) / usual.spread, 2),
-        detail=f"{now.value:,.6g} against {usual.value:,.6g} in {usual.slices} earlier slices",
+        value=round(abs(measure.scaled(now.value) - measure.scaled(usual.value)) / usual.spread, 2),
+        detail=f"{now.value:,.6g} against {usual.value:,.6g} in {usual.plans} earlier plans",
     )

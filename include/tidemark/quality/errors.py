@@ -11,20 +11,27 @@ from tidemark.spec.errors import SpecError
 
 @dataclass(kw_only=True, eq=False)
 class SuiteError(SpecError):
-    """Quality suites that cannot be used; carries every problem, not the first."""
+    """Invalid quality suites, with all of their problems."""
 
-    problem = "{_problem}"
-    expected = "suites as docs/quality.md describes them"
+    problem = "Invalid quality suite, {problem_count} problem(s):\n{problem_lines}\n"
+    expected = ""
+    actual = ""
+    fix = "Edit the files named above."
 
     @property
-    def _problem(self) -> str:
-        listed = "\n".join(f"  {problem}" for problem in self.problems)
-        return f"{len(self.problems)} problem(s) in quality suites:\n{listed}\n"
+    def problem_count(self) -> int:
+        """Number of problems."""
+        return len(self.problems)
+
+    @property
+    def problem_lines(self) -> str:
+        """One indented line for each problem."""
+        return "\n".join(f"  {problem}" for problem in self.problems)
 
 
 @dataclass(kw_only=True, eq=False)
 class QualityFailed(TidemarkError):
-    """A critical expectation failed on a landed slice. The data stays landed."""
+    """A critical check failed on a landed batch. The data stays landed and is not published."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.QUALITY_FAILED
 
@@ -33,41 +40,31 @@ class QualityFailed(TidemarkError):
     failed: tuple[str, ...]
     data_docs: str
 
-    problem = "Plan {sequence} of pipeline {pipeline!r} failed its quality suite."
-    expected = "every critical expectation to hold"
-    actual = "{_actual}"
+    problem = "Critical checks failed on plan {sequence} of pipeline '{pipeline}': {failed}."
     fix = (
-        "The data stays landed and is not published; open the report at {data_docs}, mend or "
-        "replace it, or publish it as it is: `tidemark publication release {pipeline} --plan "
-        "{sequence} --reason WHY`."
+        "Open the report at {data_docs}. The rows stay in the table and are not published. Fix "
+        "the cause and run `tidemark quality {pipeline} --plan {sequence}`, or publish the plan "
+        "as it is with `tidemark publication release {pipeline} --plan {sequence} --reason WHY`."
     )
-
-    @property
-    def _actual(self) -> str:
-        return f"failed: {', '.join(self.failed)}"
 
 
 @dataclass(kw_only=True, eq=False)
 class NotBlocked(TerminalError):
-    """A plan is to be released that nothing keeps from being seen."""
+    """The published view already shows the plan that should be released."""
 
     pipeline: str
     sequence: int
     status: str
 
-    problem = "Plan {sequence} of pipeline {pipeline!r} cannot be released."
-    expected = "a plan that a check has blocked, that somebody rejected, or that nobody has checked"
-    actual = "it is {status}"
-    fix = "Nothing: its rows are published."
+    problem = "Plan {sequence} of pipeline '{pipeline}' is already published (status: {status})."
+    fix = "No action is needed."
 
 
 @dataclass(kw_only=True, eq=False)
 class SuiteExists(TerminalError):
-    """A draft would be written over a quality suite, which somebody may have edited."""
+    """The file of a drafted suite exists; an operator may have edited it."""
 
     file: str
 
-    problem = "There is a quality suite of that name."
-    expected = "a name that no suite has"
-    actual = "{file}"
-    fix = "Look at the draft with --dry-run, say another --name, or remove the file."
+    problem = "The quality suite {file} exists."
+    fix = "Print the draft with --dry-run, choose another --name, or remove the file."

@@ -8,49 +8,53 @@ from datetime import datetime, timedelta
 from tidemark.core.errors import TerminalError, TransientError, in_words
 from tidemark.spec.ref import PipelineKind, PipelineRef
 
+_CATCH_UP = (
+    "Run `tidemark ingest {pipeline}` now. If the pipeline stays behind, schedule it more often, "
+    "raise limits.records_per_run, or set limits.catch_up."
+)
+
 
 @dataclass(kw_only=True, eq=False)
 class TableDiffers(TerminalError):
-    """What Kafka shows is not what the data table holds."""
+    """The data table and Kafka's records disagree."""
 
     pipeline: str
     differences: int
     first: tuple[str, ...]
 
-    problem = "The data table of {pipeline!r} differs from Kafka."
-    expected = "each visible record of every landed range once, with equal content"
-    actual = "{_actual}"
-    fix = "See docs/runbook.md, TableDiffers; keep the topic's retention long until it is mended."
-
-    @property
-    def _actual(self) -> str:
-        return f"{self.differences} difference(s), first: {'; '.join(self.first)}"
+    problem = (
+        "The data table of pipeline '{pipeline}' and Kafka disagree in {differences} place(s). "
+        "First: {first}."
+    )
+    fix = (
+        "See docs/runbook.md, TableDiffers. Until the table is repaired, keep the topic's "
+        "retention long enough to read the records again."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
 class NothingToVerify(TerminalError):
-    """A verification of offsets of which nothing has landed."""
+    """The offsets to verify have not landed."""
 
     pipeline: str
     topic: str
 
-    problem = "Nothing of that has landed for pipeline {pipeline!r}."
-    expected = "landed offsets of {topic} in the range asked for"
-    actual = "none"
-    fix = "`tidemark status PIPELINE` shows how far each partition has landed."
+    problem = "None of the given offsets of topic '{topic}' have landed for pipeline '{pipeline}'."
+    fix = "Select landed offsets; `tidemark status {pipeline}` shows them for each partition."
 
 
 @dataclass(kw_only=True, eq=False)
 class UndoUnfinished(TransientError):
-    """A plan is being undone, or whoever undid it was stopped."""
+    """A plan is being undone, or its undo was interrupted."""
 
     pipeline: str
     sequence: int
 
-    problem = "Plan {sequence} of pipeline {pipeline!r} is half undone."
-    expected = "its rows out of the data table, and that recorded"
-    actual = "that it was begun; nobody reads its offsets meanwhile"
-    fix = "If nobody is at it, `tidemark undo {pipeline} --plan {sequence} --reason TEXT` goes on."
+    problem = "The undo of plan {sequence} of pipeline '{pipeline}' is not complete."
+    fix = (
+        "If no process is running the undo, continue it with "
+        "`tidemark undo {pipeline} --plan {sequence} --reason TEXT`."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -61,98 +65,99 @@ class RunwayTooShort(TerminalError):
     runway: timedelta
     least: timedelta
 
-    problem = "Kafka will soon delete records that pipeline {pipeline!r} has not read."
-    expected = "{_expected}"
-    actual = "{_actual}"
+    problem = "Kafka will delete unread records of pipeline '{pipeline}' in {runway_text}."
+    expected = "at least {least_text} (alarms.runway_minutes)"
+    actual = "{runway_text}"
     fix = (
-        "See `tidemark status {pipeline}` for the partitions, land them now with `tidemark ingest "
-        "{pipeline}`, or raise the topic's retention meanwhile."
+        "Land the records now with `tidemark ingest {pipeline}`, or raise the topic's retention. "
+        "`tidemark status {pipeline}` shows the partitions."
     )
 
     @property
-    def _expected(self) -> str:
-        return f"a retention runway of at least {in_words(self.least)} (alarms.runway_minutes)"
+    def runway_text(self) -> str:
+        """The time until the deletion, for people."""
+        return in_words(self.runway)
 
     @property
-    def _actual(self) -> str:
-        return in_words(self.runway)
+    def least_text(self) -> str:
+        """The limit, for people."""
+        return in_words(self.least)
 
 
 @dataclass(kw_only=True, eq=False)
 class PipelineStalled(TerminalError):
-    """Records wait, and nothing lands."""
+    """Records wait, and no plan lands."""
 
     pipeline: str
     waiting: timedelta | None
     last_landed_at: datetime | None
     longest: timedelta
 
-    problem = "Pipeline {pipeline!r} does not land anything, and records wait."
-    expected = "{_expected}"
-    actual = "{_actual}"
+    problem = "Pipeline '{pipeline}' has unread records and lands no plan."
+    expected = "a landing at least every {longest_text} (alarms.stalled_minutes)"
+    actual = "last landing {last_landing}, oldest unread record {record_age}"
     fix = (
-        "Look whether its DAG is switched on and what its last run failed with; `tidemark status "
-        "{pipeline}` names what a run would be refused for."
+        "Check in Airflow that the DAG is enabled, and why its last run failed. "
+        "`tidemark status {pipeline}` shows the error that refuses the next run."
     )
 
     @property
-    def _expected(self) -> str:
-        return f"a landing in every {in_words(self.longest)} (alarms.stalled_minutes)"
+    def longest_text(self) -> str:
+        """The limit, for people."""
+        return in_words(self.longest)
 
     @property
-    def _actual(self) -> str:
-        last = f"at {self.last_landed_at:%Y-%m-%d %H:%M} UTC" if self.last_landed_at else "never"
-        age = "of unknown age" if self.waiting is None else f"{in_words(self.waiting)} old"
-        return f"the last landing {last}, the oldest unread record {age}"
+    def last_landing(self) -> str:
+        """Time of the last landing, or `never`."""
+        return f"{self.last_landed_at:%Y-%m-%d %H:%M} UTC" if self.last_landed_at else "never"
+
+    @property
+    def record_age(self) -> str:
+        """Age of the oldest unread record, if it is known."""
+        return "of unknown age" if self.waiting is None else f"{in_words(self.waiting)} old"
 
 
 @dataclass(kw_only=True, eq=False)
 class LagTooLong(TerminalError):
-    """A record has waited longer than is allowed."""
+    """A record has waited longer than the spec allows."""
 
     pipeline: str
     waiting: timedelta
     longest: timedelta
 
-    problem = "A record of pipeline {pipeline!r} has waited too long."
-    expected = "{_expected}"
-    actual = "{_actual}"
-    fix = "{_fix}"
+    problem = "The oldest unread record of pipeline '{pipeline}' is {waiting_text} old."
+    expected = "at most {longest_text} (alarms.lag_minutes)"
+    actual = "{waiting_text}"
+    fix = _CATCH_UP
 
     @property
-    def _expected(self) -> str:
-        return f"at most {in_words(self.longest)} (alarms.lag_minutes)"
+    def waiting_text(self) -> str:
+        """Age of the record, for people."""
+        return in_words(self.waiting)
 
     @property
-    def _actual(self) -> str:
-        return f"an unread record that is {in_words(self.waiting)} old"
-
-    @property
-    def _fix(self) -> str:
-        return _faster(self.pipeline)
+    def longest_text(self) -> str:
+        """The limit, for people."""
+        return in_words(self.longest)
 
 
 @dataclass(kw_only=True, eq=False)
 class LagTooLarge(TerminalError):
-    """More is unread than is allowed."""
+    """More offsets are unread than the spec allows."""
 
     pipeline: str
     lag: int
     most: int
 
-    problem = "Pipeline {pipeline!r} is too far behind its topic."
-    expected = "a lag of at most {most:,} offsets (alarms.lag_records)"
-    actual = "{lag:,} offsets"
-    fix = "{_fix}"
-
-    @property
-    def _fix(self) -> str:
-        return _faster(self.pipeline)
+    problem = "Pipeline '{pipeline}' is {lag:,} offsets behind its topic."
+    expected = "at most {most:,} (alarms.lag_records)"
+    actual = "{lag:,}"
+    fix = _CATCH_UP
 
 
 @dataclass(kw_only=True, eq=False)
 class PlanStuck(TerminalError):
-    """A plan is open, and runs do not land it."""
+    """A plan is open, and runs fail to land it."""
 
     pipeline: str
     sequence: int
@@ -160,56 +165,61 @@ class PlanStuck(TerminalError):
     runs: int
     longest: timedelta | None
 
-    problem = "Plan {sequence} of pipeline {pipeline!r} has not landed."
-    expected = "{_expected}"
-    actual = "{_actual}"
-    fix = "{_fix}"
+    problem = (
+        "Plan {sequence} of pipeline '{pipeline}' is open for {age_text}; "
+        "{runs} run(s) did not land it."
+    )
+    expected = "{expected_landing}"
+    actual = "{runs} run(s) in {age_text}"
+    fix = (
+        "Run `tidemark {landing_command}`, which lands the plan or shows the error of its runs. "
+        "Then see that error's section in docs/runbook.md."
+    )
 
     @property
-    def _expected(self) -> str:
+    def age_text(self) -> str:
+        """Time since the plan was recorded, for people."""
+        return in_words(self.age)
+
+    @property
+    def expected_landing(self) -> str:
+        """The limits that apply to the plan."""
+        first_runs = "landed by the first or second run"
         if self.longest is None:
-            return "a landing by the first or the second run that requests it"
-        within = f"{in_words(self.longest)} (alarms.stalled_minutes)"
-        return f"a landing by the first or the second run that requests it, within {within}"
+            return first_runs
+        return f"{first_runs}, within {in_words(self.longest)} (alarms.stalled_minutes)"
 
     @property
-    def _actual(self) -> str:
-        return f"an open plan, recorded {in_words(self.age)} ago, requested by {self.runs} run(s)"
-
-    @property
-    def _fix(self) -> str:
+    def landing_command(self) -> str:
+        """Arguments of `tidemark` that execute the plan. Typed plans are executed by `decode`."""
         ref = PipelineRef.parse(self.pipeline)
         if ref.kind is PipelineKind.TYPED:
-            lands, plan = f"decode {ref.name}", ""
-        else:
-            lands, plan = f"ingest {ref}", f" --plan {self.sequence}"
-        return (
-            f"run `tidemark {lands}{plan}`, which lands it or names the error of its runs, and "
-            "continue with that error's section of docs/runbook.md"
-        )
+            return f"decode {ref.name}"
+        return f"ingest {ref} --plan {self.sequence}"
 
 
 @dataclass(kw_only=True, eq=False)
 class PlansBlocked(TerminalError):
-    """A quality check keeps plans out of the published view, without an operator's decision."""
+    """A quality check blocked plans, and no operator has decided about them."""
 
     pipeline: str
     plans: tuple[int, ...]
 
-    problem = "A quality check blocked plan(s) {plans} of pipeline {pipeline!r}."
-    expected = "a newer check that passes, or a decision to release or to reject them"
-    actual = "neither: the published view does not show their rows"
-    fix = "{_fix}"
+    problem = (
+        "A quality check blocked plan(s) {plans} of pipeline '{pipeline}'; "
+        "the published view does not show their rows."
+    )
+    fix = (
+        "`tidemark publication list {pipeline}` shows the failed checks. Fix the cause and run "
+        "`tidemark quality {pipeline} --plan {first_plan}`, or decide with "
+        "`tidemark publication release {pipeline} --plan {first_plan} --reason WHY` or "
+        "`tidemark publication reject {pipeline} --plan {first_plan} --reason WHY`."
+    )
 
     @property
-    def _fix(self) -> str:
-        plan = f"{self.pipeline} --plan {self.plans[0]}"
-        return (
-            f"`tidemark publication list {self.pipeline}` shows the failed check; fix it, check "
-            f"again with `tidemark quality {plan}`, or decide with "
-            f"`tidemark publication release {plan} --reason WHY` or "
-            f"`tidemark publication reject {plan} --reason WHY`"
-        )
+    def first_plan(self) -> int:
+        """The blocked plan with the lowest number."""
+        return self.plans[0]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -220,17 +230,10 @@ class QuarantineTooLarge(TerminalError):
     records: int
     most: int
 
-    problem = "Pipeline {pipeline!r} has too many records in quarantine."
+    problem = "Pipeline '{pipeline}' has {records:,} records in quarantine."
     expected = "at most {most:,} (alarms.quarantined_records)"
     actual = "{records:,}"
     fix = (
-        "See `tidemark quarantine list {pipeline}` for the reasons; fix the schema or the rule, "
-        "then decode them again with `tidemark quarantine replay {pipeline}`."
-    )
-
-
-def _faster(pipeline: str) -> str:
-    return (
-        f"land more now with `tidemark ingest {pipeline}`; if it does not keep up for long, "
-        "schedule it more often, raise limits.records_per_run, or set limits.catch_up"
+        "`tidemark quarantine list {pipeline}` shows the reasons. Fix the schema or the rule, "
+        "then decode the records again with `tidemark quarantine replay {pipeline}`."
     )

@@ -1,4 +1,4 @@
-"""What a data owner is told of a pipeline: completeness, rules, what is kept back, trends."""
+"""Content of the owner's page: completeness, check results, publication status, quarantine."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from tidemark.report.certificate import Certificate
 from tidemark.typed.quarantine_record import QuarantinedRecord
 
 EXAMPLES = 20
-"""Places that are shown of what is in quarantine; the table has all."""
+"""Most quarantined records that the page lists; the quarantine table contains all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleSummary:
-    """One rule over all plans of the period that were checked.
+    """Results of one rule over all checked plans of the period.
 
     Attributes:
-        name: The rule, and the column that it looks at.
-        severity: What a failure means.
-        expectation: What should be found, as the newest plan has it.
-        observed: What was found in the newest plan.
-        plans: How many plans it looked at.
-        broken: The plans that broke it, oldest first.
-        values: What was found as a number, by plan, oldest first.
-        examples: Some rows that broke it, of the newest plan that did.
+        name: The rule and its column.
+        severity: Effect of a failure.
+        expectation: The expectation of the newest plan's check.
+        observed: The observation of the newest plan's check.
+        plans: Number of checked plans.
+        broken: Plans that broke the rule, oldest first.
+        values: Observed figures by plan, oldest first.
+        examples: Some rows of the newest plan that broke the rule.
+        is_measured: Whether any plan had a figure to check. Drift checks need a history.
     """
 
     name: str
@@ -39,9 +40,10 @@ class RuleSummary:
     broken: tuple[int, ...]
     values: tuple[tuple[int, float], ...]
     examples: tuple[Example, ...]
+    is_measured: bool
 
     def as_record(self) -> dict[str, Any]:
-        """The summary as plain values."""
+        """Return the summary as plain values."""
         return {
             "rule": self.name,
             "severity": self.severity,
@@ -55,21 +57,21 @@ class RuleSummary:
 
 
 def _newest_examples(results: Sequence[tuple[int, CheckResult]]) -> tuple[Example, ...]:
-    """Of the newest plan that broke the rule."""
+    """Return the examples of the newest plan that broke the rule."""
     return next((result.examples for _, result in reversed(results) if not result.passed), ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineReport:
-    """All that the page of a pipeline shows.
+    """Content of the owner's page of one pipeline.
 
     Attributes:
-        made_at: When.
-        description: What the spec says of the pipeline.
-        certificate: What became of every offset.
-        checked: Plans of the period that were checked.
+        made_at: Time of the report.
+        description: The pipeline's description in its spec.
+        certificate: The completeness certificate of the period.
+        checked: Checked plans of the period.
         plans_by_status: Plan numbers of the period by publication status, or `not checked`.
-        quarantined: What is in quarantine and open; None if the pipeline decodes nothing.
+        quarantined: Open records of the quarantine; None without a typed table.
     """
 
     made_at: datetime
@@ -81,12 +83,12 @@ class PipelineReport:
 
     @property
     def rules(self) -> list[RuleSummary]:
-        """Each rule, those that were broken first."""
+        """Results of each rule; rules with the most failed plans come first."""
         found: dict[tuple[str, str | None], list[tuple[int, CheckResult]]] = {}
         for plan in sorted(self.checked, key=lambda each: each.sequence):
             for result in plan.results:
-                # Two rules of a kind on one column are told apart by what they say. A built-in
-                # check is one, whatever its limit was, which its sentence has.
+                # The expectation distinguishes two rules of one type on one column. The expectation
+                # of a built-in check contains its limit, which a suite may change.
                 built_in = result.check in BUILT_IN_CHECKS
                 rule = (result.name, None if built_in else result.expectation)
                 found.setdefault(rule, []).append((plan.sequence, result))
@@ -102,32 +104,34 @@ class PipelineReport:
                     (number, result.value) for number, result in each if result.value is not None
                 ),
                 examples=_newest_examples(each),
+                is_measured=expectation is not None
+                or any(result.value is not None for _, result in each),
             )
-            for (name, _), each in found.items()
+            for (name, expectation), each in found.items()
         ]
         return sorted(rules, key=lambda rule: -len(rule.broken))
 
     @property
     def reasons(self) -> Mapping[tuple[str, str, str], int]:
-        """How many records are in quarantine, by reason, half, and field or rule."""
+        """Number of quarantined records by reason, part (key or value), and field or rule."""
         counted: dict[tuple[str, str, str], int] = {}
         for each in self.quarantined or ():
-            why = (str(each.reason), str(each.part or ""), each.detail or "")
-            counted[why] = counted.get(why, 0) + 1
+            reason = (str(each.reason), str(each.part or ""), each.detail or "")
+            counted[reason] = counted.get(reason, 0) + 1
         return dict(sorted(counted.items(), key=lambda item: -item[1]))
 
     @property
     def examples(self) -> Sequence[QuarantinedRecord]:
-        """Some places of what is in quarantine; of no record the content."""
+        """The first `EXAMPLES` quarantined records, without their contents."""
         return list(self.quarantined or ())[:EXAMPLES]
 
     def as_record(self) -> dict[str, Any]:
-        """The report as plain values, for `--json`."""
+        """Return the report as plain values, for `--json`."""
         quarantine = None
         if self.quarantined is not None:
             quarantine = {
                 "open": len(self.quarantined),
-                "reasons": [[*why, count] for why, count in self.reasons.items()],
+                "reasons": [[*reason, count] for reason, count in self.reasons.items()],
                 "examples": [each.as_record() for each in self.examples],
             }
         return {

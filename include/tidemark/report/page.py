@@ -1,4 +1,4 @@
-"""The page of a pipeline for who owns its data: one file, which needs nothing else."""
+"""The owner's page of a pipeline: one HTML file without external resources."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _FEWEST_POINTS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """A line of one figure over plans.
+    """A chart of one figure over plans.
 
     Attributes:
-        name: The figure.
-        points: Of an SVG polyline.
-        broken: Places of plans that broke the rule.
-        lowest, highest, newest: The figure itself.
+        name: Label of the chart.
+        points: Points of the SVG polyline.
+        broken: Points of plans that broke the rule.
+        lowest, highest, newest: Formatted values of the figure.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Trend:
 
 
 def render(report: PipelineReport) -> str:
-    """The page as HTML. Whatever comes from a table is escaped."""
+    """Return the page as HTML. All values from tables are escaped."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -66,7 +66,7 @@ def _moment(moment: datetime) -> str:
 def _trends(report: PipelineReport) -> Iterator[Trend]:
     landed = [(plan.sequence, float(plan.records)) for plan in report.certificate.plans]
     figures: list[tuple[str, Sequence[tuple[int, float]], Collection[int]]] = [
-        ("records that landed", landed, ())
+        ("landed records", landed, ())
     ]
     figures += [
         (rule.name, rule.values, rule.broken) for rule in report.rules if rule.name != "records"

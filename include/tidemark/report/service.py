@@ -1,4 +1,4 @@
-"""Putting together what a data owner is told of a pipeline. Reads tables, writes nothing."""
+"""Creates the owner's report of a pipeline from the tables. Read-only."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tidemark.typed.quarantine_record import QuarantinedRecord
 
 
 class QualityHistory(Protocol):
-    """What checks have found."""
+    """Stored check results."""
 
     def checked(self, pipeline: str, plans: Collection[int]) -> Sequence[CheckedPlan]:
-        """The newest check of each of some plans; of plans that nobody has checked, none."""
+        """Return the newest check of each given plan; unchecked plans are omitted."""
         ...
 
 
@@ -32,16 +32,16 @@ _UNCHECKED = "not checked"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reports:
-    """The report of one pipeline.
+    """Creates reports of one pipeline.
 
     Attributes:
         spec: The pipeline.
-        control: What was planned, and what became of it.
-        data_log: The data table's log, which has to agree.
-        history: What checks have found.
+        control: The control table.
+        data_log: The data table's log, which must agree with the control table.
+        history: Stored check results.
         publication: Reads the publication status of each plan.
-        masked: Columns whose values are not shown, whatever was kept before they were masked.
-        quarantine: Reads what is in quarantine; None if the pipeline decodes nothing.
+        masked: Columns whose values the report hides, also in older results.
+        quarantine: Returns the open records of the quarantine; None without a typed table.
         now: The clock.
     """
 
@@ -55,17 +55,17 @@ class Reports:
     now: Clock
 
     def report(self, since: datetime, until: datetime) -> PipelineReport:
-        """All recorded facts about the landings of a period.
+        """Return the report of a period.
 
         Args:
-            since: Its beginning.
-            until: Its exclusive end.
+            since: Start of the period.
+            until: End of the period, exclusive.
 
         Raises:
-            NothingLanded: Nothing ever has.
-            TableBehindLedger, LedgerBehindTable, TableRestored: Data table and control table are
-                not of one history: nothing could be certified.
-            DuplicateRows: The data table has more rows than have landed in it.
+            NothingLanded: No plan of the pipeline has landed.
+            TableBehindLedger, LedgerBehindTable, TableRestored: The data table and the control
+                table disagree, so a certificate would be wrong.
+            DuplicateRows: The data table has more rows than landed.
         """
         checked_ledger(self.control, self.spec.name, self.data_log)
         check_rows(self.control, self.spec.name, self.data_log)
@@ -86,7 +86,7 @@ class Reports:
             description=self.spec.description,
             certificate=certificate,
             checked=[
-                replace(plan, results=[result.masking(self.masked) for result in plan.results])
+                replace(plan, results=[result.masked(self.masked) for result in plan.results])
                 for plan in self.history.checked(self.spec.name, plans)
             ],
             plans_by_status=plans_by_status,

@@ -345,7 +345,7 @@ def test_freshness_and_lateness_are_measured_from_ingestion(check: Check) -> Non
     assert of(report, "seconds_behind").value == 60
     late = of(report, "oldest_seconds_behind")
     assert (late.value, late.passed, late.severity) == (3 * 3600, False, Severity.WARNING)
-    assert of(report, "records").expectation == "no limit is set"
+    assert of(report, "records").expectation == "No limit"
 
 
 def test_a_slice_unlike_its_predecessors_is_told(check: Check) -> None:
@@ -364,7 +364,7 @@ def test_a_slice_unlike_its_predecessors_is_told(check: Check) -> None:
         "records_drift",
         "null_key_percent_drift",
     ]
-    assert drifted["records_drift"] == "13.8 (10 against 40 in 8 earlier slices)"
+    assert drifted["records_drift"] == "13.8 (10 against 40 in 8 earlier plans)"
     assert odd.outcome is CheckOutcome.PASSED
     assert of(usual, "records_drift").value is None
 

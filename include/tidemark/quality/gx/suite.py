@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -129,12 +129,10 @@ def _refused(file: str, key: str, expected: str, found: str) -> SuiteError:
 
 
 def _adjusted(check: BuiltInCheck, override: Mapping[str, Any]) -> BuiltInCheck:
-    return BuiltInCheck(
-        name=check.name,
-        sentence=check.sentence,
+    return replace(
+        check,
         limit=override.get("limit", check.limit),
         severity=Severity(override.get("severity", check.severity)),
-        fixed=check.fixed,
     )
 
 
