@@ -1,0 +1,195 @@
+"""The DAG that lands offsets of a form, chunk by chunk."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.providers.standard.operators.python import PythonOperator
+from airflow.sdk import DAG, Param, task_group
+
+from tidemark.airflow.chain import REQUESTED_BY, START_DATE, default_args
+from tidemark.airflow.operators import ChunkJobOperator
+from tidemark.airflow.tasks import BACKFILLED, finish_backfill, publish_chunk, request_backfill
+from tidemark.airflow.texts import BACKFILL_PAGE
+from tidemark.app import App
+from tidemark.spec.ref import COPY_NAME
+
+PIPELINE = "{{ params.pipeline }}{{ '@' ~ params.into if params.into }}"
+
+
+@task_group(group_id="chunk")
+def _land_chunk(number: Any) -> None:
+    """Ingest, check and publish one chunk; chunks run one after the other."""
+    chunk = {"pipeline": PIPELINE, "requested_by": REQUESTED_BY, "chunk": number}
+    ingested = ChunkJobOperator(
+        task_id="ingest",
+        job="ingest",
+        **chunk,
+        # The data table takes the plans of a pipeline's backfills in their order.
+        max_active_tis_per_dagrun=1,
+        execution_timeout=timedelta(hours=6),
+        doc_md="Plans the chunk, or finds its plan, and lands it exactly once, in one transaction.",
+    )
+    checked = ChunkJobOperator(
+        task_id="quality",
+        job="quality",
+        **chunk,
+        max_active_tis_per_dagrun=1,
+        execution_timeout=timedelta(hours=2),
+        doc_md="Checks the rows of the chunk. If a check fails, the rows stay in the table.",
+    )
+    published = PythonOperator(
+        task_id="publish",
+        python_callable=publish_chunk,
+        op_kwargs=chunk,
+        outlets=[BACKFILLED],
+        execution_timeout=timedelta(minutes=15),
+        doc_md="Reports the table version and the offset ranges as an asset event.",
+    )
+    ingested >> checked >> published
+
+
+def _form(pipelines: list[str]) -> dict[str, Param]:
+    """Return the fields of the form."""
+    return {
+        "pipeline": Param(
+            type="string",
+            enum=pipelines,
+            title="Pipeline",
+            description="The pipeline whose table receives the records.",
+        ),
+        "offsets": Param(
+            None,
+            type=["null", "string"],
+            title="Offset ranges",
+            description=(
+                "PARTITION:START-END, separated by commas. END is exclusive: 1:0-100 selects the "
+                "offsets 0 to 99 of partition 1."
+            ),
+        ),
+        "from": Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            title="Time window: from",
+            description="Or: from the first record at or after this time, in each partition,",
+        ),
+        "until": Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            title="Time window: until",
+            description="to the first record at or after this time. The end is exclusive.",
+        ),
+        "retained": Param(
+            False,
+            type="boolean",
+            title="The retained log",
+            description="Or: all offsets that Kafka has now.",
+        ),
+        "plan": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            title="A plan's ranges",
+            description=(
+                "Or: the offset ranges of the plan with this number, as far as they are missing. "
+                "With Replace: all of them, also those that another plan landed."
+            ),
+        ),
+        "partitions": Param(
+            None,
+            type=["null", "string"],
+            pattern=r"^\s*\d+(\s*,\s*\d+)*\s*$",
+            title="Partitions",
+            description="Limits a time window or the retained log to these, such as 0, 3.",
+        ),
+        "replace": Param(
+            False,
+            type="boolean",
+            title="Replace",
+            description=(
+                "Read landed offsets again. The new rows replace the old ones, each chunk in one "
+                "commit. A chunk is refused if Kafka no longer has a record of an old row."
+            ),
+        ),
+        "reason": Param(
+            None,
+            type=["null", "string"],
+            title="Reason",
+            description="Required with Replace; stored in the control table.",
+        ),
+        "into": Param(
+            None,
+            type=["null", "string"],
+            pattern=f"^{COPY_NAME}$",
+            title="Into another table",
+            description="Write to the table PIPELINE@NAME, which contains backfills alone.",
+        ),
+        "chunk": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            title="Chunk size",
+            description="Maximum offsets of a chunk; by default limits.records_per_chunk.",
+        ),
+        "readable_only": Param(
+            False,
+            type="boolean",
+            title="Only readable offsets",
+            description=(
+                "Skip offsets that Kafka has deleted. Otherwise they refuse the backfill. With "
+                "Replace their old rows stay."
+            ),
+        ),
+        "dry_run": Param(
+            False,
+            type="boolean",
+            title="Dry run",
+            description="Only show the chunks in the log of `request`.",
+        ),
+        "approved": Param(
+            False,
+            type="boolean",
+            title="Approved",
+            description="Allow more offsets than limits.records_per_backfill of the spec.",
+        ),
+    }
+
+
+def backfill_dag() -> DAG:
+    """Return the DAG that lands the offsets of a form."""
+    run = {"pipeline": PIPELINE, "requested_by": REQUESTED_BY}
+    with DAG(
+        dag_id="tidemark_backfill",
+        description="Land offsets by range, by time, or all that Kafka has; or replace landed rows",
+        doc_md=BACKFILL_PAGE,
+        schedule=None,
+        start_date=START_DATE,
+        catchup=False,
+        max_active_runs=1,
+        default_args=default_args(retries=3),
+        tags=["tidemark", "backfill"],
+        params=_form(list(App.from_environment().specs)),
+    ) as dag:
+        requested = PythonOperator(
+            task_id="request",
+            python_callable=request_backfill,
+            op_kwargs=run,
+            execution_timeout=timedelta(minutes=15),
+            doc_md="Selects the offsets, shows and records them. Starts no Spark.",
+        )
+        chunks = _land_chunk.expand(number=requested.output)
+        finished = PythonOperator(
+            task_id="complete",
+            python_callable=finish_backfill,
+            op_kwargs={**run, "chunks": requested.output},
+            trigger_rule="all_done",
+            execution_timeout=timedelta(minutes=15),
+            doc_md="Fails unless every chunk is in the table.",
+        )
+        # Not behind `publish`: a failed check fails the run by itself.
+        # The type stubs treat an expanded group as one node.
+        chunks.children["chunk.ingest"] >> finished  # type: ignore[attr-defined]
+    return dag

@@ -1,0 +1,178 @@
+"""The DAGs of Tidemark.
+
+A file in the DAG folder calls one of these functions:
+
+    from tidemark.airflow.dags import pipeline_dags
+
+    pipeline_dags()
+
+A function builds its DAGs inside `with DAG(...)`, so Airflow registers them for the file that calls
+the function. The repository's folder dags/ has one such file for each function.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.providers.standard.operators.python import PythonOperator
+from airflow.sdk import DAG, Param
+
+from tidemark.airflow.alarms import deadline, look_at_all, raise_alarms
+from tidemark.airflow.chain import START_DATE, add_chain, default_args, timetable
+from tidemark.airflow.groups import add_group_chain
+from tidemark.airflow.maintenance import maintain_shared, maintain_table, prune_pages
+from tidemark.airflow.texts import MAINTENANCE_PAGE, STATUS_PAGE, group_page, pipeline_page
+from tidemark.app import App
+from tidemark.maintenance.rules import DEFAULT_PAGES_RETENTION, DEFAULT_RETENTION
+from tidemark.spec.model import PipelineSpec
+
+KEEP_HOURS = DEFAULT_RETENTION // timedelta(hours=1)
+
+
+def check_specs() -> None:
+    """Fail if a spec is invalid, so that Airflow shows its problems as an import error.
+
+    The DAGs of the other specs are in separate files, which still load.
+    """
+    App.from_environment().spec_folder.check()
+
+
+def pipeline_dags() -> list[DAG]:
+    """Return a DAG for each pipeline without a group, and one for each group.
+
+    An invalid spec has no DAG; `check_specs` shows its problems.
+    """
+    app = App.from_environment()
+    specs = app.specs.values()
+    alone = [_pipeline_dag(app, spec) for spec in specs if spec.group is None]
+    groups = sorted({spec.group for spec in specs if spec.group})
+    return [*alone, *(_group_dag(app, group) for group in groups)]
+
+
+def _pipeline_dag(app: App, spec: PipelineSpec) -> DAG:
+    with DAG(
+        dag_id=spec.dag_id,
+        description=f"Kafka topic {spec.topic} to Delta Lake",
+        doc_md=pipeline_page(spec, app.layout),
+        schedule=timetable(spec.schedule),
+        start_date=START_DATE,
+        catchup=False,
+        max_active_runs=1,
+        default_args=default_args(spec.retries),
+        deadline=deadline(spec),
+        tags=["tidemark", *spec.tags],
+    ) as dag:
+        add_chain(spec)
+    return dag
+
+
+def _group_dag(app: App, group: str) -> DAG:
+    members = app.group(group)
+    with DAG(
+        dag_id=members[0].dag_id,
+        description=f"{len(members)} Kafka topics to Delta Lake",
+        doc_md=group_page(group, members, app.layout),
+        schedule=timetable(members[0].schedule),
+        start_date=START_DATE,
+        catchup=False,
+        max_active_runs=1,
+        default_args=default_args(max(spec.retries for spec in members)),
+        deadline=[each for spec in members if (each := deadline(spec))],
+        tags=["tidemark", *sorted({tag for spec in members for tag in spec.tags})],
+    ) as dag:
+        add_group_chain(group)
+    return dag
+
+
+def maintenance_dag() -> DAG:
+    """Return the DAG that compacts tables and removes unreferenced files."""
+    with DAG(
+        dag_id="tidemark_maintenance",
+        description="Compact tables, and remove unreferenced files and old pages",
+        doc_md=MAINTENANCE_PAGE,
+        schedule=timetable("@daily"),
+        start_date=START_DATE,
+        catchup=False,
+        max_active_runs=1,
+        default_args=default_args(retries=3),
+        tags=["tidemark", "maintenance"],
+        params={
+            "keep_hours": Param(
+                KEEP_HOURS,
+                type="integer",
+                minimum=0,
+                title="Retention of files",
+                description=(
+                    "Files of table versions of the last hours stay. Tables refuse less than "
+                    f"{KEEP_HOURS} hours unless their own property allows it."
+                ),
+            ),
+            "keep_docs_days": Param(
+                DEFAULT_PAGES_RETENTION.days,
+                type="integer",
+                minimum=1,
+                title="Retention of quality pages",
+                description="Younger pages stay, and the newest page of each pipeline.",
+            ),
+            "dry_run": Param(
+                False,
+                type="boolean",
+                title="Dry run",
+                description="Only list in the logs what would be removed.",
+            ),
+        },
+    ) as dag:
+        # No task waits for another one. A failed task fails the run and stops no other task.
+        PythonOperator.partial(
+            task_id="tables",
+            python_callable=maintain_table,
+            # Compaction needs a core and memory, as runs of pipelines do.
+            max_active_tis_per_dagrun=1,
+            map_index_template="{{ task.op_kwargs['pipeline'] }}",
+            execution_timeout=timedelta(hours=6),
+            doc_md="Compacts a data table and removes unreferenced files. Starts no Spark.",
+        ).expand(op_kwargs=[{"pipeline": name} for name in App.from_environment().data_tables()])
+        PythonOperator(
+            task_id="control",
+            python_callable=maintain_shared,
+            execution_timeout=timedelta(hours=2),
+            doc_md="Maintains the tables that pipelines share: control, quality, status.",
+        )
+        PythonOperator(
+            task_id="quality_docs",
+            python_callable=prune_pages,
+            execution_timeout=timedelta(minutes=30),
+            doc_md="Removes old pages of quality checks. Their results stay in the results table.",
+        )
+    return dag
+
+
+def status_dag() -> DAG:
+    """Return the DAG that writes the status table and raises alarms."""
+    with DAG(
+        dag_id="tidemark_status",
+        description="Lag, retention runway and alarms of every pipeline",
+        doc_md=STATUS_PAGE,
+        schedule="*/15 * * * *",
+        start_date=START_DATE,
+        catchup=False,
+        max_active_runs=1,
+        default_args=default_args(retries=1),
+        tags=["tidemark", "status"],
+    ) as dag:
+        looked = PythonOperator(
+            task_id="look",
+            python_callable=look_at_all,
+            execution_timeout=timedelta(minutes=15),
+            doc_md="Writes the state of every pipeline to the status table. Starts no Spark.",
+        )
+        PythonOperator.partial(
+            task_id="alarm",
+            python_callable=raise_alarms,
+            # The next run of this DAG reads the state again.
+            retries=0,
+            map_index_template="{{ task.op_kwargs['pipeline'] }}",
+            execution_timeout=timedelta(minutes=1),
+            doc_md="Fails for each pipeline with an alarm. The message contains the fix.",
+        ).expand(op_kwargs=looked.output)
+    return dag
