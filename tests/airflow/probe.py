@@ -160,10 +160,10 @@ def requester(dag_id: str, run_id: str, run_type: str) -> str:
 
 def tell(environ: Mapping[str, str], context: Mapping[str, Any]) -> None:
     """Tell of a failed task."""
-    from tidemark.airflow.alarms import tell_failure
+    from tidemark.airflow.alarms import alarm_on_failure
 
     os.environ.update(environ)
-    tell_failure({**context, "task_instance": SimpleNamespace(**context["task_instance"])})
+    alarm_on_failure({**context, "task_instance": SimpleNamespace(**context["task_instance"])})
 
 
 def defines(module: Any, name: str) -> bool:

@@ -27,7 +27,7 @@ def test_a_failure_is_told_to_the_webhook(task_probe: Probe) -> None:
     """Which task, and the error's own words."""
     with listening() as webhook:
         answer = task_probe.ask("tell", environ=webhook.environ(), context=FAILED)
-    assert webhook.heard == [("/secret-token", {"text": "d.t of r has failed: LostRange: x"})]
+    assert webhook.heard == [("/secret-token", {"text": "d.t of r failed: LostRange: x"})]
     assert answer.value is None
 
 
@@ -37,7 +37,7 @@ def test_a_webhook_that_fails_changes_nothing(task_probe: Probe) -> None:
         answer = task_probe.ask("tell", environ=webhook.environ(), context=FAILED)
     assert answer.value is None
     assert len(webhook.heard) == 1
-    assert "nobody was told" in answer.printed
+    assert "alarm not sent" in answer.printed
     assert "secret-token" not in answer.printed
 
 
@@ -47,7 +47,7 @@ def test_without_a_webhook_the_log_has_it(task_probe: Probe) -> None:
     for environ in ({}, nowhere):
         answer = task_probe.ask("tell", environ=environ, context=FAILED)
         assert answer.value is None
-        assert "d.t of r has failed: LostRange: x" in answer.printed
+        assert "d.t of r failed: LostRange: x" in answer.printed
 
 
 def test_a_look_keeps_what_it_sees_and_returns_the_alarms(
@@ -69,7 +69,7 @@ def test_a_look_keeps_what_it_sees_and_returns_the_alarms(
         "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka),
     }
     for _ in range(2):
-        answer = task_probe.ask("call_task", task="look_at_all", environ=environ)
+        answer = task_probe.ask("call_task", task="record_status_of_all", environ=environ)
         assert [each["pipeline"] for each in answer.value["result"]] == ["a", "b"]
     rows = query_rows(DeltaTable(str(tmp_path / "lakehouse/control/status")), "SELECT * FROM t")
     assert sorted(row["pipeline"] for row in rows) == ["a", "b"]
@@ -111,7 +111,7 @@ def test_what_is_told_has_the_command_that_helps(
         environ = {"TIDEMARK_HOME": str(tmp_path), **webhook.environ()}
         task_probe.ask("tell_of", task=task, environ=environ, pipeline="prices", **arguments)
     ((_, body),) = webhook.heard
-    assert body["text"].startswith("d.t of r has failed: ")
+    assert body["text"].startswith("d.t of r failed: ")
     assert f"{type(error).__name__}: {error}" in body["text"]
     assert f"{error.as_record()['fix']}" in body["text"]
     assert command in body["text"]

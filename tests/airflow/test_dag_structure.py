@@ -251,18 +251,18 @@ def test_a_run_that_is_late_is_told(probe: Probe, tmp_path: Path) -> None:
     (tmp_path / "slow.yaml").write_text(spec.format("slow"))
     environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
     stored = probe.ask("serialized", file="pipelines.py", environ=environ).value
-    assert "tell_late" not in stored
+    assert "alarm_on_deadline" not in stored
     with (tmp_path / "slow.yaml").open("a") as file:
         file.write("alarms: {deadline_minutes: 90}\n")
     stored = probe.ask("serialized", file="pipelines.py", environ=environ).value
-    assert "tidemark.airflow.alarms.tell_late" in stored
+    assert "tidemark.airflow.alarms.alarm_on_deadline" in stored
     assert "5400" in stored
 
 
 def test_every_task_that_fails_for_good_is_told(dags: dict[str, Any]) -> None:
     """In every DAG."""
     tasks = [task for dag in dags.values() for task in dag["tasks"].values()]
-    assert {task["on_failure"] for task in tasks} == {"tell_failure"}
+    assert {task["on_failure"] for task in tasks} == {"alarm_on_failure"}
 
 
 def test_a_spec_without_a_limit_and_a_suite_has_a_page_too(probe: Probe, tmp_path: Path) -> None:

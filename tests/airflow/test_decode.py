@@ -73,7 +73,7 @@ def submitted(spark_submit: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("code", "told", "fails_now"),
     [
-        (ExitCode.OK, "executed, and open still: events@typed=1", False),
+        (ExitCode.OK, "still open after execution: events@typed=1", False),
         (ExitCode.REFUSED, "65", True),
         (ExitCode.TRANSIENT, "75", False),
     ],

@@ -1,8 +1,8 @@
-"""Telling somebody: failed tasks, late runs and broken rules, by name and with what to do next.
+"""Alarms about failed tasks, late runs and exceeded limits.
 
-Everything goes to the log. It goes to a webhook as well if Airflow has a connection
-`tidemark_alarm`: its password is the URL, which is a secret, and gets a POST of JSON with a `text`,
-as chat systems take it. Whatever comes of that changes nothing for the run.
+An alarm goes to the log. If Airflow has a connection `tidemark_alarm`, the alarm goes to a webhook
+as well: the password of the connection is the URL, and the request is a POST of JSON with a `text`.
+A failed request changes nothing for the run.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ ALARM_CONNECTION = "tidemark_alarm"
 _PATIENCE_S = 10.0
 
 
-def look_at_all() -> list[dict[str, Any]]:
-    """Look at every pipeline and keep what is seen in the status table.
+def record_status_of_all() -> list[dict[str, Any]]:
+    """Write the state of every pipeline to the status table.
 
     Returns:
-        The pipelines that there is an alarm of, with their alarms as `TidemarkError.as_record`.
+        The pipelines with alarms, each with its alarms as `TidemarkError.as_record`.
     """
     from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
 
@@ -66,37 +66,37 @@ def _alarms(answer: Any) -> list[dict[str, Any]]:
 
 def raise_alarms(pipeline: str, alarms: Sequence[Mapping[str, Any]]) -> None:
     """Fail with the alarms of a pipeline."""
-    told = [f"{alarm['error']}: {text_of(alarm)}" for alarm in alarms]
-    raise AirflowFailException(f"{pipeline}: " + "\n".join(told))
+    texts = [f"{alarm['error']}: {text_of(alarm)}" for alarm in alarms]
+    raise AirflowFailException(f"{pipeline}: " + "\n".join(texts))
 
 
-def tell_failure(context: Mapping[str, Any]) -> None:
-    """What a task has failed with, which says what to do next."""
+def alarm_on_failure(context: Mapping[str, Any]) -> None:
+    """Send an alarm with the error of a failed task."""
     task = context["task_instance"]
     where = f"{task.dag_id}.{task.task_id} of {task.run_id}"
-    _tell(f"{where} has failed: {context.get('exception') or 'see its log'}")
+    _send(f"{where} failed: {context.get('exception') or 'see its log'}")
 
 
-def tell_late(pipeline: str, **_: Any) -> None:
-    """That a run has not ended in time."""
-    _tell(
-        f"A run of {pipeline} has not ended in time (alarms.deadline_minutes). Next: look at its "
-        f"tasks in Airflow, and at `tidemark status {pipeline}`."
+def alarm_on_deadline(pipeline: str, **_: Any) -> None:
+    """Send an alarm about a run that has not ended in time."""
+    _send(
+        f"A run of {pipeline} has not ended in time (alarms.deadline_minutes). Check its tasks in "
+        f"Airflow, and `tidemark status {pipeline}`."
     )
 
 
 def deadline(spec: PipelineSpec) -> DeadlineAlert | None:
-    """Calls `tell_late` for a run that has not ended in time; None if the spec sets no time."""
+    """Return the deadline alert of a pipeline; None if the spec sets no deadline."""
     if spec.alarms.deadline is None:
         return None
     return DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
         interval=spec.alarms.deadline,
-        callback=SyncCallback(tell_late, kwargs={"pipeline": spec.name}),
+        callback=SyncCallback(alarm_on_deadline, kwargs={"pipeline": spec.name}),
     )
 
 
-def _tell(text: str) -> None:
+def _send(text: str) -> None:
     log.error("%s", text)
     try:
         url = connection(ALARM_CONNECTION).password
@@ -107,5 +107,5 @@ def _tell(text: str) -> None:
     try:
         httpx.post(url or "", json={"text": text}, timeout=_PATIENCE_S).raise_for_status()
     except (httpx.HTTPError, httpx.InvalidURL) as failed:
-        # Its text has the URL in it.
-        log.warning("nobody was told: %s", type(failed).__name__)
+        # The text of the exception contains the URL.
+        log.warning("alarm not sent: %s", type(failed).__name__)

@@ -1,4 +1,4 @@
-"""The four tasks that every Tidemark DAG has, and what its DAGs have in common."""
+"""The tasks of a pipeline's DAG, and the settings that all DAGs share."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ from airflow.providers.standard.operators.python import PythonOperator, ShortCir
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import BaseOperator, CronDataIntervalTimetable
 
-from tidemark.airflow.alarms import tell_failure
+from tidemark.airflow.alarms import alarm_on_failure
 from tidemark.airflow.operators import DecodeOperator, TidemarkJobOperator, UpsertOperator
 from tidemark.airflow.tasks import has_left, plan_run, publish_run, table_asset
 from tidemark.spec.model import PipelineSpec
 
 START_DATE = datetime(2025, 1, 1, tzinfo=UTC)
-"""Fixed and past: with `catchup` off, a DAG that is switched on runs once for now."""
+"""A fixed time in the past. With `catchup` off, a DAG that is switched on runs once."""
 
 REQUESTED_BY = (
     "airflow:{{ dag.dag_id }}:{{ run_id }}"
-    # Airflow's backfill may take a run over, with its id.
+    # Airflow's backfill can take over an existing run, with its id.
     "{{ ':by-date' if dag_run.run_type == 'backfill' }}"
 )
-"""A plan belongs to the run that asked for it; the same run gets the same plan again."""
+"""The requester of a plan. A repeated task of the same run gets the same plan."""
 
 _PLAN = "{{ ti.xcom_pull(task_ids='plan')['plan'] }}"
 
 
 def timetable(schedule: str) -> str | CronDataIntervalTimetable:
-    """When a DAG runs. Each run knows the time since the one before, which its backfills go by."""
+    """Return the timetable of a schedule. Each run has an interval, which backfills by date use."""
     if schedule in ("@once", "@continuous"):
         return schedule
     return CronDataIntervalTimetable(schedule, timezone="UTC")
 
 
 def default_args(retries: int) -> dict[str, Any]:
-    """Retries for errors that may pass: after half a minute, then twice as long each time.
+    """Return the settings of all tasks: retries after 30 s, 60 s and so on, then an alarm.
 
-    What fails for good is told.
+    Args:
+        retries: Number of retries of a task.
     """
     return {
         "owner": "tidemark",
@@ -46,21 +47,21 @@ def default_args(retries: int) -> dict[str, Any]:
         "retry_delay": timedelta(seconds=30),
         "retry_exponential_backoff": 2,
         "max_retry_delay": timedelta(minutes=10),
-        "on_failure_callback": tell_failure,
+        "on_failure_callback": alarm_on_failure,
     }
 
 
 def add_chain(spec: PipelineSpec) -> None:
-    """Add a pipeline's plan -> ingest -> quality -> publish to the DAG of the surrounding block."""
+    """Add the tasks of a pipeline to the DAG of the surrounding block."""
     pipeline = spec.name
     planned = ShortCircuitOperator(
         task_id="plan",
         python_callable=plan_run,
         op_kwargs={"pipeline": pipeline, "requested_by": REQUESTED_BY},
         execution_timeout=timedelta(minutes=15),
-        # What was landed before is decoded all the same.
+        # Records that landed earlier are decoded even if nothing was planned.
         ignore_downstream_trigger_rules=spec.decode is None,
-        doc_md="Decides which offsets this run reads and records them. Starts no Spark.",
+        doc_md="Selects and records the offsets that this run reads. Starts no Spark.",
     )
     ingested = TidemarkJobOperator(
         task_id="ingest",
@@ -76,7 +77,7 @@ def add_chain(spec: PipelineSpec) -> None:
         pipeline=pipeline,
         plan=_PLAN,
         execution_timeout=timedelta(hours=2),
-        doc_md="Checks what the plan landed. If it fails, the data stays landed.",
+        doc_md="Checks the landed rows. If a check fails, the rows stay in the table.",
     )
     published = PythonOperator(
         task_id="publish",
@@ -91,11 +92,11 @@ def add_chain(spec: PipelineSpec) -> None:
         typed = decode_task([pipeline])
         ingested >> typed
         if spec.decode.upsert:
-            # What could be decoded is merged also if a partition has stopped; the run still fails.
+            # Decoded records are merged even if a partition has stopped; the run still fails.
             complete = EmptyOperator(
                 task_id="complete",
                 execution_timeout=timedelta(minutes=1),
-                doc_md="Fails with the run if something could not be decoded.",
+                doc_md="Fails the run if records could not be decoded.",
             )
             typed >> [upsert_task([pipeline], trigger_rule="all_done"), complete]
     if spec.catch_up:
@@ -103,18 +104,18 @@ def add_chain(spec: PipelineSpec) -> None:
 
 
 def decode_task(pipelines: list[str], trigger_rule: str = "none_failed") -> BaseOperator:
-    """Decode what has landed, also when nothing was left to land."""
+    """Return the task that decodes landed records, even if this run landed nothing."""
     return DecodeOperator(
         task_id="decode",
         pipelines=pipelines,
         trigger_rule=trigger_rule,
         execution_timeout=timedelta(hours=6),
-        doc_md="Decodes what has landed into typed tables. Starts no Spark if nothing is left.",
+        doc_md="Decodes landed records into typed tables. Starts no Spark if none are left.",
     )
 
 
 def upsert_task(pipelines: list[str], trigger_rule: str = "none_failed") -> BaseOperator:
-    """Merge what has been decoded into upsert tables."""
+    """Return the task that merges decoded records into upsert tables."""
     return UpsertOperator(
         task_id="upsert",
         pipelines=pipelines,
@@ -125,19 +126,19 @@ def upsert_task(pipelines: list[str], trigger_rule: str = "none_failed") -> Base
 
 
 def _next_run(pipeline: str) -> BaseOperator:
-    """Add more -> again: another run of this DAG, unless nothing is left."""
+    """Add the tasks that start another run of this DAG if a limit left offsets."""
     more = ShortCircuitOperator(
         task_id="more",
         python_callable=has_left,
         op_kwargs={"pipeline": pipeline, "plan": _PLAN},
         execution_timeout=timedelta(minutes=15),
-        doc_md="Looks whether the plan left something behind because of a limit.",
+        doc_md="Continues if a limit left offsets of the topic unread.",
     )
     again = TriggerDagRunOperator(
         task_id="again",
         trigger_dag_id="{{ dag.dag_id }}",
         execution_timeout=timedelta(minutes=15),
-        doc_md="Starts the next run, which begins when this one has ended.",
+        doc_md="Starts the next run. It waits until this one has ended.",
     )
     more >> again
     return more

@@ -1,4 +1,4 @@
-"""Airflow's connections, handed on as the environment variables that Tidemark reads."""
+"""Airflow's connections as the environment variables that Tidemark reads."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _SETTINGS = {
 
 
 def connection(conn_id: str) -> Connection:
-    """A connection, from wherever this Airflow keeps its connections.
+    """Return a connection from the secrets backends of this Airflow.
 
     Raises:
-        UnknownConnection: No backend has it.
+        UnknownConnection: No backend defines it.
     """
     try:
         return BaseHook.get_connection(conn_id)
@@ -40,19 +40,19 @@ def connection(conn_id: str) -> Connection:
 
 
 def kafka_environment(*pipelines: str) -> dict[str, str]:
-    """The pipelines' Kafka connections as environment variables. Holds secrets: never log it.
+    """Return the pipelines' Kafka connections as environment variables, with secrets.
 
-    One of several that no backend has is left out: only the pipelines that need it are refused.
+    The result omits an undefined connection: only the pipelines that need it are refused.
 
     Raises:
         UnknownPipeline, SpecError
-        UnknownConnection: No backend has any of them.
+        UnknownConnection: No backend defines any of them.
     """
     app = App.from_environment()
     variables = {}
     missing: UnknownConnection | None = None
     specs = [app.spec(pipeline) for pipeline in pipelines]
-    # What has landed is decoded without Kafka.
+    # Landed records are decoded without Kafka.
     for conn_id in sorted({spec.connection for spec in specs if spec.reads_kafka}):
         try:
             variables[connection_variable(conn_id)] = connection(conn_id).as_json()
@@ -64,13 +64,11 @@ def kafka_environment(*pipelines: str) -> dict[str, str]:
 
 
 def registry_environment(pipeline: str) -> dict[str, str]:
-    """The connection of the registry that a pipeline's records are written with, if they are.
-
-    It holds secrets: never log it.
+    """Return the schema registry's connection as an environment variable, with secrets.
 
     Raises:
         UnknownPipeline, SpecError
-        UnknownConnection: No backend has it.
+        UnknownConnection: No backend defines it.
     """
     decode = App.from_environment().spec(pipeline).decode
     if decode is None or not decode.framed_parts:
@@ -79,7 +77,7 @@ def registry_environment(pipeline: str) -> dict[str, str]:
 
 
 def connected_app(*pipelines: str) -> App:
-    """Tidemark with the pipelines' Kafka connections from Airflow.
+    """Return the app with the pipelines' Kafka connections from Airflow.
 
     Raises:
         UnknownPipeline, SpecError, UnknownConnection

@@ -17,7 +17,7 @@ from datetime import timedelta
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Param
 
-from tidemark.airflow.alarms import deadline, look_at_all, raise_alarms
+from tidemark.airflow.alarms import deadline, raise_alarms, record_status_of_all
 from tidemark.airflow.chain import START_DATE, add_chain, default_args, timetable
 from tidemark.airflow.groups import add_group_chain
 from tidemark.airflow.maintenance import maintain_shared, maintain_table, prune_pages
@@ -162,7 +162,7 @@ def status_dag() -> DAG:
     ) as dag:
         looked = PythonOperator(
             task_id="look",
-            python_callable=look_at_all,
+            python_callable=record_status_of_all,
             execution_timeout=timedelta(minutes=15),
             doc_md="Writes the state of every pipeline to the status table. Starts no Spark.",
         )

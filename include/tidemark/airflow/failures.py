@@ -1,4 +1,4 @@
-"""Errors of Tidemark as Airflow understands them: retry, or fail now."""
+"""Tidemark's errors as Airflow exceptions: retry, or fail now."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ERROR = {"pipeline", "error", "problem", "expected", "actual", "fix"}
 
 @contextmanager
 def airflow_failures() -> Iterator[None]:
-    """Fail the task now on an error that a retry would meet again; let the others be retried."""
+    """Fail the task at once on a terminal error; let Airflow retry the task on other errors."""
     try:
         yield
     except TidemarkError as error:
@@ -47,7 +47,7 @@ def job_failure(done: JobRun, output: str) -> AirflowException:
 
 
 def pipelines_failure(errors: Mapping[str, TidemarkError]) -> AirflowException:
-    """What the errors of several pipelines mean for their task: a retry if it may cure one."""
+    """Return the task's exception for errors of pipelines: a retry if one is retryable."""
     code = ExitCode.worst(error.exit_code for error in errors.values())
     text = "\n".join(
         f"{pipeline}: {type(error).__name__}: {error}" for pipeline, error in errors.items()

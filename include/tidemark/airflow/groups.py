@@ -1,7 +1,7 @@
-"""The tasks of a group's DAG: the chain of a pipeline for several at once.
+"""The tasks of a group's DAG: each task handles all pipelines of the group.
 
-What a task has to do is read from the control table, where each plan is kept under the run that
-asked for it. So each task takes what is left of the pipelines, whatever became of the others.
+A task reads its plans from the control table by the requester, which is the run. It continues with
+the pipelines that can continue, whatever happened to the others.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _GOES_ON = "all_done"
-"""The trigger rule of tasks that take what is left after another has failed for some pipelines."""
+"""Trigger rule of tasks that continue after a task has failed for some pipelines."""
 
 
 def group_alias(group: str) -> AssetAlias:
-    """Stands for those tables of the group that a run turns out to write."""
+    """Return the alias of the assets of the tables that a run writes."""
     return AssetAlias(f"tidemark_group_{group}", group="tidemark")
 
 
 def plan_group(group: str, requested_by: str, dag_run: DagRun) -> bool:
-    """Plan what this run is for of each pipeline, or find the plans that it has.
+    """Plan each pipeline of the group, or find the recorded plans of this run.
 
     Returns:
-        Whether there is anything to do.
+        Whether a pipeline has a plan.
 
     Raises:
-        AirflowException: Of all pipelines that were refused, after the others have been planned.
+        AirflowException: Pipelines were refused. The others have been planned before.
     """
     with airflow_failures():
         members = [spec.name for spec in App.from_environment().group(group)]
@@ -74,7 +74,7 @@ def plan_group(group: str, requested_by: str, dag_run: DagRun) -> bool:
 
 
 def publish_group(group: str, requested_by: str, outlet_events: Any) -> None:
-    """Report each plan of the run whose rows the published view shows."""
+    """Emit an asset event for each published plan of the run."""
     with airflow_failures():
         _, plans = _plans_of_run(group, requested_by)
         shown = [plan for plan in plans if is_published(plan.pipeline, plan.sequence)]
@@ -90,7 +90,7 @@ class GroupJobOperator(JobOperator):
     """Submits one job for the plans of one run of a group.
 
     Args:
-        job: `ingest`, for the plans that have not landed, or `quality`, for those that have.
+        job: `ingest` for open plans, or `quality` for landed plans.
         group: Name of the group.
         requested_by: The run (templated).
     """
@@ -103,21 +103,21 @@ class GroupJobOperator(JobOperator):
         self.requested_by = requested_by
 
     def plans(self) -> list[PlanRef]:
-        """The run's plans, as the control table has them now.
+        """Return the plans of the run for the job.
 
         Raises:
-            AirflowSkipException: There is nothing that the job could be about.
+            AirflowSkipException: The run has no plan for the job.
         """
         unlanded, done = _plans_of_run(self.group, self.requested_by)
         plans = done if self.job == "quality" else unlanded
-        log.info("landed before: %s", ", ".join(map(str, done)) or "none")
+        log.info("landed_before=%s", ", ".join(map(str, done)) or "none")
         if not plans and (self.job == "quality" or not done):
             raise AirflowSkipException("this run has no plan for this task")
         return plans
 
 
 def _plans_of_run(group: str, requested_by: str) -> tuple[list[PlanRef], list[PlanRef]]:
-    """Plans of a run that have not landed, and plans that have."""
+    """Return the open plans and the landed plans of a run."""
     from tidemark.ingest.recorder import recorded_plan
 
     app = App.from_environment()
@@ -137,10 +137,10 @@ def _plans_of_run(group: str, requested_by: str) -> tuple[list[PlanRef], list[Pl
 
 
 def add_group_chain(group: str) -> None:
-    """Add plan -> ingest -> quality -> publish for a group to the DAG of the surrounding block.
+    """Add the tasks of a group to the DAG of the surrounding block.
 
-    A task fails if it fails for one pipeline, and the next one goes on with the others. The last
-    one does nothing: it fails a run in which any task has failed.
+    A task fails if it fails for one pipeline, and the next task continues with the others. The task
+    `complete` does nothing: it fails a run in which any task has failed.
     """
     run = {"group": group, "requested_by": REQUESTED_BY}
     typed_tables = {
@@ -152,7 +152,7 @@ def add_group_chain(group: str) -> None:
         task_id="plan",
         python_callable=plan_group,
         op_kwargs=run,
-        # What was landed before is decoded all the same.
+        # Records that landed earlier are decoded even if nothing was planned.
         ignore_downstream_trigger_rules=not decoded,
         execution_timeout=timedelta(minutes=15),
         doc_md="Selects and records the offsets of each topic that this run reads. "
@@ -172,7 +172,7 @@ def add_group_chain(group: str) -> None:
         **run,
         trigger_rule=_GOES_ON,
         execution_timeout=timedelta(hours=2),
-        doc_md="Checks what each plan landed. If it fails, the data stays landed.",
+        doc_md="Checks the rows of each plan. If a check fails, the rows stay in the table.",
     )
     published = PythonOperator(
         task_id="publish",
@@ -181,12 +181,12 @@ def add_group_chain(group: str) -> None:
         outlets=[group_alias(group)],
         trigger_rule=_GOES_ON,
         execution_timeout=timedelta(minutes=15),
-        doc_md="Reports an asset event for each plan that landed and is published.",
+        doc_md="Emits an asset event for each published plan.",
     )
     complete = EmptyOperator(
         task_id="complete",
         execution_timeout=timedelta(minutes=1),
-        doc_md="Fails with the run if one of the other tasks has failed for any pipeline.",
+        doc_md="Fails the run if a task has failed for a pipeline.",
     )
     planned >> ingested >> checked >> published
     [planned, ingested, checked, published] >> complete

@@ -1,4 +1,4 @@
-"""What the tasks of the maintenance DAG do. Heavy libraries load inside the calls."""
+"""Callables of the maintenance DAG's tasks. They import heavy libraries when they run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def maintain_table(pipeline: str, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def maintain_shared(params: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Maintain the tables that pipelines share; one that fails does not stop the other."""
+    """Maintain the tables that pipelines share. A failed table does not stop the others."""
     tables = {each.name: each for each in App.from_environment().shared_maintenance()}
     came = map_in_threads(list(tables), lambda name: _maintained(tables[name], params), 1)
     errors = {
@@ -40,7 +40,7 @@ def maintain_shared(params: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def prune_pages(params: Mapping[str, Any]) -> int:
-    """Remove old pages of quality checks; how many they were."""
+    """Remove old pages of quality checks. Return their number."""
     with airflow_failures():
         keep, dry_run = timedelta(days=params["keep_docs_days"]), params["dry_run"]
         pages = App.from_environment().quality_pages().prune(utc_now(), keep, dry_run=dry_run)

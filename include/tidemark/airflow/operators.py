@@ -1,4 +1,4 @@
-"""The operators that run Tidemark's jobs on Spark."""
+"""Operators that run jobs on Spark."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class JobOperator(BaseOperator):
         self._checked: Engine | None = None
 
     def plans(self) -> list[PlanRef]:
-        """The plans of the job, of pipelines with the same Spark settings."""
+        """Return the plans of the job. Their pipelines have the same Spark settings."""
         raise NotImplementedError
 
     def execute(self, context: Context) -> None:  # noqa: ARG002  the signature is Airflow's
@@ -120,12 +120,12 @@ class TidemarkJobOperator(JobOperator):
         self.plan = plan
 
     def plans(self) -> list[PlanRef]:
-        """The one plan."""
+        """Return the plan of the arguments."""
         return [PlanRef(pipeline=self.pipeline, sequence=int(self.plan))]
 
 
 class DecodeOperator(JobOperator):
-    """Decodes what has landed of pipelines, plan by plan, until nothing is left.
+    """Decodes landed records of pipelines, plan by plan, until none are left.
 
     Args:
         pipelines: Pipelines with the same Spark settings that have typed tables.
@@ -155,7 +155,7 @@ class DecodeOperator(JobOperator):
             plans = {p: each for p, each in asked.items() if isinstance(each, PlanRef)}
             stuck = sorted(str(plan) for plan in plans.values() if plan in seen)
             if stuck:
-                failed.append(AirflowException(f"executed, and open still: {', '.join(stuck)}"))
+                failed.append(AirflowException(f"still open after execution: {', '.join(stuck)}"))
             left = [pipeline for pipeline, plan in plans.items() if plan not in seen]
             new = [plans[pipeline] for pipeline in left]
             seen |= set(new)
@@ -163,7 +163,7 @@ class DecodeOperator(JobOperator):
                 if new:
                     self._run(new)
             except AirflowException as failure:
-                # Its message names each that failed; the others have landed, and go on.
+                # The message names each failed plan. The other plans have landed.
                 failed.append(failure)
                 left = [p for p in left if not _is_open(plans[p])]
         if failed:
@@ -172,7 +172,7 @@ class DecodeOperator(JobOperator):
             raise pipelines_failure(refused)
 
     def plans(self) -> list[PlanRef]:
-        """One for each pipeline at a time: see `execute`."""
+        """Not used: `execute` plans by itself."""
         raise NotImplementedError
 
 
@@ -180,7 +180,7 @@ class UpsertOperator(JobOperator):
     """Brings upsert tables up to date; starts no Spark if they are.
 
     Args:
-        pipelines: Pipelines with the same Spark settings that have such tables.
+        pipelines: Pipelines with the same Spark settings that have upsert tables.
     """
 
     template_fields: Sequence[str] = ("pipelines",)
@@ -213,7 +213,7 @@ class UpsertOperator(JobOperator):
             raise pipelines_failure(refused)
 
     def plans(self) -> list[PlanRef]:
-        """Those that are behind: see `execute`."""
+        """Not used: `execute` plans by itself."""
         raise NotImplementedError
 
 
@@ -223,7 +223,7 @@ def _is_open(plan: PlanRef) -> bool:
 
 
 def _next_to_decode(pipeline: str) -> PlanRef | None:
-    # Spark needs no registry: the plan names schemas that are kept.
+    # Spark needs no registry: the plan refers to stored schemas.
     app = App.from_environment(extra=registry_environment(pipeline))
     plan = app.pipeline(pipeline).decoder.plan().plan
     if plan:
@@ -235,9 +235,9 @@ class ChunkJobOperator(JobOperator):
     """Runs a job for one chunk of a backfill: plans the chunk first, or finds its recorded plan.
 
     Args:
-        job: `ingest`, or `quality` for what it has landed.
+        job: `ingest`, or `quality` for the landed chunk.
         pipeline: Pipeline name (templated).
-        requested_by: The run that asked for the backfill (templated).
+        requested_by: The run that requested the backfill (templated).
         chunk: Number of the chunk, from 1.
     """
 
@@ -255,21 +255,21 @@ class ChunkJobOperator(JobOperator):
         """Run the job and wait for it; run it first for an unfinished chunk.
 
         Raises:
-            AirflowSkipException: There is nothing that the job could be about.
+            AirflowSkipException: The chunk has no plan for the job.
             AirflowException: As for other jobs.
         """
         self._engine(self.pipeline)
         with airflow_failures():
             if self.job == "ingest" and (left := self._left_open()):
-                log.info("chunk %s was left open; it has to land first", left)
+                log.info("chunk %s is open and lands first", left)
                 self._run([left])
         super().execute(context)
 
     def plans(self) -> list[PlanRef]:
-        """The chunk's plan; none for an ingest that has landed.
+        """Return the plan of the chunk; an empty list for an ingest that has landed.
 
         Raises:
-            AirflowSkipException: There is no plan, because nothing was left to plan.
+            AirflowSkipException: All offsets of the chunk are landed or planned.
         """
         from tidemark.ingest.recorder import recorded_plan
 
@@ -282,14 +282,14 @@ class ChunkJobOperator(JobOperator):
             )
             number = plan.sequence if plan else None
         if number is None:
-            raise AirflowSkipException(f"nothing of chunk {self.chunk} is left to this run")
+            raise AirflowSkipException(f"no offset of chunk {self.chunk} is left")
         record = recorded_plan(app.control, self.pipeline, number)
         log.info("chunk %d\n%s", self.chunk, record.plan.explain())
         is_done = self.job == "ingest" and record.landing is not None
         return [] if is_done else [record.plan.ref]
 
     def _left_open(self) -> PlanRef | None:
-        """The open plan of another chunk of this backfill."""
+        """Return the open plan of another chunk of this backfill; None without one."""
         from tidemark.backfill.selection import chunk_requester, is_chunk_of
 
         ledger = App.from_environment().control.summary(self.pipeline)

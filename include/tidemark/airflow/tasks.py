@@ -1,4 +1,4 @@
-"""What the Python tasks do. Heavy libraries load inside the calls, after Airflow's fork."""
+"""Callables of Python tasks. They import heavy libraries after Airflow's fork."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BACKFILLED = AssetAlias("tidemark_backfilled", group="tidemark")
-"""Stands for the table that a backfill turns out to write."""
+"""Alias of the asset of the table that a backfill writes."""
 
 
 def table_asset(pipeline: str) -> Asset:
-    """The pipeline's data table, as Airflow names it. Schemes of one's own begin with `x-`."""
+    """Return the asset of a pipeline's data table. Custom URI schemes begin with `x-`."""
     return Asset(
         name=f"tidemark_{pipeline}", uri=f"x-tidemark://bronze/{pipeline}", group="tidemark"
     )
 
 
 def plan_run(pipeline: str, requested_by: str, dag_run: DagRun) -> dict[str, Any] | None:
-    """Plan what this run is for, or find the plan that it has; None ends the run here."""
+    """Plan this run, or find its recorded plan; None ends the run."""
     with airflow_failures():
         app = connected_app(pipeline)
         checked_engine(pipeline)
         made = plan_of_run(app, pipeline, requested_by, window_of(dag_run))
         if made.plan is None:
-            log.info("nothing to do: everything is landed or planned already")
+            log.info("nothing to do: all readable offsets are landed or planned")
             return None
         adds = app.pipeline(made.plan.pipeline).footprint(made.plan)
         log.info("plan outcome=%s\n%s\n%s", made.outcome, made.plan.explain(), adds.explain())
-        # What travels to the next tasks is a name and a number. Ranges stay in the control table.
+        # The next tasks receive a name and a number. Ranges stay in the control table.
         return {"pipeline": made.plan.pipeline, "plan": made.plan.sequence}
 
 
 def window_of(dag_run: DagRun) -> TimeWindow | None:
-    """The times of a run that `airflow backfill create` has made; None for all others."""
+    """Return the interval of a run of `airflow backfill create`; None for other runs."""
     from tidemark.backfill.selection import TimeWindow
 
     start, end = dag_run.data_interval_start, dag_run.data_interval_end
@@ -61,17 +61,17 @@ def window_of(dag_run: DagRun) -> TimeWindow | None:
 def plan_of_run(
     app: App, pipeline: str, requested_by: str, window: TimeWindow | None
 ) -> PlanResult:
-    """The plan of a run: what is unread, or what is missing of a time window."""
+    """Plan unread offsets, or the missing offsets of a time window."""
     if window is None:
         return app.pipeline(pipeline).planner.plan(requested_by)
     return app.pipeline(pipeline).backfills.plan_whole(window, requested_by)
 
 
 def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]) -> list[int]:
-    """Decide which offsets the form means and record them, or find those that this run has.
+    """Record the offsets that a form selects, or find the recorded request of this run.
 
     Returns:
-        The numbers of the chunks; none if everything is landed already, or for a dry run.
+        The numbers of the chunks; none if all offsets have landed, or for a dry run.
     """
     from tidemark.backfill.selection import select
 
@@ -88,7 +88,7 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
         backfills = connected_app(pipeline).pipeline(pipeline).backfills
         count = backfills.chunk_count(requested_by)
         if count is not None:
-            log.info("this run has asked before; what it asked for is recorded")
+            log.info("this run has recorded its request before")
         else:
             seen = backfills.preview(
                 selection,
@@ -107,12 +107,12 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
 
 
 def finish_backfill(pipeline: str, requested_by: str, chunks: list[int] | None) -> None:
-    """Fail unless all that the form meant is in the table, whatever became of single tasks."""
+    """Fail unless all requested offsets are in the table."""
     from tidemark.backfill.service import check_finished
 
     with airflow_failures():
         if chunks is None:
-            raise AirflowFailException("nothing was decided: see the task `request`")
+            raise AirflowFailException("no request was recorded: see the task `request`")
         if chunks:
             progress = connected_app(pipeline).pipeline(pipeline).backfills.progress(requested_by)
             check_finished(pipeline, requested_by, progress)
@@ -123,24 +123,24 @@ def _split(text: str | None) -> list[str]:
 
 
 def has_left(pipeline: str, plan: str) -> bool:
-    """Whether there was more to read when a run's plan was made than it took."""
+    """Return whether a limit left offsets out of a plan."""
     from tidemark.ingest.recorder import recorded_plan
 
     with airflow_failures():
         left = recorded_plan(App.from_environment().control, pipeline, int(plan)).plan.left
-        log.info("left behind: %d offset(s)", left)
+        log.info("left=%d", left)
         return left > 0
 
 
 def publish_run(pipeline: str, plan: str, outlet_events: Any) -> None:
-    """Report the landed plan of a scheduled run on its pipeline's asset, if it is published."""
+    """Emit an asset event for the landed plan of a run if the plan is published."""
     with airflow_failures():
         _skip_unpublished(pipeline, int(plan))
         outlet_events[table_asset(pipeline)].extra = landed(pipeline, int(plan))
 
 
 def publish_chunk(pipeline: str, requested_by: str, chunk: int, outlet_events: Any) -> None:
-    """Report the landed plan of a backfill chunk on its pipeline's asset, if it is published."""
+    """Emit an asset event for the landed plan of a chunk if the plan is published."""
     with airflow_failures():
         plan = plan_of_chunk(pipeline, requested_by, chunk)
         if plan is not None:
@@ -163,7 +163,7 @@ def _skip_unpublished(pipeline: str, sequence: int) -> None:
 
 
 def plan_of_chunk(pipeline: str, requested_by: str, chunk: int) -> int | None:
-    """Number of the newest plan of a backfill's chunk; None if there is none."""
+    """Return the newest plan of a chunk of a backfill; None without a plan."""
     from tidemark.backfill.selection import chunk_requester
 
     ledger = App.from_environment().control.summary(pipeline)
@@ -171,7 +171,7 @@ def plan_of_chunk(pipeline: str, requested_by: str, chunk: int) -> int | None:
 
 
 def landed(pipeline: str, sequence: int) -> dict[str, Any]:
-    """A landed plan as the control table has it.
+    """Return the extra data of the asset event of a landed plan.
 
     Raises:
         UnknownPlan, PlanNotLanded

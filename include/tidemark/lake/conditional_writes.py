@@ -24,11 +24,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.lake.delta_errors import translate_delta_errors
 from tidemark.lake.errors import UnsafeStorage
+from tidemark.lake.unreferenced_files import TRIAL_PREFIX
 
 PROOF_PREFIX = "tidemark.lake.storage"
 """Prefix of the names of transactions that store a passed test."""
-TRIAL_PREFIX = ".tidemark-trial-"
-"""Prefix of the name of the folder in which a process tests conditional writes."""
 
 _ONCE = CommitProperties(max_commit_retries=0)
 _COLUMNS = Schema([Field("value", DataType.int64())])

@@ -21,13 +21,13 @@ from deltalake import DeltaTable
 from tidemark.core.datafile import plan_of_folder
 from tidemark.core.errors import SetupError
 from tidemark.lake.compaction import Compaction
-from tidemark.lake.conditional_writes import TRIAL_PREFIX
 from tidemark.lake.data_table import check_owner
 from tidemark.lake.live_files import table_filesystem
 from tidemark.lake.table_io import open_if_exists
 from tidemark.lake.unreadable_files import translate_read_errors
 from tidemark.lake.unreferenced_files import (
     CLOCK_PROBE_PREFIX,
+    TRIAL_PREFIX,
     IsPlanFinished,
     StoredFile,
     TableFiles,

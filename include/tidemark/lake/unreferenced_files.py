@@ -9,12 +9,13 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from tidemark.core.datafile import plan_of_folder
-from tidemark.lake.conditional_writes import TRIAL_PREFIX
 from tidemark.lake.errors import ClockDiffers
 
 CLOCK_TOLERANCE = timedelta(minutes=10)
 """Largest difference of this machine's and the storage's clock for a removal of files by age."""
 
+TRIAL_PREFIX = ".tidemark-trial-"
+"""Prefix of the name of the folder in which a process tests conditional writes."""
 CLOCK_PROBE_PREFIX = ".tidemark-clock-"
 """Prefix of the name of the file that maintenance writes to read the storage's clock."""
 PROBE_LIFETIME = timedelta(hours=1)
