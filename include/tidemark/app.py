@@ -104,9 +104,9 @@ class App:
             case PipelineKind.LIVE:
                 return live
             case PipelineKind.TYPED:
-                return live.typed()
+                return live.typed_pipeline()
             case PipelineKind.UPSERT:
-                return live.upserted()
+                return live.upsert_pipeline()
             case PipelineKind.COPY:
                 return live.copied(ref.copy or "")
             case PipelineKind.QUARANTINE:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from tidemark.connections import Connections
 from tidemark.core.offsets import size_of
 from tidemark.core.plan import Plan
-from tidemark.core.table_state import Footprint
+from tidemark.core.table_state import SizeEstimate
 from tidemark.spark.sessions import Sessions
 from tidemark.spec.decode import Part
 from tidemark.spec.errors import IsTyped
@@ -138,7 +138,11 @@ class Pipeline:
         Raises:
             NotDecoded, NotUpserted: The spec defines no such table.
         """
-        spec = self.live.upserted() if kind is PipelineKind.UPSERT else self.live.typed()
+        spec = (
+            self.live.upsert_pipeline()
+            if kind is PipelineKind.UPSERT
+            else self.live.typed_pipeline()
+        )
         return Pipeline(spec, self.live, self.environment)
 
     @property
@@ -185,11 +189,11 @@ class Pipeline:
         )
         return upserts.execute(self._armed("merger", merger))
 
-    def footprint(self, plan: Plan) -> Footprint:
+    def size_estimate(self, plan: Plan) -> SizeEstimate:
         """Return what a plan would add to the data table. Reads the table alone."""
         size = self.table.size()
         per_file = size.records_within(self.spec.records_per_task, self.spec.bytes_per_task)
-        return size.footprint((planned.span for planned in plan.ranges), per_file)
+        return size.size_estimate((planned.span for planned in plan.ranges), per_file)
 
     def quarantined(self, sequence: int) -> int | None:
         """Return the number of quarantined records of a plan; None if this is no typed table."""
@@ -252,7 +256,7 @@ class Pipeline:
         from tidemark.typed.decoder import DecodePlanner
         from tidemark.typed.schemas import SchemaResolver
 
-        spec = self.live.typed()
+        spec = self.live.typed_pipeline()
         decode = self.live.decoding()
         bronze = self._armed("bronze", DeltaDataTable(self._uri(self.live.target), reads_only=True))
         table = self.typed._typed_tables()
@@ -287,7 +291,7 @@ class Pipeline:
         upsert = self.live.upsert()
         table = DeltaUpsertTable(self._uri(upsert.target), upsert.envelope)
         return Upserts(
-            spec=self.live.typed(),
+            spec=self.live.typed_pipeline(),
             upsert=upsert,
             control=self.control,
             typed=self._armed("typed", self.typed._typed_tables()),
@@ -608,7 +612,7 @@ class Pipeline:
             self._uri(self.live.decoding().quarantine_target),
             utc_now,
             typed._typed_table(),
-            lambda: self.control.ledger(typed.name).ever_landed(),
+            lambda: self.control.ledger(typed.name).landed_sequences(),
         )
 
     @property

@@ -111,7 +111,7 @@ class Left:
 
 def left(app: App, pipeline: str) -> Left:
     """Return the work that is left of a pipeline. Writes nothing and starts no Spark."""
-    newest = app.control.summary(pipeline).last_landed
+    newest = app.control.summary(pipeline).last_landed_sequence
     if newest is None:
         return Left(newest=None)
     return Left(

@@ -123,7 +123,7 @@ def test_runs_land_what_is_new_once_and_can_be_cleared(
 
     (event,) = api.asset_events(DAG)
     record = app.control.ledger("clicks").plans[1]
-    assert record.landing is not None
+    assert record.held_now is not None
     assert event.uri == "x-tidemark://bronze/clicks"
     assert event.run_id == first.run_id
     assert event.extra == {
@@ -131,12 +131,12 @@ def test_runs_land_what_is_new_once_and_can_be_cleared(
         "plan": 1,
         "kind": "live",
         "table": uri,
-        "table_version": record.landing.table_version,
+        "table_version": record.held_now.table_version,
         "records": 50,
         "replaces": False,
         "ranges": [[r.partition, r.start, r.end] for r in record.plan.ranges],
     }
-    assert record.landing.table_version == version
+    assert record.held_now.table_version == version
 
     with pytest.raises(AirflowRefused, match="No value passed"):
         api.trigger("tidemark_backfill", conf={"retained": True})
@@ -267,7 +267,7 @@ def test_a_cancelled_backfill_keeps_whole_chunks_and_goes_on_when_cleared(
             assert set(cleared.tasks.values()) == {"success"}
             verdict = judge(whole_rows(uri), kafka.direct, name, request.topic_id)
             assert (verdict.exact, verdict.records) == (True, 6_000), verdict
-            landed = [plan.landing for plan in control.ledger("clicks").plans.values()]
+            landed = [plan.held_now for plan in control.ledger("clicks").plans.values()]
             assert [each.records for each in landed if each] == [2_000, 2_000, 2_000]
 
 

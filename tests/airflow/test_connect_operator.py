@@ -79,8 +79,8 @@ def test_a_plan_lands_on_a_server(
     assert "plan" not in before, "the engine comes first"
     assert connect_server.token not in answer.printed + json.dumps(answer.value)
     (record,) = App(environ=environ).control.ledger("events").plans.values()
-    assert record.landing is not None
-    assert record.landing.records == 10
+    assert record.held_now is not None
+    assert record.held_now.records == 10
 
 
 def test_a_connection_to_the_server_of_this_home_needs_no_token(

@@ -89,9 +89,9 @@ class Group:
         DeltaDataTable(uri).prepare(pipeline)
         record = self.control.plan_record(pipeline, 4)
         assert record is not None
-        assert record.landing is not None
+        assert record.held_now is not None
         table = DeltaPublicationTable(app.layout.publication_table, uri)
-        table.append(record.plan, record.landing, PublicationDecision.from_report(report))
+        table.append(record.plan, record.held_now, PublicationDecision.from_report(report))
 
     def publication(self, pipeline: str) -> Publication:
         """Return the service behind `tidemark publication`."""

@@ -107,11 +107,11 @@ def told(lake: FileLake) -> dict[int, list[tuple[int, int]]]:
     assert (summary.records, summary.last_sequence) == (whole.records, whole.last_sequence)
     for kind in PlanKind:
         assert summary.positions(kind) == whole.positions(kind)
-        assert summary.newest_of(kind) == whole.newest_of(kind)
+        assert summary.chain_head(kind) == whole.chain_head(kind)
     return {
         number: places
         for number, record in whole.plans.items()
-        if record.landing and (places := _places(record.landing.spans()))
+        if record.held_now and (places := _places(record.held_now.spans()))
     }
 
 
@@ -225,7 +225,7 @@ def test_a_replacement_accepts_gaps(lake: FileLake) -> None:
     lake.kafka.add_gaps("events", 0, 2)
     lake.run(2)
     plan = land_again(lake, (0, 13, 19))
-    landing = lake.control.ledger("events").plans[plan.sequence].landing
+    landing = lake.control.ledger("events").plans[plan.sequence].held_now
     assert landing is not None
     assert (landing.records, landing.gaps) == (4, 2)
     assert lake.verified()[0] == (17, 17)
@@ -347,8 +347,8 @@ def test_a_plan_that_was_replaced_passes_its_checks(lake: FileLake, spark: Spark
         assert not report.failed_critical()
         (records,) = (result for result in report.results if result.check == "records")
         record = lake.ledger.plans[plan]
-        assert record.landing is not None
-        assert records.value == record.landing.records
+        assert record.held_now is not None
+        assert records.value == record.held_now.records
     decisions = effective_decisions(quality.publication.decisions("events")).values()
     assert {each.status for each in decisions} == {PublicationStatus.PUBLISHED}
 

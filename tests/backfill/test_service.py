@@ -110,7 +110,7 @@ def test_a_preview_lists_offsets_by_their_state() -> None:
         "plans_replaced": {},
         "notes": [],
     }
-    assert preview(begun(), select(offsets=["0:0-5"])).footprint.bytes is None
+    assert preview(begun(), select(offsets=["0:0-5"])).size_estimate.bytes is None
 
 
 def test_a_preview_notes_an_unfinished_request_of_the_same_offsets() -> None:

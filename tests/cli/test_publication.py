@@ -21,11 +21,11 @@ def lake(tmp_path: Path) -> HomeFileLake:
     table = DeltaPublicationTable(str(lake.root / "quality" / "publication"), str(lake.uri))
     for sequence, status in ((1, PublicationStatus.PUBLISHED), (2, PublicationStatus.BLOCKED)):
         record = lake.ledger.plans[sequence]
-        assert record.landing is not None
+        assert record.held_now is not None
         decision = PublicationDecision(
             plan=sequence, status=status, decided_at=NOW, reason="a rule"
         )
-        table.append(record.plan, record.landing, decision)
+        table.append(record.plan, record.held_now, decision)
     return lake
 
 

@@ -213,7 +213,7 @@ def test_rewind_and_rebuild_show_what_they_would_do_and_do_it(
         lake.run(run)
     nothing = tidemark("rewind", "events", "--reason", "x", "--json")
     assert (nothing.code, nothing.json["error"]) == (ExitCode.REFUSED, "NothingToDo")
-    landing = lake.ledger.plans[1].landing
+    landing = lake.ledger.plans[1].held_now
     assert landing is not None
     DeltaTable(lake.uri).restore(landing.table_version)
     refused = tidemark("plan", "events", "--json")

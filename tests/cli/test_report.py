@@ -68,9 +68,9 @@ def lake(tmp_path: Path) -> FileLake:
         DeltaCheckResults(str(tmp_path / "lakehouse" / "quality" / "results")).append(report)
         record = lake.control.plan_record("events", sequence)
         assert record is not None
-        assert record.landing is not None
+        assert record.held_now is not None
         publication_table(lake).append(
-            record.plan, record.landing, PublicationDecision.from_report(report)
+            record.plan, record.held_now, PublicationDecision.from_report(report)
         )
     return lake
 
@@ -257,14 +257,14 @@ def test_a_plan_is_not_checked_while_a_part_of_it_is_not(lake: FileLake, offline
     lake.run(3)
     record = lake.control.plan_record("events", 4)
     assert record is not None
-    assert record.landing is not None
-    (count,) = record.landing.counts
-    part = replace(record.landing, counts=(replace(count, end=count.end - 1, records=2),))
+    assert record.held_now is not None
+    (count,) = record.held_now.counts
+    part = replace(record.held_now, counts=(replace(count, end=count.end - 1, records=2),))
     decision = PublicationDecision(plan=4, status=PublicationStatus.PUBLISHED, decided_at=NOW)
     publication_table(lake).append(record.plan, part, decision)
     told = offline("report", "events", *PERIOD, "--json").json
     assert told["plans_by_status"] == {"published": [1, 3], "blocked": [2], "not checked": [4]}
-    publication_table(lake).append(record.plan, record.landing, decision)
+    publication_table(lake).append(record.plan, record.held_now, decision)
     told = offline("report", "events", *PERIOD, "--json").json
     assert told["plans_by_status"] == {"published": [1, 3, 4], "blocked": [2]}
 

@@ -99,15 +99,15 @@ def test_a_ledger_is_the_fold_of_its_events() -> None:
     assert [ledger.committed_offset(p) for p in (0, 1)] == [5, 3]
     assert [record.plan.sequence for record in ledger.open_plans()] == [3, 4]
     assert ledger.open_plan(PlanKind.LIVE) is None
-    assert ledger.plan_of("test:later") == 1
-    assert [str(span) for span in ledger.taken(0)] == ["[0, 5)", "[9, 12)"]
+    assert ledger.plan_requested_by("test:later") == 1
+    assert [str(span) for span in ledger.covered_or_planned(0)] == ["[0, 5)", "[9, 12)"]
 
 
 def test_a_chain_is_where_its_furthest_range_ends_or_where_it_began() -> None:
     """Each chain by itself; of two ranges with one end the older leader's, in any order."""
     missed, again = (
         replace(make_plan((0, start, 5), sequence=number), ranges=(
-            replace(PlannedRange.bare(0, Span(start, 5)), leader_epoch=epoch),
+            replace(PlannedRange.without_watermarks(0, Span(start, 5)), leader_epoch=epoch),
         ))
         for number, start, epoch in ((4, 0, 1), (5, 3, 2))
     )  # fmt: skip

@@ -40,7 +40,7 @@ def test_missing_is_set_difference(some: list[Span], wanted: Span) -> None:
     have = SpanSet.of(some)
     asked = set(range(wanted.start, wanted.end))
     assert members(have.missing_from(wanted)) == asked - members(have)
-    assert have.overlap(wanted) == len(asked & members(have))
+    assert have.overlap_size(wanted) == len(asked & members(have))
 
 
 @given(span_sets, st.integers(0, 60))

@@ -23,9 +23,9 @@ from tidemark.core.plan_rules import (
     backfill_ranges,
     check_identity,
     check_readable,
+    fair_shares,
     live_ranges,
     new_partitions,
-    share,
 )
 
 backlogs = st.dictionaries(st.integers(0, 20), st.integers(1, 1000), max_size=12)
@@ -46,7 +46,7 @@ def ledger(starts: dict[int, int], landed: dict[int, list[Span]] | None = None) 
 @given(backlogs, st.integers(1, 5000))
 def test_a_limit_is_used_up_and_shared_fairly(unread: dict[int, int], limit: int) -> None:
     """Shares use the limit up and none is empty; a smaller share is all there is, or one less."""
-    shares = share(unread, limit)
+    shares = fair_shares(unread, limit)
     assert sum(shares.values()) == min(max(limit, len(unread)), sum(unread.values()))
     assert all(shares.values())
     for partition, granted in shares.items():
@@ -57,7 +57,7 @@ def test_a_limit_is_used_up_and_shared_fairly(unread: dict[int, int], limit: int
 
 def test_no_limit_takes_everything() -> None:
     """Without a limit each partition gets its whole backlog."""
-    assert share({0: 5, 1: 7}, None) == {0: 5, 1: 7}
+    assert fair_shares({0: 5, 1: 7}, None) == {0: 5, 1: 7}
 
 
 def test_live_ranges_begin_at_the_committed_offset() -> None:

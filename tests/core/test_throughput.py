@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tidemark.core.throughput import Forecast, Pace, Run, Unread, forecast, runway
+from tidemark.core.throughput import Backlog, Forecast, Run, Throughput, forecast, runway
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -22,28 +22,28 @@ def make_run(sequence: int, planned: int, landed: int, offsets: int) -> Run:
     )
 
 
-def make_unread(committed: int = 50, low: int = 0, size: int = 100, hours: int = 10) -> Unread:
+def make_unread(committed: int = 50, low: int = 0, size: int = 100, hours: int = 10) -> Backlog:
     """A partition whose oldest unread record is some hours old."""
-    return Unread(low=low, committed=committed, size=size, oldest=NOW - hours * HOUR)
+    return Backlog(low=low, committed=committed, size=size, oldest=NOW - hours * HOUR)
 
 
 def test_one_outage_does_not_make_a_pipeline_slow() -> None:
     """The usual time from one landing to the next counts."""
     runs = [make_run(n, 60 * n, 60 * n + 10, 5) for n in range(4)]
-    pace = Pace(runs=[*runs, make_run(5, 9_000, 9_010, 5)])
-    assert pace.seconds_between_runs == 3600
-    assert pace.last_landed_at == NOW + timedelta(minutes=9_010)
-    assert Pace(runs=runs[:1]).seconds_between_runs is None
-    assert Pace().last_landed_at is None
+    throughput = Throughput(runs=[*runs, make_run(5, 9_000, 9_010, 5)])
+    assert throughput.seconds_between_runs == 3600
+    assert throughput.last_landed_at == NOW + timedelta(minutes=9_010)
+    assert Throughput(runs=runs[:1]).seconds_between_runs is None
+    assert Throughput().last_landed_at is None
 
 
 def test_what_a_run_takes_in_some_time_is_as_the_fastest_did() -> None:
     """From plan to landing; a plan that lay open for days says nothing of how fast a run is."""
-    pace = Pace(runs=[make_run(1, 0, 10, 1000), make_run(2, 60, 70, 3000)])
-    assert pace.offsets_within(timedelta(minutes=5)) == 1500
+    throughput = Throughput(runs=[make_run(1, 0, 10, 1000), make_run(2, 60, 70, 3000)])
+    assert throughput.offsets_within(timedelta(minutes=5)) == 1500
     slow = make_run(3, 100, 5_000, 3000)
-    assert Pace(runs=[*pace.runs, slow]).offsets_within(timedelta(minutes=5)) == 1500
-    assert Pace().offsets_within(HOUR) is None
+    assert Throughput(runs=[*throughput.runs, slow]).offsets_within(timedelta(minutes=5)) == 1500
+    assert Throughput().offsets_within(HOUR) is None
 
 
 def test_the_runway_is_what_is_left_of_the_retention_time() -> None:
@@ -66,12 +66,12 @@ def test_the_runway_of_a_log_that_is_limited_by_size_follows_its_low_water_mark(
         (make_unread(), None, None),
         (make_unread(low=20), None, (NOW - HOUR, 20)),
         (make_unread(size=0), 24 * HOUR, None),
-        (Unread(low=0, committed=0, size=5, oldest=None), 24 * HOUR, None),
+        (Backlog(low=0, committed=0, size=5, oldest=None), 24 * HOUR, None),
     ],
     ids=["kept for ever", "low watermark stands", "nothing unread", "no timestamp"],
 )
 def test_nothing_says_that_anything_is_deleted(
-    unread: Unread, retention: timedelta | None, before: tuple[datetime, int] | None
+    unread: Backlog, retention: timedelta | None, before: tuple[datetime, int] | None
 ) -> None:
     """No runway is not a short one."""
     assert runway(unread, NOW, retention, before) is None
@@ -80,18 +80,18 @@ def test_nothing_says_that_anything_is_deleted(
 def test_of_a_record_from_the_future_nobody_knows_how_long_it_waits() -> None:
     """Producers set timestamps; no rate follows from it, and nothing overflows."""
     ahead = make_unread(hours=-5)
-    assert (ahead.age(NOW), ahead.arriving(NOW)) == (None, 0.0)
-    last = Unread(low=0, committed=0, size=1, oldest=datetime.max.replace(tzinfo=UTC))
+    assert (ahead.age(NOW), ahead.arrival_rate(NOW)) == (None, 0.0)
+    last = Backlog(low=0, committed=0, size=1, oldest=datetime.max.replace(tzinfo=UTC))
     assert (runway(last, NOW, 24 * HOUR, None) or HOUR) > 1000 * HOUR
 
 
 def test_what_is_far_away_does_not_overflow() -> None:
     """A mark that moved by one in ten days, and a rate that hardly gains."""
-    still = Unread(low=1, committed=200_000_000, size=5, oldest=None)
+    still = Backlog(low=1, committed=200_000_000, size=5, oldest=None)
     far = runway(still, NOW, None, (NOW - 240 * HOUR, 0))
     assert far == timedelta(days=3_650)
     assert forecast(10**15, 0, 3_600, 1 - 1e-12, 3_600, NOW) == (Forecast.NEVER, None)
-    assert make_unread(size=36_000, hours=10).arriving(NOW) == 1.0
+    assert make_unread(size=36_000, hours=10).arrival_rate(NOW) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def command(site: Site, drawn: Drawn) -> list[str]:
             plan = lake.planner.plan(name).plan
             return site.driver("ingest", plan.sequence if plan else max(lake.ledger.plans))
         case "undo":
-            landed = [n for n, record in lake.ledger.plans.items() if record.landing]
+            landed = [n for n, record in lake.ledger.plans.items() if record.held_now]
             plan_argument = f"--plan={Random(name).choice(landed)}"
             return site.tidemark("undo", "events", plan_argument, "--reason=a test")
         case _:

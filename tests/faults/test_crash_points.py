@@ -107,8 +107,8 @@ def settled(court: Court, site: Site, ranges: dict[int, Range] | None = None) ->
     landed = sorted(
         (count.partition, count.start, count.end)
         for record in ledger.plans.values()
-        if record.landing
-        for count in record.landing.counts
+        if record.held_now
+        for count in record.held_now.counts
     )
     assert landed
     for (one, _, end), (other, start, _) in pairwise(landed):
@@ -496,7 +496,7 @@ def test_undo_dies_and_is_said_again(court: Court, site: Site, at: str) -> None:
     asked = site.tidemark("undo", "events", "--plan=1", "--reason=a test")
     site.crash(asked, at)
     site.run(asked)
-    assert lake.ledger.plans[1].undone_at is not None
+    assert lake.ledger.plans[1].undone_version is not None
     assert {row["plan_sequence"] for row in lake.rows()} == {2}
     land_what_is_open(site)
     settled(court, site)

@@ -258,7 +258,7 @@ def test_i3_what_kafka_has_deleted_meanwhile_is_still_rebuilt(
     delete_records(admin, pipeline.spec.topic, pipeline.committed()[0])
     removed(pipeline, pipeline.root)
     pipeline.repair.rebuild("ann", "disk lost")
-    landed = [r.landing for r in pipeline.ledger.plans.values() if r.landing]
+    landed = [r.held_now for r in pipeline.ledger.plans.values() if r.held_now]
     assert sum(c.unproven_gaps for one in landed for c in one.counts) == sum(
         one.gaps for one in landed
     )
@@ -309,7 +309,7 @@ RESTORES = [
 
 def version_of(pipeline: Lake, sequence: int) -> int:
     """The version of the data table that a plan landed in."""
-    landing = pipeline.ledger.plans[sequence].landing
+    landing = pipeline.ledger.plans[sequence].held_now
     assert landing is not None
     return landing.table_version
 

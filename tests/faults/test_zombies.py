@@ -74,7 +74,7 @@ def settled(court: Court, lake: Lake, ranges: dict[int, Range] | None = None) ->
     bootstrap = str(lake.connection["bootstrap.servers"])
     ends = {p: end for p, (_, end) in log_ranges(bootstrap, lake.spec.topic).items()}
     assert lake.committed() == ends
-    plans = [record.plan for record in ledger.plans.values() if record.landing]
+    plans = [record.plan for record in ledger.plans.values() if record.held_now]
     landed = sorted((r.partition, r.start, r.end) for plan in plans for r in plan.ranges)
     for (one, _, end), (other, start, _) in pairwise(landed):
         assert one != other or end <= start, landed

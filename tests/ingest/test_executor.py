@@ -59,7 +59,7 @@ def test_s6_gaps_are_accounted_for() -> None:
     pipeline = MemoryPipeline()
     pipeline.kafka.add_gaps("events", 0, 3)
     pipeline.run("a")
-    (count,) = pipeline.ledger.plans[1].landing.counts  # type: ignore[union-attr]
+    (count,) = pipeline.ledger.plans[1].held_now.counts  # type: ignore[union-attr]
     assert (count.records, count.gaps) == (0, 3)
     assert pipeline.committed()[0] == 3
 

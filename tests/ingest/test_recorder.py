@@ -34,7 +34,7 @@ def forget(pipeline: MemoryPipeline, *offsets: int) -> None:
 def test_i3_records_and_gaps_add_up(pipeline: MemoryPipeline) -> None:
     """S6: what no reader sees is a gap, and the committed offset passes it."""
     pipeline.run("test")
-    landing = pipeline.ledger.plans[1].landing
+    landing = pipeline.ledger.plans[1].held_now
     assert landing is not None
     assert landing.counts == (RangeCount(partition=0, start=0, end=9, records=6),)
     assert landing.gaps == 3
@@ -47,7 +47,7 @@ def test_i3_a_missed_record_is_not_recorded_as_a_gap(pipeline: MemoryPipeline) -
     with pytest.raises(RecordsMissed) as caught:
         pipeline.run("first")
     assert (caught.value.records, caught.value.first) == (1, (0, 2))
-    landing = pipeline.ledger.plans[1].landing
+    landing = pipeline.ledger.plans[1].held_now
     assert landing is not None
     assert [(c.start, c.end, c.records, c.gaps) for c in landing.counts] == [
         (0, 2, 2, 0),
@@ -84,7 +84,7 @@ def test_gaps_that_kafka_deleted_before_the_check_stay_unproven(pipeline: Memory
     pipeline.table.land(plan)
     pipeline.kafka.delete_records("events", 0, 6)
     pipeline.ingest.execute(plan.sequence)
-    landing = pipeline.ledger.plans[1].landing
+    landing = pipeline.ledger.plans[1].held_now
     assert landing is not None
     (count,) = landing.counts
     assert (count.records, count.gaps, count.unproven_gaps) == (6, 3, 2)
@@ -107,5 +107,5 @@ def test_gaps_are_not_proven_if_the_topic_is_recreated_during_the_check(
     pipeline.kafka.read = remade  # type: ignore[method-assign]
     with pytest.raises(TopicRecreated):
         pipeline.ingest.execute(plan.sequence)
-    assert pipeline.ledger.plans[1].landing is None
+    assert pipeline.ledger.plans[1].held_now is None
     assert not any(row["event"] == "landed" for row in pipeline.control.rows)

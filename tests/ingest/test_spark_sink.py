@@ -229,7 +229,7 @@ def test_i2_a_backfill_lands_only_missing_offsets(
     backfill(20, 22)
     wide = backfill(2, 25)
     assert [(r.start, r.end) for r in wide.ranges] == [(2, 5), (8, 20), (22, 25)]
-    landing = pipeline.ledger.plans[wide.sequence].landing
+    landing = pipeline.ledger.plans[wide.sequence].held_now
     assert landing is not None
     assert [count.records for count in landing.counts] == [3, 12, 3]
     assert lake.judged() == read_ranges(broker.bootstrap, name, {0: (2, 25)})

@@ -124,7 +124,7 @@ def test_i4_events_come_back_as_they_were_recorded(table: ControlTable) -> None:
     assert (after.cluster_id, after.topic_id) == ("memory", "id-1")
     assert after.plans[1].plan == first
     assert after.plans[1].requesters == ("test:1", "test:later")
-    assert after.plans[1].landing == landed(ledger, first, gaps=1).landing
+    assert after.plans[1].held_now == landed(ledger, first, gaps=1).landing
     assert after.plans[2].plan == backfill
     assert after.plans[2].plan.fingerprint == backfill.fingerprint
     assert [record.plan.sequence for record in after.open_plans()] == [2]
@@ -147,7 +147,7 @@ def test_decisions_come_back_as_they_were_recorded(table: ControlTable) -> None:
         reason="gone",
     )
     after = append(table, "events", loss)
-    assert after.accepted == lost
+    assert after.accepted_losses == lost
     assert {p: after.committed_offset(p) for p in (0, 1)} == {0: 7, 1: 9}
     decision: dict[str, Any] = {"requested_by": "test:2", "reason": "restored"}
     after = append(
@@ -163,9 +163,9 @@ def test_decisions_come_back_as_they_were_recorded(table: ControlTable) -> None:
             **decision,
         ),
     )
-    assert (after.plans[1].landing, after.plans[1].abandoned) == (None, "restored")
+    assert (after.plans[1].held_now, after.plans[1].abandoned) == (None, "restored")
     assert (after.epoch, after.epoch_version, after.next_sequence) == (1, 8, 5)
-    assert after.accepted == lost
+    assert after.accepted_losses == lost
     assert {p: after.committed_offset(p) for p in (0, 1)} == {0: 0, 1: 3}
     after = append(
         table,
@@ -175,7 +175,7 @@ def test_decisions_come_back_as_they_were_recorded(table: ControlTable) -> None:
         ),
     )
     assert (after.cluster_id, after.topic_id, after.starts) == ("other", "id-2", {0: 2})
-    assert (after.accepted, after.covered(0)) == ({}, SpanSet())
+    assert (after.accepted_losses, after.covered(0)) == ({}, SpanSet())
     assert after.next_sequence == 5
 
 
@@ -185,7 +185,7 @@ def test_a_landing_that_missed_everything_is_a_landing(table: ControlTable) -> N
     append(table, "events", started({0: 0}), Planned(plan=plan))
     nothing = Landing(sequence=1, table_version=3, counts=())
     after = append(table, "events", Landed(plan=plan, landing=nothing, committed={}))
-    assert after.plans[1].landing == nothing
+    assert after.plans[1].held_now == nothing
     assert after.committed_offset(0) == 0
 
 
@@ -208,7 +208,7 @@ def test_unproven_gaps_are_told_apart(table: ControlTable) -> None:
     count = RangeCount(partition=0, start=0, end=5, records=2, unproven_gaps=1)
     landing = Landing(sequence=1, table_version=3, counts=(count,))
     after = append(table, "events", Landed(plan=plan, landing=landing, committed={0: 5}))
-    assert after.plans[1].landing == landing
+    assert after.plans[1].held_now == landing
 
 
 def test_i7_events_that_a_restore_took_away_are_missed(tmp_path: Path) -> None:
@@ -364,7 +364,7 @@ def take_out(step: str, pipeline: MemoryPipeline, chance: Random) -> None:
             if plan and chance.random() < 0.8:
                 pipeline.ingest.execute(plan.sequence)
         case "undo":
-            landed = [n for n, record in pipeline.ledger.plans.items() if record.landing]
+            landed = [n for n, record in pipeline.ledger.plans.items() if record.held_now]
             pipeline.undo.undo(chance.choice(landed or [1]), "ops", "wrong")
 
 
@@ -390,15 +390,15 @@ def state(ledger: Ledger) -> dict[str, Any]:
             ledger.starts,
             ledger.start_epochs,
             ledger.landed,
-            ledger.accepted,
+            ledger.accepted_losses,
             ledger.pending,
         ),
         "epoch": (ledger.epoch, ledger.epoch_version),
         "open": ledger.open_plans(),
-        "newest": [ledger.newest_of(kind) for kind in PlanKind],
+        "newest": [ledger.chain_head(kind) for kind in PlanKind],
         "positions": [ledger.positions(kind) for kind in PlanKind],
-        "totals": (ledger.last_landed, ledger.records),
-        "began": {place: ledger.began(*place, -1) for place in places},
+        "totals": (ledger.last_landed_sequence, ledger.records),
+        "began": {place: ledger.first_landed_offset(*place, -1) for place in places},
     }
 
 
@@ -414,7 +414,7 @@ def test_a_summary_adds_up_what_is_settled() -> None:
     assert sorted(summary.plans) == [4]
     assert summary.settled.landed == {("id-1", 0): SpanSet((Span(0, 30),))}
     assert summary.settled.requesters == {"run-0": 1, "run-1": 2, "run-2": 3}
-    assert (summary.records, summary.last_landed, summary.next_sequence) == (30, 3, 5)
+    assert (summary.records, summary.last_landed_sequence, summary.next_sequence) == (30, 3, 5)
 
 
 def test_a_summary_adds_up_what_was_replaced() -> None:
@@ -461,8 +461,10 @@ def test_a_summary_equals_the_summary_of_the_whole_ledger(
     assert state(summary) == state(whole)
     requesters = {asked for record in whole.plans.values() for asked in record.requesters}
     assert len(requesters) > 5
-    assert delta.pace("events") == memory.pace("events")
-    assert {r: summary.plan_of(r) for r in requesters} == {r: whole.plan_of(r) for r in requesters}
+    assert delta.throughput("events") == memory.throughput("events")
+    assert {r: summary.plan_requested_by(r) for r in requesters} == {
+        r: whole.plan_requested_by(r) for r in requesters
+    }
     for made in (memory, delta):
         assert {n: made.plan_record("events", n) for n in whole.plans} == whole.plans
         assert made.plan_record("events", max(whole.plans) + 1) is None
@@ -939,8 +941,8 @@ def test_the_pages_view_is_what_the_ledger_holds(tmp_path: Path) -> None:
         assert sorted(told) == sorted(
             (number, count.partition, count.start, count.end, count.records)
             for number, record in pipeline.ledger.plans.items()
-            if record.landing
-            for count in record.landing.counts
+            if record.held_now
+            for count in record.held_now.counts
         )
 
 

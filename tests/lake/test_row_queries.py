@@ -31,7 +31,7 @@ from tidemark.core.errors import OverfullRange, TidemarkError
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, PlanKind, transaction_app_id
 from tidemark.core.record import LogRecord
-from tidemark.core.table_state import FENCED, RowRange, TableSize
+from tidemark.core.table_state import FENCED_VERSION, RowRange, TableSize
 from tidemark.dev.broker import BrokerStatus
 from tidemark.ingest.protocols import DataTable
 from tidemark.lake.data_table import DeltaDataTable
@@ -330,7 +330,7 @@ def test_i4_a_fenced_chain_stays_fenced(stocked: Stocked) -> None:
     version = stocked.table.fence_chains("events", app_ids)
     assert stocked.table.fence_chains("events", app_ids) == version
     state = stocked.table.state("events", app_ids)
-    assert state.transactions == dict.fromkeys(app_ids, FENCED)
+    assert state.transactions == dict.fromkeys(app_ids, FENCED_VERSION)
     landing = stocked.table.find_landing(plan)
     assert landing is not None
     assert landing.records == 2

@@ -17,7 +17,7 @@ from tests.model.world import World
 from tests.support.plans import MemoryPipeline
 from tidemark.core.errors import TransientError
 from tidemark.core.plan import Plan
-from tidemark.core.table_state import FENCED
+from tidemark.core.table_state import FENCED_VERSION
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.lake.errors import ControlConflict, EngineFailed, TransactionConflict
 from tidemark.spec.model import PipelineSpec
@@ -131,7 +131,7 @@ def faults_of(call: Call) -> tuple[Fault, ...]:
             moved = TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
             return (Fault("done, answer lost", moved, took_effect=True),)
         case "finish_fence_chains":
-            moved = TransactionConflict(pipeline=call.args[0], sequence=FENCED)
+            moved = TransactionConflict(pipeline=call.args[0], sequence=FENCED_VERSION)
             return (Fault("done, answer lost", moved, took_effect=True),)
         case _:
             return ()

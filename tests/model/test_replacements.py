@@ -64,7 +64,7 @@ class Operations:
 
     def undo(self) -> None:
         """Some plan is taken out."""
-        plans = [n for n, record in self.pipeline.ledger.plans.items() if record.landing]
+        plans = [n for n, record in self.pipeline.ledger.plans.items() if record.held_now]
         if plans:
             self.pipeline.undo.undo(self.chance.choice(plans), "ops", "a test")
 
@@ -119,8 +119,8 @@ class Operations:
         told = {
             (record.plan.topic_id, partition, offset, number)
             for number, record in ledger.plans.items()
-            if record.landing
-            for partition, spans in record.landing.spans().items()
+            if record.held_now
+            for partition, spans in record.held_now.spans().items()
             for span in spans
             for offset in range(span.start, span.end)
         }

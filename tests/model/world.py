@@ -17,7 +17,7 @@ from tests.support.memory import (
 )
 from tests.support.plans import MemoryPipeline, make_spec
 from tidemark.core.plan import Plan
-from tidemark.core.table_state import FENCED, TableSize
+from tidemark.core.table_state import FENCED_VERSION, TableSize
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.lake.errors import EngineFailed, TransactionConflict
 from tidemark.spec.model import PipelineSpec
@@ -244,15 +244,15 @@ class ModelTable(MemoryTable):
     def begin_fence_chains(self, pipeline: str, app_ids: Collection[str]) -> FenceBegun | None:
         """As `begin_fence`, for whole chains."""
         self.prepare(pipeline)
-        left = tuple(a for a in app_ids if self.transaction_version(a) < FENCED)
+        left = tuple(a for a in app_ids if self.transaction_version(a) < FENCED_VERSION)
         return FenceBegun(version=len(self.commits), app_ids=left) if left else None
 
     def finish_fence_chains(self, pipeline: str, begun: FenceBegun) -> int:
         """Commit the fence of whole chains."""
         if self._moved(begun.app_ids, begun.version):
-            raise TransactionConflict(pipeline=pipeline, sequence=FENCED)
+            raise TransactionConflict(pipeline=pipeline, sequence=FENCED_VERSION)
         for app_id in begun.app_ids:
-            self.commit(app_id, FENCED)
+            self.commit(app_id, FENCED_VERSION)
         return len(self.commits)
 
     def version(self) -> int:

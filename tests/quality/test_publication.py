@@ -362,8 +362,8 @@ def test_two_at_once_both_say_their_word(lake: FileLake, tmp_path: Path) -> None
     """The table is not there yet, and one of them makes it."""
     table = DeltaPublicationTable(str(tmp_path / "new"), str(lake.uri))
     record = lake.ledger.plans[1]
-    assert record.landing is not None
-    landing = record.landing
+    assert record.held_now is not None
+    landing = record.held_now
     decision = PublicationDecision(plan=1, status=PublicationStatus.PUBLISHED, decided_at=NOW)
     with ThreadPoolExecutor(6) as threads:
         decided_by = [replace(decision, decided_by=str(number)) for number in range(6)]

@@ -174,4 +174,4 @@ def test_discard_never_removes_rows_of_the_planned_topic() -> None:
     with pytest.raises(PlanLanded):
         pipeline.abandon.abandon(1, "ops", "why", discard=True)
     assert len(pipeline.table.rows) == 10
-    assert pipeline.ledger.plans[1].landing is not None
+    assert pipeline.ledger.plans[1].held_now is not None

@@ -169,9 +169,9 @@ def test_i5_a_lost_control_table_is_rebuilt(pipeline: MemoryPipeline) -> None:
     for sequence, record in before.plans.items():
         again = after.plans[sequence]
         assert again.plan.fingerprint == record.plan.fingerprint
-        assert again.landing is not None
-        assert record.landing is not None
-        assert again.landing.counts == record.landing.counts
+        assert again.held_now is not None
+        assert record.held_now is not None
+        assert again.held_now.counts == record.held_now.counts
     pipeline.produce(1, 2)
     drain(pipeline)
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from tests.support.plans import make_plan
 from tidemark.core.accounting import Landing, RangeCount
 from tidemark.core.ledger import Ledger, PlanRecord
-from tidemark.core.offsets import Span, SpanSet, united
+from tidemark.core.offsets import Span, SpanSet, union_by_partition
 from tidemark.report.certificate import certify
 
 _DAY = datetime(2026, 3, 1, tzinfo=UTC)
@@ -29,21 +29,21 @@ def over(sequence: int, *counts: RangeCount, **changes: object) -> PlanRecord:
     return PlanRecord(
         plan=make_plan(*ranges, sequence=sequence, **changes),
         requesters=(),
-        landing=landing,
-        whole=landing,
+        held_now=landing,
+        landed_originally=landing,
     )
 
 
 def ledger(*records: PlanRecord, lost: Mapping[int, Span] | None = None) -> Ledger:
     """A ledger of some plans."""
-    mine = [r for r in records if r.plan.topic_id == "id-1" and r.landing]
+    mine = [r for r in records if r.plan.topic_id == "id-1" and r.held_now]
     return Ledger(
         pipeline="events",
         topic="events",
         topic_id="id-1",
         plans={record.plan.sequence: record for record in records},
-        landed=united(record.landing.spans() for record in mine if record.landing),
-        accepted={partition: SpanSet.of([span]) for partition, span in (lost or {}).items()},
+        landed=union_by_partition(record.held_now.spans() for record in mine if record.held_now),
+        accepted_losses={partition: SpanSet.of([span]) for partition, span in (lost or {}).items()},
     )
 
 
@@ -87,10 +87,10 @@ def test_each_partition_is_told_by_itself() -> None:
     later = over(4, RangeCount(partition=1, start=140, end=150, records=9))
     undone = replace(
         over(5, RangeCount(partition=1, start=150, end=155, records=5)),
-        landing=None,
-        whole=None,
+        held_now=None,
+        landed_originally=None,
         abandoned="why",
-        undone_at=5,
+        undone_version=5,
     )
     last = over(6, RangeCount(partition=1, start=155, end=160, records=5))
     records = (both, one, other, later, undone, last)
@@ -165,7 +165,9 @@ def test_what_is_not_of_the_period_or_of_the_topic_is_not_counted() -> None:
 
 def test_an_end_that_was_undone_or_missed_is_missing() -> None:
     """What is left would be complete by itself, and is not what the period had."""
-    undone = replace(landed(2, 10, 20), landing=None, whole=None, abandoned="why", undone_at=5)
+    undone = replace(
+        landed(2, 10, 20), held_now=None, landed_originally=None, abandoned="why", undone_version=5
+    )
     certificate = certify(ledger(landed(1, 0, 10), undone), {1: _DAY, 2: _DAY}, _DAY, _NEXT)
     (account,) = certificate.partitions
     assert (account.end, account.undone, certificate.is_complete) == (20, 10, False)
@@ -183,14 +185,16 @@ def test_an_end_that_was_undone_or_missed_is_missing() -> None:
 
 def test_a_partition_of_which_all_was_undone_is_told() -> None:
     """There is no plan any more, and the period is not complete."""
-    undone = replace(landed(1, 0, 10), landing=None, whole=None, abandoned="why", undone_at=5)
+    undone = replace(
+        landed(1, 0, 10), held_now=None, landed_originally=None, abandoned="why", undone_version=5
+    )
     certificate = certify(ledger(undone), {1: _DAY}, _DAY, _NEXT)
     assert (certificate.plans, certificate.missing, certificate.is_complete) == ((), 10, False)
 
 
 def test_what_a_restore_took_out_is_missing_until_it_lands_again() -> None:
     """Its plan landed in the period, whatever the table was brought back to since."""
-    rewound = replace(landed(2, 10, 20), landing=None, whole=None, abandoned="why")
+    rewound = replace(landed(2, 10, 20), held_now=None, landed_originally=None, abandoned="why")
     records = (landed(1, 0, 10), rewound)
     certificate = certify(ledger(*records), {1: _DAY, 2: _DAY}, _DAY, _NEXT)
     (account,) = certificate.partitions
@@ -212,7 +216,7 @@ def test_what_a_restore_took_out_is_missing_until_it_lands_again() -> None:
 
 def test_a_plan_that_is_being_undone_is_missing_and_not_yet_taken_out() -> None:
     """Some of its rows may still be there, and nobody counts on them."""
-    undoing = replace(landed(2, 10, 20), landing=None, abandoned="why", undoing=True)
+    undoing = replace(landed(2, 10, 20), held_now=None, abandoned="why", undoing=True)
     certificate = certify(ledger(landed(1, 0, 10), undoing), {1: _DAY, 2: _DAY}, _DAY, _NEXT)
     assert (certificate.missing, certificate.total("undone")) == (10, 0)
 

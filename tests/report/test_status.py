@@ -145,7 +145,7 @@ def test_stalled_is_lag_without_a_landing() -> None:
 
 
 def test_a_limited_pipeline_is_told_when_it_has_caught_up() -> None:
-    """One offset each time, while 10 wait and none arrives for long: by the runs' pace."""
+    """One offset each time, while 10 wait and none arrives for long: by the runs' throughput."""
     pipeline = MemoryPipeline(spec=make_spec(records_per_run=2))
     pipeline.kafka.produce("events", 0, 14, int((NOW - 100 * HOUR).timestamp() * 1000))
     for run in range(3):

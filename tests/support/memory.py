@@ -14,24 +14,24 @@ from typing import TypeAlias
 
 from tidemark.core.accounting import Landing
 from tidemark.core.datafile import DataFile
-from tidemark.core.event_rows import Row, decode, encode, requested_in
+from tidemark.core.event_rows import Row, backfill_requests, decode, encode
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
 from tidemark.core.ledger import Ledger, PlanRecord
-from tidemark.core.ledger_summary import settle
+from tidemark.core.ledger_summary import split_settled
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.core.table_state import (
-    FENCED,
-    Commit,
+    FENCED_VERSION,
+    PlanCommit,
     Restore,
     RowOrigin,
     RowRange,
     TableSize,
     TableState,
-    check_held,
+    check_survives_restores,
 )
-from tidemark.core.throughput import RUNS, Pace, Run
+from tidemark.core.throughput import RUNS, Run, Throughput
 from tidemark.core.watermarks import IsolationLevel, Position, TopicWatermarks, Watermarks
 from tidemark.kafka.errors import GroupActive, OffsetsDeleted, TopicMissing
 from tidemark.lake.errors import ControlConflict, ForeignCommit, RowsWouldBeLost
@@ -213,7 +213,7 @@ class MemoryControlTable:
     def summary(self, pipeline: str) -> Ledger:
         """As `ControlTable.summary`."""
         mine = [row for row in self.rows if row["pipeline"] == pipeline]
-        others, settled = settle(mine)
+        others, settled = split_settled(mine)
         numbers = {row["event_number"] for row in mine}
         return Ledger.fold(
             pipeline,
@@ -223,8 +223,8 @@ class MemoryControlTable:
             present=len(numbers),
         )
 
-    def pace(self, pipeline: str) -> Pace:
-        """As `ControlReader.pace`."""
+    def throughput(self, pipeline: str) -> Throughput:
+        """As `ControlReader.throughput`."""
         told: dict[tuple[int, str], list[Row]] = defaultdict(list)
         mine = [row for row in self.rows if row["pipeline"] == pipeline]
         gone = {row["plan_sequence"] for row in mine if row["event"] in _TAKEN_OUT}
@@ -233,8 +233,8 @@ class MemoryControlTable:
                 told[row["plan_sequence"], row["event"]].append(row)
         sequences = sorted(number for number, event in told if event == EventKind.LANDED)[-RUNS:]
         if not sequences:
-            return Pace()
-        return Pace(
+            return Throughput()
+        return Throughput(
             runs=[
                 _run(number, told[number, EventKind.PLANNED], told[number, EventKind.LANDED])
                 for number in sequences
@@ -267,7 +267,7 @@ class MemoryControlTable:
             if (row["pipeline"], row["event"]) == (pipeline, EventKind.BACKFILL_REQUESTED)
             and requested_by in (None, row["requested_by"])
         ]
-        return requested_in(decode(pipeline, rows))
+        return backfill_requests(decode(pipeline, rows))
 
     def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
         """As `ControlTable.append`."""
@@ -410,8 +410,8 @@ class MemoryTable:
         """As `DataTable.fence_chains`."""
         self.prepare(pipeline)
         for app_id in app_ids:
-            if self.transaction_version(app_id) < FENCED:
-                self.commit(app_id, FENCED)
+            if self.transaction_version(app_id) < FENCED_VERSION:
+                self.commit(app_id, FENCED_VERSION)
         return len(self.commits)
 
     def write(self, plan: Plan, records_per_task: int) -> tuple[DataFile, ...]:
@@ -457,7 +457,7 @@ class MemoryTable:
             row
             for row in self.rows
             if row[0] == plan.topic_id
-            and spans.get(row[1], SpanSet()).overlap(Span(row[2], row[2] + 1))
+            and spans.get(row[1], SpanSet()).overlap_size(Span(row[2], row[2] + 1))
         ]
         lost = sorted(row[1:3] for row in replaced if row[1:3] not in successors)
         if lost:
@@ -513,7 +513,7 @@ class MemoryTable:
                     fingerprint=plan.fingerprint,
                     other_fingerprint=fingerprint,
                 )
-            check_held(plan, version, self.restores)
+            check_survives_restores(plan, version, self.restores)
             return Landing.of(plan, version, self._counts(plan))
         return None
 
@@ -542,7 +542,7 @@ class MemoryTable:
         """As `DataLog.files_with`; each row is a file."""
         return sum(
             row[0] == topic_id
-            and spans.get(row[1], SpanSet()).overlap(Span(row[2], row[2] + 1)) > 0
+            and spans.get(row[1], SpanSet()).overlap_size(Span(row[2], row[2] + 1)) > 0
             for row in self.rows
         )
 
@@ -566,10 +566,10 @@ class MemoryTable:
             for (sequence, topic_id, partition), offsets in sorted(runs)
         )
 
-    def plan_commits(self, requested_by: str) -> tuple[Commit, ...]:
+    def plan_commits(self, requested_by: str) -> tuple[PlanCommit, ...]:
         """As `DataLog.plan_commits`."""
         return tuple(
-            Commit(version=version, plan=replace(self.plans[mark], requested_by=requested_by))
+            PlanCommit(version=version, plan=replace(self.plans[mark], requested_by=requested_by))
             for version, (_, _, mark) in reversed(list(enumerate(self.commits, start=1)))
             if mark in self.plans
         )

@@ -44,7 +44,7 @@ def make_watermarks(partitions: Mapping[int, tuple[int, int]], **changes: Any) -
 
 def make_range(partition: int, start: int, end: int) -> PlannedRange:
     """A planned range whose watermarks are its own bounds."""
-    return PlannedRange.bare(partition, Span(start, end))
+    return PlannedRange.without_watermarks(partition, Span(start, end))
 
 
 def make_plan(*ranges: tuple[int, int, int], sequence: int = 1, **changes: Any) -> Plan:

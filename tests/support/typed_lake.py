@@ -123,7 +123,7 @@ class TypedLake(LandingServices):
     @property
     def spec(self) -> PipelineSpec:
         """The pipeline of the typed table."""
-        return replace(self.bronze.spec, decode=self.decode).typed()
+        return replace(self.bronze.spec, decode=self.decode).typed_pipeline()
 
     @property
     def control(self) -> DeltaControlTable:
@@ -139,7 +139,7 @@ class TypedLake(LandingServices):
     def quarantine(self) -> DeltaQuarantine:
         """The quarantine table."""
         uri = str(self.root / self.decode.quarantine_target)
-        landed = lambda: self.control.ledger(self.spec.name).ever_landed()  # noqa: E731
+        landed = lambda: self.control.ledger(self.spec.name).landed_sequences()  # noqa: E731
         return DeltaQuarantine(uri, lambda: NOW, self.typed, landed)
 
     @property

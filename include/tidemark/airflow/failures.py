@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tidemark.core.errors import ExitCode, TidemarkError, text_of
+from tidemark.core.errors import ExitCode, TidemarkError, one_line
 from tidemark.spark.engine import JobRun
 
 _ERROR = {"pipeline", "error", "problem", "expected", "actual", "fix"}
@@ -36,7 +36,7 @@ def job_failure(done: JobRun, output: str) -> AirflowException:
         An exception that Airflow retries, or `AirflowFailException`. The exit code decides.
     """
     named = [
-        f"{each['pipeline']}: {each['error']}: {text_of(each)}"
+        f"{each['pipeline']}: {each['error']}: {one_line(each)}"
         for each in done.results or ()
         if set(each) >= _ERROR
     ]

@@ -65,7 +65,7 @@ def plan_group(group: str, requested_by: str, dag_run: DagRun) -> bool:
             continue
         log.info("pipeline=%s outcome=%s", pipeline, answer.outcome)
         if answer.plan:
-            adds = app.pipeline(answer.plan.pipeline).footprint(answer.plan)
+            adds = app.pipeline(answer.plan.pipeline).size_estimate(answer.plan)
             log.info("%s\n%s", answer.plan.explain(), adds.explain())
             planned.append(answer.plan.ref)
     if errors:
@@ -123,7 +123,8 @@ def _plans_of_run(group: str, requested_by: str) -> tuple[list[PlanRef], list[Pl
     app = App.from_environment()
     control = app.control
     asked = {
-        spec.name: control.summary(spec.name).plan_of(requested_by) for spec in app.group(group)
+        spec.name: control.summary(spec.name).plan_requested_by(requested_by)
+        for spec in app.group(group)
     }
     records = [
         recorded_plan(control, pipeline, number)
@@ -131,8 +132,8 @@ def _plans_of_run(group: str, requested_by: str) -> tuple[list[PlanRef], list[Pl
         if number is not None
     ]
     return (
-        [record.plan.ref for record in records if record.landing is None],
-        [record.plan.ref for record in records if record.landing is not None],
+        [record.plan.ref for record in records if record.held_now is None],
+        [record.plan.ref for record in records if record.held_now is not None],
     )
 
 

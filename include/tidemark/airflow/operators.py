@@ -285,7 +285,7 @@ class ChunkJobOperator(JobOperator):
             raise AirflowSkipException(f"no offset of chunk {self.chunk} is left")
         record = recorded_plan(app.control, self.pipeline, number)
         log.info("chunk %d\n%s", self.chunk, record.plan.explain())
-        is_done = self.job == "ingest" and record.landing is not None
+        is_done = self.job == "ingest" and record.held_now is not None
         return [] if is_done else [record.plan.ref]
 
     def _left_open(self) -> PlanRef | None:

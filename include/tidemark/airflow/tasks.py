@@ -42,7 +42,7 @@ def plan_run(pipeline: str, requested_by: str, dag_run: DagRun) -> dict[str, Any
         if made.plan is None:
             log.info("nothing to do: all readable offsets are landed or planned")
             return None
-        adds = app.pipeline(made.plan.pipeline).footprint(made.plan)
+        adds = app.pipeline(made.plan.pipeline).size_estimate(made.plan)
         log.info("plan outcome=%s\n%s\n%s", made.outcome, made.plan.explain(), adds.explain())
         # The next tasks receive a name and a number. Ranges stay in the control table.
         return {"pipeline": made.plan.pipeline, "plan": made.plan.sequence}
@@ -167,7 +167,7 @@ def plan_of_chunk(pipeline: str, requested_by: str, chunk: int) -> int | None:
     from tidemark.backfill.selection import chunk_requester
 
     ledger = App.from_environment().control.summary(pipeline)
-    return ledger.plan_of(chunk_requester(requested_by, chunk))
+    return ledger.plan_requested_by(chunk_requester(requested_by, chunk))
 
 
 def landed(pipeline: str, sequence: int) -> dict[str, Any]:
@@ -180,15 +180,15 @@ def landed(pipeline: str, sequence: int) -> dict[str, Any]:
 
     app = App.from_environment()
     record = recorded_plan(app.control, pipeline, sequence)
-    if record.landing is None or record.whole is None:
+    if record.held_now is None or record.landed_originally is None:
         raise PlanNotLanded(pipeline=pipeline, sequence=sequence)
     landed = {
         "pipeline": pipeline,
         "plan": sequence,
         "kind": record.plan.kind.value,
         "table": app.layout.data_table(app.spec(pipeline).target),
-        "table_version": record.whole.table_version,
-        "records": record.whole.records,
+        "table_version": record.landed_originally.table_version,
+        "records": record.landed_originally.records,
         "replaces": record.plan.replaces,
         "ranges": [[r.partition, r.start, r.end] for r in record.plan.ranges],
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemark.core.errors import in_words
+from tidemark.core.errors import format_duration
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 
@@ -14,7 +14,9 @@ def pipeline_page(spec: PipelineSpec, layout: Layout) -> str:
     limits = (
         f"{spec.records_per_run:,} offsets" if spec.records_per_run else "",
         f"about {spec.bytes_per_run:,} bytes" if spec.bytes_per_run else "",
-        f"as much as lands in about {in_words(spec.time_per_run)}" if spec.time_per_run else "",
+        f"as much as lands in about {format_duration(spec.time_per_run)}"
+        if spec.time_per_run
+        else "",
     )
     limit = ", ".join(filter(None, limits)) or "no limit"
     start = spec.start_at.isoformat() if spec.start_at else spec.start.value

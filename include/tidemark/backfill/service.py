@@ -23,10 +23,10 @@ from tidemark.core import plan_rules as planning
 from tidemark.core.errors import InvalidSelection
 from tidemark.core.events import BackfillRequested, Started
 from tidemark.core.ledger import Ledger
-from tidemark.core.offsets import Span, SpanSet, size_of, united
+from tidemark.core.offsets import Span, SpanSet, size_of, union_by_partition
 from tidemark.core.plan import PlanKind
-from tidemark.core.plan_rules import Sorted
-from tidemark.core.table_state import Footprint
+from tidemark.core.plan_rules import ClassifiedOffsets
+from tidemark.core.table_state import SizeEstimate
 from tidemark.core.watermarks import TopicWatermarks, Watermarks
 from tidemark.ingest.conflicts import retry_on_conflict
 from tidemark.ingest.planner import (
@@ -55,7 +55,7 @@ class BackfillPreview:
         readable_only: Whether offsets that Kafka has deleted are skipped instead of an error.
         replaces: Whether landed offsets are landed again, in place of their rows.
         chunks: Offsets of each plan to make, in order.
-        footprint: Size of the new rows in the table.
+        size_estimate: Size of the new rows in the table.
         rewritten: Number of current files with rows to replace.
         plans: Number of offsets to replace, by landed plan.
         notes: Warnings for the requester, as sentences.
@@ -63,11 +63,11 @@ class BackfillPreview:
 
     pipeline: str
     watermarks: TopicWatermarks
-    found: Sorted
+    found: ClassifiedOffsets
     readable_only: bool
     replaces: bool
     chunks: tuple[Mapping[int, SpanSet], ...]
-    footprint: Footprint
+    size_estimate: SizeEstimate
     rewritten: int
     plans: Mapping[int, int]
     notes: tuple[str, ...]
@@ -103,7 +103,7 @@ class BackfillPreview:
             )
         lines.append(
             f"{self.offsets:,} offset(s) to land in {len(self.chunks):,} chunk(s), "
-            f"{self.footprint.explain()}; {self._rewriting()}"
+            f"{self.size_estimate.explain()}; {self._rewriting()}"
         )
         return "\n".join(lines)
 
@@ -127,7 +127,7 @@ class BackfillPreview:
             "topic_id": self.watermarks.topic_id,
             "offsets": self.offsets,
             "chunks": len(self.chunks),
-            **self.footprint.as_record(),
+            **self.size_estimate.as_record(),
             "replaces": self.replaces,
             "files_rewritten": self.rewritten,
             "plans_replaced": {str(plan): size for plan, size in sorted(self.plans.items())},
@@ -201,9 +201,9 @@ class Backfills:
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         planning.check_identity(ledger, watermarks)
         wanted, notes = self._wanted(selection, watermarks)
-        found = planning.sort_out(ledger, watermarks, wanted, replaces=replaces)
+        found = planning.classify_offsets(ledger, watermarks, wanted, replaces=replaces)
         if not readable_only:
-            planning.refuse_deleted(watermarks, found)
+            planning.check_not_deleted(watermarks, found)
         self._planner.starts(ledger, watermarks)
         ranges = planning.planned_ranges(watermarks, found.missing)
         self._planner.comparison.check_ends(ledger, watermarks, found.missing)
@@ -219,7 +219,7 @@ class Backfills:
             readable_only=readable_only,
             replaces=replaces,
             chunks=parts,
-            footprint=size.footprint(
+            size_estimate=size.size_estimate(
                 (span for part in parts for spans in part.values() for span in spans), task_offsets
             ),
             rewritten=(
@@ -236,13 +236,15 @@ class Backfills:
     ) -> Iterator[str]:
         """Yield a note for each unfinished request that shares some of these offsets."""
         for request in self.control.backfills(self.spec.name):
-            requested = united(request.chunks)
-            overlaps = any(some.common(requested.get(p, SpanSet())) for p, some in spans.items())
+            requested = union_by_partition(request.chunks)
+            overlaps = any(
+                some.intersection(requested.get(p, SpanSet())) for p, some in spans.items()
+            )
             if request.topic_id != topic_id or not overlaps:
                 continue
             states = zip(request.chunks, self._progress(ledger, request), strict=True)
-            open_chunks = united(chunk for chunk, state in states if not state.done)
-            both = sum(s.common(open_chunks.get(p, SpanSet())).size for p, s in spans.items())
+            open_chunks = union_by_partition(chunk for chunk, state in states if not state.done)
+            both = sum(s.intersection(open_chunks.get(p, SpanSet())).size for p, s in spans.items())
             if both:
                 yield (
                     f"note: an unfinished backfill of {request.requested_by} has {both:,} of these "
@@ -350,14 +352,18 @@ class Backfills:
     def _progress(self, ledger: Ledger, request: BackfillRequested) -> list[ChunkState]:
         left = self._left(ledger, request)
         # Offsets to replace have landed before, so the chunk's own plan decides.
-        readable = self._readable(request, united(request.chunks)) if request.replaces else {}
+        readable = (
+            self._readable(request, union_by_partition(request.chunks)) if request.replaces else {}
+        )
         open_plans = {record.plan.sequence for record in ledger.open_plans()}
         states = []
         for number, chunk in enumerate(request.chunks, start=1):
-            plan = ledger.plan_of(chunk_requester(request.requested_by, number))
-            done = not any(spans.common(left.get(p, SpanSet())) for p, spans in chunk.items())
+            plan = ledger.plan_requested_by(chunk_requester(request.requested_by, number))
+            done = not any(spans.intersection(left.get(p, SpanSet())) for p, spans in chunk.items())
             if done and request.replaces:
-                nothing = not any(s.common(readable.get(p, SpanSet())) for p, s in chunk.items())
+                nothing = not any(
+                    s.intersection(readable.get(p, SpanSet())) for p, s in chunk.items()
+                )
                 done = plan not in open_plans if plan else nothing
             states.append(ChunkState(number=number, offsets=size_of(chunk), plan=plan, done=done))
         return states
@@ -390,7 +396,7 @@ class Backfills:
             case PlanRanges():
                 of = selection.pipeline or self.spec.name
                 plan = recorded_plan(self.control, of, selection.sequence).plan
-                planning.check_topic(self.spec.name, plan.topic_id, watermarks)
+                planning.check_incarnation(self.spec.name, plan.topic_id, watermarks)
                 return plan.spans(), ()
             case _:
                 assert_never(selection)
@@ -465,10 +471,10 @@ class Backfills:
 
     def _left(self, ledger: Ledger, request: BackfillRequested) -> Mapping[int, SpanSet]:
         """Return the offsets of a request that have not landed, including those in open plans."""
-        wanted = united(request.chunks)
+        wanted = union_by_partition(request.chunks)
         if request.topic_id != ledger.topic_id:
             return wanted
-        left = {p: spans.minus(ledger.covered(p)) for p, spans in wanted.items()}
+        left = {p: spans.difference(ledger.covered(p)) for p, spans in wanted.items()}
         return self._readable(request, left) if size_of(left) else left
 
     def _readable(

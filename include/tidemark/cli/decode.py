@@ -13,7 +13,7 @@ from tidemark.cli.arguments import AsJson, DryRun, Master, Pipeline
 from tidemark.cli.console import out, print_error_record, print_json, print_table, step
 from tidemark.cli.spark import Parts, chosen_engine
 from tidemark.core.errors import ExitCode, TidemarkError
-from tidemark.core.offsets import Span, SpanSet, spans_by_partition, without
+from tidemark.core.offsets import Span, SpanSet, difference_by_partition, spans_by_partition
 from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.ingest.planner import PlanResult
 from tidemark.run import applications
@@ -189,7 +189,7 @@ def replay(
             if made.plan is None:
                 continue
             if made.plan.topic_id == topic_id:
-                left[topic_id] = without(spans, made.plan.spans())
+                left[topic_id] = difference_by_partition(spans, made.plan.spans())
             return made
         return decoding.plan()
 

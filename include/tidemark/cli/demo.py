@@ -225,7 +225,7 @@ class _Demo:
         self.counts["backfilled"] = missing
 
     def _expect_landed(self, pipeline: str, ledger: Ledger, records: int) -> None:
-        landed = sum(r.landing.records for r in ledger.plans.values() if r.landing)
+        landed = sum(r.held_now.records for r in ledger.plans.values() if r.held_now)
         self._expect(landed == records, f"{pipeline}: landed {landed} records, not {records}")
 
     def _expect(self, held: bool, otherwise: str) -> None:

@@ -11,7 +11,7 @@ import typer
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Pipeline, requester
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table
-from tidemark.core.errors import ExitCode, TidemarkError, in_words
+from tidemark.core.errors import ExitCode, TidemarkError, format_duration
 from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.report.status import PipelineStatus
 from tidemark.report.verification import NOT_COMPARED
@@ -103,7 +103,7 @@ def _summary(each: PipelineStatus) -> tuple[Any, ...]:
 
 
 def _length(time: timedelta | None) -> str | None:
-    return None if time is None else in_words(time)
+    return None if time is None else format_duration(time)
 
 
 def _print_partitions(each: PipelineStatus) -> None:
@@ -137,7 +137,7 @@ def plan(pipeline: Pipeline, dry_run: DryRun = False, as_json: AsJson = False) -
     app = App.from_environment()
     planner = app.pipeline(pipeline).planner
     answer = planner.preview() if dry_run else planner.plan(requester())
-    adds = app.pipeline(answer.plan.pipeline).footprint(answer.plan) if answer.plan else None
+    adds = app.pipeline(answer.plan.pipeline).size_estimate(answer.plan) if answer.plan else None
     if as_json:
         record = answer.plan.as_record() if answer.plan else None
         told = adds.as_record() if adds else {}

@@ -211,7 +211,7 @@ def _print_drafts(
             return app.pipeline(name).planner.preview()
         record = recorded_plan(app.control, app.spec(name).name, plan_number)
         refuse_abandoned(record)
-        outcome = PlanOutcome.LANDED if record.landing else PlanOutcome.KEPT
+        outcome = PlanOutcome.LANDED if record.held_now else PlanOutcome.KEPT
         return PlanResult(outcome=outcome, plan=record.plan)
 
     answers = dict(zip(names, map_in_threads(names, draft, PLANNING_THREADS), strict=True))
@@ -239,7 +239,7 @@ def _draft_record(answer: PlanResult | TidemarkError) -> dict[str, Any]:
 
 
 def _newest_landed(app: App, pipeline: str) -> int | None:
-    return app.control.summary(app.pipeline(pipeline).kafka_spec.name).last_landed
+    return app.control.summary(app.pipeline(pipeline).kafka_spec.name).last_landed_sequence
 
 
 def _print_record(record: Mapping[str, Any]) -> None:

@@ -103,7 +103,7 @@ class Landing:
             here["unproven_gaps"] += count.unproven_gaps
         return told
 
-    def without_proof(self) -> Self:
+    def with_unproven_gaps(self) -> Self:
         """The same, where no second reader can look at a gap any more."""
         counts = tuple(replace(count, unproven_gaps=count.gaps) for count in self.counts)
         return replace(self, counts=counts)
@@ -116,7 +116,7 @@ class Landing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class GapEvidence:
     """What a second reader saw where a plan left no rows.
 
     Attributes:
@@ -129,7 +129,7 @@ class Evidence:
     visible: Mapping[int, SpanSet]
     deleted: Mapping[int, SpanSet]
 
-    def without_word(self) -> Evidence:
+    def with_deleted_as_missed(self) -> GapEvidence:
         """The same, where nobody vouches for offsets that Kafka has deleted: they were missed."""
         missed = {
             partition: self.visible.get(partition, SpanSet()).union(
@@ -137,7 +137,7 @@ class Evidence:
             )
             for partition in {*self.visible, *self.deleted}
         }
-        return Evidence(gaps=self.gaps, visible=missed, deleted={})
+        return GapEvidence(gaps=self.gaps, visible=missed, deleted={})
 
     @property
     def missed(self) -> int:
@@ -145,7 +145,7 @@ class Evidence:
         return sum(spans.size for spans in self.visible.values())
 
 
-def account(landing: Landing, evidence: Evidence) -> Landing:
+def apply_gap_evidence(landing: Landing, evidence: GapEvidence) -> Landing:
     """The landing with every offset told: records and gaps, and no offset that was missed.
 
     An offset at which Kafka shows a record that is not in the table is no gap: it drops out of the
@@ -162,8 +162,8 @@ def account(landing: Landing, evidence: Evidence) -> Landing:
                     count,
                     start=span.start,
                     end=span.end,
-                    records=span.size - gaps.overlap(span),
-                    unproven_gaps=deleted.overlap(span),
+                    records=span.size - gaps.overlap_size(span),
+                    unproven_gaps=deleted.overlap_size(span),
                 )
             )
     return replace(landing, counts=tuple(counts))

@@ -86,7 +86,7 @@ class TidemarkError(Exception):
         return template.format_map(_Values(self))
 
     def __str__(self) -> str:
-        return text_of(self.as_record())
+        return one_line(self.as_record())
 
     def as_record(self) -> dict[str, Any]:
         """Return the error as plain values, for `--json`."""
@@ -109,10 +109,10 @@ class _Values(dict[str, object]):
 
     def __missing__(self, name: str) -> object:
         value = getattr(self._error, name)
-        return listed(value) if isinstance(value, tuple) else value
+        return comma_list(value) if isinstance(value, tuple) else value
 
 
-def text_of(record: Mapping[str, Any]) -> str:
+def one_line(record: Mapping[str, Any]) -> str:
     """Return an error, given as plain values, in one line."""
     informing = [
         f"{label}: {record[key]}."
@@ -144,14 +144,14 @@ class TerminalError(TidemarkError):
     exit_code = ExitCode.REFUSED
 
 
-PERHAPS_DONE = (
+EARLIER_DECISION_HINT = (
     "if an earlier try lost its answer, its decision stands: "
     "docs/control-table.md, What did people decide?"
 )
 """Where a command that records a decision finds nothing to decide."""
 
 
-def listed(values: Iterable[object]) -> str:
+def comma_list(values: Iterable[object]) -> str:
     """Numbers, or names, for a message."""
     return ", ".join(map(str, values))
 
@@ -429,7 +429,7 @@ class EndBehindCommitted(TerminalError):
     def _fix(self) -> str:
         advice = "nothing was written: if a transaction is open, wait for its end"
         if self.undo:
-            advice += f"; if the log was truncated, {_undone(self.pipeline, self.undo)}"
+            advice += f"; if the log was truncated, {undo_instruction(self.pipeline, self.undo)}"
         if self.plan is not None:
             advice += (
                 f"; plan {self.plan} can land once the log is long enough, or "
@@ -542,7 +542,7 @@ class OtherIncarnation(TerminalError):
     fix = "Nothing can read them any more; ask anew for offsets of the topic that there is."
 
 
-def in_words(time: timedelta) -> str:
+def format_duration(time: timedelta) -> str:
     """A length of time for people, in its two largest units: `2 d 4 h`."""
     minutes, seconds = divmod(max(0, round(time.total_seconds())), 60)
     hours, minutes = divmod(minutes, 60)
@@ -553,8 +553,9 @@ def in_words(time: timedelta) -> str:
     return " ".join(f"{number} {unit}" for number, unit in some if number) or "0 s"
 
 
-def _undone(pipeline: str, plans: tuple[int, ...]) -> str:
-    others = f", the same for plan(s) {listed(plans[1:])}" if plans[1:] else ""
+def undo_instruction(pipeline: str, plans: tuple[int, ...]) -> str:
+    """Return the command that undoes the first plan, and the other plans to undo."""
+    others = f", the same for plan(s) {comma_list(plans[1:])}" if plans[1:] else ""
     return (
         f"`tidemark undo {pipeline} --plan {plans[0]} --reason TEXT`{others}, then run again: the "
         "next plans land Kafka's current records; copy rows that exist nowhere else first"

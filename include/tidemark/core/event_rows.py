@@ -42,7 +42,7 @@ def encode(
 ) -> list[Row]:
     """Rows of one commit, in the control table's columns.
 
-    Leaves out a row that is equal to another one: `refuse_doubled` would take it for a doubled one.
+    Leaves out a row that equals another one, because `check_no_duplicates` would report it.
     """
     common = {"pipeline": pipeline, "event_number": event_number, "recorded_at": recorded_at}
     rows = [{**common, **row} for event in events for row in _rows(event)]
@@ -252,7 +252,7 @@ def decode(pipeline: str, rows: Iterable[Row]) -> list[tuple[int, list[ControlEv
         ControlDoubled: The rows contain a row of an event more than once.
     """
     rows = list(rows)
-    refuse_doubled(pipeline, rows)
+    check_no_duplicates(pipeline, rows)
     commits: dict[int, dict[tuple[str, int | None, int | None], list[Row]]] = {}
     for row in rows:
         event_key = (row["event"], row.get("plan_sequence"), row.get("superseded_by"))
@@ -269,7 +269,7 @@ def decode(pipeline: str, rows: Iterable[Row]) -> list[tuple[int, list[ControlEv
     return history
 
 
-def refuse_doubled(pipeline: str, rows: Iterable[Row]) -> None:
+def check_no_duplicates(pipeline: str, rows: Iterable[Row]) -> None:
     """Raise if a row occurs more than once.
 
     Raises:
@@ -286,7 +286,7 @@ def refuse_doubled(pipeline: str, rows: Iterable[Row]) -> None:
         raise ControlDoubled(pipeline=pipeline, events=tuple(sorted(doubled)))
 
 
-def requested_in(history: Iterable[tuple[int, list[ControlEvent]]]) -> list[BackfillRequested]:
+def backfill_requests(history: Iterable[tuple[int, list[ControlEvent]]]) -> list[BackfillRequested]:
     """The backfills that were asked for in some events, oldest first."""
     told = (event for _, events in history for event in events)
     return [event for event in told if isinstance(event, BackfillRequested)]

@@ -22,10 +22,10 @@ from tidemark.core.events import (
     Undone,
     UndoStarted,
 )
-from tidemark.core.ledger_summary import Newest, Settled
-from tidemark.core.offsets import SpanSet, united
+from tidemark.core.ledger_summary import ChainHead, SettledTotals
+from tidemark.core.offsets import SpanSet, union_by_partition
 from tidemark.core.plan import Plan, PlanKind
-from tidemark.core.watermarks import Position, furthest
+from tidemark.core.watermarks import Position, furthest_positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,33 +35,33 @@ class PlanRecord:
     Attributes:
         plan: The plan as recorded.
         requesters: Who asked for it: first its owner, then the runs that took it over.
-        landing: The plan's commit, without what later plans have replaced of it; None if it has
+        held_now: The plan's commit, without what later plans have replaced of it; None if it has
             not landed.
-        whole: The same with what was replaced; kept while it is being taken out.
+        landed_originally: The same with what was replaced; kept while it is being taken out.
         superseded: Plans that were made to replace rows of it, and what they leave, oldest first.
         abandoned: Why it was given up, or its rows taken out again; None if they were not.
         undoing: Whether its rows are being taken out, so that some may still be there.
-        undone_at: A version of the data table without its rows, if somebody undid it.
+        undone_version: A version of the data table without its rows, if somebody undid it.
     """
 
     plan: Plan
     requesters: tuple[str, ...]
-    landing: Landing | None = None
-    whole: Landing | None = None
+    held_now: Landing | None = None
+    landed_originally: Landing | None = None
     superseded: tuple[Superseded, ...] = ()
     abandoned: str | None = None
     undoing: bool = False
-    undone_at: int | None = None
+    undone_version: int | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether the plan may still land."""
-        return self.landing is None and self.abandoned is None
+        return self.held_now is None and self.abandoned is None
 
     @property
     def has_landed(self) -> bool:
         """Whether it has ever landed: taken out again since or not, but by no RESTORE."""
-        return self.whole is not None or self.undone_at is not None
+        return self.landed_originally is not None or self.undone_version is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class Ledger:
         plans: By sequence number, oldest first; those of `settled` are not among them.
         settled: Plans that are over, added up; nothing if the ledger was read whole.
         landed: Offsets of this incarnation that landed, gaps included, by partition.
-        accepted: Offsets of this incarnation whose loss was accepted, by partition.
+        accepted_losses: Offsets of this incarnation whose loss was accepted, by partition.
         pending: Offsets of open plans and of those being undone, by partition.
         epoch: Epoch that new plans carry.
         epoch_version: Version of the data table that the epoch began with; -1 for the first.
@@ -103,9 +103,9 @@ class Ledger:
     start_epochs: Mapping[int, int] = field(default_factory=dict)
     start_reason: str | None = None
     plans: Mapping[int, PlanRecord] = field(default_factory=dict)
-    settled: Settled = field(default_factory=Settled)
+    settled: SettledTotals = field(default_factory=SettledTotals)
     landed: Mapping[int, SpanSet] = field(default_factory=dict)
-    accepted: Mapping[int, SpanSet] = field(default_factory=dict)
+    accepted_losses: Mapping[int, SpanSet] = field(default_factory=dict)
     pending: Mapping[int, SpanSet] = field(default_factory=dict)
     epoch: int = 0
     epoch_version: int = -1
@@ -118,7 +118,7 @@ class Ledger:
         history: Iterable[tuple[int, list[ControlEvent]]],
         newest: int = 0,
         *,
-        settled: Settled | None = None,
+        settled: SettledTotals | None = None,
         present: int | None = None,
     ) -> Self:
         """The ledger after some events.
@@ -130,7 +130,7 @@ class Ledger:
             settled: Plans that are not in `history`.
             present: How many events there are; those of `history` if None.
         """
-        settled = settled or Settled()
+        settled = settled or SettledTotals()
         ledger: Self = cls(pipeline=pipeline, settled=settled)
         plans: dict[int, PlanRecord] = {}
         numbers: list[int] = []
@@ -152,13 +152,13 @@ class Ledger:
     def _with(self, plans: Mapping[int, PlanRecord]) -> Self:
         """The same with these plans, and all that follows from them."""
         plans = {number: _with_what_is_left(record, plans) for number, record in plans.items()}
-        sequences = [chain.sequence for chain in self.settled.newest.values()]
+        sequences = [chain.sequence for chain in self.settled.chain_heads.values()]
         records = [r for r in plans.values() if r.plan.topic_id == self.topic_id]
         told = replace(self, plans=plans)
         return replace(
             told,
             landed=told.landed_of(self.topic_id),
-            pending=united(
+            pending=union_by_partition(
                 record.plan.spans() if record.is_open else _left(record, plans).spans()
                 for record in records
                 if record.is_open or record.undoing
@@ -166,7 +166,7 @@ class Ledger:
             last_sequence=max([self.last_sequence, *sequences, *plans]),
         )
 
-    def as_landed(self, plan: Plan, landing: Landing) -> Self:
+    def with_landing(self, plan: Plan, landing: Landing) -> Self:
         """The ledger as it will be once it is recorded that one of its plans has landed."""
         plans = dict(self.plans)
         _settle(plans, Landed(plan=plan, landing=landing, committed={}))
@@ -180,30 +180,32 @@ class Ledger:
             if of == topic_id
         }
         landings = [
-            record.landing
+            record.held_now
             for record in self.plans.values()
             if record.plan.topic_id == topic_id  # fence: landed-offsets-of-one-topic
         ]
-        return united([added_up, *(landing.spans() for landing in landings if landing)])
+        return union_by_partition([added_up, *(landing.spans() for landing in landings if landing)])
 
     @property
     def next_sequence(self) -> int:
         """Number of the plan after the newest."""
         return self.last_sequence + 1
 
-    def began(self, topic_id: str, partition: int, otherwise: int) -> int:
+    def first_landed_offset(self, topic_id: str, partition: int, otherwise: int) -> int:
         """Where a partition of some incarnation began: its first landed offset, if any landed."""
         landed = [self.settled.landed.get((topic_id, partition), SpanSet())]
         for record in self.plans.values():
-            if record.landing and record.plan.topic_id == topic_id:
-                landed.append(record.landing.spans().get(partition, SpanSet()))
+            if record.held_now and record.plan.topic_id == topic_id:
+                landed.append(record.held_now.spans().get(partition, SpanSet()))
         return min((span.start for spans in landed for span in spans), default=otherwise)
 
     def covered(self, partition: int) -> SpanSet:
         """Offsets that nobody has to read any more: landed, gaps, or an accepted loss."""
-        return self.landed.get(partition, SpanSet()).union(self.accepted.get(partition, SpanSet()))
+        return self.landed.get(partition, SpanSet()).union(
+            self.accepted_losses.get(partition, SpanSet())
+        )
 
-    def taken(self, partition: int) -> SpanSet:
+    def covered_or_planned(self, partition: int) -> SpanSet:
         """Offsets that are covered or in an open plan; a new plan avoids them (I2)."""
         return self.covered(partition).union(
             self.pending.get(partition, SpanSet())  # fence: no-two-plans-over-one-offset
@@ -211,7 +213,9 @@ class Ledger:
 
     def replaceable(self, partition: int) -> SpanSet:
         """Offsets whose rows a new plan may replace: landed, and in no plan that is open."""
-        return self.landed.get(partition, SpanSet()).minus(self.pending.get(partition, SpanSet()))
+        return self.landed.get(partition, SpanSet()).difference(
+            self.pending.get(partition, SpanSet())
+        )
 
     def committed_offset(self, partition: int) -> int:
         """The end of the contiguous coverage (S3); KeyError for an unknown partition."""
@@ -228,7 +232,9 @@ class Ledger:
         """Committed offsets of some partitions as they will be when something has not landed."""
         rest = replace(
             self,
-            landed={p: spans.minus(less.get(p, SpanSet())) for p, spans in self.landed.items()},
+            landed={
+                p: spans.difference(less.get(p, SpanSet())) for p, spans in self.landed.items()
+            },
         )
         return {p: rest.committed_offset(p) for p in less if p in self.starts}
 
@@ -244,47 +250,49 @@ class Ledger:
         ]
         for record in self.plans.values():
             plan = record.plan
-            if record.landing and (plan.topic_id, plan.kind) == (self.topic_id, kind):
+            if record.held_now and (plan.topic_id, plan.kind) == (self.topic_id, kind):
                 landed += [(planned.partition, planned.position) for planned in plan.ranges]
         started = {
             partition: Position(offset=offset, leader_epoch=self.start_epochs.get(partition))
             for partition, offset in self.starts.items()
             if kind is PlanKind.LIVE
         }
-        return {**started, **furthest(landed)}
+        return {**started, **furthest_positions(landed)}
 
-    def newest_of(self, kind: PlanKind) -> Newest:
+    def chain_head(self, kind: PlanKind) -> ChainHead:
         """The newest plan of a chain that is not open, and the newest table version it made.
 
         0 and -1 if there is none in this epoch.
         """
-        known = self.settled.newest.get((self.epoch, kind), Newest(sequence=0, table_version=-1))
+        known = self.settled.chain_heads.get(
+            (self.epoch, kind), ChainHead(sequence=0, table_version=-1)
+        )
         over = [
             record
             for record in self.plans.values()
             if record.plan.kind is kind and record.plan.epoch == self.epoch and not record.is_open
         ]
-        versions = (record.landing.table_version for record in over if record.landing)
-        return Newest(
+        versions = (record.held_now.table_version for record in over if record.held_now)
+        return ChainHead(
             sequence=max([known.sequence, *(record.plan.sequence for record in over)]),
             table_version=max([known.table_version, *versions]),
         )
 
     @property
-    def last_landed(self) -> int | None:
+    def last_landed_sequence(self) -> int | None:
         """Number of the newest plan that landed."""
-        landed = [record.plan.sequence for record in self.plans.values() if record.landing]
-        added_up = (chain.sequence for chain in self.settled.newest.values())
+        landed = [record.plan.sequence for record in self.plans.values() if record.held_now]
+        added_up = (chain.sequence for chain in self.settled.chain_heads.values())
         return max([*landed, *added_up], default=None)
 
-    def ever_landed(self) -> frozenset[int]:
+    def landed_sequences(self) -> frozenset[int]:
         """Numbers of the plans that have landed, whatever became of their rows; read whole."""
         return frozenset(number for number, record in self.plans.items() if record.has_landed)
 
     @property
     def records(self) -> int:
         """How many records landed."""
-        landings = (record.landing for record in self.plans.values())
+        landings = (record.held_now for record in self.plans.values())
         return self.settled.records + sum(landing.records for landing in landings if landing)
 
     def open_plans(self) -> list[PlanRecord]:
@@ -295,7 +303,7 @@ class Ledger:
         """The open plan of a chain; the protocol keeps it to one."""
         return next((record for record in self.open_plans() if record.plan.kind is kind), None)
 
-    def plan_of(self, requester: str) -> int | None:
+    def plan_requested_by(self, requester: str) -> int | None:
         """Number of the newest plan that a run asked for or took over, of those not given up."""
         asked = [
             record.plan.sequence
@@ -333,10 +341,12 @@ def _told(ledger: L, event: ControlEvent) -> L:
                 starts=dict(event.offsets),
                 start_epochs={},
                 start_reason=event.reason,
-                accepted={},
+                accepted_losses={},
             )
         case LossAccepted():
-            return replace(ledger, accepted=united([ledger.accepted, event.lost]))
+            return replace(
+                ledger, accepted_losses=union_by_partition([ledger.accepted_losses, event.lost])
+            )
         case NewEpoch():
             return replace(
                 ledger,
@@ -375,22 +385,24 @@ def _settle(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
             if record := plans.get(event.sequence):
                 plans[event.sequence] = replace(
                     record,
-                    landing=None,
-                    whole=record.whole if isinstance(event, UndoStarted) else None,
+                    held_now=None,
+                    landed_originally=record.landed_originally
+                    if isinstance(event, UndoStarted)
+                    else None,
                     abandoned=event.reason,
                     undoing=isinstance(event, UndoStarted),
-                    undone_at=event.table_version if isinstance(event, Undone) else None,
+                    undone_version=event.table_version if isinstance(event, Undone) else None,
                 )
         case Landed(plan=plan):
             plans[plan.sequence] = replace(
                 plans[plan.sequence],
-                landing=event.landing,
-                whole=event.landing,
+                held_now=event.landing,
+                landed_originally=event.landing,
                 # It says what the plan holds now.
                 superseded=(),
                 abandoned=None,
                 undoing=False,
-                undone_at=None,
+                undone_version=None,
             )
         case Started() | BackfillRequested() | NewIncarnation() | LossAccepted() | NewEpoch():
             pass
@@ -400,14 +412,16 @@ def _settle(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
 
 def _with_what_is_left(record: PlanRecord, plans: Mapping[int, PlanRecord]) -> PlanRecord:
     """The plan with what it holds now: the newest plan that replaced rows of it says what."""
-    if record.whole is None or record.undoing:
+    if record.landed_originally is None or record.undoing:
         return record
-    return replace(record, landing=_left(record, plans))
+    return replace(record, held_now=_left(record, plans))
 
 
 def _left(record: PlanRecord, plans: Mapping[int, PlanRecord]) -> Landing:
     """What a plan that has landed holds, or is about to lose."""
-    whole = record.whole or Landing(sequence=record.plan.sequence, table_version=-1, counts=())
+    whole = record.landed_originally or Landing(
+        sequence=record.plan.sequence, table_version=-1, counts=()
+    )
     left = (told.counts for told in reversed(record.superseded) if _has_replaced(plans, told.by))
     return replace(whole, counts=next(left, whole.counts))  # fence: replaced-plan-holds-the-rest
 

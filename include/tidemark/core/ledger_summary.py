@@ -11,16 +11,16 @@ from tidemark.core.event_rows import Row
 from tidemark.core.events import EventKind
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import PlanKind
-from tidemark.core.watermarks import Position, furthest
+from tidemark.core.watermarks import Position, furthest_positions
 
-OF_SETTLED_PLANS = (
+SETTLED_PLAN_EVENTS = (
     EventKind.PLANNED,
     EventKind.SUPERSEDED,
     EventKind.ADOPTED,
     EventKind.LANDED,
 )
 """All that is ever said of a plan that went well."""
-AGAINST = (EventKind.ABANDONED, EventKind.UNDO_STARTED, EventKind.UNDONE)
+CORRECTING_EVENTS = (EventKind.ABANDONED, EventKind.UNDO_STARTED, EventKind.UNDONE)
 """What keeps a plan from being settled, also if it landed later."""
 _ASKED = (EventKind.PLANNED, EventKind.ADOPTED)
 
@@ -31,7 +31,7 @@ ChainPlace: TypeAlias = tuple[str, int, PlanKind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Newest:
+class ChainHead:
     """The newest settled plan of a chain, and the newest version of the data table that one made.
 
     Attributes:
@@ -44,7 +44,7 @@ class Newest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class SettledTotals:
     """Settled plans added up: planned once, landed once, and nothing was said against them.
 
     Nor against a plan that replaced rows of theirs, which has landed.
@@ -52,19 +52,19 @@ class Settled:
     Attributes:
         landed: Offsets that landed, gaps included, and that no later plan replaced.
         ends: Where the range of each chain ends that goes furthest.
-        newest: By epoch and kind of plan.
+        chain_heads: By epoch and kind of plan.
         requesters: Number of the newest plan, by who asked for it or took it over.
         records: How many records landed.
     """
 
     landed: Mapping[Place, SpanSet] = field(default_factory=dict)
     ends: Mapping[ChainPlace, Position] = field(default_factory=dict)
-    newest: Mapping[tuple[int, PlanKind], Newest] = field(default_factory=dict)
+    chain_heads: Mapping[tuple[int, PlanKind], ChainHead] = field(default_factory=dict)
     requesters: Mapping[str, int] = field(default_factory=dict)
     records: int = 0
 
 
-def settle(rows: Iterable[Row]) -> tuple[list[Row], Settled]:
+def split_settled(rows: Iterable[Row]) -> tuple[list[Row], SettledTotals]:
     """Split the rows of one pipeline: those to be read one by one, and the settled rest added up.
 
     What backfills were asked for is in neither: nothing follows from it but by their plans.
@@ -78,15 +78,15 @@ def settle(rows: Iterable[Row]) -> tuple[list[Row], Settled]:
     for row in rows:
         if row["event"] == EventKind.BACKFILL_REQUESTED:
             continue
-        is_settled = row["event"] in OF_SETTLED_PLANS and row["plan_sequence"] in over
+        is_settled = row["event"] in SETTLED_PLAN_EVENTS and row["plan_sequence"] in over
         (of_settled if is_settled else others).append(row)
     landed = [row for row in of_settled if row["event"] == EventKind.LANDED]
     planned = [row for row in of_settled if row["event"] == EventKind.PLANNED]
     held = _held(of_settled)
-    return others, Settled(
+    return others, SettledTotals(
         landed=_spans([row for row in held if row.get("partition") is not None]),
         ends=_ends(planned),
-        newest=_newest(landed),
+        chain_heads=_newest(landed),
         requesters=_requesters(row for row in of_settled if row["event"] in _ASKED),
         records=sum(row.get("records") or 0 for row in held),
     )
@@ -104,7 +104,9 @@ def _settled_plans(rows: Sequence[Row]) -> set[int]:
         sequence
         for sequence, events in told.items()
         if len(events[EventKind.PLANNED]) == len(events[EventKind.LANDED]) == 1
-        and not any(events[kind] for kind in AGAINST)  # fence: corrected-plan-is-read-in-full
+        and not any(
+            events[kind] for kind in CORRECTING_EVENTS
+        )  # fence: corrected-plan-is-read-in-full
     }
     # fence: doubtful-replacement-is-read-in-full
     return {sequence for sequence in over if superseders[sequence] <= over}
@@ -138,7 +140,7 @@ def _spans(landed: Iterable[Row]) -> Mapping[Place, SpanSet]:
 
 
 def _ends(planned: Iterable[Row]) -> Mapping[ChainPlace, Position]:
-    return furthest(
+    return furthest_positions(
         (
             (row["topic_id"], row["partition"], PlanKind(row["plan_kind"])),
             Position(offset=row["end_offset"], leader_epoch=row.get("leader_epoch")),
@@ -147,12 +149,12 @@ def _ends(planned: Iterable[Row]) -> Mapping[ChainPlace, Position]:
     )
 
 
-def _newest(landed: Iterable[Row]) -> Mapping[tuple[int, PlanKind], Newest]:
+def _newest(landed: Iterable[Row]) -> Mapping[tuple[int, PlanKind], ChainHead]:
     chains: dict[tuple[int, PlanKind], list[Row]] = defaultdict(list)
     for row in landed:
         chains[row["epoch"], PlanKind(row["plan_kind"])].append(row)
     return {
-        chain: Newest(
+        chain: ChainHead(
             sequence=max(row["plan_sequence"] for row in rows),
             table_version=max(row["table_version"] for row in rows),
         )

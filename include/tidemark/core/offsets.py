@@ -42,22 +42,26 @@ def spans_by_partition(placed: Iterable[tuple[int, Span]]) -> dict[int, SpanSet]
     return {partition: SpanSet.of(some) for partition, some in spans.items()}
 
 
-def united(parts: Iterable[Mapping[int, SpanSet]]) -> Mapping[int, SpanSet]:
+def union_by_partition(parts: Iterable[Mapping[int, SpanSet]]) -> Mapping[int, SpanSet]:
     """Offsets that are in any of some parts, by partition."""
     return spans_by_partition(
         (partition, span) for part in parts for partition, spans in part.items() for span in spans
     )
 
 
-def without(some: Mapping[int, SpanSet], others: Mapping[int, SpanSet]) -> Mapping[int, SpanSet]:
+def difference_by_partition(
+    some: Mapping[int, SpanSet], others: Mapping[int, SpanSet]
+) -> Mapping[int, SpanSet]:
     """Offsets of one part that are not in another, by partition; empty ones are left out."""
-    left = {p: spans.minus(others.get(p, SpanSet())) for p, spans in some.items()}
+    left = {p: spans.difference(others.get(p, SpanSet())) for p, spans in some.items()}
     return {partition: spans for partition, spans in left.items() if spans}
 
 
-def shared(some: Mapping[int, SpanSet], others: Mapping[int, SpanSet]) -> Mapping[int, SpanSet]:
+def intersection_by_partition(
+    some: Mapping[int, SpanSet], others: Mapping[int, SpanSet]
+) -> Mapping[int, SpanSet]:
     """Offsets that are in both of two parts, by partition; empty ones are left out."""
-    both = {p: spans.common(others.get(p, SpanSet())) for p, spans in some.items()}
+    both = {p: spans.intersection(others.get(p, SpanSet())) for p, spans in some.items()}
     return {partition: spans for partition, spans in both.items() if spans}
 
 
@@ -100,13 +104,13 @@ class SpanSet:
             return self if self.spans else other
         return SpanSet.of((*self.spans, *other.spans))
 
-    def minus(self, other: SpanSet) -> SpanSet:
+    def difference(self, other: SpanSet) -> SpanSet:
         """Offsets of this set that are not in the other."""
         return SpanSet(tuple(gap for span in self.spans for gap in other.missing_from(span)))
 
-    def common(self, other: SpanSet) -> SpanSet:
+    def intersection(self, other: SpanSet) -> SpanSet:
         """Offsets in both sets."""
-        return self.minus(self.minus(other))
+        return self.difference(self.difference(other))
 
     def within(self, bounds: Span) -> SpanSet:
         """Offsets of this set that lie in `bounds`."""
@@ -151,9 +155,9 @@ class SpanSet:
 
     def last(self, count: int) -> SpanSet:
         """The highest `count` offsets of the set."""
-        return self.minus(self.first(self.size - count))
+        return self.difference(self.first(self.size - count))
 
-    def overlap(self, wanted: Span) -> int:
+    def overlap_size(self, wanted: Span) -> int:
         """Number of offsets of `wanted` that are in this set."""
         return wanted.size - self.missing_from(wanted).size
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
-from tidemark.core.offsets import Span, SpanSet, spans_by_partition, without
+from tidemark.core.offsets import Span, SpanSet, difference_by_partition, spans_by_partition
 from tidemark.core.watermarks import IsolationLevel, Position
 
 
@@ -53,7 +53,7 @@ class PlannedRange:
         Span(self.start, self.end)
 
     @classmethod
-    def bare(cls, partition: int, span: Span) -> Self:
+    def without_watermarks(cls, partition: int, span: Span) -> Self:
         """A range of which nobody knows the watermarks any more: its own bounds stand for them."""
         return cls(
             partition=partition,
@@ -174,11 +174,13 @@ class Plan:
 
     def offsets_outside(self, landed: Mapping[int, SpanSet]) -> Mapping[int, SpanSet]:
         """Planned offsets that are not among `landed`; partitions without any are left out."""
-        return without(self.spans(), landed)
+        return difference_by_partition(self.spans(), landed)
 
-    def over(self, placed: Iterable[tuple[int, Span]]) -> Self:
+    def with_ranges(self, placed: Iterable[tuple[int, Span]]) -> Self:
         """The plan as if it were of these ranges alone, by partition; of at least one."""
-        return replace(self, ranges=tuple(PlannedRange.bare(*each) for each in placed))
+        return replace(
+            self, ranges=tuple(PlannedRange.without_watermarks(*each) for each in placed)
+        )
 
     def commit_metadata(self) -> str:
         """JSON for the data table's commit: enough to tell there which plan landed."""
@@ -203,7 +205,7 @@ class Plan:
             isolation_level=IsolationLevel(metadata["isolation_level"]),
             requested_by=requested_by,
             ranges=tuple(
-                PlannedRange.bare(partition, Span(start, end))
+                PlannedRange.without_watermarks(partition, Span(start, end))
                 for partition, start, end in metadata["ranges"]
             ),
             replaces=metadata.get("replaces", False),

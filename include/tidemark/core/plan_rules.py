@@ -55,7 +55,7 @@ def check_identity(ledger: Ledger, watermarks: TopicWatermarks) -> None:
         raise PartitionsShrunk(pipeline=ledger.pipeline, topic=watermarks.topic, missing=missing)
 
 
-def check_topic(pipeline: str, topic_id: str, watermarks: TopicWatermarks) -> None:
+def check_incarnation(pipeline: str, topic_id: str, watermarks: TopicWatermarks) -> None:
     """Refuse wanted offsets that belong to another incarnation of the topic.
 
     Raises:
@@ -161,7 +161,7 @@ def lost_ranges(
     for partition, here in sorted(watermarks.partitions.items()):
         start = ledger.starts.get(partition, starts.get(partition, here.low))
         if start < here.low:  # fence: low-watermark-when-planning
-            unread = ledger.taken(partition).missing_from(Span(start, here.low))
+            unread = ledger.covered_or_planned(partition).missing_from(Span(start, here.low))
             if unread:
                 lost[partition] = unread
     return lost
@@ -209,7 +209,7 @@ def live_ranges(
         committed = ledger.committed_offset(partition) if known else starts[partition]
         check_end(ledger.pipeline, watermarks, partition, committed)
         if committed < here.end:
-            gaps = ledger.taken(partition).missing_from(Span(committed, here.end))
+            gaps = ledger.covered_or_planned(partition).missing_from(Span(committed, here.end))
             if gaps:
                 unread[partition] = gaps
     allotted = _allotted(unread, limit, expiring)
@@ -235,17 +235,17 @@ def _allotted(
         for partition, gaps in unread.items()
         if (end := ends.get(partition, 0))
     }
-    first = share({partition: size for partition, size in soon.items() if size}, limit)
+    first = fair_shares({partition: size for partition, size in soon.items() if size}, limit)
     left = limit - sum(first.values())
     if first and left <= 0:
         # The others as well: what is left of each is told by its range.
         return {partition: first.get(partition, 1) for partition in unread}
-    rest = share({p: size - first.get(p, 0) for p, size in sizes.items()}, left)
+    rest = fair_shares({p: size - first.get(p, 0) for p, size in sizes.items()}, left)
     return {partition: first.get(partition, 0) + more for partition, more in rest.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sorted:
+class ClassifiedOffsets:
     """Wanted offsets by what is the matter with them; partitions without any are left out.
 
     Attributes:
@@ -263,13 +263,13 @@ class Sorted:
     deleted: Mapping[int, SpanSet]
 
 
-def sort_out(
+def classify_offsets(
     ledger: Ledger,
     watermarks: TopicWatermarks,
     wanted: Mapping[int, SpanSet],
     *,
     replaces: bool = False,
-) -> Sorted:
+) -> ClassifiedOffsets:
     """What of some offsets is to be landed, and why the rest is not.
 
     Args:
@@ -282,7 +282,7 @@ def sort_out(
         UnknownPartition: The topic has no such partition.
         InvalidRange: The log does not go that far.
     """
-    parts: dict[str, dict[int, SpanSet]] = {each.name: {} for each in fields(Sorted)}
+    parts: dict[str, dict[int, SpanSet]] = {each.name: {} for each in fields(ClassifiedOffsets)}
     check_partitions(watermarks, wanted)
     for partition, asked in sorted(wanted.items()):
         here = watermarks.partitions[partition]
@@ -290,20 +290,23 @@ def sort_out(
             if span.end > here.end:
                 rule = f"an end of at most {here.end}, the end of the readable log"
                 raise _invalid(watermarks, partition, span, rule)
-        covered, unread = ledger.covered(partition), asked.minus(ledger.taken(partition))
-        again = ledger.replaceable(partition).common(asked) if replaces else SpanSet()
+        covered, unread = (
+            ledger.covered(partition),
+            asked.difference(ledger.covered_or_planned(partition)),
+        )
+        again = ledger.replaceable(partition).intersection(asked) if replaces else SpanSet()
         kept = here.readable(unread.union(again))
         told = {
             "missing": kept,
-            "replaced": kept.common(again),
-            "covered": asked.common(covered).minus(again),
-            "planned": asked.minus(covered).minus(unread),
-            "deleted": unread.union(again).minus(kept),
+            "replaced": kept.intersection(again),
+            "covered": asked.intersection(covered).difference(again),
+            "planned": asked.difference(covered).difference(unread),
+            "deleted": unread.union(again).difference(kept),
         }
         for name, spans in told.items():
             if spans:
                 parts[name][partition] = spans
-    return Sorted(**parts)
+    return ClassifiedOffsets(**parts)
 
 
 def backfill_ranges(
@@ -324,12 +327,12 @@ def backfill_ranges(
         replaces: Take what has landed as well.
 
     Raises:
-        UnknownPartition, InvalidRange: As in `sort_out`.
+        UnknownPartition, InvalidRange: As in `classify_offsets`.
         InvalidRange: Kafka has deleted unread offsets of them.
     """
-    found = sort_out(ledger, watermarks, wanted, replaces=replaces)
+    found = classify_offsets(ledger, watermarks, wanted, replaces=replaces)
     if not readable_only:
-        refuse_deleted(watermarks, found)
+        check_not_deleted(watermarks, found)
     return planned_ranges(watermarks, found.missing)
 
 
@@ -342,7 +345,7 @@ def planned_ranges(
     )
 
 
-def refuse_deleted(watermarks: TopicWatermarks, found: Sorted) -> None:
+def check_not_deleted(watermarks: TopicWatermarks, found: ClassifiedOffsets) -> None:
     """Refuse wanted offsets that nobody can read any more.
 
     Raises:
@@ -371,7 +374,7 @@ def _planned(watermarks: TopicWatermarks, partition: int, span: Span) -> Planned
     )
 
 
-def landed_under_others(
+def positions_under_other_leaders(
     known: Mapping[int, Position], watermarks: TopicWatermarks, ranges: Iterable[PlannedRange]
 ) -> Mapping[int, Position]:
     """Where a chain has come, in partitions about to be read that have another leader since.
@@ -396,7 +399,7 @@ def landed_under_others(
     return found
 
 
-def share(backlogs: Mapping[int, int], limit: int | None) -> Mapping[int, int]:
+def fair_shares(backlogs: Mapping[int, int], limit: int | None) -> Mapping[int, int]:
     """Divide `limit` offsets over partitions, max-min fair: a small backlog waits for no big one.
 
     Every partition gets an equal part; what a short one does not need goes to the others, and what
@@ -441,7 +444,7 @@ def build_plan(
         requested_by=requested_by,
         ranges=ranges,
         replaces=any(
-            ledger.landed.get(planned.partition, SpanSet()).overlap(planned.span)
+            ledger.landed.get(planned.partition, SpanSet()).overlap_size(planned.span)
             for planned in ranges
         ),
     )

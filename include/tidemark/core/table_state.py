@@ -18,12 +18,12 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span
 from tidemark.core.plan import Plan, PlanKind, transaction_app_id
 
-FENCED = 2**62
+FENCED_VERSION = 2**62
 """A transaction version above every plan's number: a chain that has it can land nothing more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Footprint:
+class SizeEstimate:
     """What is to be landed would add to a data table, going by what is in it.
 
     Attributes:
@@ -35,12 +35,12 @@ class Footprint:
     bytes: int | None
 
     def explain(self) -> str:
-        """The footprint in words."""
+        """The size_estimate in words."""
         size = "" if self.bytes is None else f", about {self.bytes / 1e6:,.1f} MB"
         return f"about {self.files:,} file(s){size}"
 
     def as_record(self) -> dict[str, int | None]:
-        """The footprint as plain values, for `--json`."""
+        """The size_estimate as plain values, for `--json`."""
         return {"files": self.files, "bytes": self.bytes}
 
 
@@ -69,11 +69,11 @@ class TableSize:
         fit = self.records_of(most_bytes)
         return most if fit is None else min(most, fit)
 
-    def footprint(self, spans: Iterable[Span], records_per_file: int) -> Footprint:
+    def size_estimate(self, spans: Iterable[Span], records_per_file: int) -> SizeEstimate:
         """What records at these offsets would add, if there is one at each."""
         sizes = [span.size for span in spans]
         files = sum(-(-size // records_per_file) for size in sizes)
-        return Footprint(files=files, bytes=self.bytes_of(sum(sizes)))
+        return SizeEstimate(files=files, bytes=self.bytes_of(sum(sizes)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ class RowOrigin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class PlanCommit:
     """A plan's commit, as the data table's log tells of it.
 
     Attributes:
@@ -173,7 +173,7 @@ def newest_table_version(ledger: Ledger) -> int:
 
     Versions of an older epoch may be of a table that was removed, and count higher.
     """
-    landed = (ledger.newest_of(kind).table_version for kind in PlanKind)
+    landed = (ledger.chain_head(kind).table_version for kind in PlanKind)
     return max([ledger.epoch_version, *landed])
 
 
@@ -202,39 +202,39 @@ def check_table(ledger: Ledger, state: TableState) -> None:
         )
     for app_id in fenced_chains(ledger):
         newest = state.transactions.get(app_id, 0)
-        if newest != FENCED:  # fence: table-is-the-fenced-one
+        if newest != FENCED_VERSION:  # fence: table-is-the-fenced-one
             # An older copy of the table, or a new one: nothing in it fences old drivers off.
             raise TableBehindLedger(
                 pipeline=ledger.pipeline, sequence=ledger.last_sequence, newest=newest
             )
     for kind, app_id in chains(ledger).items():
         newest = state.transactions.get(app_id, 0)
-        over = ledger.newest_of(kind).sequence
+        over = ledger.chain_head(kind).sequence
         opened = (
             record.plan.sequence
             for record in ledger.open_plans()
             if record.plan.kind is kind and record.plan.epoch == ledger.epoch
         )
         known = max([over, *opened])
-        if newest == FENCED:
+        if newest == FENCED_VERSION:
             raise RepairUnfinished(pipeline=ledger.pipeline, epoch=ledger.epoch)
         if newest < over:
             raise TableBehindLedger(pipeline=ledger.pipeline, sequence=over, newest=newest)
         if newest > known:
             raise LedgerBehindTable(pipeline=ledger.pipeline, sequence=newest, newest=known)
     known_versions = {
-        record.whole.table_version: record.plan.sequence
+        record.landed_originally.table_version: record.plan.sequence
         for record in ledger.plans.values()
-        if record.whole
+        if record.landed_originally
     }
     known_versions |= {
-        record.undone_at: record.plan.sequence
+        record.undone_version: record.plan.sequence
         for record in ledger.plans.values()
-        if record.undone_at is not None
+        if record.undone_version is not None
     }
     known_versions.setdefault(ledger.epoch_version, ledger.last_sequence)
     for version, sequence in known_versions.items():
-        if not still_holds(state.restores, version):  # fence: restore-of-recorded-landing
+        if not survives_restores(state.restores, version):  # fence: restore-of-recorded-landing
             raise TableRestored(
                 pipeline=ledger.pipeline,
                 sequence=sequence,
@@ -242,17 +242,21 @@ def check_table(ledger: Ledger, state: TableState) -> None:
             )
 
 
-def most_rows(ledger: Ledger) -> int:
+def max_rows(ledger: Ledger) -> int:
     """The most rows that a data table can contain: of landed plans, and of plans that may land."""
     doubtful = (
-        record.plan.size if record.is_open else record.whole.records if record.whole else 0
+        record.plan.size
+        if record.is_open
+        else record.landed_originally.records
+        if record.landed_originally
+        else 0
         for record in ledger.plans.values()
         if record.is_open or record.undoing
     )
     return ledger.records + sum(doubtful)
 
 
-def check_held(plan: Plan, version: int, restores: Sequence[Restore]) -> None:
+def check_survives_restores(plan: Plan, version: int, restores: Sequence[Restore]) -> None:
     """Refuse a plan's commit that a RESTORE took out of the table again.
 
     Args:
@@ -263,7 +267,7 @@ def check_held(plan: Plan, version: int, restores: Sequence[Restore]) -> None:
     Raises:
         TableRestored
     """
-    if not still_holds(restores, version):  # fence: restore-of-unrecorded-commit
+    if not survives_restores(restores, version):  # fence: restore-of-unrecorded-commit
         raise TableRestored(
             pipeline=plan.pipeline,
             sequence=plan.sequence,
@@ -271,10 +275,12 @@ def check_held(plan: Plan, version: int, restores: Sequence[Restore]) -> None:
         )
 
 
-def still_holds(restores: Sequence[Restore], version: int, seen_from: float = math.inf) -> bool:
+def survives_restores(
+    restores: Sequence[Restore], version: int, seen_from: float = math.inf
+) -> bool:
     """Whether what a version committed is in the content that `seen_from` shows."""
     earlier = [restore for restore in restores if restore.at <= seen_from]
     last = max(earlier, key=lambda restore: restore.at, default=None)
     if last is None or last.at < version:
         return version <= seen_from
-    return still_holds(restores, version, last.to)
+    return survives_restores(restores, version, last.to)

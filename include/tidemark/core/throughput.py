@@ -33,7 +33,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Throughput:
     """The newest runs of a pipeline that landed something.
 
     Attributes:
@@ -74,7 +74,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unread:
+class Backlog:
     """What one partition holds that has not landed.
 
     Attributes:
@@ -97,14 +97,14 @@ class Unread:
         """
         return None if self.oldest is None or self.oldest > now else now - self.oldest
 
-    def arriving(self, now: datetime) -> float:
+    def arrival_rate(self, now: datetime) -> float:
         """Unread offsets per second since the oldest of them."""
         age = self.age(now)
         return self.size / age.total_seconds() if age else 0.0
 
 
 def runway(
-    unread: Unread,
+    unread: Backlog,
     now: datetime,
     retention: timedelta | None,
     low_before: tuple[datetime, int] | None,

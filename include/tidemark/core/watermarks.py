@@ -55,7 +55,7 @@ class Position:
 K = TypeVar("K")
 
 
-def furthest(placed: Iterable[tuple[K, Position]]) -> dict[K, Position]:
+def furthest_positions(placed: Iterable[tuple[K, Position]]) -> dict[K, Position]:
     """The furthest of some positions at each place; of two with one offset the older leader's."""
 
     def distance(item: tuple[K, Position]) -> tuple[int, bool, int]:

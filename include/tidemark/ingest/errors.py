@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.core.errors import TerminalError, TransientError, UnknownOutcomeError, _undone
+from tidemark.core.errors import (
+    TerminalError,
+    TransientError,
+    UnknownOutcomeError,
+    undo_instruction,
+)
 from tidemark.spec.ref import PipelineRef
 
 
@@ -177,7 +182,9 @@ class LogTruncated(TerminalError):
                 f"{self.partition}:START-END --replace --reason TEXT` replaces them. "
             )
         if self.undo:
-            sentences.append(f"If the log was truncated, {_undone(self.pipeline, self.undo)}. ")
+            sentences.append(
+                f"If the log was truncated, {undo_instruction(self.pipeline, self.undo)}. "
+            )
         return "".join(sentences)
 
 

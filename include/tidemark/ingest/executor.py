@@ -92,9 +92,9 @@ class PlanExecutor:
         refuse_abandoned(record)
         # Also check a landed plan: a RESTORE may have removed its rows.
         ledger = checked_ledger(self.control, plan.pipeline, self.table)
-        if record.landing and record.whole:
+        if record.held_now and record.landed_originally:
             log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
-            return ExecutionResult(plan=plan, landing=record.whole, wrote=False)
+            return ExecutionResult(plan=plan, landing=record.landed_originally, wrote=False)
         landing = self._find_landing(plan)
         wrote = False
         if landing is None:
@@ -181,8 +181,8 @@ class PlanExecutor:
     def _record_once(self, recorder: Recorder, plan: Plan, landing: Landing) -> Landing:
         ledger = self.control.summary(plan.pipeline)
         record = recorded_plan(self.control, plan.pipeline, plan.sequence)
-        if record.landing and record.whole:
-            return record.whole
+        if record.held_now and record.landed_originally:
+            return record.landed_originally
         # An operator may have rewound the pipeline to a state before this landing.
         refuse_abandoned(record)  # fence: abandoned-plan-is-not-recorded
         return recorder.record(ledger, plan, landing)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidemark.core.throughput import Pace
+from tidemark.core.throughput import Throughput
 from tidemark.ingest.protocols import DataLog
 from tidemark.spec.model import PipelineSpec
 
 
-def run_limit(spec: PipelineSpec, data_log: DataLog, pace: Callable[[], Pace]) -> int | None:
+def run_limit(
+    spec: PipelineSpec, data_log: DataLog, throughput: Callable[[], Throughput]
+) -> int | None:
     """Return the maximum number of offsets of a live plan; None without a limit.
 
     The tightest limit of the spec applies. Landed data converts bytes and time into offsets. Until
@@ -19,14 +21,14 @@ def run_limit(spec: PipelineSpec, data_log: DataLog, pace: Callable[[], Pace]) -
     Args:
         spec: The pipeline.
         data_log: The data table's log.
-        pace: Reads the newest runs; called only for a time limit.
+        throughput: Reads the newest runs; called only for a time limit.
     """
     limits = [] if spec.records_per_run is None else [spec.records_per_run]
     if spec.bytes_per_run is not None:
         fit = data_log.size().records_of(spec.bytes_per_run)
         limits += [] if fit is None else [fit]
     if spec.time_per_run is not None:
-        fit = pace().offsets_within(spec.time_per_run)
+        fit = throughput().offsets_within(spec.time_per_run)
         # Start-up dominates a short run, so its rate underestimates a long run.
         limits.append(max(fit or 0, spec.records_per_task))
     return min(limits, default=None)

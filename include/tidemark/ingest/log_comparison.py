@@ -76,7 +76,9 @@ class LogComparison:
             OffsetsDeleted, KafkaUnavailable, KafkaRefused, TopicMissing
         """
         for kind in PlanKind:
-            known = planning.landed_under_others(ledger.positions(kind), watermarks, ranges)
+            known = planning.positions_under_other_leaders(
+                ledger.positions(kind), watermarks, ranges
+            )
             partition = (
                 self.log_reader.truncated_partition(watermarks.topic, known) if known else None
             )
@@ -194,10 +196,10 @@ class LogComparison:
         self, pipeline: str, topic_id: str, partition: int
     ) -> Sequence[tuple[Plan, Landing, SpanSet]]:
         landings = [
-            (record.plan, record.landing, spans)
+            (record.plan, record.held_now, spans)
             for record in self.control.ledger(pipeline).plans.values()
-            if record.landing and record.plan.topic_id == topic_id
-            if (spans := record.landing.spans().get(partition))
+            if record.held_now and record.plan.topic_id == topic_id
+            if (spans := record.held_now.spans().get(partition))
         ]
         return sorted(landings, key=lambda landed: landed[2].spans[-1].end, reverse=True)
 
@@ -243,7 +245,7 @@ class LogComparison:
             return False
         partition = seen[0].partition
         return any(
-            any(spans.overlap(Span(record.offset, record.offset + 1)) for record in seen)
+            any(spans.overlap_size(Span(record.offset, record.offset + 1)) for record in seen)
             and self._is_whole(plan, landing, partition)
             for plan, landing, spans in self._landings(pipeline, watermarks.topic_id, partition)
         )
@@ -251,7 +253,7 @@ class LogComparison:
     def _is_whole(self, plan: Plan, landing: Landing, partition: int) -> bool:
         """Whether the table has as many rows of a plan as were recorded, in one partition."""
         spans = sorted((p, span) for p, some in landing.spans().items() for span in some)
-        held = self.landed.current_landing(plan.over(spans)).by_partition()[partition]
+        held = self.landed.current_landing(plan.with_ranges(spans)).by_partition()[partition]
         # fence: deleted-row-is-no-evidence
         return held["records"] == landing.by_partition()[partition]["records"]
 

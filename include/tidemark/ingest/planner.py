@@ -75,7 +75,9 @@ class RequestedOffsets:
 
     def is_planned(self, ledger: Ledger) -> bool:
         """Return whether all offsets have landed or are in an open plan."""
-        return not any(spans.minus(ledger.taken(p)) for p, spans in self.spans.items())
+        return not any(
+            spans.difference(ledger.covered_or_planned(p)) for p, spans in self.spans.items()
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,7 @@ class PlannerState:
 
     def with_landing(self, ledger: Ledger) -> Ledger:
         """Return a ledger of the same pipeline with the unrecorded landing."""
-        return ledger.as_landed(*self.unrecorded) if self.unrecorded else ledger
+        return ledger.with_landing(*self.unrecorded) if self.unrecorded else ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +179,7 @@ class Planner:
         self, kind: PlanKind, requested_by: str, wanted: RequestedOffsets | None
     ) -> PlanResult:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
-        mine = ledger.plan_of(requested_by)  # fence: plan-of-a-run-is-kept
+        mine = ledger.plan_requested_by(requested_by)  # fence: plan-of-a-run-is-kept
         if mine is not None:
             kept = recorded_plan(self.control, self.spec.name, mine)
             # No other plan would read the offsets that the plan of a backfill missed.
@@ -247,7 +249,7 @@ class Planner:
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         planning.check_identity(ledger, watermarks)
         if wanted and wanted.topic_id:
-            planning.check_topic(self.spec.name, wanted.topic_id, watermarks)
+            planning.check_incarnation(self.spec.name, wanted.topic_id, watermarks)
         starts = self.starts(ledger, watermarks)
         self.comparison.check_ends(
             ledger, watermarks, wanted.spans if wanted else watermarks.partitions
@@ -279,7 +281,7 @@ class Planner:
 
     def _limit(self) -> int | None:
         """Return the maximum number of offsets of a live plan."""
-        return run_limit(self.spec, self.data_log, lambda: self.control.pace(self.spec.name))
+        return run_limit(self.spec, self.data_log, lambda: self.control.throughput(self.spec.name))
 
     def _expiring(self, watermarks: TopicWatermarks) -> Mapping[int, int]:
         """Return the end of the offsets that Kafka will delete within `alarms.runway`."""

@@ -13,8 +13,8 @@ from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
-from tidemark.core.table_state import Commit, RowOrigin, RowRange, TableSize, TableState
-from tidemark.core.throughput import Pace
+from tidemark.core.table_state import PlanCommit, RowOrigin, RowRange, TableSize, TableState
+from tidemark.core.throughput import Throughput
 from tidemark.core.watermarks import IsolationLevel, Position, TopicWatermarks
 
 Clock: TypeAlias = Callable[[], datetime]
@@ -130,7 +130,7 @@ class ControlReader(Protocol):
         """
         ...
 
-    def pace(self, pipeline: str) -> Pace:
+    def throughput(self, pipeline: str) -> Throughput:
         """Return the newest landed live plans, at most ten."""
         ...
 
@@ -212,7 +212,7 @@ class DataLog(Protocol):
         """Return the contents of the newest version by plan, incarnation and partition."""
         ...
 
-    def plan_commits(self, requested_by: str) -> Sequence[Commit]:
+    def plan_commits(self, requested_by: str) -> Sequence[PlanCommit]:
         """Return the commits of plans, newest first, as far back as the log reaches."""
         ...
 

@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass
 
 from tidemark.core import plan_rules as planning
-from tidemark.core.accounting import Evidence, Landing, account
+from tidemark.core.accounting import GapEvidence, Landing, apply_gap_evidence
 from tidemark.core.errors import (
     ClusterChanged,
     LedgerBehindTable,
@@ -25,7 +25,7 @@ from tidemark.core.table_state import (
     chains,
     check_table,
     fenced_chains,
-    most_rows,
+    max_rows,
     newest_table_version,
 )
 from tidemark.core.watermarks import TopicWatermarks
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 _LOOKS = 5
 """Reads of ledger and row count, until no event was recorded between the two reads."""
-NO_EVIDENCE = Evidence(gaps={}, visible={}, deleted={})
+NO_EVIDENCE = GapEvidence(gaps={}, visible={}, deleted={})
 """The evidence for a plan without gaps."""
 
 
@@ -107,7 +107,7 @@ class Recorder:
 
     def account_for(
         self, plan: Plan, landing: Landing, *, was_read: bool = True
-    ) -> tuple[Landing, Evidence]:
+    ) -> tuple[Landing, GapEvidence]:
         """Classify each offset of a landing: a record, a gap, or missed and left out.
 
         Args:
@@ -131,27 +131,27 @@ class Recorder:
                 raise
             # The executor checked the topic before the commit, so the rows are of the planned
             # topic. The replaced rows exist nowhere else, so the new rows must stay.
-            return landing.without_proof(), NO_EVIDENCE
+            return landing.with_unproven_gaps(), NO_EVIDENCE
         if not was_read:
-            evidence = evidence.without_word()
-        return account(landing, evidence), evidence
+            evidence = evidence.with_deleted_as_missed()
+        return apply_gap_evidence(landing, evidence), evidence
 
     def _same_topic(self, plan: Plan) -> TopicWatermarks:
         watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
         planning.check_same_topic(plan, watermarks)
         return watermarks
 
-    def _collect_evidence(self, plan: Plan, watermarks: TopicWatermarks) -> Evidence:
+    def _collect_evidence(self, plan: Plan, watermarks: TopicWatermarks) -> GapEvidence:
         gaps = self.data_log.offsets_without_rows(plan)
         kept, deleted = {}, {}
         for partition, spans in gaps.items():
             readable = watermarks.partitions[partition].readable(spans)
             if readable:
                 kept[partition] = readable
-            if gone := spans.minus(readable):
+            if gone := spans.difference(readable):
                 deleted[partition] = gone
         seen = self.log_reader.read(plan.topic, plan.isolation_level, kept)
-        return Evidence(
+        return GapEvidence(
             gaps=gaps,
             visible=spans_by_partition((r.partition, Span(r.offset, r.offset + 1)) for r in seen),
             deleted=deleted,
@@ -213,7 +213,7 @@ def check_rows(control: ControlReader, pipeline: str, data_log: DataLog) -> None
     """
     ledger = control.summary(pipeline)
     for _ in range(_LOOKS):
-        rows, most = data_log.row_count(), most_rows(ledger)
+        rows, most = data_log.row_count(), max_rows(ledger)
         if rows is None or rows <= most:  # fence: doubled-rows-are-noticed
             return
         newest = control.summary(pipeline)

@@ -65,16 +65,16 @@ def _affected_plans(
 ) -> list[tuple[Plan, tuple[RangeCount, ...]]]:
     """Return the plans that landed some of these offsets, with their counts."""
     return [
-        (record.plan, record.landing.counts)
+        (record.plan, record.held_now.counts)
         for record in ledger.plans.values()
-        if record.landing
+        if record.held_now
         and record.plan.topic_id == topic_id
-        and any(_overlap(count, spans) for count in record.landing.counts)
+        and any(_overlap(count, spans) for count in record.held_now.counts)
     ]
 
 
 def _overlap(count: RangeCount, spans: Mapping[int, SpanSet]) -> int:
-    return spans.get(count.partition, SpanSet()).overlap(Span(count.start, count.end))
+    return spans.get(count.partition, SpanSet()).overlap_size(Span(count.start, count.end))
 
 
 def _partly_replaced(
@@ -102,7 +102,7 @@ def _check_row_counts(older: Plan, partial: list[RangeCount], data_log: DataLog)
     for recorded in partial:
         span = Span(recorded.start, recorded.end)
         try:
-            rows = data_log.current_landing(older.over([(recorded.partition, span)])).records
+            rows = data_log.current_landing(older.with_ranges([(recorded.partition, span)])).records
         except OverfullRange as overfull:
             rows = overfull.records
         if recorded.records != rows:
@@ -132,5 +132,5 @@ def _remaining_pieces(
     # The position of unproven gaps is unknown: count up to all gaps of each piece as unproven.
     return [
         replace(each, unproven_gaps=min(each.gaps, unproven[each.partition, each.start]))
-        for each in data_log.current_landing(older.over(pieces)).counts
+        for each in data_log.current_landing(older.with_ranges(pieces)).counts
     ]

@@ -139,7 +139,9 @@ class SparkSink:
             if not altered_offsets:
                 raise
             _remove(files, folder)
-            kept = [(p, spans.minus(altered_offsets.get(p, SpanSet()))) for p, spans in planned]
+            kept = [
+                (p, spans.difference(altered_offsets.get(p, SpanSet()))) for p, spans in planned
+            ]
             self._write_with_spark(plan, kept, records_per_task, name, now)
             files.create_dir(folder)
         made = parquet.single_partition_files(files, table, name)
@@ -150,7 +152,7 @@ class SparkSink:
             exact.write_again(file, records_per_task)
             files.delete_file(f"{table}/{file.path}")
         for partition, spans in planned:
-            for span in spans.common(altered_offsets.get(partition, SpanSet())):
+            for span in spans.intersection(altered_offsets.get(partition, SpanSet())):
                 exact.write(partition, span, records_per_task)
         return parquet.single_partition_files(files, table, name)
 

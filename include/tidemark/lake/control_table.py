@@ -13,10 +13,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.core.errors import TidemarkError
-from tidemark.core.event_rows import decode, encode, requested_in
+from tidemark.core.event_rows import backfill_requests, decode, encode
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
 from tidemark.core.ledger import Ledger, PlanRecord
-from tidemark.core.throughput import Pace
+from tidemark.core.throughput import Throughput
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.conditional_writes import missing_storage_proofs, prove_conditional_writes
 from tidemark.lake.control_repair import translate_control_damage
@@ -25,7 +25,7 @@ from tidemark.lake.errors import ControlConflict
 from tidemark.lake.ledger_summary import read_pipeline_rows
 from tidemark.lake.table_io import TIMESTAMP, arrow_table, open_if_exists, python_rows, query_rows
 from tidemark.lake.table_properties import KEEP_OLD_COMMITS
-from tidemark.lake.throughput import read_pace
+from tidemark.lake.throughput import read_throughput
 
 log = logging.getLogger(__name__)
 
@@ -139,10 +139,10 @@ class DeltaControlTable:
         )
 
     @_reading
-    def pace(self, pipeline: str) -> Pace:
+    def throughput(self, pipeline: str) -> Throughput:
         """The newest scheduled plans that landed."""
         table = open_if_exists(self._uri)
-        return Pace() if table is None else read_pace(table, pipeline)
+        return Throughput() if table is None else read_throughput(table, pipeline)
 
     @_reading
     def recorded_at(self, pipeline: str, event: EventKind) -> Mapping[int, datetime]:
@@ -185,7 +185,7 @@ class DeltaControlTable:
             asker = requested_by.replace("'", "''")
             wanted += f" AND requested_by = '{asker}'"
         history = decode(pipeline, python_rows(table.scan(predicate=wanted).read_all()))
-        return requested_in(history)
+        return backfill_requests(history)
 
     def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
         """Record `events` as the one commit after `ledger`, all or nothing.

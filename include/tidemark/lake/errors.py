@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tidemark.core.errors import TerminalError, TransientError, listed
+from tidemark.core.errors import TerminalError, TransientError, comma_list
 
 
 @dataclass(kw_only=True, eq=False)
@@ -352,8 +352,8 @@ class RowsWouldBeLost(TerminalError):
     def _actual(self) -> str:
         return (
             f"none for {sum(end - start for _, start, end in self.lost):,} row(s), at "
-            f"{listed(f'{p}:{start}-{end}' for p, start, end in self.lost)}: compacted or deleted "
-            "since, aborted, or from elsewhere"
+            f"{comma_list(f'{p}:{start}-{end}' for p, start, end in self.lost)}: compacted or "
+            "deleted since, aborted, or from elsewhere"
         )
 
 

@@ -13,9 +13,16 @@ from typing import Any
 from deltalake import DeltaTable, QueryBuilder
 
 from tidemark.core.errors import ControlDoubled
-from tidemark.core.event_rows import Row, refuse_doubled
+from tidemark.core.event_rows import Row, check_no_duplicates
 from tidemark.core.events import EventKind
-from tidemark.core.ledger_summary import AGAINST, OF_SETTLED_PLANS, Newest, Place, Settled, settle
+from tidemark.core.ledger_summary import (
+    CORRECTING_EVENTS,
+    SETTLED_PLAN_EVENTS,
+    ChainHead,
+    Place,
+    SettledTotals,
+    split_settled,
+)
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import PlanKind
 from tidemark.core.watermarks import Position
@@ -53,7 +60,7 @@ CREATE TABLE settled AS
 WITH over AS (
   SELECT plan_sequence, max(superseded_by) AS newest FROM own GROUP BY plan_sequence
   HAVING {_once("planned")} AND {_once("landed")}
-    AND count(CASE WHEN event IN ({_listed(AGAINST)}) THEN 1 END) = 0)
+    AND count(CASE WHEN event IN ({_listed(CORRECTING_EVENTS)}) THEN 1 END) = 0)
 SELECT plan_sequence, newest FROM over WHERE plan_sequence NOT IN (
   SELECT plan_sequence FROM own WHERE event = '{EventKind.SUPERSEDED}'
     AND superseded_by NOT IN (SELECT plan_sequence FROM over))
@@ -71,7 +78,7 @@ WHERE event = '{EventKind.SUPERSEDED}'
 """
 
 _IS_OTHER = f"""
-event <> '{EventKind.BACKFILL_REQUESTED}' AND (event NOT IN ({_listed(OF_SETTLED_PLANS)})
+event <> '{EventKind.BACKFILL_REQUESTED}' AND (event NOT IN ({_listed(SETTLED_PLAN_EVENTS)})
   OR plan_sequence NOT IN (SELECT plan_sequence FROM settled))
 """
 
@@ -149,7 +156,7 @@ class PipelineRows:
     """
 
     others: list[Row]
-    settled: Settled
+    settled: SettledTotals
     newest: int
     present: int
 
@@ -179,7 +186,7 @@ def read_pipeline_rows(table: DeltaTable, pipeline: str) -> PipelineRows:
     rows(_SETTLED)
     rows(_HELD)
     rows(_FILLED)
-    settled = Settled(
+    settled = SettledTotals(
         landed=_spans(rows(_LANDED)),
         ends={
             (row["topic_id"], row["partition"], PlanKind(row["plan_kind"])): Position(
@@ -187,8 +194,8 @@ def read_pipeline_rows(table: DeltaTable, pipeline: str) -> PipelineRows:
             )
             for row in rows(_ENDS)
         },
-        newest={
-            (row["epoch"], PlanKind(row["plan_kind"])): Newest(
+        chain_heads={
+            (row["epoch"], PlanKind(row["plan_kind"])): ChainHead(
                 sequence=row["plan_sequence"], table_version=row["table_version"]
             )
             for row in rows(_NEWEST)
@@ -208,8 +215,8 @@ def read_pipeline_rows(table: DeltaTable, pipeline: str) -> PipelineRows:
 
 
 def _added_up(pipeline: str, rows: list[Row]) -> PipelineRows:
-    refuse_doubled(pipeline, rows)
-    others, settled = settle(rows)
+    check_no_duplicates(pipeline, rows)
+    others, settled = split_settled(rows)
     numbers = {row["event_number"] for row in rows}
     return PipelineRows(
         others=others, settled=settled, newest=max(numbers, default=0), present=len(numbers)

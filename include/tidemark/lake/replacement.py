@@ -111,7 +111,7 @@ def check_no_rows_lost(table: DeltaTable, plan: Plan, files: Sequence[DataFile])
     lost = [
         (partition, span.start, span.end)
         for partition, spans in sorted(before.items())
-        for span in spans.minus(after.get(partition, SpanSet()))
+        for span in spans.difference(after.get(partition, SpanSet()))
     ]
     if lost:  # fence: no-row-is-replaced-by-nothing
         raise RowsWouldBeLost(pipeline=plan.pipeline, sequence=plan.sequence, lost=tuple(lost))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deltalake import DeltaTable
 
-from tidemark.core.throughput import RUNS, Pace, Run
+from tidemark.core.throughput import RUNS, Run, Throughput
 from tidemark.lake.table_io import query_rows
 
 _RUNS = """
@@ -29,7 +29,7 @@ GROUP BY partition
 """
 
 
-def read_pace(table: DeltaTable, pipeline: str) -> Pace:
+def read_throughput(table: DeltaTable, pipeline: str) -> Throughput:
     """The newest live plans of a pipeline that landed, and were not taken out again."""
     runs = [
         Run(
@@ -41,6 +41,6 @@ def read_pace(table: DeltaTable, pipeline: str) -> Pace:
         for row in reversed(query_rows(table, _RUNS.format(pipeline=pipeline, most=RUNS)))
     ]
     if not runs:
-        return Pace()
+        return Throughput()
     lows = query_rows(table, _LOWS.format(pipeline=pipeline, sequence=runs[0].sequence))
-    return Pace(runs=runs, lows={row["partition"]: row["low"] for row in lows})
+    return Throughput(runs=runs, lows={row["partition"]: row["low"] for row in lows})

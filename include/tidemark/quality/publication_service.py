@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from tidemark.core.accounting import Landing
 from tidemark.core.events import EventKind
 from tidemark.core.ledger import PlanRecord
-from tidemark.core.offsets import SpanSet, without
+from tidemark.core.offsets import SpanSet, difference_by_partition
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanAbandoned
 from tidemark.ingest.protocols import Clock, ControlReader
@@ -71,7 +71,9 @@ class PlanPublication:
     @property
     def unchecked(self) -> Mapping[int, SpanSet]:
         """Landed offsets without a decision, for example offsets that a RESTORE brought back."""
-        return without(self.landing.spans(), self.decision.spans if self.decision else {})
+        return difference_by_partition(
+            self.landing.spans(), self.decision.spans if self.decision else {}
+        )
 
     @property
     def is_published(self) -> bool:
@@ -108,10 +110,10 @@ class Publication:
         decisions = effective_decisions(self.publication.decisions(self.pipeline))
         return [
             PlanPublication(
-                plan=record.plan, landing=record.landing, decision=decisions.get(sequence)
+                plan=record.plan, landing=record.held_now, decision=decisions.get(sequence)
             )
             for sequence, record in self.control.ledger(self.pipeline).plans.items()
-            if record.landing is not None and record.landing.counts
+            if record.held_now is not None and record.held_now.counts
         ]
 
     def unchecked(self) -> list[int]:
@@ -120,7 +122,7 @@ class Publication:
         decided = self.publication.decided_plans(self.pipeline)
         candidates = sorted(set(landed).difference(decided))
         found = ((n, self.control.plan_record(self.pipeline, n)) for n in candidates)
-        return [n for n, record in found if record and record.landing and record.landing.counts]
+        return [n for n, record in found if record and record.held_now and record.held_now.counts]
 
     def of(self, sequence: int) -> PlanPublication:
         """Return one landed plan with its effective decision.
@@ -181,10 +183,10 @@ class Publication:
     def _landed(self, sequence: int) -> tuple[Plan, Landing]:
         record = recorded_plan(self.control, self.pipeline, sequence)
         landing_of(record)
-        if record.landing is None or not record.landing.counts:
+        if record.held_now is None or not record.held_now.counts:
             replaced = "later plans have replaced all of it"
             raise PlanAbandoned(pipeline=self.pipeline, sequence=sequence, reason=replaced)
-        return record.plan, record.landing
+        return record.plan, record.held_now
 
     def _decide(
         self,
@@ -221,6 +223,6 @@ def landing_of(record: PlanRecord) -> Landing:
         PlanNotLanded: The plan is open.
     """
     refuse_abandoned(record)
-    if record.whole is None:
+    if record.landed_originally is None:
         raise PlanNotLanded(pipeline=record.plan.pipeline, sequence=record.plan.sequence)
-    return record.whole
+    return record.landed_originally

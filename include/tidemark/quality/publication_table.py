@@ -10,7 +10,7 @@ from typing import assert_never
 from arro3.core import DataType, Field, Schema
 
 from tidemark.core.accounting import Landing
-from tidemark.core.offsets import Span, SpanSet, united
+from tidemark.core.offsets import Span, SpanSet, union_by_partition
 from tidemark.core.plan import Plan
 from tidemark.lake.delta_errors import translate_delta_errors, translates_delta_errors
 from tidemark.lake.shared_tables import append_shared
@@ -104,7 +104,10 @@ class DeltaPublicationTable:
             )
             span = SpanSet.of([Span(row["start_offset"], row["end_offset"])])
             found_spans.setdefault(decision, []).append({row["partition"]: span})
-        return [replace(decision, spans=united(spans)) for decision, spans in found_spans.items()]
+        return [
+            replace(decision, spans=union_by_partition(spans))
+            for decision, spans in found_spans.items()
+        ]
 
     def decided_plans(self, pipeline: str) -> Sequence[int]:
         """Return the plans of a pipeline with a decision by a check or an operator."""

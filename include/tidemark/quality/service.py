@@ -109,10 +109,10 @@ class Quality:
         """A plan that can be checked, and what is there of it. Raises what `check` does."""
         record = recorded_plan(self.control, self.spec.name, sequence)
         landing = landing_of(record)
-        if record.landing is not None and record.landing.counts != landing.counts:
+        if record.held_now is not None and record.held_now.counts != landing.counts:
             # It has lost rows to others: what is left of it is in the newest version alone.
             newest = self.data_log.current_landing(record.plan).table_version
-            landing = replace(record.landing, table_version=newest)
+            landing = replace(record.held_now, table_version=newest)
         return record.plan, landing
 
     def batch_ref(self, plan: Plan, landing: Landing) -> BatchRef:

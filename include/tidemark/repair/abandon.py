@@ -83,7 +83,7 @@ class Abandon:
     def _check(self, record: PlanRecord, *, discard: bool) -> None:
         """Raise the errors that `_abandon` would raise; write nothing."""
         plan = record.plan
-        landing = record.landing or (self.table.find_landing(plan) if record.is_open else None)
+        landing = record.held_now or (self.table.find_landing(plan) if record.is_open else None)
         if landing is None:
             return
         if record.is_open and not plan.replaces:
@@ -102,7 +102,7 @@ class Abandon:
         self, ledger: Ledger, record: PlanRecord, abandoned: Abandoned, *, discard: bool
     ) -> None:
         plan = record.plan
-        if record.landing is not None:
+        if record.held_now is not None:
             raise PlanLanded(pipeline=plan.pipeline, sequence=plan.sequence)
         # In this order: a plan without a commit after the fence can never land.
         self.table.fence(plan)  # fence: abandoned-plan-is-fenced

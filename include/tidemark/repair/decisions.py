@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tidemark.core import plan_rules as planning
-from tidemark.core.errors import listed
+from tidemark.core.errors import comma_list
 from tidemark.core.events import LossAccepted, NewIncarnation, Started
 from tidemark.core.ledger import Ledger
 from tidemark.ingest.conflicts import retry_on_conflict
@@ -78,7 +78,7 @@ class Decisions:
             raise NothingToDo(
                 pipeline=ledger.pipeline,
                 finding="Kafka has deleted no unread offset of topic "
-                f"{watermarks.topic!r}, partition(s) {listed(partitions)}",
+                f"{watermarks.topic!r}, partition(s) {comma_list(partitions)}",
             )
         accepted_loss = {partition: lost[partition] for partition in chosen}
         started = {partition: added[partition] for partition in chosen if partition in added}
@@ -150,7 +150,7 @@ class Decisions:
             topic=watermarks.topic,
             topic_id=watermarks.topic_id,
             offsets={
-                partition: ledger.began(watermarks.topic_id, partition, here.low)
+                partition: ledger.first_landed_offset(watermarks.topic_id, partition, here.low)
                 for partition, here in watermarks.partitions.items()
             },
             requested_by=requested_by,

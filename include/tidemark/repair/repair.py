@@ -16,7 +16,7 @@ from tidemark.core.events import NewEpoch
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan, PlanKind, transaction_app_id
-from tidemark.core.table_state import Commit, Restore, RowRange
+from tidemark.core.table_state import PlanCommit, Restore, RowRange
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.conflicts import retry_on_conflict
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable, LogReader, WatermarkReader
@@ -44,7 +44,7 @@ class _Look:
 
     watermarks: TopicWatermarks
     row_ranges: Sequence[RowRange]
-    commits: Sequence[Commit]
+    commits: Sequence[PlanCommit]
     restores: Sequence[Restore]
     found: Differences
 
@@ -207,15 +207,17 @@ class Repair:
             record = ledger.plans.get(sequence)
             if plan := to_land.get(sequence):
                 # First try the offsets that it landed; a RESTORE may have restored more.
-                known = record.whole.spans() if record and record.whole else {}
+                known = (
+                    record.landed_originally.spans() if record and record.landed_originally else {}
+                )
                 left = [
                     repair.remaining_plan(plan, spans, replacers, covered)
                     for spans in (known, plan.spans())
                 ]
                 landings[sequence] = self._landing(plan, left, look)
                 repair.add_coverage(covered, plan, landings[sequence])
-            elif record and record.landing:
-                repair.add_coverage(covered, record.plan, record.landing)
+            elif record and record.held_now:
+                repair.add_coverage(covered, record.plan, record.held_now)
         return landings, covered
 
     def _agree(self, ledger: Ledger) -> bool:
@@ -269,7 +271,7 @@ class Repair:
             if part is None:
                 return held
             if plan.topic_id != look.watermarks.topic_id:
-                return held.without_proof()
+                return held.with_unproven_gaps()
             return self._recorder.account_for(part, held, was_read=plan not in look.found.by_rows)[
                 0
             ]

@@ -18,9 +18,9 @@ from tidemark.core.events import (
     Undone,
 )
 from tidemark.core.ledger import Ledger, PlanRecord
-from tidemark.core.offsets import Span, SpanSet, spans_by_partition, united
+from tidemark.core.offsets import Span, SpanSet, spans_by_partition, union_by_partition
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
-from tidemark.core.table_state import Commit, Restore, RowRange, still_holds
+from tidemark.core.table_state import PlanCommit, Restore, RowRange, survives_restores
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 from tidemark.repair.errors import UnexplainedRows
 
@@ -69,7 +69,7 @@ Coverage: TypeAlias = Mapping[tuple[str, int], SpanSet]
 """Landed offsets, by topic id and partition."""
 
 
-def newest_plans(commits: Sequence[Commit]) -> Mapping[int, Plan]:
+def newest_plans(commits: Sequence[PlanCommit]) -> Mapping[int, Plan]:
     """Return committed plans by number; the newer of two plans with the same number."""
     return {commit.plan.sequence: commit.plan for commit in reversed(commits)}
 
@@ -77,7 +77,7 @@ def newest_plans(commits: Sequence[Commit]) -> Mapping[int, Plan]:
 def compare(
     ledger: Ledger,
     row_ranges: Sequence[RowRange],
-    commits: Sequence[Commit],
+    commits: Sequence[PlanCommit],
     restores: Sequence[Restore],
     removal_versions: Mapping[int, int],
     fallback: Plan,
@@ -109,7 +109,7 @@ def compare(
     discarded: dict[int, int] = {}
     for sequence, record in ledger.plans.items():
         held = sum(held_range.rows for held_range in rows.get(sequence, ()))
-        if record.landing is None:
+        if record.held_now is None:
             if sequence in others:
                 continue
             if held:
@@ -117,18 +117,18 @@ def compare(
             elif record.is_open:
                 opened.append(record.plan)
         # fence: forgotten-undo-is-found
-        elif not held and _is_discarded(record.landing, removal_versions.get(sequence), restores):
+        elif not held and _is_discarded(record.held_now, removal_versions.get(sequence), restores):
             gone.append(record.plan)
             discarded[sequence] = removal_versions[sequence]
         elif not held and _is_restored_away(record, committed_plans.get(sequence), restores):
             gone.append(record.plan)
         elif any(_overlap(record, plan) for plan in replacers if plan.sequence > sequence):
             recounted.append(record.plan)
-        elif held > record.landing.records:
+        elif held > record.held_now.records:
             raise UnexplainedRows(
                 pipeline=ledger.pipeline,
                 sequence=sequence,
-                needed=f"at most {record.landing.records} rows, as recorded",
+                needed=f"at most {record.held_now.records} rows, as recorded",
                 seen=f"{held} rows",
             )
     returned = [*unknown, *unrecorded]
@@ -158,13 +158,15 @@ def _by_plan(row_ranges: Sequence[RowRange]) -> Mapping[int, list[RowRange]]:
 
 def _of_gaps_only(ledger: Ledger) -> list[PlanRecord]:
     records = ledger.plans.values()
-    return [each for each in records if each.landing and each.landing.records == 0]
+    return [each for each in records if each.held_now and each.held_now.records == 0]
 
 
 def _is_discarded(landing: Landing, version: int | None, restores: Sequence[Restore]) -> bool:
     """Return whether a landed plan was undone and the ledger has lost the undo."""
     return (
-        version is not None and version > landing.table_version and still_holds(restores, version)
+        version is not None
+        and version > landing.table_version
+        and survives_restores(restores, version)
     )
 
 
@@ -176,13 +178,13 @@ def _is_restored_away(
     Offsets of rows that a RESTORE removed, or that landed in another table, are unread. Offsets of
     deleted rows are not.
     """
-    if record.whole is None or record.landing is None:
+    if record.landed_originally is None or record.held_now is None:
         return False
     if committed_plan is None:
-        return record.landing.records > 0
+        return record.held_now.records > 0
     here = committed_plan.fingerprint == record.plan.fingerprint
-    return record.whole.records > 0 and not (
-        here and still_holds(restores, record.whole.table_version)
+    return record.landed_originally.records > 0 and not (
+        here and survives_restores(restores, record.landed_originally.table_version)
     )
 
 
@@ -192,7 +194,7 @@ def _overlap(record: PlanRecord, other: Plan) -> bool:
         return False
     there = other.spans()
     return any(
-        there.get(planned.partition, SpanSet()).overlap(planned.span)
+        there.get(planned.partition, SpanSet()).overlap_size(planned.span)
         for planned in record.plan.ranges
     )
 
@@ -206,7 +208,7 @@ def _knows(
     number lands later, its rows belong to a plan that the ledger lacks.
     """
     record = ledger.plans.get(sequence)
-    if record is None or record.landing is not None:
+    if record is None or record.held_now is not None:
         return record is not None
     if committed_plan is not None:
         return committed_plan.fingerprint == record.plan.fingerprint
@@ -232,25 +234,25 @@ def _from_rows(fallback: Plan, sequence: int, row_ranges: Sequence[RowRange]) ->
         if held.topic_id == topic_id
     )
     named = replace(fallback, sequence=sequence, topic_id=topic_id)
-    return named.over((p, span) for p, spans in sorted(runs.items()) for span in spans)
+    return named.with_ranges((p, span) for p, spans in sorted(runs.items()) for span in spans)
 
 
 def replacing_plans(
-    ledger: Ledger, commits: Sequence[Commit], restores: Sequence[Restore]
+    ledger: Ledger, commits: Sequence[PlanCommit], restores: Sequence[Restore]
 ) -> tuple[Plan, ...]:
     """Return the plans that replaced rows in the current table version, even if undone since."""
     committed = [
         commit.plan
         for commit in commits
-        if commit.plan.replaces and still_holds(restores, commit.version)
+        if commit.plan.replaces and survives_restores(restores, commit.version)
     ]
     # For plans whose commits the log no longer has, use the ledger.
     known = [
         record.plan
         for record in ledger.plans.values()
         if record.plan.replaces
-        and record.whole
-        and still_holds(restores, record.whole.table_version)
+        and record.landed_originally
+        and survives_restores(restores, record.landed_originally.table_version)
         and record.plan not in committed
     ]
     return (*committed, *known)
@@ -270,7 +272,7 @@ def remaining_plan(
     Returns:
         The plan; None if no offset is left.
     """
-    newer = united(
+    newer = union_by_partition(
         other.spans()
         for other in replacers
         if other.sequence > plan.sequence and other.topic_id == plan.topic_id
@@ -278,11 +280,11 @@ def remaining_plan(
     left = [
         (partition, span)
         for partition, own in sorted(spans.items())
-        for span in own.minus(newer.get(partition, SpanSet())).minus(
+        for span in own.difference(newer.get(partition, SpanSet())).difference(
             covered.get((plan.topic_id, partition), SpanSet())
         )
     ]
-    return plan.over(left) if left else None
+    return plan.with_ranges(left) if left else None
 
 
 def fallback_plan(
@@ -299,14 +301,14 @@ def fallback_plan(
         topic_id=watermarks.topic_id,
         isolation_level=isolation_level,
         requested_by=requested_by,
-        ranges=(PlannedRange.bare(0, Span(0, 1)),),
+        ranges=(PlannedRange.without_watermarks(0, Span(0, 1)),),
     )
 
 
 def start_events(
     ledger: Ledger,
     found: Differences,
-    commits: Sequence[Commit],
+    commits: Sequence[PlanCommit],
     watermarks: TopicWatermarks,
     requested_by: str,
     reason: str,
@@ -354,7 +356,7 @@ def _landed_after(ledger: Ledger, found: Differences) -> list[Plan]:
     kept = [
         record.plan
         for record in ledger.plans.values()
-        if record.landing and record.plan.sequence not in gone
+        if record.held_now and record.plan.sequence not in gone
     ]
     return sorted((*kept, *found.to_record), key=lambda plan: plan.sequence)
 
@@ -393,7 +395,7 @@ def repair_events(
     """
     committed = {
         partition: covered.get((str(ledger.topic_id), partition), SpanSet())
-        .union(ledger.accepted.get(partition, SpanSet()))
+        .union(ledger.accepted_losses.get(partition, SpanSet()))
         .contiguous_end(start)
         for partition, start in ledger.starts.items()
     }
@@ -429,7 +431,7 @@ def add_coverage(covered: dict[tuple[str, int], SpanSet], plan: Plan, landing: L
     """
     for partition, spans in landing.spans().items():
         before = covered.get((plan.topic_id, partition), SpanSet())
-        twice = [span for span in spans if before.overlap(span)]
+        twice = [span for span in spans if before.overlap_size(span)]
         if twice:
             raise UnexplainedRows(
                 pipeline=plan.pipeline,

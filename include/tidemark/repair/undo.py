@@ -74,7 +74,7 @@ class Undo:
             lambda: self._record_start(sequence, requested_by, reason, dry_run)
         )
         plan = record.plan
-        if record.undone_at is not None:
+        if record.undone_version is not None:
             return UndoResult(plan=plan, rows=0)
         if dry_run:
             return UndoResult(plan=plan, rows=self.table.current_landing(plan).records)
@@ -94,11 +94,11 @@ class Undo:
         record = recorded_plan(self.control, self.pipeline, sequence)
         if record.is_open:
             raise PlanNotLanded(pipeline=self.pipeline, sequence=sequence)
-        if record.landing is None and not record.undoing and record.undone_at is None:
+        if record.held_now is None and not record.undoing and record.undone_version is None:
             raise PlanAbandoned(
                 pipeline=self.pipeline, sequence=sequence, reason=record.abandoned or ""
             )
-        if record.landing is not None and not dry_run:
+        if record.held_now is not None and not dry_run:
             # Checked first: a recorded undo blocks all other commands until it is complete.
             self.table.check_removable(record.plan)
             is_current = record.plan.topic_id == ledger.topic_id
@@ -106,7 +106,7 @@ class Undo:
                 sequence=sequence,
                 requested_by=requested_by,
                 reason=reason,
-                committed=ledger.committed_without(record.landing.spans()) if is_current else {},
+                committed=ledger.committed_without(record.held_now.spans()) if is_current else {},
             )
             self.control.append(ledger, [started], self.now())
         return record

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from tidemark.core.ledger import Ledger, PlanRecord
-from tidemark.core.offsets import Span, SpanSet, united
+from tidemark.core.offsets import Span, SpanSet, union_by_partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ def certify(
 
 
 def _counts(record: PlanRecord) -> tuple[Any, ...]:
-    return record.landing.counts if record.landing else ()
+    return record.held_now.counts if record.held_now else ()
 
 
 def _account(ledger: Ledger, records: list[PlanRecord], partition: int) -> PartitionAccount:
@@ -189,13 +189,15 @@ def _account(ledger: Ledger, records: list[PlanRecord], partition: int) -> Parti
         count for record in records for count in _counts(record) if count.partition == partition
     ]
     # What they were to land, not what is left of it: an end that was taken out is missing as well.
-    planned = united(record.plan.spans() for record in records)[partition]
+    planned = union_by_partition(record.plan.spans() for record in records)[partition]
     whole = Span(planned.spans[0].start, planned.spans[-1].end)
     landed = ledger.landed.get(partition, SpanSet()).within(whole)
-    lost = ledger.accepted.get(partition, SpanSet()).within(whole).minus(landed)
+    lost = ledger.accepted_losses.get(partition, SpanSet()).within(whole).difference(landed)
     here = SpanSet.of(Span(count.start, count.end) for count in counts)
     missing = landed.union(lost).missing_from(whole)
-    undone = united(record.plan.spans() for record in records if record.whole is None)
+    undone = union_by_partition(
+        record.plan.spans() for record in records if record.landed_originally is None
+    )
     return PartitionAccount(
         partition=partition,
         start=whole.start,
@@ -203,10 +205,10 @@ def _account(ledger: Ledger, records: list[PlanRecord], partition: int) -> Parti
         records=sum(count.records for count in counts),
         gaps=sum(count.gaps for count in counts),
         unproven_gaps=sum(count.unproven_gaps for count in counts),
-        otherwise=landed.minus(here).size,
+        otherwise=landed.difference(here).size,
         lost=lost.size,
         missing=missing,
-        undone=missing.common(undone.get(partition, SpanSet())).size,
+        undone=missing.intersection(undone.get(partition, SpanSet())).size,
     )
 
 

@@ -13,7 +13,7 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import PlanKind, PlannedRange
 from tidemark.core.record import LogRecord
-from tidemark.core.throughput import Forecast, Pace, Unread, forecast, runway
+from tidemark.core.throughput import Backlog, Forecast, Throughput, forecast, runway
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.ingest.errors import NoStartOffset
 from tidemark.ingest.limits import run_limit
@@ -258,12 +258,12 @@ def pipeline_status(
     except TidemarkError as refused:
         problem = problem or refused
     partitions: tuple[PartitionStatus, ...] = ()
-    pace = control.pace(spec.name)
+    throughput = control.throughput(spec.name)
     try:
         watermarks = open_watermarks()
         topic = watermarks.topic_watermarks(spec.topic, spec.isolation_level)
         told = _Partitions(
-            spec=spec, ledger=ledger, pace=pace, now=now, watermarks=topic.partitions
+            spec=spec, ledger=ledger, throughput=throughput, now=now, watermarks=topic.partitions
         )
         partitions = told.all()
         if spec.is_live:
@@ -293,8 +293,8 @@ def pipeline_status(
         checked_at=now,
         topic=spec.topic,
         partitions=partitions,
-        last_landed=pace.runs[-1].sequence if pace.runs else None,
-        last_landed_at=pace.last_landed_at,
+        last_landed=throughput.runs[-1].sequence if throughput.runs else None,
+        last_landed_at=throughput.last_landed_at,
         open_plans=tuple(record.plan.sequence for record in ledger.open_plans()),
         unsettled=unsettled,
         records=ledger.records,
@@ -306,14 +306,14 @@ def pipeline_status(
     if problem is not None and status.lag:
         # No run takes anything before somebody has put that right.
         return status
-    limit = run_limit(spec, data_log, lambda: pace)
+    limit = run_limit(spec, data_log, lambda: throughput)
     opened = ledger.open_plan(PlanKind.LIVE)
     expected, at = forecast(
         status.lag,
         status.held_back,
         limit,
         status.arriving,
-        pace.seconds_between_runs,
+        throughput.seconds_between_runs,
         now,
         opened.plan.size if opened else 0,
     )
@@ -327,7 +327,7 @@ class _Partitions:
     Attributes:
         spec: The pipeline.
         ledger: Its ledger.
-        pace: Its newest runs.
+        throughput: Its newest runs.
         now: The present.
         watermarks: The topic's watermarks, by partition.
         high: High watermarks, by partition; as `watermarks` where it is not known.
@@ -337,7 +337,7 @@ class _Partitions:
 
     spec: PipelineSpec
     ledger: Ledger
-    pace: Pace
+    throughput: Throughput
     now: datetime
     watermarks: Mapping[int, Watermarks]
     high: Mapping[int, int] = field(default_factory=dict)
@@ -379,7 +379,7 @@ class _Partitions:
     def _partition(self, number: int, here: Watermarks) -> PartitionStatus:
         begin = self._begin(number)
         unread, held_back = self.unread(number).size, self.held_back(number).size
-        waiting = Unread(
+        waiting = Backlog(
             low=here.low,
             committed=here.low if begin is None else begin,
             size=unread + held_back,
@@ -396,12 +396,12 @@ class _Partitions:
             held_back=held_back,
             lag_time=waiting.age(self.now),
             runway=runway(waiting, self.now, self.retention, self._low_before(number)),
-            arriving=waiting.arriving(self.now),
+            arriving=waiting.arrival_rate(self.now),
         )
 
     def _low_before(self, partition: int) -> tuple[datetime, int] | None:
-        low = self.pace.lows.get(partition)
-        return None if low is None else (self.pace.runs[0].planned_at, low)
+        low = self.throughput.lows.get(partition)
+        return None if low is None else (self.throughput.runs[0].planned_at, low)
 
 
 def _oldest(

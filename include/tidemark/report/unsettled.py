@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from tidemark.core.errors import TidemarkError, in_words, listed
+from tidemark.core.errors import TidemarkError, comma_list, format_duration
 from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger
-from tidemark.core.offsets import size_of, without
+from tidemark.core.offsets import difference_by_partition, size_of
 from tidemark.ingest.protocols import ControlReader
 from tidemark.report.errors import PlansBlocked, PlanStuck, QuarantineTooLarge
 from tidemark.spec.model import AlarmRules, PipelineSpec
@@ -82,14 +82,14 @@ class Unsettled:
         """Yield a line for people about each thing that is unsettled."""
         for plan in self.opened:
             runs = f"{plan.runs} run{'s' if plan.runs > 1 else ''}"
-            age = in_words(now - plan.planned_at)
+            age = format_duration(now - plan.planned_at)
             yield f"{plan.pipeline}: plan {plan.sequence} is open for {age} ({runs})"
         if self.undecoded:
             yield f"{pipeline}: {self.undecoded:,} landed offset(s) are not decoded"
         if self.quarantined:
             yield f"{pipeline}: {self.quarantined:,} record(s) are in quarantine"
         if self.blocked:
-            yield f"{pipeline}: plan(s) {listed(self.blocked)} are blocked by a quality check"
+            yield f"{pipeline}: plan(s) {comma_list(self.blocked)} are blocked by a quality check"
 
     def alarms(self, pipeline: str, rules: AlarmRules, now: datetime) -> Iterator[TidemarkError]:
         """Yield an error for each broken rule."""
@@ -147,7 +147,7 @@ class Unsettling:
         decode = self.spec.decode
         if decode is None or not self.spec.is_live:
             return Unsettled(opened=own, blocked=self._blocked())
-        typed = self.control.summary(self.spec.typed().name)
+        typed = self.control.summary(self.spec.typed_pipeline().name)
         unlanded = [record.plan.sequence for record in typed.open_plans()]
         return Unsettled(
             opened=tuple(sorted((*own, *self._opened(typed)), key=lambda plan: plan.planned_at)),
@@ -179,7 +179,7 @@ class Unsettling:
         if not blocked:
             return ()
         plans = self.control.ledger(self.spec.name).plans
-        held = {n for n, record in plans.items() if record.landing and record.landing.counts}
+        held = {n for n, record in plans.items() if record.held_now and record.held_now.counts}
         return tuple(sorted(held.intersection(blocked)))
 
 
@@ -187,4 +187,4 @@ def _undecoded(bronze: Ledger, typed: Ledger) -> int:
     if bronze.topic_id is None:
         return 0
     topic_id = bronze.topic_id
-    return size_of(without(bronze.landed_of(topic_id), typed.landed_of(topic_id)))
+    return size_of(difference_by_partition(bronze.landed_of(topic_id), typed.landed_of(topic_id)))

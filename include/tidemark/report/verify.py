@@ -13,7 +13,7 @@ from tidemark.core import plan_rules as planning
 from tidemark.core.errors import InvalidRange
 from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger
-from tidemark.core.offsets import Span, SpanSet, united
+from tidemark.core.offsets import Span, SpanSet, union_by_partition
 from tidemark.core.table_state import RowOrigin, RowRange
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 from tidemark.ingest.protocols import (
@@ -106,7 +106,7 @@ class Verify:
         strangers: list[_Row] = []
         for number, spans in sorted(wanted.items()):
             parts = [
-                (watermarks, spans.common(some.get(number, SpanSet())))
+                (watermarks, spans.intersection(some.get(number, SpanSet())))
                 for watermarks, some in levels
             ]
             verdict, found = self._partition(number, parts, whole, owners, strangers, say)
@@ -140,10 +140,10 @@ class Verify:
         """
         levels = []
         for level in IsolationLevel:
-            landed = united(
-                record.landing.spans()
+            landed = union_by_partition(
+                record.held_now.spans()
                 for record in ledger.plans.values()
-                if record.landing
+                if record.held_now
                 and (record.plan.topic_id, record.plan.isolation_level) == (ledger.topic_id, level)
             )
             if landed:
@@ -193,7 +193,7 @@ class Verify:
             if held.topic_id == watermarks.topic_id:
                 planned = (ledger.landed, ledger.pending)
                 for spans in planned:
-                    run = run.minus(spans.get(held.partition, SpanSet()))
+                    run = run.difference(spans.get(held.partition, SpanSet()))
             elif held.topic_id in incarnations:
                 record = ledger.plans.get(held.sequence)
                 if record is None or record.plan.topic_id == held.topic_id:
@@ -227,7 +227,7 @@ class Verify:
         equal: int | None = None
         for watermarks, spans in parts:
             readable = watermarks.partitions[partition].readable(spans)
-            gone = spans.minus(readable)
+            gone = spans.difference(readable)
             for span in _chunks(readable):
                 seen, unread = self._seen(watermarks, partition, span)
                 kept = self._kept(watermarks, partition, span, unread)
@@ -310,8 +310,8 @@ class _Owners:
         """The plans of a complete ledger."""
         spans: dict[int, dict[int, SpanSet]] = defaultdict(dict)
         for sequence, record in ledger.plans.items():
-            is_held = record.landing and not record.undoing
-            held = record.landing.spans() if is_held and record.landing else record.plan.spans()
+            is_held = record.held_now and not record.undoing
+            held = record.held_now.spans() if is_held and record.held_now else record.plan.spans()
             if record.plan.topic_id == topic_id and (is_held or record.is_open or record.undoing):
                 for partition, some in held.items():
                     spans[partition][sequence] = some
@@ -323,7 +323,7 @@ class _Owners:
         for offset, rows in kept.items():
             for sequence, _ in rows:
                 there = known.get(sequence)
-                if there is None or not there.overlap(Span(offset, offset + 1)):
+                if there is None or not there.overlap_size(Span(offset, offset + 1)):
                     yield _Row(partition, offset, sequence)
 
     def mislabelled(self, rows: Iterable[_Row]) -> Iterator[Found]:
@@ -377,7 +377,7 @@ def _whole(ledger: Ledger, row_ranges: Iterable[RowRange]) -> frozenset[int]:
     return frozenset(
         sequence
         for sequence, record in ledger.plans.items()
-        if record.landing and record.landing.records == rows[sequence]
+        if record.held_now and record.held_now.records == rows[sequence]
     )
 
 

@@ -18,7 +18,7 @@ MOST_DIGITS = 100
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
-class Refused(yaml.YAMLError):
+class UnusableYaml(yaml.YAMLError):
     """A file that is not read.
 
     Attributes:
@@ -44,19 +44,19 @@ def load(path: Path) -> tuple[Any, list[tuple[str, int]]]:
     """
     try:
         return _parsed(_text(path))
-    except Refused:
+    except UnusableYaml:
         raise
     except (yaml.YAMLError, ValueError, OSError) as broken:
-        raise Refused("YAML", " ".join(str(broken).split())) from broken
+        raise UnusableYaml("YAML", " ".join(str(broken).split())) from broken
 
 
 def _text(path: Path) -> str:
     if not path.is_file():
-        raise Refused("a regular file", "something else")
+        raise UnusableYaml("a regular file", "something else")
     with path.open("rb") as stream:
         content = stream.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
-        raise Refused(f"a file of at most {MOST_BYTES:,} bytes", "a larger one")
+        raise UnusableYaml(f"a file of at most {MOST_BYTES:,} bytes", "a larger one")
     return content.decode()
 
 
@@ -80,11 +80,13 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:
         event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent):
-            raise Refused("YAML without aliases", f"*{event.anchor} {_line(event)}")
+            raise UnusableYaml("YAML without aliases", f"*{event.anchor} {_line(event)}")
         if self._levels == MOST_LEVELS:
-            raise Refused(f"at most {MOST_LEVELS} levels", f"one more {_line(event)}")
+            raise UnusableYaml(f"at most {MOST_LEVELS} levels", f"one more {_line(event)}")
         if self._values == MOST_VALUES:
-            raise Refused(f"at most {MOST_VALUES:,} keys and values", f"one more {_line(event)}")
+            raise UnusableYaml(
+                f"at most {MOST_VALUES:,} keys and values", f"one more {_line(event)}"
+            )
         self._values += 1
         self._levels += 1
         node = super().compose_node(parent, index)
@@ -93,12 +95,12 @@ class _Loader(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         if node.tag in _NUMBERS and len(node.value) > MOST_DIGITS:
-            raise Refused(f"at most {MOST_DIGITS} digits", f"a longer number {_line(node)}")
+            raise UnusableYaml(f"at most {MOST_DIGITS} digits", f"a longer number {_line(node)}")
         try:
             return super().construct_object(node, deep=deep)
         except (ValueError, OverflowError) as wrong:
             kind = node.tag.rpartition(":")[2]
-            raise Refused(f"a value of the type {kind}", f"{wrong} {_line(node)}") from wrong
+            raise UnusableYaml(f"a value of the type {kind}", f"{wrong} {_line(node)}") from wrong
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()

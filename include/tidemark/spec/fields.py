@@ -57,7 +57,7 @@ FieldType: TypeAlias = str | Decimal | ListOf | MapOf | Struct
 """A word, Delta's own name of a type, or one of the others."""
 
 
-class NoColumn(ValueError):
+class UnsupportedSchema(ValueError):
     """Tidemark cannot create a column for a schema.
 
     Args:
@@ -72,13 +72,13 @@ class NoColumn(ValueError):
 
 
 @contextmanager
-def within(place: str) -> Iterator[None]:
-    """Put a field's name, `[]` or `{}` before the path of a `NoColumn`."""
+def path_prefix(place: str) -> Iterator[None]:
+    """Put a field's name, `[]` or `{}` before the path of a `UnsupportedSchema`."""
     try:
         yield
-    except NoColumn as wrong:
+    except UnsupportedSchema as wrong:
         dot = "." if place and wrong.path and wrong.path[0] not in "[{" else ""
-        raise NoColumn(wrong.problem, f"{place}{dot}{wrong.path}") from None
+        raise UnsupportedSchema(wrong.problem, f"{place}{dot}{wrong.path}") from None
 
 
 def parse_type(raw: Any) -> FieldType:
@@ -120,20 +120,20 @@ def _struct(raw: dict[Any, Any]) -> Struct:
     return Struct(tuple((name, parse_type(kind)) for name, kind in raw.items()))
 
 
-def plain(kind: FieldType) -> Any:
+def plain_type(kind: FieldType) -> Any:
     """A type as plain values: as `parse_type` takes it, but for maps, which no spec has."""
     match kind:
         case Struct():
-            return {name: plain(each) for name, each in kind.fields}
+            return {name: plain_type(each) for name, each in kind.fields}
         case ListOf():
-            return [plain(kind.element)]
+            return [plain_type(kind.element)]
         case MapOf():
-            return {"map": plain(kind.value)}
+            return {"map": plain_type(kind.value)}
         case _:
             return str(kind)
 
 
-def conflicts(
+def type_conflicts(
     present: FieldType, wanted: FieldType, path: str, *, has_unions: bool
 ) -> Iterator[str]:
     """Where a column of one type cannot take values of another.
@@ -155,13 +155,17 @@ def conflicts(
                 if other := there.get(name.lower()):
                     if other[0] != name:
                         yield f"{path}.{other[0]} of the table is now called {name}"
-                    yield from conflicts(other[1], each, f"{path}.{name}", has_unions=has_unions)
+                    yield from type_conflicts(
+                        other[1], each, f"{path}.{name}", has_unions=has_unions
+                    )
         case ListOf(), ListOf():
-            yield from conflicts(
+            yield from type_conflicts(
                 present.element, wanted.element, f"{path}[]", has_unions=has_unions
             )
         case MapOf(), MapOf():
-            yield from conflicts(present.value, wanted.value, f"{path}{{}}", has_unions=has_unions)
+            yield from type_conflicts(
+                present.value, wanted.value, f"{path}{{}}", has_unions=has_unions
+            )
         case _:
             if present != wanted:
                 yield f"{path} is {_named(present)} in the table, not {_named(wanted)}"
@@ -171,53 +175,53 @@ def _is_union(kind: Struct) -> bool:
     return all(name.startswith(UNION_MEMBER) for name, _ in kind.fields)
 
 
-def additions(present: FieldType, wanted: FieldType, path: str) -> Iterator[str]:
+def added_fields(present: FieldType, wanted: FieldType, path: str) -> Iterator[str]:
     """Fields that a column does not have yet, by their paths."""
     match present, wanted:
         case Struct(), Struct():
             there = dict(present.fields)
             for name, each in wanted.fields:
                 if name in there:
-                    yield from additions(there[name], each, f"{path}.{name}")
+                    yield from added_fields(there[name], each, f"{path}.{name}")
                 else:
                     yield f"{path}.{name}"
         case ListOf(), ListOf():
-            yield from additions(present.element, wanted.element, f"{path}[]")
+            yield from added_fields(present.element, wanted.element, f"{path}[]")
         case MapOf(), MapOf():
-            yield from additions(present.value, wanted.value, f"{path}{{}}")
+            yield from added_fields(present.value, wanted.value, f"{path}{{}}")
 
 
-def merged(present: FieldType, wanted: FieldType) -> FieldType:
-    """A type with the fields of both, which have no `conflicts`."""
+def merged_type(present: FieldType, wanted: FieldType) -> FieldType:
+    """A type with the fields of both, which have no `type_conflicts`."""
     match present, wanted:
         case Struct(), Struct():
             there, new = dict(present.fields), dict(wanted.fields)
             both = {
-                name: merged(each, new[name]) if name in new else each
+                name: merged_type(each, new[name]) if name in new else each
                 for name, each in there.items()
             }
             # Those that are there keep their places.
             return Struct(tuple({**both, **{n: new[n] for n in new if n not in both}}.items()))
         case ListOf(), ListOf():
-            return ListOf(merged(present.element, wanted.element))
+            return ListOf(merged_type(present.element, wanted.element))
         case MapOf(), MapOf():
-            return MapOf(merged(present.value, wanted.value))
+            return MapOf(merged_type(present.value, wanted.value))
         case _:
             return present
 
 
 def _named(kind: FieldType) -> str:
-    return str(kind) if isinstance(kind, str | Decimal) else json.dumps(plain(kind))
+    return str(kind) if isinstance(kind, str | Decimal) else json.dumps(plain_type(kind))
 
 
-def widened(kind: FieldType) -> FieldType:
+def widened_type(kind: FieldType) -> FieldType:
     """A type whose numbers of four bytes have eight."""
     match kind:
         case Struct():
-            return Struct(tuple((name, widened(each)) for name, each in kind.fields))
+            return Struct(tuple((name, widened_type(each)) for name, each in kind.fields))
         case ListOf():
-            return ListOf(widened(kind.element))
+            return ListOf(widened_type(kind.element))
         case MapOf():
-            return MapOf(widened(kind.value))
+            return MapOf(widened_type(kind.value))
         case _:
             return {"integer": "long", "float": "double"}.get(str(kind), kind)

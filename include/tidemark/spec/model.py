@@ -161,7 +161,7 @@ class PipelineSpec:
         """Whether the spec defines an upsert table."""
         return self.decode is not None and self.decode.upsert is not None
 
-    def typed(self) -> PipelineSpec:
+    def typed_pipeline(self) -> PipelineSpec:
         """Return the pipeline of the typed table.
 
         Raises:
@@ -169,7 +169,7 @@ class PipelineSpec:
         """
         return self._of_kind(PipelineKind.TYPED, self.decoding().target)
 
-    def upserted(self) -> PipelineSpec:
+    def upsert_pipeline(self) -> PipelineSpec:
         """Return the pipeline of the upsert table.
 
         Raises:

@@ -67,7 +67,7 @@ def targets_of(file: Path, spec: PipelineSpec) -> Iterator[Target]:
             yield Target(file, "decode.upsert.target", spec.decode.upsert.target)
 
 
-def conflicts(
+def target_conflicts(
     specs: Mapping[Path, PipelineSpec], layout: Layout, resolve: Callable[[str], str]
 ) -> Iterator[Conflict]:
     """Yield the problems of the targets of some specs, in any spelling.

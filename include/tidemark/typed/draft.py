@@ -14,7 +14,7 @@ from typing import Any
 
 from tidemark.core.record import LogRecord
 from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Format
-from tidemark.spec.fields import Decimal, FieldType, ListOf, Struct, parse_type, plain
+from tidemark.spec.fields import Decimal, FieldType, ListOf, Struct, parse_type, plain_type
 from tidemark.typed.profile import json_object
 
 MAX_FIELDS = 200
@@ -61,7 +61,7 @@ class DecodeDraft:
         """Return the section `decode` of a spec as plain values."""
         value: dict[str, Any] = {"format": str(self.value)}
         if self.schema:
-            value["schema"] = plain(self.schema)
+            value["schema"] = plain_type(self.schema)
         return {"key": {"format": str(self.key)}, "value": value}
 
 

@@ -73,4 +73,4 @@ class Profiler:
                 ]
                 yield from rows[-wanted:]
                 wanted -= min(wanted, len(rows))
-                spans, most = spans.minus(newest), 10 * most
+                spans, most = spans.difference(newest), 10 * most

@@ -16,7 +16,14 @@ from typing import Protocol
 from tidemark.core.offsets import SpanSet
 from tidemark.ingest.protocols import DataLog, DataTable
 from tidemark.spec.decode import DecodeSpec, Format, Part, RegisteredSchema
-from tidemark.spec.fields import FieldType, NoColumn, conflicts, merged, widened, within
+from tidemark.spec.fields import (
+    FieldType,
+    UnsupportedSchema,
+    merged_type,
+    path_prefix,
+    type_conflicts,
+    widened_type,
+)
 from tidemark.typed.errors import (
     RegistryRefused,
     RegistryUnavailable,
@@ -198,18 +205,18 @@ class SchemaResolver:
         if schema.kind != expected.kind:
             return None, (f"the schema is {schema.kind}, not {expected.kind}",)
         try:
-            with within(str(part)):
+            with path_prefix(str(part)):
                 wanted = _COLUMN_OF[expected](schema.text)
-        except NoColumn as unusable:
+        except UnsupportedSchema as unusable:
             return None, (str(unusable),)
         if self.decode.widens:
-            wanted = widened(wanted)
+            wanted = widened_type(wanted)
         if column is None:
             return wanted, ()
         has_unions = expected is Format.AVRO
-        differences = tuple(conflicts(column, wanted, str(part), has_unions=has_unions))
+        differences = tuple(type_conflicts(column, wanted, str(part), has_unions=has_unions))
         # fence: unfit-schema-stops-partition
-        return (None, differences) if differences else (merged(column, wanted), ())
+        return (None, differences) if differences else (merged_type(column, wanted), ())
 
     def _known(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
         """Return the schemas of some ids; unknown ids are left out."""

@@ -18,7 +18,7 @@ from tidemark.lake.delta_errors import translates_delta_errors
 from tidemark.lake.errors import ColumnsDiffer
 from tidemark.lake.table_io import open_if_exists
 from tidemark.spec.decode import Part
-from tidemark.spec.fields import FieldType, Struct, merged
+from tidemark.spec.fields import FieldType, Struct, merged_type
 from tidemark.spec.ref import PipelineKind, PipelineRef
 from tidemark.spec.upsert import Envelope, LastMerge
 
@@ -73,7 +73,8 @@ class DeltaUpsertTable:
         present = {field.name: field_type(field.type) for field in table.schema().fields}
         wanted = {field.name: field_type(field.type) for field in self._schema(columns).fields}
         return all(
-            name in present and merged(present[name], kind) == kind for name, kind in wanted.items()
+            name in present and merged_type(present[name], kind) == kind
+            for name, kind in wanted.items()
         )
 
     def prepare(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.protobuf import descriptors
-from tidemark.spec.fields import plain
+from tidemark.spec.fields import plain_type
 from tidemark.typed.formats.protobuf import column_of, first_message, message_index
 
 _IMPORTS = "".join(
@@ -118,14 +118,14 @@ _KINDS: list[tuple[str, Any]] = [
 def test_each_type_of_field_becomes_a_delta_type() -> None:
     """All types of Protobuf."""
     fields = "".join(f"{kind} f{number} = {number};" for number, (kind, _) in enumerate(_KINDS, 1))
-    made = plain(column_of(schema(fields)))
+    made = plain_type(column_of(schema(fields)))
     assert made == {f"f{number}": kind for number, (_, kind) in enumerate(_KINDS, 1)}
 
 
 def test_each_member_of_a_oneof_becomes_a_field() -> None:
     """In the order of the schema."""
     text = schema("int32 a = 7; oneof b { string c = 1; Leg d = 2; }")
-    assert plain(column_of(text)) == {"a": "integer", "c": "string", "d": {"qty": "integer"}}
+    assert plain_type(column_of(text)) == {"a": "integer", "c": "string", "d": {"qty": "integer"}}
     assert first_message(text) == "shop.M"
 
 
@@ -142,7 +142,7 @@ def test_the_first_message_is_of_the_schemas_own_file() -> None:
     """
     side = 'syntax = "proto2"; package desk; message Side { optional bool buy = 1; }'
     text = descriptors(source, {"desk/side.proto": side})
-    assert plain(column_of(text)) == {"side": {"buy": "boolean"}, "leg": [{"q": "integer"}]}
+    assert plain_type(column_of(text)) == {"side": {"buy": "boolean"}, "leg": [{"q": "integer"}]}
     assert first_message(text) == "First"
 
 

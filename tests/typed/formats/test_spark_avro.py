@@ -16,7 +16,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from tests.support import interop
 from tests.support.registry import avro_bytes, framed
 from tidemark.spec.decode import Format, Part, PayloadSpec, RegisteredSchema
-from tidemark.spec.fields import FieldType, ListOf, MapOf, Struct, merged, widened
+from tidemark.spec.fields import FieldType, ListOf, MapOf, Struct, merged_type, widened_type
 from tidemark.typed.formats.avro import column_of
 from tidemark.typed.formats.spark_payloads import WriterSchemas, detail, raw, reason, with_decoded
 
@@ -75,10 +75,10 @@ def decoded(
     """Value, reason, id and detail of each payload."""
     columns = [column_of(json.dumps(each)) for each in schemas.values()]
     if widens:
-        columns = [widened(each) for each in columns]
+        columns = [widened_type(each) for each in columns]
     column = columns[0]
     for each in columns[1:]:
-        column = merged(column, each)
+        column = merged_type(column, each)
     written = WriterSchemas(
         schemas=[
             RegisteredSchema(id=n, kind="AVRO", text=json.dumps(s)) for n, s in schemas.items()
